@@ -1,0 +1,218 @@
+//! The answers of a running daemon, as data.
+//!
+//! These types are the JSON of every `--json` query and of the loopback HTTP port; the tables a
+//! person sees are rendered from them and from nothing else. Fields are only ever added. Durations
+//! carry their unit in the name; ages are counted from now, so that no clock needs to agree.
+
+use std::net::SocketAddr;
+
+use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds};
+use serde::{Deserialize, Serialize};
+
+/// A node as people refer to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRef {
+    /// Its WireGuard public key.
+    pub node: NodeId,
+    /// The name in its credential.
+    pub name: NodeName,
+    /// The site in its credential.
+    pub site: SiteName,
+}
+
+/// `meshport status`: one node's view at a glance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the running daemon.
+    pub version: String,
+    /// Who this daemon is.
+    pub me: NodeRef,
+    /// What its credential allows.
+    pub roles: Roles,
+    /// When its credential ends.
+    pub credential_expires_at: UnixSeconds,
+    /// Seconds since the daemon started.
+    pub uptime_s: u64,
+    /// The outer UDP address the mesh is bound to.
+    pub mesh_listen: SocketAddr,
+    /// The loopback HTTP address of metrics and this status, if it is on.
+    pub admin_http: Option<SocketAddr>,
+    /// Members by liveness, this node included in `alive`.
+    pub members: MemberCounts,
+    /// Members that are down or left, most recent first.
+    pub absent: Vec<AbsentMember>,
+    /// Every service this node uses or offers.
+    pub services: Vec<ServiceStatus>,
+    /// What an operator should look at, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Members by liveness.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberCounts {
+    /// Answering, or not yet found silent.
+    pub alive: usize,
+    /// Found silent.
+    pub down: usize,
+    /// Said goodbye.
+    pub left: usize,
+}
+
+/// A member that is not taking part.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AbsentMember {
+    /// Which one.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// `down` or `left`.
+    pub liveness: String,
+    /// Seconds since that was noticed here.
+    pub since_s: u64,
+}
+
+/// One service, seen from this node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub name: ServiceName,
+    /// Local addresses clients connect to (the bound ones, also when port 0 was asked for).
+    pub listen: Vec<SocketAddr>,
+    /// `nearest`, `spread` or `pinned`.
+    pub policy: String,
+    /// The origin new sessions try first.
+    pub chosen: Option<Chosen>,
+    /// Every known origin, in the order a new session would try them.
+    pub origins: Vec<OriginStatus>,
+    /// What this node itself offers, if it is an origin.
+    pub offering: Option<Offering>,
+    /// Client sessions open now.
+    pub sessions_open: u64,
+    /// Client sessions since start.
+    pub sessions_total: u64,
+    /// Client connections that found no origin.
+    pub sessions_failed: u64,
+}
+
+/// The first choice and why.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Chosen {
+    /// The origin.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// One phrase: "this node", "nearest ready", "kept: 10.2.. is only 1 ms nearer", ...
+    pub why: String,
+    /// Seconds since it became the first choice.
+    pub since_s: u64,
+}
+
+/// One origin of a service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OriginStatus {
+    /// Which node.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// What it says of its own instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
+    /// `unknown`.
+    pub state: String,
+    /// Seconds since that state was learned here.
+    pub state_since_s: u64,
+    /// `own`, `direct` or `dead`; `unmeasured` before the first answer.
+    pub path: String,
+    /// Smoothed round-trip time in milliseconds; absent when unmeasured or own.
+    pub rtt_ms: Option<f64>,
+    /// Loss over the recent probes, percent.
+    pub loss_percent: Option<u8>,
+    /// Sessions of this node open to it.
+    pub sessions: u64,
+    /// Whether new sessions go there while something better is missing.
+    pub usable: bool,
+    /// Whether it is the first choice.
+    pub chosen: bool,
+    /// What it lacks, empty for a healthy one: "path dead for 12 s", "unready".
+    pub lacks: String,
+}
+
+/// The instance this node hosts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Offering {
+    /// The address it is dialled at.
+    pub address: String,
+    /// Its state.
+    pub state: String,
+    /// Seconds since it is in that state.
+    pub since_s: u64,
+    /// The last probe's outcome in words.
+    pub detail: String,
+    /// Sessions of other nodes open to it.
+    pub sessions: u64,
+}
+
+/// `meshport peers`: one row per node the mesh knows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// Its key.
+    pub node: NodeId,
+    /// Name, once its credential is known.
+    pub name: Option<NodeName>,
+    /// Site, once its credential is known.
+    pub site: Option<SiteName>,
+    /// Roles, once its credential is known.
+    pub roles: Option<Roles>,
+    /// `alive`, `down`, `left` or `unknown`.
+    pub liveness: String,
+    /// Where its packets come from or go to.
+    pub endpoint: Option<SocketAddr>,
+    /// Seconds since the last WireGuard handshake.
+    pub handshake_age_s: Option<u64>,
+    /// Round-trip time in milliseconds where it is measured.
+    pub rtt_ms: Option<f64>,
+    /// Bytes received in the tunnel.
+    pub rx_bytes: u64,
+    /// Bytes sent in the tunnel.
+    pub tx_bytes: u64,
+}
+
+/// `meshport ping NAME`: round trips through the tunnel.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PingReport {
+    /// Who was asked.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// Probes sent.
+    pub sent: u32,
+    /// Round-trip times of the answers in milliseconds, in order of sending.
+    pub rtt_ms: Vec<Option<f64>>,
+}
+
+/// `meshport ping` as asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PingRequest {
+    /// A node name or a NodeId.
+    pub target: String,
+    /// Probes to send, 1 to 100.
+    pub count: u32,
+}
+
+/// What a reload (SIGHUP) did.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// Settings that are in force now.
+    pub applied: Vec<String>,
+    /// Settings that changed in the file but need a restart.
+    pub needs_restart: Vec<String>,
+}
+
+/// One number for the metrics page.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Metric name without the `meshport_` prefix and without `_total`.
+    pub name: &'static str,
+    /// One line of help.
+    pub help: &'static str,
+    /// Whether it only grows (then `_total` is appended).
+    pub counter: bool,
+    /// Label pairs.
+    pub labels: Vec<(&'static str, String)>,
+    /// Its value.
+    pub value: f64,
+}

@@ -1,0 +1,85 @@
+//! The handle by which the admin server asks the running daemon.
+//!
+//! Questions travel over one bounded queue to the driver, which owns the core; answers come back
+//! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
+//! [`Error::Refused`].
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::Error;
+use crate::admin::api::{PeerRow, PingReport, PingRequest, Sample, ServiceStatus, Status};
+
+/// Questions waiting for the driver. It answers between network events, so a handful suffices;
+/// more askers wait at the door.
+pub(crate) const MAX_QUESTIONS: usize = 64;
+
+/// A question to the driver, with the channel its answer goes to.
+#[derive(Debug)]
+pub(crate) enum Question {
+    Status(oneshot::Sender<Status>),
+    Routes(oneshot::Sender<Vec<ServiceStatus>>),
+    Peers(oneshot::Sender<Vec<PeerRow>>),
+    Samples(oneshot::Sender<Vec<Sample>>),
+    Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
+}
+
+/// Asks the running daemon. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    questions: mpsc::Sender<Question>,
+}
+
+impl Handle {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (questions, receiver) = mpsc::channel(MAX_QUESTIONS);
+        (Self { questions }, receiver)
+    }
+
+    /// The whole view.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the daemon is stopping; so for every question here.
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.ask(Question::Status).await
+    }
+
+    /// Per service, the order in which a new session would try the origins.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn routes(&self) -> Result<Vec<ServiceStatus>, Error> {
+        self.ask(Question::Routes).await
+    }
+
+    /// Every node the mesh knows.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
+        self.ask(Question::Peers).await
+    }
+
+    /// Every number of the metrics page.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn samples(&self) -> Result<Vec<Sample>, Error> {
+        self.ask(Question::Samples).await
+    }
+
+    /// Round trips through the tunnel to one node; answers when the last probe is back or given
+    /// up.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when no node has that name.
+    pub async fn ping(&self, request: PingRequest) -> Result<PingReport, Error> {
+        self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Refused)
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Error> {
+        let (answer, receiver) = oneshot::channel();
+        let stopping = || Error::Refused("it is stopping; ask again when it is back".into());
+        self.questions.send(question(answer)).await.map_err(|_closed| stopping())?;
+        receiver.await.map_err(|_dropped| stopping())
+    }
+}

@@ -1,0 +1,105 @@
+//! The crate's one error type, grouped by who can do something about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use meshport_config::Problem;
+
+/// What can go wrong in the daemon and in the verbs.
+///
+/// Grouped by who is to blame; [`Error::exit_code`] gives each group its own process exit code, so
+/// that scripts can tell them apart without reading text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // The person at the keyboard.
+    /// The configuration file has problems; every one of them is listed.
+    #[error("{} has {} problem(s):\n{}", path.display(), problems.len(), lines(problems))]
+    Config {
+        /// The file that was read.
+        path: PathBuf,
+        /// All problems, in file order.
+        problems: Vec<Problem>,
+    },
+    /// A verb was called in a way that cannot work.
+    #[error("{0}")]
+    Usage(String),
+
+    // Trust.
+    /// A key, credential or invite was refused.
+    #[error("{0}")]
+    Trust(#[from] meshport_config::Error),
+
+    // This machine.
+    /// A file in the state folder is missing, unreadable or damaged.
+    #[error("{}: {what}. {remedy}", path.display())]
+    State {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What the operator can do.
+        remedy: String,
+    },
+    /// An operation on a socket or file failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was attempted, as a verb phrase ("listen on 127.0.0.1:7445").
+        what: String,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The mesh could not start.
+    #[error("the mesh cannot start: {0}")]
+    Mesh(#[from] meshport_mesh::MeshError),
+
+    // The daemon at the other end of the admin socket.
+    /// No daemon answers on the admin socket.
+    #[error(
+        "no daemon answers on {}: {source}. Is `meshport run` running, and may this user open the \
+         socket?", path.display()
+    )]
+    NoDaemon {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The daemon answered, but not with what the verb needs.
+    #[error("the daemon refused: {0}")]
+    Refused(String),
+    /// The answer to the question is "no": nothing is healthy, a ping got no reply, a demo failed.
+    #[error("{0}")]
+    Negative(String),
+
+    // Us.
+    /// An invariant of this program does not hold.
+    #[error("internal error: {0}. Please report it with the lines before it")]
+    Bug(String),
+}
+
+impl Error {
+    /// Wraps an operating-system error with what was attempted.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    /// The process exit code: 1 the answer is "no", 2 usage, 3 configuration, 4 trust or state
+    /// folder, 5 this machine, 6 no daemon, 70 a bug (as in `sysexits.h`).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Negative(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Config { .. } => 3,
+            Self::Trust(_) | Self::State { .. } => 4,
+            Self::Io { .. } | Self::Mesh(_) => 5,
+            Self::NoDaemon { .. } | Self::Refused(_) => 6,
+            Self::Bug(_) => 70,
+        }
+    }
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
+}

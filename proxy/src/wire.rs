@@ -1,0 +1,1 @@
+//! The header of a proxied stream.
