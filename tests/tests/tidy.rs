@@ -1,0 +1,362 @@
+//! The house rules a compiler does not know: sizes, leftovers, paths of one machine, links, reasons.
+//!
+//! Each rule is a plain function from a file to its findings, tested on a bad sample below. Words that
+//! the rules forbid are put together from parts here, so that this file passes its own rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use meshport_tests::repository::{TrackedFile, root, tracked_files, tracked_with_suffix};
+use meshport_tests::source::{NamedPath, code_only, named_paths};
+
+/// Lines in one source file; past that it has more than one responsibility.
+const MAX_FILE_LINES: usize = 600;
+/// Columns in one line of source.
+const MAX_COLUMNS: usize = 100;
+/// How many lines above an `unsafe` its SAFETY comment may begin.
+const SAFETY_REACH_LINES: usize = 12;
+
+/// Leftovers of unfinished work.
+const LEFTOVERS: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("db", "g!")];
+/// Folders that exist on one machine only.
+const MACHINE_FOLDERS: [&str; 3] =
+    [concat!("/wo", "rk"), concat!("/ro", "ot"), concat!("/fa", "rm")];
+/// A folder beside a checkout that no clone has.
+const BESIDE_THE_CLONE: &str = concat!("..", "/shared");
+/// Hosts that serve packages; only the lock file may name where packages come from.
+const PACKAGE_HOSTS: [&str; 6] = [
+    concat!("crates", ".io"),
+    concat!("registry.npm", "js.org"),
+    concat!("py", "pi.org"),
+    concat!("pythonho", "sted.org"),
+    concat!("deb.de", "bian.org"),
+    concat!("proxy.gol", "ang.org"),
+];
+/// The files that may hold `unsafe`, each use with its SAFETY comment.
+const UNSAFE_FILES: [&str; 0] = [];
+/// The one place of this package that may sleep: between two looks at a condition.
+const SLEEPING_FILES: [&str; 1] = ["tests/src/wait.rs"];
+/// What a reader of the README must be able to copy.
+const README_COMMANDS: [&str; 2] = ["cargo run --release -- demo", "./tests/run"];
+
+fn too_large(file: &TrackedFile) -> Vec<String> {
+    let lines = file.text.lines().count();
+    let mut found = Vec::new();
+    if lines > MAX_FILE_LINES {
+        found.push(format!("{}: {lines} lines, more than {MAX_FILE_LINES}", file.path));
+    }
+    for (number, line) in numbered(&file.text) {
+        let columns = line.chars().count();
+        if columns > MAX_COLUMNS {
+            found.push(format!("{}:{number}: {columns} columns", file.path));
+        }
+    }
+    found
+}
+
+fn leftovers(file: &TrackedFile) -> Vec<String> {
+    lines_with(file, |line| LEFTOVERS.into_iter().find(|word| stands_alone(line, word)))
+}
+
+fn machine_names(file: &TrackedFile) -> Vec<String> {
+    lines_with(file, |line| {
+        let mut folders = MACHINE_FOLDERS.into_iter();
+        folders.find(|folder| begins_a_path(line, folder)).or_else(|| {
+            let beside = line.contains(BESIDE_THE_CLONE).then_some(BESIDE_THE_CLONE);
+            beside.or_else(|| PACKAGE_HOSTS.into_iter().find(|host| is_in_an_address(line, host)))
+        })
+    })
+}
+
+/// Whether `word` stands in `line` with no letter, digit or underscore around it.
+fn stands_alone(line: &str, word: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word)
+    })
+}
+
+/// Whether an absolute path in `line` begins with `folder`.
+fn begins_a_path(line: &str, folder: &str) -> bool {
+    let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let joins = |c: char| continues(c) || matches!(c, '/' | '}' | ')' | ']' | '*' | '$');
+    line.match_indices(folder).any(|(at, _)| {
+        !line[..at].ends_with(joins) && !line[at + folder.len()..].starts_with(continues)
+    })
+}
+
+/// Whether `host` is the host of an address in `line`, or the end of it.
+fn is_in_an_address(line: &str, host: &str) -> bool {
+    line.split("://").skip(1).any(|rest| {
+        let end = rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '.' | '-')));
+        rest[..end.unwrap_or(rest.len())].ends_with(host)
+    })
+}
+
+fn unsafe_problems(file: &TrackedFile) -> Vec<String> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let code = code_only(&file.text);
+    let mut found = Vec::new();
+    for (number, line) in numbered(&code) {
+        if !stands_alone(line, "unsafe") {
+            continue;
+        }
+        if !UNSAFE_FILES.contains(&file.path.as_str()) {
+            found.push(format!("{}:{number}: unsafe outside the listed files", file.path));
+        }
+        let reach = &lines[number.saturating_sub(SAFETY_REACH_LINES)..number];
+        if !reach.iter().any(|line| line.contains("SAFETY:")) {
+            found.push(format!("{}:{number}: unsafe without a SAFETY comment", file.path));
+        }
+    }
+    found
+}
+
+/// `#[ignore]` without saying why.
+fn unexplained_ignores(file: &TrackedFile) -> Vec<String> {
+    let code = code_only(&file.text);
+    let bare = |line: &str| {
+        let squeezed: String = line.chars().filter(|c| !c.is_whitespace()).collect();
+        squeezed.contains("#[ignore]").then_some("ignored without a reason")
+    };
+    let found = numbered(&code).filter_map(|(number, line)| Some((number, bare(line)?)));
+    found.map(|(number, what)| format!("{}:{number}: {what}", file.path)).collect()
+}
+
+fn sleeps(file: &TrackedFile) -> Vec<String> {
+    let sleeping = |path: &NamedPath| path.segments.last().is_some_and(|it| it == "sleep");
+    let paths = named_paths(&code_only(&file.text));
+    let found = paths.iter().filter(|path| sleeping(path));
+    found.map(|path| format!("{}:{}: sleeps; wait for a condition", file.path, path.line)).collect()
+}
+
+/// Relative links of a Markdown file that lead nowhere. `others` holds every tracked Markdown file.
+fn dead_links(
+    file: &TrackedFile,
+    others: &BTreeMap<String, String>,
+    files: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, target) in links(&file.text) {
+        let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
+        let resolved = if path.is_empty() { file.path.clone() } else { resolve(&file.path, path) };
+        let folder = format!("{}/", resolved.trim_end_matches('/'));
+        let is_there = files.contains(&resolved) || files.iter().any(|it| it.starts_with(&folder));
+        if !is_there {
+            found.push(format!("{}:{number}: {target} leads nowhere", file.path));
+            continue;
+        }
+        let Some(text) = others.get(&resolved).filter(|_| !anchor.is_empty()) else { continue };
+        if !anchors(text).contains(anchor) {
+            found.push(format!("{}:{number}: {resolved} has no heading #{anchor}", file.path));
+        }
+    }
+    found
+}
+
+/// The relative targets of `[text](target)` outside code blocks, with their line.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose_lines(text) {
+        for (at, _) in line.match_indices("](") {
+            let rest = &line[at + 2..];
+            let target = &rest[..rest.find([')', ' ']).unwrap_or(rest.len())];
+            if !target.contains("://") && !target.starts_with("mailto:") {
+                found.push((number, target.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// The anchors that headings of a Markdown text give: lower case, spaces as dashes, marks left out.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose_lines(text).into_iter().filter(|(_, line)| line.starts_with('#'));
+    let slug = |line: &str| -> String {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(|(_, line)| slug(line)).collect()
+}
+
+fn prose_lines(text: &str) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut lines = Vec::new();
+    for (number, line) in numbered(text) {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            lines.push((number, line));
+        }
+    }
+    lines
+}
+
+fn resolve(from: &str, target: &str) -> String {
+    let joined = Path::new(from).parent().unwrap_or(Path::new("")).join(target);
+    let mut resolved = PathBuf::new();
+    for part in joined.components() {
+        match part {
+            Component::ParentDir => _ = resolved.pop(),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+            Component::Normal(name) => resolved.push(name),
+        }
+    }
+    resolved.to_string_lossy().into_owned()
+}
+
+fn missing_commands(readme: &str) -> Vec<String> {
+    let missing = README_COMMANDS.iter().filter(|command| !readme.contains(**command));
+    missing.map(|command| format!("README.md does not name the command {command}")).collect()
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+fn lines_with(file: &TrackedFile, rule: impl Fn(&str) -> Option<&'static str>) -> Vec<String> {
+    let found = numbered(&file.text).filter_map(|(number, line)| Some((number, rule(line)?)));
+    found.map(|(number, what)| format!("{}:{number}: {what}", file.path)).collect()
+}
+
+fn assert_clean(files: &[TrackedFile], rule: impl Fn(&TrackedFile) -> Vec<String>) {
+    let found: Vec<String> = files.iter().flat_map(rule).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn sources_are_small() {
+    assert_clean(&tracked_with_suffix(".rs"), too_large);
+}
+
+#[test]
+fn nothing_is_left_over() {
+    assert_clean(&tracked_files(), leftovers);
+}
+
+#[test]
+fn nothing_names_one_machine_or_a_package_host() {
+    let files: Vec<_> = tracked_files().into_iter().filter(|it| it.path != "Cargo.lock").collect();
+    assert_clean(&files, machine_names);
+}
+
+#[test]
+fn unsafe_code_is_listed_and_explained() {
+    assert_clean(&tracked_with_suffix(".rs"), unsafe_problems);
+    for listed in UNSAFE_FILES {
+        let text = fs::read_to_string(root().join(listed)).unwrap_or_default();
+        assert!(stands_alone(&code_only(&text), "unsafe"), "{listed} holds no unsafe: unlist it");
+    }
+}
+
+#[test]
+fn ignored_tests_say_why() {
+    assert_clean(&tracked_with_suffix(".rs"), unexplained_ignores);
+}
+
+#[test]
+fn tests_wait_for_conditions() {
+    let mut files = tracked_with_suffix(".rs");
+    files.retain(|it| it.path.starts_with("tests/") && !SLEEPING_FILES.contains(&it.path.as_str()));
+    assert_clean(&files, sleeps);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let files = tracked_files();
+    let names: BTreeSet<String> = files.iter().map(|file| file.path.clone()).collect();
+    let pages: Vec<TrackedFile> =
+        files.into_iter().filter(|file| file.path.ends_with(".md")).collect();
+    let texts = pages.iter().map(|page| (page.path.clone(), page.text.clone())).collect();
+    assert_clean(&pages, |page| dead_links(page, &texts, &names));
+}
+
+#[test]
+fn the_readme_names_the_two_commands() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap_or_default();
+    let missing = missing_commands(&readme);
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+mod bad_samples {
+    use super::*;
+
+    fn sample(text: &str) -> TrackedFile {
+        TrackedFile { path: "docs/sample.md".into(), text: text.into() }
+    }
+
+    #[test]
+    fn long_files_and_lines_are_seen() {
+        assert_eq!(too_large(&sample(&"x\n".repeat(MAX_FILE_LINES))), Vec::<String>::new());
+        assert_eq!(too_large(&sample(&"x\n".repeat(MAX_FILE_LINES + 1))).len(), 1);
+        assert_eq!(too_large(&sample(&"ä".repeat(MAX_COLUMNS))), Vec::<String>::new());
+        assert_eq!(too_large(&sample(&"x".repeat(MAX_COLUMNS + 1))).len(), 1);
+    }
+
+    #[test]
+    fn each_leftover_is_seen() {
+        for word in LEFTOVERS {
+            assert_eq!(leftovers(&sample(&format!("// {word}: later"))).len(), 1, "{word}");
+        }
+        let template = format!("mktemp {}{}", LEFTOVERS[2], LEFTOVERS[2]);
+        assert_eq!(leftovers(&sample(&template)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_machine_name_is_seen() {
+        for folder in MACHINE_FOLDERS {
+            for line in [format!("\"{folder}/x\""), format!("cd {folder}"), format!("`{folder}`")] {
+                assert_eq!(machine_names(&sample(&line)).len(), 1, "{line}");
+            }
+            let harmless = format!("{folder}space a{folder} $DIR{folder}/x");
+            assert_eq!(machine_names(&sample(&harmless)), Vec::<String>::new());
+        }
+        assert_eq!(machine_names(&sample(&format!("see {BESIDE_THE_CLONE}/X.md"))).len(), 1);
+        for host in PACKAGE_HOSTS {
+            assert_eq!(machine_names(&sample(&format!("https://mirror.{host}/x"))).len(), 1);
+            assert_eq!(machine_names(&sample(&format!("only {host}"))), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn unsafe_needs_a_listed_file_and_a_comment() {
+        assert_eq!(unsafe_problems(&sample("fn f() { unsafe { g() } }")).len(), 2);
+        assert_eq!(unsafe_problems(&sample("// SAFETY: x\nunsafe { g() }")).len(), 1);
+        assert_eq!(
+            unsafe_problems(&sample("// unsafe\nlet s = \"unsafe\"; unsafe_code();")).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn an_ignore_without_reason_is_seen() {
+        assert_eq!(unexplained_ignores(&sample("#[ignore]\nfn t() {}")).len(), 1);
+        assert_eq!(unexplained_ignores(&sample("#[ignore = \"needs root\"]")).len(), 0);
+    }
+
+    #[test]
+    fn a_sleep_is_seen() {
+        assert_eq!(sleeps(&sample("fn t() { std::thread::sleep(one); }")).len(), 1);
+        assert_eq!(sleeps(&sample("// sleep\nfn f() { let sleeper = 1; }")).len(), 0);
+    }
+
+    #[test]
+    fn dead_links_and_anchors_are_seen() {
+        let page = "# One Two!\n[a](../README.md) [b](#one-two) [c](https://example.com/x)\n\
+                    ```\n[in code](nowhere.md)\n```\n[dead](nowhere.md) [gone](#three) [dir](../docs)";
+        let file = sample(page);
+        let names = ["README.md", "docs/sample.md"].map(str::to_owned).into_iter().collect();
+        let texts = BTreeMap::from([(file.path.clone(), page.to_owned())]);
+        let found = dead_links(&file, &texts, &names);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("nowhere.md") && found[1].contains("#three"));
+    }
+
+    #[test]
+    fn a_readme_without_the_commands_is_seen() {
+        assert_eq!(missing_commands("run ./tests/run").len(), 1);
+    }
+}
