@@ -5,5 +5,13 @@
 //! The helpers panic with a full sentence when something is wrong: their callers are tests.
 //! Every process that is started here is ended here, by its own handle.
 
+pub mod curl;
+pub mod load;
+pub mod metrics;
+pub mod netns;
+pub mod process;
 pub mod repository;
 pub mod source;
+pub mod tap;
+pub mod transfer;
+pub mod wait;

@@ -1,0 +1,123 @@
+//! curl as the Kubernetes client of the tests: a real HTTP/2 and TLS stack that is not ours.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What curl appends after the body, and what separates the two.
+const WRITE_OUT: &str = "\n<<curl>>\n%{http_code} %{http_version} %{time_total}\n%{certs}";
+const SEPARATOR: &str = "\n<<curl>>\n";
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// `2` for HTTP/2.
+    pub version: String,
+    /// From start to the last byte.
+    pub took: Duration,
+    /// The body.
+    pub body: String,
+    /// The server's certificate chain as curl prints it: subjects and PEM.
+    pub certificates: String,
+}
+
+impl Answer {
+    /// The subject of the server's own certificate.
+    pub fn subject(&self) -> &str {
+        let mut lines = self.certificates.lines();
+        lines.find_map(|line| line.strip_prefix("Subject:")).unwrap_or_default().trim()
+    }
+}
+
+/// How to reach an apiserver.
+#[derive(Clone, Debug)]
+pub struct Curl {
+    authority: PathBuf,
+    limit: Duration,
+}
+
+impl Curl {
+    /// Trusts only `authority` (a PEM file), and gives up after `limit`.
+    pub fn new(authority: &Path, limit: Duration) -> Self {
+        Self { authority: authority.to_path_buf(), limit }
+    }
+
+    /// One GET on a fresh connection.
+    ///
+    /// # Errors
+    /// What curl says when there is no answer: refused, timed out, untrusted certificate.
+    pub fn get(&self, local: SocketAddr, path: &str) -> Result<Answer, String> {
+        let mut command = self.command();
+        command.arg("--write-out").arg(WRITE_OUT).arg(format!("https://{local}{path}"));
+        let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
+        if !output.status.success() {
+            let problem = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{}: {}", output.status, problem.trim()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        parse(&text).ok_or_else(|| format!("curl printed something unexpected: {text}"))
+    }
+
+    /// `count` GETs at once, each on a connection of its own; the HTTP status of each answer.
+    ///
+    /// # Errors
+    /// What curl says when any of them got no answer.
+    pub fn get_at_once(
+        &self,
+        local: SocketAddr,
+        path: &str,
+        count: usize,
+    ) -> Result<Vec<u16>, String> {
+        let mut command = self.command();
+        command.args(["--http1.1", "--parallel", "--parallel-immediate", "--parallel-max"]);
+        command.arg(count.to_string()).args(["--output", "/dev/null"]);
+        command.args(["--write-out", "%{http_code}\n"]);
+        command.arg(format!("https://{local}{path}?request=[1-{count}]"));
+        let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
+        if !output.status.success() {
+            let problem = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{}: {}", output.status, problem.trim()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--http2", "--noproxy", "*", "--cacert"]);
+        command.arg(&self.authority);
+        command.arg("--max-time").arg(self.limit.as_secs_f64().to_string());
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+fn parse(text: &str) -> Option<Answer> {
+    let (body, appended) = text.rsplit_once(SEPARATOR)?;
+    let (figures, certificates) = appended.split_once('\n')?;
+    let mut figures = figures.split(' ');
+    Some(Answer {
+        status: figures.next()?.parse().ok()?,
+        version: figures.next()?.to_owned(),
+        took: Duration::from_secs_f64(figures.next()?.parse().ok()?),
+        body: body.to_owned(),
+        certificates: certificates.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read() {
+        let text = "{\"a\":1}\n\n<<curl>>\n200 2 0.0125\nSubject:CN = cp-a\nIssuer:CN = ca\n";
+        let answer = parse(text).expect("this is what curl prints");
+        assert_eq!((answer.status, answer.version.as_str()), (200, "2"));
+        assert_eq!((answer.body.as_str(), answer.subject()), ("{\"a\":1}\n", "CN = cp-a"));
+        assert!(parse("no marker").is_none());
+    }
+}

@@ -1,0 +1,74 @@
+//! A client that asks again and again, as a controller does, and remembers every answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::curl::{Answer, Curl};
+use crate::wait;
+
+/// One request of a load.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// When it was sent.
+    pub at: Instant,
+    /// How long it took, whatever came of it.
+    pub took: Duration,
+    /// The answer, or what curl said.
+    pub outcome: Result<Answer, String>,
+}
+
+/// A running load; it ends when it is finished or dropped.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<Request>>>,
+}
+
+impl Load {
+    /// Asks `local` for `path` once per `interval`, on a new connection each time.
+    pub fn start(curl: &Curl, local: SocketAddr, path: &str, interval: Duration) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopping, curl, path) = (Arc::clone(&stop), curl.clone(), path.to_owned());
+        let thread = thread::spawn(move || {
+            let mut requests = Vec::new();
+            let mut next = wait::now();
+            while !stopping.load(Ordering::Relaxed) {
+                wait::pace(&mut next, interval);
+                let at = wait::now();
+                let outcome = curl.get(local, &path);
+                requests.push(Request { at, took: at.elapsed(), outcome });
+            }
+            requests
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Ends the load and returns every request, in the order of sending.
+    ///
+    /// # Panics
+    /// When the load itself panicked.
+    pub fn finish(mut self) -> Vec<Request> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("a load is finished once");
+        thread.join().expect("the load does not panic")
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The requests that got no answer or not status 200, one line each.
+pub fn failures(requests: &[Request]) -> Vec<String> {
+    let problem = |request: &Request| match &request.outcome {
+        Ok(answer) if answer.status == 200 => None,
+        Ok(answer) => Some(format!("status {} after {:?}", answer.status, request.took)),
+        Err(problem) => Some(format!("{problem} after {:?}", request.took)),
+    };
+    requests.iter().filter_map(problem).collect()
+}

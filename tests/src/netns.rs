@@ -1,0 +1,108 @@
+//! Network namespaces of a test: hosts of its own on this machine, joined by virtual cables.
+//!
+//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what is
+//! made here is removed when it is dropped, and removing a namespace removes its interfaces.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::process::{run, run_ok};
+
+/// Distinguishes the namespaces and cables of one process.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// One emulated host.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a host with nothing but its loopback interface.
+    ///
+    /// # Panics
+    /// When the system does not allow it.
+    pub fn new() -> Self {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("meshport-{}-{number}", std::process::id());
+        run_ok("ip", &["netns", "add", &name]);
+        let namespace = Self { name };
+        namespace.ip(&["link", "set", "lo", "up"]);
+        namespace
+    }
+
+    /// A command that runs inside.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Runs a tool inside, which must succeed; what it printed, trimmed.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let inside = ["netns", "exec", &self.name, program];
+        run_ok("ip", &[&inside, arguments].concat())
+    }
+
+    /// Whether a tool that runs inside succeeds.
+    pub fn succeeds(&self, program: &str, arguments: &[&str]) -> bool {
+        let inside = ["netns", "exec", &self.name, program];
+        run("ip", &[&inside, arguments].concat()).status.success()
+    }
+
+    /// Configures an address, a route or an interface inside.
+    ///
+    /// # Panics
+    /// When `ip` refuses.
+    #[track_caller]
+    pub fn ip(&self, arguments: &[&str]) -> String {
+        run_ok("ip", &[&["-n", &self.name], arguments].concat())
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Nothing can be done about a namespace that cannot be removed.
+        let _ = run("ip", &["netns", "del", &self.name]);
+    }
+}
+
+/// Lays a cable between two hosts; each end gets its address, written with its prefix length.
+///
+/// # Panics
+/// When the system does not allow it.
+pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    // An interface name has 15 characters at most.
+    let ends = ["a", "b"].map(|end| format!("mp{}.{number}{end}", std::process::id() % 1_000_000));
+    run_ok("ip", &["link", "add", &ends[0], "type", "veth", "peer", "name", &ends[1]]);
+    for (end, host, address) in [(&ends[0], a, a_address), (&ends[1], b, b_address)] {
+        run_ok("ip", &["link", "set", end, "netns", &host.name]);
+        host.ip(&["addr", "add", address, "dev", end]);
+        host.ip(&["link", "set", end, "up"]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs root: part of ./tests/run interop"]
+    fn two_hosts_reach_each_other() {
+        let (a, b) = (Namespace::new(), Namespace::new());
+        cable(&a, "10.77.0.1/24", &b, "10.77.0.2/24");
+        assert!(a.succeeds("ping", &["-c", "1", "-W", "5", "10.77.0.2"]));
+        assert!(!a.succeeds("ping", &["-c", "1", "-W", "1", "10.77.0.3"]));
+    }
+}

@@ -1,0 +1,229 @@
+//! Processes of a test: the real binary, its output in a file, ended when the test ends.
+//!
+//! A [`Process`] ends only the child it started, by its handle, and always waits for it. When a test
+//! panics while it runs, the tail of its output is printed: the reason is usually there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::repository::root;
+use crate::wait;
+
+/// How many lines of output a failing test prints per process.
+const TAIL_LINES: usize = 40;
+/// The most bytes of a log that are read for its tail.
+const TAIL_BYTES: u64 = 64 * 1024;
+
+/// The product's binary: `MESHPORT_BIN` if it is set, else the release build of this checkout.
+///
+/// Cargo's own lock on the target folder makes concurrent tests build once.
+///
+/// # Panics
+/// When it cannot be built or is not where it was said to be.
+pub fn meshport() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("MESHPORT_BIN") {
+        Some(path) => fs::canonicalize(&path)
+            .unwrap_or_else(|error| panic!("MESHPORT_BIN names {}: {error}", path.display())),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "--release", "-p", "meshport", "--message-format=json"]);
+    let output = cargo.current_dir(root()).output().expect("cargo can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let messages = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let executable = |message: serde_json::Value| Some(message["executable"].as_str()?.to_owned());
+    messages.filter_map(executable).next_back().expect("cargo names the binary it built").into()
+}
+
+/// A running child of this test.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with its output appended to `log`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
+        let open = || {
+            let file = OpenOptions::new().create(true).append(true).open(log);
+            file.unwrap_or_else(|error| panic!("cannot write {}: {error}", log.display()))
+        };
+        command.stdin(Stdio::null()).stdout(open()).stderr(open());
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Self { name: name.to_owned(), child, log: log.to_path_buf() }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends it at once, as a crash or `kill -9` would.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// Sends it a signal by name, for example `TERM`.
+    ///
+    /// # Panics
+    /// When the signal cannot be sent.
+    pub fn signal(&self, signal: &str) {
+        let sent = run("kill", &["-s", signal, &self.id().to_string()]);
+        assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    }
+
+    /// Waits for its own end.
+    ///
+    /// # Panics
+    /// When it still runs after `limit`.
+    #[track_caller]
+    pub fn ended(&mut self, limit: Duration) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        wait::until(&what, limit, || self.child.try_wait().expect("a child can be waited for"))
+    }
+
+    /// Resident memory in KiB, while it runs.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()));
+        let status = status.unwrap_or_else(|error| panic!("{} is gone: {error}", self.name));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.expect("a running process has a resident size")
+    }
+
+    /// Processor time used so far, user and system.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn processor_time(&self) -> Duration {
+        /// The unit of the kernel's figures: USER_HZ is 100 on every Linux this runs on.
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()));
+        let stat = stat.unwrap_or_else(|error| panic!("{} is gone: {error}", self.name));
+        // The second field, a name in parentheses, may hold spaces; the rest does not.
+        let (_, rest) = stat.rsplit_once(')').expect("the name is in parentheses");
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks: u32 = [11, 12].iter().filter_map(|at| fields[*at].parse::<u32>().ok()).sum();
+        TICK * ticks
+    }
+
+    /// All it has printed so far.
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn end(&mut self) {
+        // Both fail only when it is gone already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    #[expect(clippy::print_stderr, reason = "the output of a failing test")]
+    fn drop(&mut self) {
+        self.end();
+        if std::thread::panicking() {
+            eprintln!("--- last output of {} ---\n{}", self.name, tail(&self.log));
+        }
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let Ok(mut file) = File::open(log) else { return String::new() };
+    let length = file.metadata().map_or(0, |data| data.len());
+    let skipped =
+        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(length.saturating_sub(TAIL_BYTES)));
+    let mut bytes = Vec::new();
+    if skipped.and_then(|_| file.read_to_end(&mut bytes)).is_err() {
+        return String::new();
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// Runs a tool to its end.
+///
+/// # Panics
+/// When it cannot be started; its exit status is the caller's to judge.
+pub fn run(program: &str, arguments: &[&str]) -> Output {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"))
+}
+
+/// Runs a tool that must succeed and returns what it printed, trimmed.
+///
+/// # Panics
+/// When it fails, with what it wrote to standard error.
+#[track_caller]
+pub fn run_ok(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {problem}", arguments.join(" "));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_watched_and_ended() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let log = folder.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo hello; exec tail -f /dev/null"]);
+        let mut process = Process::start("shell", &mut command, &log);
+        wait::until("it prints", Duration::from_secs(10), || {
+            process.output().contains("hello").then_some(())
+        });
+        assert!(process.is_running() && process.resident_kib() > 0);
+        let id = process.id();
+        process.kill();
+        assert!(!Path::new(&format!("/proc/{id}")).exists());
+    }
+
+    #[test]
+    fn a_signal_reaches_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("tail");
+        command.args(["-f", "/dev/null"]);
+        let mut process = Process::start("tail", &mut command, &folder.path().join("log"));
+        process.signal("TERM");
+        assert!(!process.ended(Duration::from_secs(10)).success());
+    }
+
+    #[test]
+    fn the_tail_is_the_end() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let log = folder.path().join("log");
+        let lines: Vec<String> = (0..20_000).map(|line| format!("line {line}")).collect();
+        fs::write(&log, lines.join("\n")).expect("a file can be written");
+        let tail = tail(&log);
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line 19999"));
+    }
+}

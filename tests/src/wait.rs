@@ -1,0 +1,91 @@
+//! Waiting for a condition with a deadline: the only place of this package that sleeps or reads the
+//! clock.
+//!
+//! A test never sleeps in the hope that something has happened by then. It looks, and looks again,
+//! until the condition holds or the deadline passes, and then says what it waited for.
+
+use std::time::{Duration, Instant};
+
+/// Pause between two looks: short against what is waited for, long against the cost of a look.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Looks until `look` finds something, at most for `limit`.
+///
+/// # Panics
+/// When the deadline passes, naming `what` was waited for.
+#[track_caller]
+pub fn until<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
+    match within(limit, look) {
+        Some(found) => found,
+        None => panic!("waited {limit:?} in vain for this: {what}"),
+    }
+}
+
+/// Looks until `look` finds something, at most for `limit`; the last look is after the deadline.
+pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = now() + limit;
+    loop {
+        let last = now() >= deadline;
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if last {
+            return None;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Looks for the whole of `span` and panics as soon as `holds` does not.
+///
+/// # Panics
+/// When the condition `what` is broken within the span.
+#[track_caller]
+pub fn throughout(what: &str, span: Duration, mut holds: impl FnMut() -> bool) {
+    let broken = within(span, || (!holds()).then_some(()));
+    assert!(broken.is_none(), "this did not stay true for {span:?}: {what}");
+}
+
+/// Spaces the turns of a load: returns at `next`, which it moves on by `interval`.
+pub fn pace(next: &mut Instant, interval: Duration) {
+    std::thread::sleep(next.saturating_duration_since(now()));
+    *next = now() + interval;
+}
+
+/// The time, for measuring.
+#[expect(clippy::disallowed_methods, reason = "tests of the whole run in real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_is_returned_and_what_does_not_come_is_not() {
+        let mut looks = 0;
+        let third = within(Duration::from_secs(5), || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(third, Some(3));
+        assert_eq!(within(Duration::ZERO, || None::<()>), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "in vain for this: rain")]
+    fn the_deadline_names_what_was_waited_for() {
+        until("rain", Duration::ZERO, || None::<()>);
+    }
+
+    #[test]
+    #[should_panic(expected = "did not stay true")]
+    fn a_broken_condition_is_noticed() {
+        let mut looks = 0;
+        throughout("fewer than three looks", Duration::from_secs(5), || {
+            looks += 1;
+            looks < 3
+        });
+    }
+}
