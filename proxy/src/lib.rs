@@ -14,7 +14,9 @@ pub mod admin;
 pub mod cli;
 pub mod core;
 pub mod daemon;
+pub mod demo;
 mod error;
+pub mod wan;
 pub mod wire;
 
 pub use error::Error;

@@ -1,0 +1,76 @@
+//! Why a request got no answer.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+/// What happened to a request that got no answer. Not an error of this crate's own doing: it is
+/// what the client is there to find out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No TCP connection came about.
+    #[error("cannot connect: {0}")]
+    Connect(#[source] io::Error),
+    /// No TLS session came about.
+    #[error("TLS handshake failed: {0}")]
+    Tls(#[source] io::Error),
+    /// The connection broke, or HTTP was spoken wrongly.
+    #[error("HTTP failed: {0}")]
+    Http(#[from] hyper::Error),
+    /// It took too long.
+    #[error("no answer within {} ms (while it was {stage})", limit.as_millis())]
+    Timeout {
+        /// What was going on.
+        stage: Stage,
+        /// The limit that was exceeded.
+        limit: Duration,
+    },
+    /// The status was not the one that was needed.
+    #[error("{origin} answered {status}")]
+    Status {
+        /// Who answered.
+        origin: String,
+        /// What.
+        status: StatusCode,
+    },
+    /// The answer makes no sense.
+    #[error("unexpected answer: {0}")]
+    Unexpected(String),
+}
+
+impl ClientError {
+    /// A short name of the variant, for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Tls(_) => "tls",
+            Self::Http(_) => "http",
+            Self::Timeout { .. } => "timeout",
+            Self::Status { .. } => "status",
+            Self::Unexpected(_) => "unexpected",
+        }
+    }
+}
+
+/// What a request was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The TCP connect.
+    Connecting,
+    /// The TLS handshake.
+    Handshaking,
+    /// Sending the request, waiting for the answer, reading it.
+    Requesting,
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "connecting",
+            Self::Handshaking => "in the TLS handshake",
+            Self::Requesting => "waiting for the answer",
+        })
+    }
+}
