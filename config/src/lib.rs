@@ -1,1 +1,26 @@
-//! placeholder
+//! Who is who in a mesh, who may be in it, and how a node is set up.
+//!
+//! Ids and names, keys, credentials and invites, and the settings file: formats, parsing and
+//! validation. Pure: no I/O, no clock, no randomness of its own. Wall time comes in as
+//! [`UnixSeconds`], random bytes as a `rand_core` generator. Everything read from outside is
+//! bounded and becomes a value or an error, never a panic.
+
+mod codec;
+mod credential;
+mod endpoint;
+mod error;
+mod ids;
+mod invite;
+mod keys;
+
+pub use credential::{
+    Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
+};
+pub use endpoint::{Endpoint, Host, MAX_HOST_BYTES};
+pub use error::Error;
+pub use ids::{
+    InnerAddr, MAX_NAME_BYTES, MAX_ROLES, MeshId, NodeId, NodeName, Role, Roles, ServiceName,
+    SiteName, UnixSeconds, VerifyKey,
+};
+pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
+pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};

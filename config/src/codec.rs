@@ -1,0 +1,133 @@
+//! Bounded decoding: bytes and tagged text.
+//!
+//! Bytes are postcard. A decoder refuses input above its bound before looking at it, bytes left
+//! over at the end, and encodings that are not the one this crate writes, so that one value has one
+//! byte form. Text is a tag that says kind and version, a dot, and base64url without padding.
+
+use data_encoding::BASE64URL_NOPAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
+
+use crate::error::Error;
+
+/// A kind of tagged text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tag {
+    /// With its article, for messages.
+    pub(crate) what: &'static str,
+    /// The part before the version.
+    stem: &'static str,
+}
+
+pub(crate) const INVITE: Tag = Tag { what: "an invite", stem: "meshport-invite-" };
+pub(crate) const CREDENTIAL: Tag = Tag { what: "a credential", stem: "meshport-credential-" };
+pub(crate) const RECORD_KEY: Tag = Tag { what: "a record key", stem: "meshport-record-key-" };
+pub(crate) const AUTHORITY_KEY: Tag =
+    Tag { what: "an authority key", stem: "meshport-authority-key-" };
+pub(crate) const DELEGATION_KEY: Tag =
+    Tag { what: "a delegation key", stem: "meshport-delegation-key-" };
+pub(crate) const MESH_SECRET: Tag = Tag { what: "a mesh secret", stem: "meshport-mesh-secret-" };
+
+const TAGS: [Tag; 6] = [INVITE, CREDENTIAL, RECORD_KEY, AUTHORITY_KEY, DELEGATION_KEY, MESH_SECRET];
+/// The version of every text form, and the dot that ends the tag.
+const VERSION: &str = "1.";
+
+impl Tag {
+    /// The text form of `bytes`.
+    pub(crate) fn encode(self, bytes: &[u8]) -> Zeroizing<String> {
+        let length = self.stem.len() + VERSION.len() + BASE64URL_NOPAD.encode_len(bytes.len());
+        let mut text = Zeroizing::new(String::with_capacity(length));
+        text.push_str(self.stem);
+        text.push_str(VERSION);
+        BASE64URL_NOPAD.encode_append(bytes, &mut text);
+        text
+    }
+
+    /// The bytes in `text`, at most `max` of them. `malformed` is the error for a text with the
+    /// right tag whose rest is not base64url or too long.
+    pub(crate) fn decode(
+        self,
+        text: &str,
+        max: usize,
+        malformed: Error,
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let text = text.trim();
+        let Some(versioned) = text.strip_prefix(self.stem) else {
+            return Err(self.wrong_kind(text));
+        };
+        let Some(encoded) = versioned.strip_prefix(VERSION) else {
+            let digits = versioned.split('.').next().unwrap_or_default();
+            let is_version = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            let is_other = is_version && digits.len() < versioned.len() && digits != "1";
+            return Err(if is_other { Error::OtherVersion { what: self.what } } else { malformed });
+        };
+        if encoded.len() > BASE64URL_NOPAD.encode_len(max) {
+            return Err(malformed);
+        }
+        BASE64URL_NOPAD.decode(encoded.as_bytes()).map(Zeroizing::new).map_err(|_| malformed)
+    }
+
+    /// Text of this kind that cannot be read, as an error that does not repeat it.
+    pub(crate) fn unreadable(self) -> Error {
+        Error::SecretText { what: self.what, expected: "the whole line, as meshport wrote it" }
+    }
+
+    fn wrong_kind(self, text: &str) -> Error {
+        match TAGS.into_iter().find(|tag| text.starts_with(tag.stem)) {
+            Some(other) => Error::WrongKind { expected: self.what, found: other.what },
+            None => self.unreadable(),
+        }
+    }
+}
+
+/// The bytes of `value`, at most `max` of them.
+pub(crate) fn encode<T: Serialize>(
+    value: &T,
+    what: &'static str,
+    max: usize,
+) -> Result<Vec<u8>, Error> {
+    let bytes = postcard::to_stdvec(value).map_err(|_| Error::Malformed { what })?;
+    if bytes.len() > max {
+        return Err(Error::TooLarge { what, bytes: bytes.len(), max });
+    }
+    Ok(bytes)
+}
+
+/// As [`encode`], leaving no copy of the bytes behind: written once, to a buffer that is erased.
+pub(crate) fn encode_secret<T: Serialize>(
+    value: &T,
+    what: &'static str,
+    max: usize,
+) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let malformed = |_| Error::Malformed { what };
+    let size = postcard::experimental::serialized_size(value).map_err(malformed)?;
+    if size > max {
+        return Err(Error::TooLarge { what, bytes: size, max });
+    }
+    let mut bytes = Zeroizing::new(vec![0; size]);
+    postcard::to_slice(value, &mut bytes).map_err(malformed)?;
+    Ok(bytes)
+}
+
+/// The value in `bytes`, which must be all of them and at most `max`.
+pub(crate) fn decode<T: DeserializeOwned + Serialize>(
+    bytes: &[u8],
+    what: &'static str,
+    max: usize,
+) -> Result<T, Error> {
+    if bytes.len() > max {
+        return Err(Error::TooLarge { what, bytes: bytes.len(), max });
+    }
+    let (value, rest) =
+        postcard::take_from_bytes::<T>(bytes).map_err(|_| Error::Malformed { what })?;
+    let mut again = Zeroizing::new([0_u8; MAX_DECODED_BYTES]);
+    let is_canonical = postcard::to_slice(&value, &mut *again).is_ok_and(|same| *same == *bytes);
+    if !rest.is_empty() || !is_canonical {
+        return Err(Error::Malformed { what });
+    }
+    Ok(value)
+}
+
+/// The largest bound any decoder of this crate has, in bytes.
+pub(crate) const MAX_DECODED_BYTES: usize = 4096;

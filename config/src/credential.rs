@@ -1,0 +1,429 @@
+//! Who may be in the mesh: delegations and credentials, and how a chain of them is verified.
+//!
+//! The authority signs a [`Delegation`] (the public part of an invite); the delegation's key signs
+//! a [`Credential`] for a node that joins. The authority may also sign a credential directly. A
+//! signature covers a version string and the postcard bytes of everything above it in the struct,
+//! so neither a field nor the kind of statement can be exchanged.
+//!
+//! Whoever holds an invite can date a credential back to before `join_until`; such a credential
+//! still ends at most `credential_ttl_s` after `join_until`, which is the bound on a leaked invite.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::codec;
+use crate::error::Error;
+use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
+use crate::keys::{AuthorityKey, DelegationKey, Signature};
+
+/// The largest credential, in bytes: with a record it has to fit one datagram.
+pub const MAX_CREDENTIAL_BYTES: usize = 640;
+/// How far a clock may be behind the one that issued, in seconds.
+pub const MAX_CLOCK_SKEW_S: u64 = 300;
+
+const WHAT: &str = "a credential";
+const DELEGATION_DOMAIN: &[u8] = b"meshport delegation v1\0";
+const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";
+const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
+
+/// A signed statement in the chain from the authority to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// The invite's delegation, signed by the authority.
+    Delegation,
+    /// The credential, signed by the delegation's key or by the authority.
+    Credential,
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delegation => "the invite's delegation",
+            Self::Credential => "the credential",
+        })
+    }
+}
+
+/// What an invite allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The roles a credential under it may have.
+    pub roles: Roles,
+    /// The site it is for; any when absent.
+    pub site: Option<SiteName>,
+    /// The name it is for; any when absent.
+    pub name: Option<NodeName>,
+    /// Joining begins.
+    pub not_before: UnixSeconds,
+    /// Joining ends.
+    pub join_until: UnixSeconds,
+    /// The longest a credential under it may be valid, in seconds.
+    pub credential_ttl_s: u64,
+}
+
+/// The authority's statement that a key may sign credentials within limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    /// The mesh of the authority that signed it.
+    pub mesh: MeshId,
+    /// The key that may sign.
+    pub key: VerifyKey,
+    /// The roles a credential under it may have.
+    pub roles: Roles,
+    /// The site it is for; any when absent.
+    pub site: Option<SiteName>,
+    /// The name it is for; any when absent.
+    pub name: Option<NodeName>,
+    /// Credentials are issued from this time...
+    pub not_before: UnixSeconds,
+    /// ...until this.
+    pub join_until: UnixSeconds,
+    /// The longest a credential under it may be valid, in seconds.
+    pub credential_ttl_s: u64,
+    signature: Signature,
+}
+
+/// What a [`Delegation`]'s signature covers, after its version string.
+#[derive(Serialize)]
+struct DelegationBody<'a> {
+    mesh: &'a MeshId,
+    key: &'a VerifyKey,
+    roles: &'a Roles,
+    site: &'a Option<SiteName>,
+    name: &'a Option<NodeName>,
+    not_before: UnixSeconds,
+    join_until: UnixSeconds,
+    credential_ttl_s: u64,
+}
+
+impl Delegation {
+    /// Allows `key` to sign credentials within `grant`.
+    ///
+    /// # Errors
+    /// [`Error::ValidityEmpty`] when joining would end before it begins or credentials would have
+    /// no lifetime.
+    pub fn issue(authority: &AuthorityKey, key: VerifyKey, grant: Grant) -> Result<Self, Error> {
+        let (from, until) = (grant.not_before, grant.join_until);
+        if until <= from || grant.credential_ttl_s == 0 {
+            let until = if until <= from { until } else { from };
+            return Err(Error::ValidityEmpty { from, until });
+        }
+        let mut delegation = Self {
+            mesh: authority.public(),
+            key,
+            roles: grant.roles,
+            site: grant.site,
+            name: grant.name,
+            not_before: grant.not_before,
+            join_until: grant.join_until,
+            credential_ttl_s: grant.credential_ttl_s,
+            signature: Signature::from_bytes([0; 64]),
+        };
+        delegation.signature = authority.sign(&delegation.message());
+        Ok(delegation)
+    }
+
+    /// Checks that the authority of `mesh` signed it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
+    pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
+        check_mesh(mesh, &self.mesh)?;
+        let tampered = |_| Error::Tampered { link: Link::Delegation };
+        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let body = DelegationBody {
+            mesh: &self.mesh,
+            key: &self.key,
+            roles: &self.roles,
+            site: &self.site,
+            name: &self.name,
+            not_before: self.not_before,
+            join_until: self.join_until,
+            credential_ttl_s: self.credential_ttl_s,
+        };
+        signed_message(DELEGATION_DOMAIN, &body)
+    }
+}
+
+/// Whom a credential is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The node's WireGuard key.
+    pub node: NodeId,
+    /// The key that signs the node's records.
+    pub record_key: VerifyKey,
+    /// Its name.
+    pub name: NodeName,
+    /// Its site.
+    pub site: SiteName,
+    /// What it may do.
+    pub roles: Roles,
+}
+
+/// The signed statement about one node.
+///
+/// A value of this type is well formed, not verified: [`Credential::verify`] says whether to
+/// believe it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credential {
+    /// The mesh the node belongs to.
+    pub mesh: MeshId,
+    /// The node's WireGuard key.
+    pub node: NodeId,
+    /// The key that signs the node's records.
+    pub record_key: VerifyKey,
+    /// Its name.
+    pub name: NodeName,
+    /// Its site.
+    pub site: SiteName,
+    /// What it may do.
+    pub roles: Roles,
+    /// Valid from this time...
+    pub issued_at: UnixSeconds,
+    /// ...until just before this.
+    pub expires_at: UnixSeconds,
+    /// Under which delegation it was signed; by the authority itself when absent.
+    pub delegation: Option<Delegation>,
+    signature: Signature,
+}
+
+/// What a [`Credential`]'s signature covers, after its version string.
+#[derive(Serialize)]
+struct CredentialBody<'a> {
+    mesh: &'a MeshId,
+    node: &'a NodeId,
+    record_key: &'a VerifyKey,
+    name: &'a NodeName,
+    site: &'a SiteName,
+    roles: &'a Roles,
+    issued_at: UnixSeconds,
+    expires_at: UnixSeconds,
+    delegation: &'a Option<Delegation>,
+}
+
+impl Credential {
+    /// Signed by the authority itself.
+    ///
+    /// # Errors
+    /// [`Error::ValidityEmpty`] when it would end before it begins, [`Error::TooLarge`] above
+    /// [`MAX_CREDENTIAL_BYTES`].
+    pub fn issue_by_authority(
+        authority: &AuthorityKey,
+        subject: Subject,
+        issued_at: UnixSeconds,
+        expires_at: UnixSeconds,
+    ) -> Result<Self, Error> {
+        let mesh = authority.public();
+        let mut credential = Self::unsigned(mesh, subject, (issued_at, expires_at), None);
+        credential.signature = authority.sign(&credential.message());
+        credential.check_issued()
+    }
+
+    /// Signed by a delegation's key, within what the delegation allows. The delegation itself is
+    /// not verified here.
+    ///
+    /// # Errors
+    /// [`Error::WrongDelegationKey`], the variant for what is outside the delegation, and as
+    /// [`Credential::issue_by_authority`].
+    pub fn issue_by_delegation(
+        delegation: &Delegation,
+        key: &DelegationKey,
+        subject: Subject,
+        issued_at: UnixSeconds,
+        expires_at: UnixSeconds,
+    ) -> Result<Self, Error> {
+        if key.public() != delegation.key {
+            return Err(Error::WrongDelegationKey);
+        }
+        let times = (issued_at, expires_at);
+        let mut credential =
+            Self::unsigned(delegation.mesh, subject, times, Some(delegation.clone()));
+        credential.signature = key.sign(&credential.message());
+        credential.check_issued()
+    }
+
+    /// Checks the whole chain from the authority of `mesh`, and that it is valid at `now`.
+    ///
+    /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
+    ///
+    /// # Errors
+    /// One variant for each thing that can be wrong: [`Error::ForeignMesh`], [`Error::Tampered`],
+    /// [`Error::ValidityEmpty`], [`Error::IssuedAfterInvite`], [`Error::IssuedBeforeInvite`],
+    /// [`Error::LifetimeTooLong`], [`Error::RoleOutside`], [`Error::SiteOutside`],
+    /// [`Error::NameOutside`], [`Error::NotYetValid`], [`Error::Expired`].
+    pub fn verify(&self, mesh: &MeshId, now: UnixSeconds) -> Result<(), Error> {
+        check_mesh(mesh, &self.mesh)?;
+        let signer = match &self.delegation {
+            None => mesh.verify_key(),
+            Some(delegation) => {
+                delegation.verify(mesh)?;
+                delegation.key
+            }
+        };
+        let tampered = |_| Error::Tampered { link: Link::Credential };
+        signer.verify(&self.message(), &self.signature).map_err(tampered)?;
+        self.check_limits()?;
+        if self.issued_at > now.saturating_add(MAX_CLOCK_SKEW_S) {
+            return Err(Error::NotYetValid { valid_from: self.issued_at, now });
+        }
+        if now >= self.expires_at {
+            return Err(Error::Expired { expired_at: self.expires_at, now });
+        }
+        Ok(())
+    }
+
+    /// Checks that it was made for these keys of a node.
+    ///
+    /// # Errors
+    /// [`Error::WrongNodeKey`] or [`Error::WrongRecordKey`].
+    pub fn check_keys(&self, node: &NodeId, record_key: &VerifyKey) -> Result<(), Error> {
+        if self.node != *node {
+            return Err(Error::WrongNodeKey { expected: *node, found: self.node });
+        }
+        if self.record_key != *record_key {
+            return Err(Error::WrongRecordKey);
+        }
+        Ok(())
+    }
+
+    /// The byte form, at most [`MAX_CREDENTIAL_BYTES`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encoded(self)
+    }
+
+    /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        codec::decode(bytes, WHAT, MAX_CREDENTIAL_BYTES)
+    }
+
+    /// The text form: `meshport-credential-1.` and base64url.
+    pub fn to_text(&self) -> String {
+        std::mem::take(&mut *codec::CREDENTIAL.encode(&self.to_bytes()))
+    }
+
+    /// From the text form; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`] when it is nothing of
+    /// meshport's, else as [`Credential::from_bytes`].
+    pub fn from_text(text: &str) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT };
+        let bytes = codec::CREDENTIAL.decode(text, MAX_CREDENTIAL_BYTES, malformed)?;
+        Self::from_bytes(&bytes)
+    }
+
+    /// A short name for exactly this credential: 64 bits of a hash over all of it. Tells
+    /// credentials apart in messages and logs; proves nothing.
+    pub fn id(&self) -> [u8; 8] {
+        let hash = Sha256::new().chain_update(ID_DOMAIN).chain_update(self.to_bytes()).finalize();
+        *hash.first_chunk().expect("SHA-256 gives 32 bytes")
+    }
+
+    fn unsigned(
+        mesh: MeshId,
+        subject: Subject,
+        (issued_at, expires_at): (UnixSeconds, UnixSeconds),
+        delegation: Option<Delegation>,
+    ) -> Self {
+        Self {
+            mesh,
+            node: subject.node,
+            record_key: subject.record_key,
+            name: subject.name,
+            site: subject.site,
+            roles: subject.roles,
+            issued_at,
+            expires_at,
+            delegation,
+            signature: Signature::from_bytes([0; 64]),
+        }
+    }
+
+    /// A new credential is given out only when it is one that verifies.
+    fn check_issued(self) -> Result<Self, Error> {
+        self.check_limits()?;
+        codec::encode(&self, WHAT, MAX_CREDENTIAL_BYTES)?;
+        Ok(self)
+    }
+
+    /// The checks that need neither clock nor signature.
+    fn check_limits(&self) -> Result<(), Error> {
+        let (issued_at, expires_at) = (self.issued_at, self.expires_at);
+        if expires_at <= issued_at {
+            return Err(Error::ValidityEmpty { from: issued_at, until: expires_at });
+        }
+        let Some(delegation) = &self.delegation else {
+            return Ok(());
+        };
+        let (not_before, join_until) = (delegation.not_before, delegation.join_until);
+        if issued_at > join_until {
+            return Err(Error::IssuedAfterInvite { issued_at, join_until });
+        }
+        if issued_at < not_before {
+            return Err(Error::IssuedBeforeInvite { issued_at, not_before });
+        }
+        let lifetime_s = expires_at.seconds_since(issued_at);
+        let allowed_s = delegation.credential_ttl_s;
+        if lifetime_s > allowed_s {
+            return Err(Error::LifetimeTooLong { lifetime_s, allowed_s });
+        }
+        self.check_identity(delegation)
+    }
+
+    fn check_identity(&self, delegation: &Delegation) -> Result<(), Error> {
+        if let Some(role) = self.roles.iter().find(|role| !delegation.roles.contains(role)) {
+            let allowed = delegation.roles.to_string();
+            return Err(Error::RoleOutside { role: role.clone(), allowed });
+        }
+        if let Some(allowed) = delegation.site.as_ref().filter(|site| **site != self.site) {
+            return Err(Error::SiteOutside { site: self.site.clone(), allowed: allowed.clone() });
+        }
+        if let Some(allowed) = delegation.name.as_ref().filter(|name| **name != self.name) {
+            return Err(Error::NameOutside { name: self.name.clone(), allowed: allowed.clone() });
+        }
+        Ok(())
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let body = CredentialBody {
+            mesh: &self.mesh,
+            node: &self.node,
+            record_key: &self.record_key,
+            name: &self.name,
+            site: &self.site,
+            roles: &self.roles,
+            issued_at: self.issued_at,
+            expires_at: self.expires_at,
+            delegation: &self.delegation,
+        };
+        signed_message(CREDENTIAL_DOMAIN, &body)
+    }
+}
+
+fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::ForeignMesh { expected: *expected, found: *found })
+}
+
+fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
+    let mut message = domain.to_vec();
+    message.extend(encoded(body));
+    message
+}
+
+fn encoded(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("names, keys and numbers always have a byte form")
+}

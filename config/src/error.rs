@@ -1,0 +1,250 @@
+//! The crate's one error type, grouped by who can do something about it.
+//!
+//! Settings report [`crate::Problem`]s instead, because a file has many of them at once. Nothing
+//! here carries a secret: text that may hold one is never repeated.
+
+use crate::credential::Link;
+use crate::ids::{MeshId, NodeId, NodeName, Role, SiteName, UnixSeconds};
+
+/// What can be wrong with a name, a key, a credential or an invite.
+///
+/// Every message says what is wrong and what to do next. No variant leaves anything changed: all
+/// operations of this crate either give a whole value or none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // Whoever wrote the text or the bytes.
+    /// A text is not of the form that its kind has.
+    #[error("{found} is not {what}: expected {expected}")]
+    Text {
+        /// What it should be, with its article ("a site name").
+        what: &'static str,
+        /// What it is, quoted, escaped and cut to a readable length.
+        found: String,
+        /// The form that is accepted.
+        expected: &'static str,
+    },
+    /// A text that should hold a key or secret does not; it is not repeated here.
+    #[error("this is not {what}: expected {expected}")]
+    SecretText {
+        /// What it should be, with its article.
+        what: &'static str,
+        /// The form that is accepted.
+        expected: &'static str,
+    },
+    /// A text holds another thing than the one asked for, for example a credential for an invite.
+    #[error("this is {found}, not {expected}; give {expected}")]
+    WrongKind {
+        /// What is needed, with its article.
+        expected: &'static str,
+        /// What was given, with its article.
+        found: &'static str,
+    },
+    /// A text was made by a version of meshport that this one does not understand.
+    #[error("this is {what} of another version of the format; use the same meshport on both sides")]
+    OtherVersion {
+        /// What it is, with its article.
+        what: &'static str,
+    },
+    /// A list is longer than its bound.
+    #[error("{found} {what} are too many; at most {max} are allowed")]
+    TooMany {
+        /// What the list holds, in the plural.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Something that needs at least one element has none.
+    #[error("there are no {what}; give at least one")]
+    Empty {
+        /// What the list holds, in the plural.
+        what: &'static str,
+    },
+    /// Something takes more bytes than its bound.
+    #[error(
+        "{what} takes {bytes} bytes, more than the {max} allowed; use shorter names or fewer entries"
+    )]
+    TooLarge {
+        /// What it is, with its article.
+        what: &'static str,
+        /// Its size, in bytes.
+        bytes: usize,
+        /// The bound, in bytes.
+        max: usize,
+    },
+    /// Bytes do not decode to the thing they should hold.
+    #[error(
+        "{what} cannot be decoded: it is cut short, damaged or of another version; get it again"
+    )]
+    Malformed {
+        /// What it should be, with its article.
+        what: &'static str,
+    },
+    /// An invite line does not match its own checksum: copied wrongly, not forged.
+    #[error(
+        "the invite is incomplete or mistyped: its checksum does not match. Copy the whole line again"
+    )]
+    InviteMiscopied,
+    /// The invite leaves the name open and none was given.
+    #[error("the invite does not fix this node's name; give one")]
+    NameNeeded,
+    /// The invite leaves the site open and none was given.
+    #[error("the invite does not fix this node's site; give one")]
+    SiteNeeded,
+
+    // Whoever issued or presents the credential.
+    /// It belongs to another mesh.
+    #[error(
+        "it belongs to another mesh: {found}, while this one is {expected}. Get one from this \
+         mesh's operator"
+    )]
+    ForeignMesh {
+        /// The mesh this node is in.
+        expected: MeshId,
+        /// The mesh that was named.
+        found: MeshId,
+    },
+    /// A signature does not match: something was changed after signing, or signed by another key.
+    #[error("{link} was tampered with: its signature does not match. Ask for a new invite")]
+    Tampered {
+        /// Which link of the chain does not hold.
+        link: Link,
+    },
+    /// A signature over other data does not match.
+    #[error("the signature does not match the data and the key")]
+    BadSignature,
+    /// It begins to be valid in the future, beyond the allowed clock difference.
+    #[error(
+        "it is not valid before {valid_from}, and it is {now} here. Check this machine's clock, or \
+         wait"
+    )]
+    NotYetValid {
+        /// When it begins.
+        valid_from: UnixSeconds,
+        /// What the clock says.
+        now: UnixSeconds,
+    },
+    /// The credential has expired.
+    #[error(
+        "the credential expired at {expired_at}, and it is {now} here. Join again with a new invite"
+    )]
+    Expired {
+        /// When it ended.
+        expired_at: UnixSeconds,
+        /// What the clock says.
+        now: UnixSeconds,
+    },
+    /// The invite may not be used any more.
+    #[error(
+        "the invite could be used until {join_until}, and it is {now} here. Ask for a new invite"
+    )]
+    InviteExpired {
+        /// When joining ended.
+        join_until: UnixSeconds,
+        /// What the clock says.
+        now: UnixSeconds,
+    },
+    /// The credential was issued when its invite could no longer be used.
+    #[error(
+        "the credential was issued at {issued_at}, after its invite ended at {join_until}. Join \
+         again with a new invite"
+    )]
+    IssuedAfterInvite {
+        /// When it was issued.
+        issued_at: UnixSeconds,
+        /// When joining ended.
+        join_until: UnixSeconds,
+    },
+    /// The credential was issued before its invite could be used.
+    #[error(
+        "the credential was issued at {issued_at}, before its invite began at {not_before}. Check \
+         the clock of the machine that joined, and join again"
+    )]
+    IssuedBeforeInvite {
+        /// When it was issued.
+        issued_at: UnixSeconds,
+        /// When joining began.
+        not_before: UnixSeconds,
+    },
+    /// The time it is valid for is empty.
+    #[error("it ends at {until}, not after it begins at {from}. Issue it again with a lifetime")]
+    ValidityEmpty {
+        /// When it begins.
+        from: UnixSeconds,
+        /// When it ends.
+        until: UnixSeconds,
+    },
+    /// The credential is valid for longer than its invite allows.
+    #[error(
+        "the credential is valid for {lifetime_s} s, longer than the {allowed_s} s its invite \
+         allows. Join again with a new invite"
+    )]
+    LifetimeTooLong {
+        /// How long it is valid, in seconds.
+        lifetime_s: u64,
+        /// How long it may be valid, in seconds.
+        allowed_s: u64,
+    },
+    /// The credential has a role that its invite does not give.
+    #[error(
+        "the role {role} is outside its invite, which gives {allowed}. Ask for an invite with it"
+    )]
+    RoleOutside {
+        /// The role.
+        role: Role,
+        /// What the invite gives.
+        allowed: String,
+    },
+    /// The credential names another site than its invite.
+    #[error(
+        "the site {site} is outside its invite, which is for {allowed}. Ask for an invite for it"
+    )]
+    SiteOutside {
+        /// The site.
+        site: SiteName,
+        /// The site of the invite.
+        allowed: SiteName,
+    },
+    /// The credential names another node than its invite.
+    #[error(
+        "the name {name} is outside its invite, which is for {allowed}. Ask for an invite for it"
+    )]
+    NameOutside {
+        /// The name.
+        name: NodeName,
+        /// The name in the invite.
+        allowed: NodeName,
+    },
+    /// The private key does not belong to the delegation it should sign under.
+    #[error("the invite's key does not belong to its delegation. Ask for a new invite")]
+    WrongDelegationKey,
+    /// The credential was made for another WireGuard key.
+    #[error(
+        "the credential was made for the node key {found}, and this one is {expected}. Restore the \
+         key it was made for, or join again"
+    )]
+    WrongNodeKey {
+        /// The key of the node that presents it.
+        expected: NodeId,
+        /// The key the credential names.
+        found: NodeId,
+    },
+    /// The credential names another key for signing records.
+    #[error(
+        "the credential was made for another record key than this one. Restore the key it was made \
+         for, or join again"
+    )]
+    WrongRecordKey,
+}
+
+/// At most this much of a wrong text is repeated, in characters.
+const MAX_SHOWN: usize = 60;
+
+/// A text for an error message: quoted, control characters escaped, cut.
+pub(crate) fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(MAX_SHOWN).collect();
+    let dots = if cut.len() < text.len() { "..." } else { "" };
+    format!("\"{}{dots}\"", cut.escape_debug())
+}

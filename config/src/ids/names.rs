@@ -1,0 +1,310 @@
+//! Names of sites, nodes and services, and the roles a credential gives.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeSet, btree_set};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, shown};
+
+/// The longest name, in bytes: that of a DNS label (RFC 1035, 2.3.4).
+pub const MAX_NAME_BYTES: usize = 63;
+/// The most roles a credential gives: a few fixed ones and an origin role per service.
+pub const MAX_ROLES: usize = 16;
+
+/// Whether `text` is a lower-case DNS label: 1 to 63 of `a-z`, `0-9`, `-`, no `-` at either end.
+pub(crate) fn is_label(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=MAX_NAME_BYTES).contains(&text.len())
+        && text.bytes().all(is_allowed)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether `text` is one or more labels with dots between, 63 bytes in all.
+fn is_dotted(text: &str) -> bool {
+    text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label)
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $is_valid:ident, $form:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                if !$is_valid(text) {
+                    return Err(Error::Text { what: $what, found: shown(text), expected: $form });
+                }
+                Ok(Self(text.to_owned()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+name! {
+    /// A place with cheap latency inside, such as a datacenter: one DNS label.
+    SiteName, "a site name", is_label,
+    "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
+}
+name! {
+    /// A service offered through the mesh: one DNS label.
+    ServiceName, "a service name", is_label,
+    "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
+}
+name! {
+    /// A node, for people: 1 to 63 bytes of DNS labels with dots between.
+    NodeName, "a node name", is_dotted,
+    "1 to 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each dotted part"
+}
+
+impl ServiceName {
+    /// The first and default service.
+    pub const KUBE_APISERVER: &str = "kube-apiserver";
+
+    /// The name of the Kubernetes apiserver's service, `kube-apiserver`.
+    pub fn kube_apiserver() -> Self {
+        Self(Self::KUBE_APISERVER.to_owned())
+    }
+}
+
+/// What a credential allows its node to do. Everything not allowed is refused.
+///
+/// The text forms are `node`, `origin:<service>`, `relay` and `operator`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Use services.
+    Node,
+    /// Offer this service.
+    Origin(ServiceName),
+    /// Carry sessions of others.
+    Relay,
+    /// Administer: forward and control from a person's machine.
+    Operator,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.pad("node"),
+            Self::Origin(service) => f.pad(&format!("origin:{service}")),
+            Self::Relay => f.pad("relay"),
+            Self::Operator => f.pad("operator"),
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "node" => Ok(Self::Node),
+            "relay" => Ok(Self::Relay),
+            "operator" => Ok(Self::Operator),
+            _ => match text.strip_prefix("origin:") {
+                Some(service) => service.parse().map(Self::Origin),
+                None => Err(Error::Text {
+                    what: "a role",
+                    found: shown(text),
+                    expected: "node, origin:SERVICE, relay or operator",
+                }),
+            },
+        }
+    }
+}
+
+/// [`Role`] in binary formats: the order is the wire format, so new ones go to the end.
+#[derive(Serialize, Deserialize)]
+enum RoleCode {
+    Node,
+    Origin(ServiceName),
+    Relay,
+    Operator,
+}
+
+impl Serialize for Role {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return serializer.collect_str(self);
+        }
+        let code = match self {
+            Self::Node => RoleCode::Node,
+            Self::Origin(service) => RoleCode::Origin(service.clone()),
+            Self::Relay => RoleCode::Relay,
+            Self::Operator => RoleCode::Operator,
+        };
+        code.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return String::deserialize(deserializer)?.parse().map_err(D::Error::custom);
+        }
+        Ok(match RoleCode::deserialize(deserializer)? {
+            RoleCode::Node => Self::Node,
+            RoleCode::Origin(service) => Self::Origin(service),
+            RoleCode::Relay => Self::Relay,
+            RoleCode::Operator => Self::Operator,
+        })
+    }
+}
+
+/// A set of 1 to [`MAX_ROLES`] roles. The text form lists them with commas: `node,relay`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Roles(BTreeSet<Role>);
+
+impl Roles {
+    /// A set of these roles; repeated ones count once.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] without any, [`Error::TooMany`] above [`MAX_ROLES`].
+    pub fn new(roles: impl IntoIterator<Item = Role>) -> Result<Self, Error> {
+        let mut set = BTreeSet::new();
+        for role in roles {
+            set.insert(role);
+            if set.len() > MAX_ROLES {
+                return Err(Error::TooMany { what: "roles", found: set.len(), max: MAX_ROLES });
+            }
+        }
+        if set.is_empty() {
+            return Err(Error::Empty { what: "roles" });
+        }
+        Ok(Self(set))
+    }
+
+    /// Whether this role is given.
+    pub fn contains(&self, role: &Role) -> bool {
+        self.0.contains(role)
+    }
+
+    /// Whether the role to offer this service is given.
+    pub fn may_offer(&self, service: &ServiceName) -> bool {
+        self.0.iter().any(|role| matches!(role, Role::Origin(offered) if offered == service))
+    }
+
+    /// Whether every role here is also in `other`.
+    pub fn is_subset(&self, other: &Self) -> bool {
+        self.0.is_subset(&other.0)
+    }
+
+    /// The roles, in ascending order.
+    pub fn iter(&self) -> btree_set::Iter<'_, Role> {
+        self.0.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Roles {
+    type Item = &'a Role;
+    type IntoIter = btree_set::Iter<'a, Role>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl From<Role> for Roles {
+    fn from(role: Role) -> Self {
+        Self(BTreeSet::from([role]))
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(Role::to_string).collect();
+        f.pad(&texts.join(","))
+    }
+}
+
+impl FromStr for Roles {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let roles = text.split(',').map(|role| role.trim().parse()).take(MAX_ROLES * 2);
+        Self::new(roles.collect::<Result<Vec<Role>, Error>>()?)
+    }
+}
+
+impl Serialize for Roles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Roles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Roles;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "1 to {MAX_ROLES} roles")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Roles, A::Error> {
+                let mut roles = BTreeSet::new();
+                while let Some(role) = seq.next_element::<Role>()? {
+                    if roles.len() == MAX_ROLES {
+                        return Err(A::Error::invalid_length(MAX_ROLES + 1, &self));
+                    }
+                    roles.insert(role);
+                }
+                Roles::new(roles).map_err(A::Error::custom)
+            }
+        }
+
+        deserializer.deserialize_seq(Reader)
+    }
+}

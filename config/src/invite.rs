@@ -1,0 +1,309 @@
+//! The one line of text with which a new node obtains its credential, with no server in the loop.
+//!
+//! An invite carries the authority's delegation and its private key, the mesh secret and where to
+//! find members. The line is a tag, then base64url over a checksum and the postcard bytes: the
+//! checksum tells a line that was copied wrongly from one that was forged or is of another mesh.
+//! An invite is a secret: it is erased when dropped and its `Debug` shows nothing of its keys.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand_core::{CryptoRng, RngCore};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::codec;
+use crate::credential::{Credential, Delegation, Grant, MAX_CLOCK_SKEW_S, Subject};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, shown};
+use crate::ids::{MeshId, NodeId, NodeName, SiteName, UnixSeconds};
+use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey};
+
+/// The most seeds in an invite: enough for a few sites, short enough for one line.
+pub const MAX_SEEDS: usize = 8;
+/// The most endpoints of one seed: two address families on a few links, and a name.
+pub const MAX_ENDPOINTS: usize = 8;
+/// The largest invite, in bytes before base64: a line that fits a terminal's line limit of 4096
+/// characters, so that it can be pasted.
+pub const MAX_INVITE_BYTES: usize = 3000;
+
+const WHAT: &str = "an invite";
+const SEED_FORM: &str = "NODEID@HOST:PORT, with more endpoints after commas";
+const CHECKSUM_DOMAIN: &[u8] = b"meshport invite checksum v1\0";
+/// 32 bits: a random error passes once in four thousand million, and then fails as tampered.
+const CHECKSUM_BYTES: usize = 4;
+
+/// A member to begin with: its key and where it listens.
+///
+/// The text form is `NODEID@HOST:PORT,HOST:PORT`, with 1 to [`MAX_ENDPOINTS`] endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seed {
+    /// Its key.
+    pub node: NodeId,
+    /// Where it listens; all are tried.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl Seed {
+    /// A seed with these endpoints.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] or [`Error::TooMany`] endpoints.
+    pub fn new(node: NodeId, endpoints: Vec<Endpoint>) -> Result<Self, Error> {
+        check_count("endpoints of a seed", endpoints.len(), MAX_ENDPOINTS)?;
+        if endpoints.is_empty() {
+            return Err(Error::Empty { what: "endpoints of a seed" });
+        }
+        Ok(Self { node, endpoints })
+    }
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<String> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        write!(f, "{}@{}", self.node, endpoints.join(","))
+    }
+}
+
+impl FromStr for Seed {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (node, endpoints) = text.split_once('@').ok_or_else(|| Error::Text {
+            what: "a seed",
+            found: shown(text),
+            expected: SEED_FORM,
+        })?;
+        let node = node.parse()?;
+        check_count("endpoints of a seed", endpoints.split(',').count(), MAX_ENDPOINTS)?;
+        let endpoints = endpoints.split(',').map(|endpoint| endpoint.trim().parse());
+        Self::new(node, endpoints.collect::<Result<_, Error>>()?)
+    }
+}
+
+impl Serialize for Seed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            (&self.node, &self.endpoints).serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return String::deserialize(deserializer)?.parse().map_err(D::Error::custom);
+        }
+        let (node, endpoints) = Deserialize::deserialize(deserializer)?;
+        Self::new(node, endpoints).map_err(D::Error::custom)
+    }
+}
+
+/// What goes into a new invite.
+#[derive(Debug, Clone)]
+pub struct InviteParams {
+    /// What it allows.
+    pub grant: Grant,
+    /// The mesh's shared secret.
+    pub mesh_secret: MeshSecret,
+    /// Members to begin with, at most [`MAX_SEEDS`]. May be empty: the joining node is then given
+    /// its seeds by its settings.
+    pub seeds: Vec<Seed>,
+}
+
+/// What the joining node says about itself. Both may be absent where the invite fixes them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Join {
+    /// Its name.
+    pub name: Option<NodeName>,
+    /// Its site.
+    pub site: Option<SiteName>,
+}
+
+/// All a new node needs. Well formed, not verified: [`Invite::verify`] says whether it can be used.
+#[derive(Clone)]
+pub struct Invite {
+    /// What it allows, signed by the authority.
+    pub delegation: Delegation,
+    /// The mesh's shared secret.
+    pub mesh_secret: MeshSecret,
+    /// Members to begin with.
+    pub seeds: Vec<Seed>,
+    key: DelegationKey,
+}
+
+/// The byte form, after the checksum.
+#[derive(Serialize, Deserialize)]
+struct Payload {
+    delegation: Delegation,
+    secrets: Secrets,
+    seeds: Vec<Seed>,
+}
+
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+struct Secrets {
+    key: [u8; 32],
+    mesh: [u8; 32],
+}
+
+impl Invite {
+    /// A new invite with a fresh key from `rng`.
+    ///
+    /// # Errors
+    /// As [`Delegation::issue`]; [`Error::TooMany`] seeds; [`Error::TooLarge`] above
+    /// [`MAX_INVITE_BYTES`].
+    pub fn create(
+        authority: &AuthorityKey,
+        params: InviteParams,
+        rng: &mut (impl CryptoRng + RngCore),
+    ) -> Result<Self, Error> {
+        check_count("seeds", params.seeds.len(), MAX_SEEDS)?;
+        let key = DelegationKey::generate(rng);
+        let delegation = Delegation::issue(authority, key.public(), params.grant)?;
+        let (mesh_secret, seeds) = (params.mesh_secret, params.seeds);
+        let invite = Self { delegation, mesh_secret, seeds, key };
+        invite.payload_bytes()?;
+        Ok(invite)
+    }
+
+    /// The mesh it is for.
+    pub const fn mesh(&self) -> &MeshId {
+        &self.delegation.mesh
+    }
+
+    /// Checks that the authority it names signed it, that its key is the one it was signed for, and
+    /// that it can be used at `now`.
+    ///
+    /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
+    ///
+    /// # Errors
+    /// [`Error::Tampered`], [`Error::WrongDelegationKey`], [`Error::NotYetValid`] or
+    /// [`Error::InviteExpired`].
+    pub fn verify(&self, now: UnixSeconds) -> Result<(), Error> {
+        self.delegation.verify(self.mesh())?;
+        if self.key.public() != self.delegation.key {
+            return Err(Error::WrongDelegationKey);
+        }
+        let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
+        if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {
+            return Err(Error::NotYetValid { valid_from, now });
+        }
+        if now > join_until {
+            return Err(Error::InviteExpired { join_until, now });
+        }
+        Ok(())
+    }
+
+    /// Writes this node's credential: all roles of the invite, for as long as it allows.
+    ///
+    /// # Errors
+    /// As [`Invite::verify`]; [`Error::NameNeeded`], [`Error::SiteNeeded`]; [`Error::NameOutside`],
+    /// [`Error::SiteOutside`] when `join` contradicts the invite; [`Error::TooLarge`].
+    pub fn accept(
+        &self,
+        node: &NodeKey,
+        record: &RecordKey,
+        join: Join,
+        now: UnixSeconds,
+    ) -> Result<Credential, Error> {
+        self.verify(now)?;
+        let delegation = &self.delegation;
+        let name = join.name.or_else(|| delegation.name.clone()).ok_or(Error::NameNeeded)?;
+        let site = join.site.or_else(|| delegation.site.clone()).ok_or(Error::SiteNeeded)?;
+        let subject = Subject {
+            node: node.public(),
+            record_key: record.public(),
+            name,
+            site,
+            roles: delegation.roles.clone(),
+        };
+        // A clock slightly behind must not date the credential before its invite.
+        let issued_at = now.max(delegation.not_before);
+        let expires_at = issued_at.saturating_add(delegation.credential_ttl_s);
+        let credential =
+            Credential::issue_by_delegation(delegation, &self.key, subject, issued_at, expires_at)?;
+        credential.verify(self.mesh(), now)?;
+        Ok(credential)
+    }
+
+    /// From the line of text; white space around it is allowed. Verifies nothing but the checksum.
+    ///
+    /// # Errors
+    /// [`Error::InviteMiscopied`] for a line that was cut or mistyped, [`Error::WrongKind`],
+    /// [`Error::OtherVersion`] or [`Error::SecretText`] for another text, [`Error::Malformed`]
+    /// when the checksum holds over something that is no invite.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let max = CHECKSUM_BYTES + MAX_INVITE_BYTES;
+        let bytes = codec::INVITE.decode(text, max, Error::InviteMiscopied)?;
+        let (sum, payload) = bytes.split_first_chunk().ok_or(Error::InviteMiscopied)?;
+        if *sum != checksum(payload) {
+            return Err(Error::InviteMiscopied);
+        }
+        let payload: Payload = codec::decode(payload, WHAT, MAX_INVITE_BYTES)?;
+        check_count("seeds", payload.seeds.len(), MAX_SEEDS)?;
+        Ok(Self {
+            delegation: payload.delegation,
+            mesh_secret: MeshSecret::from_bytes(payload.secrets.mesh),
+            seeds: payload.seeds,
+            key: DelegationKey::from_bytes(payload.secrets.key),
+        })
+    }
+
+    /// The line of text: `meshport-invite-1.` and base64url.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] or [`Error::TooLarge`], when `seeds` was extended beyond its bounds.
+    pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
+        check_count("seeds", self.seeds.len(), MAX_SEEDS)?;
+        let payload = self.payload_bytes()?;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(CHECKSUM_BYTES + payload.len()));
+        bytes.extend_from_slice(&checksum(&payload));
+        bytes.extend_from_slice(&payload);
+        Ok(codec::INVITE.encode(&bytes))
+    }
+
+    fn payload_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let secrets =
+            Secrets { key: *self.key.secret_bytes(), mesh: *self.mesh_secret.secret_bytes() };
+        let payload =
+            Payload { delegation: self.delegation.clone(), secrets, seeds: self.seeds.clone() };
+        codec::encode_secret(&payload, WHAT, MAX_INVITE_BYTES)
+    }
+}
+
+impl FromStr for Invite {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Debug for Invite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invite")
+            .field("delegation", &self.delegation)
+            .field("seeds", &self.seeds)
+            .field("secrets", &"redacted")
+            .finish()
+    }
+}
+
+fn checksum(payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let hash = Sha256::new().chain_update(CHECKSUM_DOMAIN).chain_update(payload).finalize();
+    *hash.first_chunk().expect("SHA-256 gives 32 bytes")
+}
+
+fn check_count(what: &'static str, found: usize, max: usize) -> Result<(), Error> {
+    if found > max {
+        return Err(Error::TooMany { what, found, max });
+    }
+    Ok(())
+}
