@@ -29,9 +29,18 @@ fn columns_line_up() {
     let expected = [
         "  12.3 s  everything serves",
         "",
-        "SITE  LOCAL ADDRESS    ANSWERED BY                  MEDIAN       LAST       OK  FAILED  OWN APISERVER",
-        "fra   127.0.0.1:7445   fra                          2.0 ms     2.0 ms        1       0  serving",
-        "nyc   127.0.0.1:17445  a-long-name-of-an-origin   123.0 ms   123.0 ms        1       0  stopped",
+        concat!(
+            "SITE  LOCAL ADDRESS    ANSWERED BY                ",
+            "  MEDIAN       LAST       OK  FAILED  OWN APISERVER",
+        ),
+        concat!(
+            "fra   127.0.0.1:7445   fra                        ",
+            "  2.0 ms     2.0 ms        1       0  serving",
+        ),
+        concat!(
+            "nyc   127.0.0.1:17445  a-long-name-of-an-origin   ",
+            "123.0 ms   123.0 ms        1       0  stopped",
+        ),
     ];
     assert_eq!(board.lines(), expected);
 }

@@ -1,5 +1,5 @@
 //! What a shaper knows: nodes, links, cuts, and the datagrams on the way. Told the time, never
-//! reading it; its only I/O is handing a due datagram to a socket.
+//! reading it; it names sockets but never uses them.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::wan::link::{DropReason, Link, Verdict};
 pub const MAX_IN_FLIGHT_DATAGRAMS: usize = 131_072;
 /// How many payload bytes may be on the way at once: 1 Gbit/s over 300 ms needs 38 MiB.
 pub const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
-/// How many due datagrams are delivered before other tasks get a turn.
+/// How many due datagrams are taken at once, so that receiving waits for the lock only briefly.
 const DELIVERY_BATCH: usize = 128;
 
 /// Something that stops carrying datagrams until it is healed.
@@ -95,6 +95,13 @@ pub(super) struct Node {
     pub(super) socket: Arc<UdpSocket>,
 }
 
+/// A datagram that has arrived.
+pub(super) struct Due {
+    pub(super) socket: Arc<UdpSocket>,
+    pub(super) real: SocketAddr,
+    pub(super) payload: Arc<[u8]>,
+}
+
 /// A datagram on the way.
 struct Pending {
     at: Duration,
@@ -134,6 +141,8 @@ pub(super) struct State {
     pub(super) queued_bytes: usize,
     sequence: u64,
     pub(super) counters: ShaperCounters,
+    /// Nothing is delivered any more.
+    pub(super) stopped: bool,
 }
 
 impl State {
@@ -148,6 +157,7 @@ impl State {
             queued_bytes: 0,
             sequence: 0,
             counters: ShaperCounters::default(),
+            stopped: false,
         }
     }
 
@@ -231,22 +241,19 @@ impl State {
         self.queue.push(Pending { at, sequence: self.sequence, from, to, payload });
     }
 
-    /// Hands over at most [`DELIVERY_BATCH`] due datagrams; returns when the next one is due.
-    pub(super) fn deliver_due(&mut self, now: Duration) -> Option<Duration> {
+    /// Moves at most [`DELIVERY_BATCH`] due datagrams to `due`; returns when the next one is due.
+    pub(super) fn take_due(&mut self, now: Duration, due: &mut Vec<Due>) -> Option<Duration> {
         for _ in 0..DELIVERY_BATCH {
             if self.queue.peek()?.at > now {
                 break;
             }
-            let pending = self.queue.pop()?;
-            self.queued_bytes -= pending.payload.len();
-            let Some(real) = self.nodes[pending.to].real else {
-                self.counters.dropped_no_address += 1;
-                continue;
-            };
+            let Pending { from, to, payload, .. } = self.queue.pop()?;
+            self.queued_bytes -= payload.len();
             // From the sender's public socket: that is who the receiver shall see.
-            match self.nodes[pending.from].socket.try_send_to(&pending.payload, real) {
-                Ok(_) => self.counters.delivered += 1,
-                Err(_) => self.counters.dropped_send += 1,
+            let socket = Arc::clone(&self.nodes[from].socket);
+            match self.nodes[to].real {
+                Some(real) => due.push(Due { socket, real, payload }),
+                None => self.counters.dropped_no_address += 1,
             }
         }
         self.queue.peek().map(|pending| pending.at)
