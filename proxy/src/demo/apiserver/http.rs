@@ -125,7 +125,12 @@ async fn sink(shared: &Shared, mut body: Incoming) -> Response<Body> {
 
 fn namespaces() -> Value {
     let names = ["default", "kube-node-lease", "kube-public", "kube-system"];
-    let item = |name: &str| json!({ "metadata": { "name": name, "resourceVersion": "1" }, "status": { "phase": "Active" } });
+    let item = |name: &str| {
+        json!({
+            "metadata": { "name": name, "resourceVersion": "1" },
+            "status": { "phase": "Active" },
+        })
+    };
     json!({
         "kind": "NamespaceList",
         "apiVersion": "v1",
