@@ -51,7 +51,7 @@ impl Curl {
     /// What curl says when there is no answer: refused, timed out, untrusted certificate.
     pub fn get(&self, local: SocketAddr, path: &str) -> Result<Answer, String> {
         let mut command = self.command();
-        command.arg("--write-out").arg(WRITE_OUT).arg(format!("https://{local}{path}"));
+        command.arg("--write-out").arg(WRITE_OUT).args(target(local, path));
         let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
         if !output.status.success() {
             let problem = String::from_utf8_lossy(&output.stderr);
@@ -75,7 +75,7 @@ impl Curl {
         command.args(["--http1.1", "--parallel", "--parallel-immediate", "--parallel-max"]);
         command.arg(count.to_string()).args(["--output", "/dev/null"]);
         command.args(["--write-out", "%{http_code}\n"]);
-        command.arg(format!("https://{local}{path}?request=[1-{count}]"));
+        command.args(target(local, &format!("{path}?request=[1-{count}]")));
         let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
         if !output.status.success() {
             let problem = String::from_utf8_lossy(&output.stderr);
@@ -93,6 +93,13 @@ impl Curl {
         command.stdin(Stdio::null());
         command
     }
+}
+
+/// The address under the name `localhost`, which every apiserver's certificate carries.
+fn target(local: SocketAddr, path: &str) -> [String; 3] {
+    let port = local.port();
+    let connect = format!("localhost:{port}:{}:{port}", local.ip());
+    ["--connect-to".to_owned(), connect, format!("https://localhost:{port}{path}")]
 }
 
 fn parse(text: &str) -> Option<Answer> {

@@ -6,6 +6,7 @@
 //! Every process that is started here is ended here, by its own handle.
 
 pub mod curl;
+pub mod identity;
 pub mod load;
 pub mod metrics;
 pub mod netns;
@@ -15,3 +16,4 @@ pub mod source;
 pub mod tap;
 pub mod transfer;
 pub mod wait;
+pub mod world;

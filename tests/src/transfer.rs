@@ -80,30 +80,53 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 /// The connection broke, stood still, or the sums differ.
 pub fn transfer(address: SocketAddr, way: Way, bytes: u64) -> io::Result<Transfer> {
     let begun = wait::now();
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(STALL_LIMIT))?;
-    stream.set_write_timeout(Some(STALL_LIMIT))?;
-    stream.write_all(&request(way, bytes))?;
+    let mut open = Open::ask(address, way, bytes)?;
     let own = match way {
-        Way::Up => send(&mut stream, bytes)?,
-        Way::Down => receive(&mut stream, bytes)?,
+        Way::Up => send(&mut open.stream, bytes)?,
+        Way::Down => receive(&mut open.stream, bytes)?,
     };
-    let mut theirs = [0; 32];
-    stream.read_exact(&mut theirs)?;
-    if own != theirs {
-        return Err(io::Error::other("the checksums differ"));
-    }
+    open.compare(own)?;
     Ok(Transfer { way, bytes, took: begun.elapsed() })
 }
 
-/// Asks for `bytes` and returns the connection without reading any: a client that never reads.
-///
-/// # Errors
-/// The connection cannot be opened.
-pub fn ask_without_reading(address: SocketAddr, bytes: u64) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.write_all(&request(Way::Down, bytes))?;
-    Ok(stream)
+/// A connection on which bytes were asked for and none was read yet.
+#[derive(Debug)]
+pub struct Open {
+    stream: TcpStream,
+    bytes: u64,
+}
+
+impl Open {
+    /// Connects and asks for `bytes` to come down.
+    ///
+    /// # Errors
+    /// The connection cannot be opened.
+    pub fn download(address: SocketAddr, bytes: u64) -> io::Result<Self> {
+        Self::ask(address, Way::Down, bytes)
+    }
+
+    /// Reads what was asked for and compares the checksums.
+    ///
+    /// # Errors
+    /// The connection broke, stood still, or the sums differ.
+    pub fn read(mut self) -> io::Result<()> {
+        let own = receive(&mut self.stream, self.bytes)?;
+        self.compare(own)
+    }
+
+    fn ask(address: SocketAddr, way: Way, bytes: u64) -> io::Result<Self> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(STALL_LIMIT))?;
+        stream.set_write_timeout(Some(STALL_LIMIT))?;
+        stream.write_all(&request(way, bytes))?;
+        Ok(Self { stream, bytes })
+    }
+
+    fn compare(&mut self, own: [u8; 32]) -> io::Result<()> {
+        let mut theirs = [0; 32];
+        self.stream.read_exact(&mut theirs)?;
+        if own == theirs { Ok(()) } else { Err(io::Error::other("the checksums differ")) }
+    }
 }
 
 fn request(way: Way, bytes: u64) -> Vec<u8> {
@@ -164,6 +187,7 @@ mod tests {
     #[test]
     fn bytes_go_both_ways_and_sums_agree() {
         let service = serve();
+        Open::download(service, 70_000).and_then(Open::read).expect("loopback carries it");
         for (way, bytes) in [(Way::Up, 1_000_003), (Way::Down, 200_001), (Way::Down, 0)] {
             let done = transfer(service, way, bytes).expect("loopback carries it");
             assert_eq!((done.way, done.bytes), (way, bytes));

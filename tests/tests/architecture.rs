@@ -26,13 +26,14 @@ const PURE_PACKAGES: [&str; 2] = ["meshport-config", "meshport-discovery"];
 const RUNTIMES: [&str; 5] = ["tokio", "mio", "socket2", "quinn", "hyper"];
 
 /// Where the pure parts are: folders end with a slash.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "config/src/",
     "discovery/src/",
     "mesh/src/",
     "proxy/src/core/",
     "proxy/src/wire.rs",
     "proxy/src/wan/link.rs",
+    "proxy/src/wan/link/",
 ];
 const NOT_PURE: [&str; 1] = ["mesh/src/io/"];
 

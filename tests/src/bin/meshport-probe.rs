@@ -1,27 +1,36 @@
-//! Sends one UDP datagram and prints the first answer, for tests that need to do so from inside a
-//! network namespace: `meshport-probe FROM TO WAIT_MS`, the payload and the answer in hexadecimal on
-//! standard input and output. Exits with 1 when there was no answer in time.
+//! Sends one UDP datagram and prints every answer, for tests that need to do so from inside a network
+//! namespace: `meshport-probe FROM TO WAIT_MS`. The payload comes on standard input and each answer
+//! goes to a line of standard output, both in hexadecimal. Silence for WAIT_MS ends it; no answer at
+//! all is exit status 1.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+
+/// More answers than this are not read.
+const MAX_ANSWERS: usize = 64;
+const MAX_DATAGRAM: usize = 65_535;
+
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
 fn main() -> ExitCode {
     match probe() {
-        Ok(answer) => {
-            println!("{}", data_encoding::HEXLOWER.encode(&answer));
-            ExitCode::SUCCESS
+        Ok(answers) => {
+            for answer in &answers {
+                println!("{}", HEXLOWER.encode(answer));
+            }
+            if answers.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         Err(error) => {
             eprintln!("meshport-probe: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
 
-fn probe() -> io::Result<Vec<u8>> {
+fn probe() -> io::Result<Vec<Vec<u8>>> {
     let mut arguments = std::env::args().skip(1);
     let mut argument = || arguments.next().unwrap_or_default();
     let from: SocketAddr = argument().parse().map_err(io::Error::other)?;
@@ -29,15 +38,17 @@ fn probe() -> io::Result<Vec<u8>> {
     let wait_ms: u64 = argument().parse().map_err(io::Error::other)?;
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
-    let payload = data_encoding::HEXLOWER_PERMISSIVE
-        .decode(text.trim().as_bytes())
-        .map_err(io::Error::other)?;
+    let payload = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes()).map_err(io::Error::other)?;
 
     let socket = UdpSocket::bind(from)?;
     socket.set_read_timeout(Some(Duration::from_millis(wait_ms.max(1))))?;
     socket.send_to(&payload, to)?;
-    let mut answer = vec![0; 65_535];
-    let (length, _) = socket.recv_from(&mut answer)?;
-    answer.truncate(length);
-    Ok(answer)
+    let mut answers = Vec::new();
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    while answers.len() < MAX_ANSWERS {
+        // A refused or timed-out read is the end of the answers.
+        let Ok(length) = socket.recv(&mut buffer) else { break };
+        answers.push(buffer[..length].to_vec());
+    }
+    Ok(answers)
 }

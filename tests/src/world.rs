@@ -1,0 +1,472 @@
+//! A small world: sites with distances between them, nodes that run the real daemon, apiservers that
+//! speak real TLS, all on loopback addresses of this test's own.
+//!
+//! Datagrams between nodes travel through the WAN emulator ([`Shaper`]), at whose public addresses
+//! the nodes know each other. Each node is made the way an operator makes it: `init` on the first,
+//! `invite` there and `join` here for the others, a TOML file, `run`.
+//!
+//! Dropping the world ends its processes and removes its folder.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use meshport::wan::{LinkConfig, Shaper, ShaperConfig};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::curl::{Answer, Curl};
+use crate::metrics::Metrics;
+use crate::process::{Process, meshport, run, run_ok};
+use crate::wait;
+
+/// How long a daemon may take from its start to its first answer on a busy two-core machine.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long the members of a world may take to find each other.
+const MEET_LIMIT: Duration = Duration::from_secs(60);
+/// The timeout of every client here: what a patient Kubernetes client waits for a handshake.
+const CLIENT_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a node of the world shall be.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    name: String,
+    site: String,
+    origin: Option<SocketAddr>,
+    roles: Vec<String>,
+    settings: String,
+}
+
+impl NodePlan {
+    /// A node that only uses services.
+    pub fn new(name: &str, site: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            site: site.to_owned(),
+            origin: None,
+            roles: vec!["node".to_owned()],
+            settings: String::new(),
+        }
+    }
+
+    /// Offers the apiserver at `address`.
+    #[must_use]
+    pub fn origin(mut self, address: SocketAddr) -> Self {
+        self.origin = Some(address);
+        self.role("origin:kube-apiserver")
+    }
+
+    /// Has one more role.
+    #[must_use]
+    pub fn role(mut self, role: &str) -> Self {
+        self.roles.push(role.to_owned());
+        self
+    }
+
+    /// Has more settings: TOML that goes on in the table of the apiserver service, and then may
+    /// open tables the harness does not write itself.
+    #[must_use]
+    pub fn settings(mut self, toml: &str) -> Self {
+        self.settings.push_str(toml);
+        self
+    }
+}
+
+/// A node of the world.
+#[derive(Debug)]
+pub struct Node {
+    plan: NodePlan,
+    state: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    /// The UDP address its mesh is bound to.
+    pub udp: SocketAddr,
+    /// Where its node's clients find the apiserver.
+    pub local: SocketAddr,
+    process: Option<Process>,
+}
+
+impl Node {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// Its state folder.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Its running daemon.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    pub fn process(&mut self) -> &mut Process {
+        self.process.as_mut().unwrap_or_else(|| panic!("{} does not run", self.plan.name))
+    }
+
+    /// What `meshport status --json` says, if the daemon answers.
+    pub fn status(&self) -> Option<Value> {
+        let config = self.config.to_string_lossy();
+        let output = run(&meshport().to_string_lossy(), &["status", "--json", "--config", &config]);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+    }
+
+    /// The name of the origin new sessions of the apiserver service try first.
+    pub fn chosen(&self) -> Option<String> {
+        let status = self.status()?;
+        let services = status["services"].as_array()?;
+        let own = services.iter().find(|service| service["name"] == "kube-apiserver")?;
+        own["chosen"]["name"].as_str().map(str::to_owned)
+    }
+
+    /// The bound address of a named service, from the status.
+    pub fn service(&self, name: &str) -> Option<SocketAddr> {
+        let status = self.status()?;
+        let services = status["services"].as_array()?;
+        let own = services.iter().find(|service| service["name"] == name)?;
+        own["listen"][0].as_str()?.parse().ok()
+    }
+
+    /// How many members it sees alive, itself included.
+    pub fn alive(&self) -> u64 {
+        let status = self.status();
+        status.and_then(|status| status["members"]["alive"].as_u64()).unwrap_or(0)
+    }
+
+    /// Its metrics page.
+    ///
+    /// # Panics
+    /// When the daemon does not answer.
+    #[track_caller]
+    pub fn metrics(&self) -> Metrics {
+        let socket = self.state.join("meshport.sock");
+        let socket = socket.to_string_lossy();
+        let arguments = ["-sS", "-f", "--unix-socket", &*socket, "http://meshport/metrics"];
+        Metrics::parse(&run_ok("curl", &arguments))
+    }
+}
+
+/// An apiserver stand-in of the world.
+#[derive(Debug)]
+pub struct Apiserver {
+    name: String,
+    /// Where it listens, also after a restart.
+    pub address: SocketAddr,
+    process: Option<Process>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct World {
+    // Processes end before the folder they write to is removed: fields are dropped in this order.
+    nodes: BTreeMap<String, Node>,
+    apiservers: BTreeMap<String, Apiserver>,
+    shaper: Shaper,
+    first: Option<String>,
+    next_host: u8,
+    network: [u8; 2],
+    folder: TempDir,
+}
+
+impl World {
+    /// A world without nodes, in which every distance is zero.
+    ///
+    /// # Panics
+    /// When the system grants no folder or no thread.
+    pub fn new() -> Self {
+        /// Distinguishes the worlds of one process.
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let shaper = Shaper::start(ShaperConfig::default()).expect("the WAN emulator starts");
+        let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a temporary folder");
+        // One world, one part of 127.0.0.0/8: 127.a.b.0/24, by process and count.
+        let process = std::process::id().to_be_bytes();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let network = [64 | (process[2] & 0x3f), process[3].wrapping_add(count.wrapping_mul(16))];
+        Self {
+            nodes: BTreeMap::new(),
+            apiservers: BTreeMap::new(),
+            shaper,
+            first: None,
+            next_host: 1,
+            network,
+            folder,
+        }
+    }
+
+    /// Sets the round-trip time between two sites.
+    pub fn distance(&self, a: &str, b: &str, round_trip: Duration) {
+        self.shaper.set_link(a, b, &LinkConfig::delay(round_trip / 2));
+    }
+
+    /// The WAN emulator, for cuts and counters.
+    pub fn shaper(&self) -> &Shaper {
+        &self.shaper
+    }
+
+    /// A file or folder of the world's own.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts an apiserver stand-in of that name, on a free port; its address.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn apiserver(&mut self, name: &str) -> SocketAddr {
+        let free = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let server = Apiserver { name: name.to_owned(), address: free, process: None };
+        self.apiservers.insert(name.to_owned(), server);
+        self.start_apiserver(name);
+        self.apiservers[name].address
+    }
+
+    /// Starts an apiserver that was killed, where it was.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start_apiserver(&mut self, name: &str) {
+        let (pki, port_file) = (self.path("pki"), self.path(&format!("{name}.port")));
+        let log = self.path(&format!("apiserver-{name}.log"));
+        let server = self.apiservers.get_mut(name).expect("the world has this apiserver");
+        // A port file of an earlier start would be read too early.
+        let _ = fs::remove_file(&port_file);
+        let mut command = Command::new(meshport());
+        command.args(["stand-in", "--name", name, "--listen", &server.address.to_string()]);
+        command.arg("--pki").arg(&pki).arg("--port-file").arg(&port_file);
+        server.process = Some(Process::start(&server.name, &mut command, &log));
+        let port = wait::until("the apiserver tells its port", START_LIMIT, || {
+            let text = fs::read_to_string(&port_file).ok()?;
+            let text = text.trim();
+            // The file may hold a port or a whole address.
+            text.rsplit(':').next()?.parse().ok()
+        });
+        server.address.set_port(port);
+    }
+
+    /// Ends an apiserver as `kill -9` does.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    pub fn kill_apiserver(&mut self, name: &str) {
+        let server = self.apiservers.get_mut(name).expect("the world has this apiserver");
+        server.process.take().expect("the apiserver runs").kill();
+    }
+
+    /// Makes a node and starts its daemon.
+    ///
+    /// # Panics
+    /// When a verb refuses or the daemon does not answer.
+    #[track_caller]
+    pub fn node(&mut self, plan: &NodePlan) {
+        let name = plan.name.clone();
+        self.make(plan);
+        self.start(&name);
+    }
+
+    /// Makes a node (`init` or `invite` and `join`, and its settings) without starting it.
+    ///
+    /// # Panics
+    /// When a verb refuses.
+    #[track_caller]
+    pub fn make(&mut self, plan: &NodePlan) {
+        let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
+        self.next_host += 1;
+        let node = Node {
+            plan: plan.clone(),
+            state: self.path(&plan.name),
+            config: self.path(&format!("{}.toml", plan.name)),
+            log: self.path(&format!("{}.log", plan.name)),
+            udp: free_udp(address),
+            local: free_tcp(address),
+            process: None,
+        };
+        let public = self.shaper.add_node(&plan.name, &plan.site, Some(node.udp));
+        let public = public.expect("the WAN emulator takes another node");
+        match self.first.clone() {
+            None => {
+                self.init(&node);
+                self.first = Some(plan.name.clone());
+            }
+            Some(first) => {
+                let invite = self.invite(&first, plan);
+                join(&node, &invite);
+            }
+        }
+        let text = settings(&node, public);
+        fs::write(&node.config, text).expect("the world's folder can be written");
+        self.nodes.insert(plan.name.clone(), node);
+    }
+
+    fn init(&self, node: &Node) {
+        let state = node.state.to_string_lossy();
+        let mut arguments = vec!["init", "--state-dir", &*state, "--site", &*node.plan.site];
+        arguments.extend(["--name", &*node.plan.name]);
+        arguments.extend(node.plan.roles.iter().flat_map(|role| ["--role", &**role]));
+        run_ok(&meshport().to_string_lossy(), &arguments);
+    }
+
+    /// One line that lets `plan` join, made on the node `by`.
+    ///
+    /// # Panics
+    /// When the verb refuses.
+    #[track_caller]
+    pub fn invite(&self, by: &str, plan: &NodePlan) -> String {
+        let state = self.nodes[by].state.to_string_lossy().into_owned();
+        let seed = self.shaper.public_addr(by).expect("a node has a public address").to_string();
+        let mut arguments = vec!["invite", "--state-dir", &state, "--site", &plan.site];
+        arguments.extend(["--ttl", "1h", "--endpoint", &seed]);
+        arguments.extend(plan.roles.iter().flat_map(|role| ["--role", &**role]));
+        run_ok(&meshport().to_string_lossy(), &arguments)
+    }
+
+    /// Starts the daemon of a node and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not answer in time.
+    #[track_caller]
+    pub fn start(&mut self, name: &str) {
+        self.spawn(name);
+        let node = self.node_mut(name);
+        wait::until(&format!("{name} answers its status"), START_LIMIT, || {
+            assert!(node.process().is_running(), "the daemon of {name} ended");
+            node.status()
+        });
+    }
+
+    /// Starts the daemon of a node and returns at once.
+    ///
+    /// # Panics
+    /// When the process cannot be started.
+    #[track_caller]
+    pub fn spawn(&mut self, name: &str) {
+        let node = self.node_mut(name);
+        let mut command = Command::new(meshport());
+        command.arg("run").arg("--config").arg(&node.config);
+        node.process = Some(Process::start(&node.plan.name, &mut command, &node.log));
+    }
+
+    /// Ends the daemon of a node as `kill -9` does.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[track_caller]
+    pub fn kill(&mut self, name: &str) {
+        self.node_mut(name).process.take().expect("the daemon runs").kill();
+    }
+
+    /// A node.
+    ///
+    /// # Panics
+    /// When the world has no node of that name.
+    #[track_caller]
+    pub fn at(&self, name: &str) -> &Node {
+        self.nodes.get(name).unwrap_or_else(|| panic!("the world has no node {name}"))
+    }
+
+    /// A node, to stop it or to measure it.
+    ///
+    /// # Panics
+    /// When the world has no node of that name.
+    #[track_caller]
+    pub fn node_mut(&mut self, name: &str) -> &mut Node {
+        self.nodes.get_mut(name).unwrap_or_else(|| panic!("the world has no node {name}"))
+    }
+
+    /// Names of all nodes.
+    pub fn names(&self) -> Vec<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    /// Waits until every running node sees every running node.
+    ///
+    /// # Panics
+    /// When they do not meet in time.
+    #[track_caller]
+    pub fn meet(&self) {
+        let running = || self.nodes.values().filter(|node| node.process.is_some());
+        let count = running().count() as u64;
+        for node in running() {
+            let what = format!("{} sees {count} members", node.name());
+            wait::until(&what, MEET_LIMIT, || (node.alive() == count).then_some(()));
+        }
+    }
+
+    /// Waits until new sessions of `node` go to `origin` first.
+    ///
+    /// # Panics
+    /// When that takes longer than `limit`.
+    #[track_caller]
+    pub fn chooses(&self, node: &str, origin: &str, limit: Duration) {
+        let what = format!("{node} chooses {origin}");
+        wait::until(&what, limit, || (self.at(node).chosen()? == origin).then_some(()));
+    }
+
+    /// The client of this world: trusts its certificate authority, gives up after 5 s.
+    pub fn curl(&self) -> Curl {
+        Curl::new(&self.path("pki").join("ca.crt"), CLIENT_LIMIT)
+    }
+
+    /// One request through the local address of a node.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[track_caller]
+    pub fn get(&self, node: &str, path: &str) -> Answer {
+        let answer = self.curl().get(self.at(node).local, path);
+        answer.unwrap_or_else(|problem| panic!("{path} through {node}: {problem}"))
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Lets a node join with an invite.
+///
+/// # Panics
+/// When the verb refuses.
+#[track_caller]
+fn join(node: &Node, invite: &str) {
+    let state = node.state.to_string_lossy();
+    let arguments = ["join", invite, "--state-dir", &*state, "--name", &*node.plan.name];
+    run_ok(&meshport().to_string_lossy(), &arguments);
+}
+
+fn settings(node: &Node, public: SocketAddr) -> String {
+    let NodePlan { site, origin, settings, .. } = &node.plan;
+    let state = node.state.display();
+    let mut text = format!(
+        "site = \"{site}\"\nstate-dir = \"{state}\"\n\n[mesh]\nlisten = \"{}\"\n\
+         advertise = [\"{public}\"]\n\n[admin]\nhttp = \"off\"\n\n\
+         [service.kube-apiserver]\nlisten = [\"{}\"]\n",
+        node.udp, node.local
+    );
+    if let Some(origin) = origin {
+        let _ = writeln!(text, "origin = \"{origin}\"");
+    }
+    text.push_str(settings);
+    text
+}
+
+/// A UDP address that is free now; each node has an IP address of its own, so it stays free.
+fn free_udp(address: IpAddr) -> SocketAddr {
+    let socket = UdpSocket::bind((address, 0)).expect("a free UDP port");
+    socket.local_addr().expect("a bound socket has an address")
+}
+
+fn free_tcp(address: IpAddr) -> SocketAddr {
+    let socket = TcpListener::bind((address, 0)).expect("a free TCP port");
+    socket.local_addr().expect("a bound socket has an address")
+}

@@ -1,0 +1,231 @@
+//! Bad input: each kind leaves the daemons serving and is counted.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use meshport_tests::identity::Identity;
+use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::tap::Tap;
+use meshport_tests::transfer::{self, Open};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// Datagrams of each kind; few enough to fit any socket buffer, many enough to be no accident.
+const DATAGRAMS: usize = 100;
+/// Clients that misbehave at once.
+const CLIENTS: usize = 20;
+/// What each client that never reads has asked for.
+const UNREAD_BYTES: u64 = 1 << 30;
+/// How much a daemon may grow by while clients do not read: far below what they have asked for.
+const MAX_GROWTH_KIB: u64 = 96 << 10;
+/// How long memory is watched once nobody reads.
+const WATCHED: Duration = Duration::from_secs(8);
+
+/// WireGuard's message types and their sizes; a data message is at least a header and a tag.
+const TYPES: [(u8, usize); 4] = [(1, 148), (2, 92), (3, 64), (4, 32)];
+const DATA: u8 = 4;
+const INITIATION: u8 = 1;
+
+struct Stage {
+    world: World,
+    tap: Tap,
+}
+
+impl Stage {
+    /// An origin whose datagrams from others come through a tap, and a node that uses it.
+    fn new() -> Self {
+        let mut world = World::new();
+        let address = world.apiserver("cp-a");
+        let service = transfer::serve();
+        let offer = format!("\n[service.blob]\nlisten = []\norigin = \"{service}\"\n");
+        let origin = NodePlan::new("cp-a", "a").origin(address).role("origin:blob");
+        world.make(&origin.settings(&offer));
+        let node = world.at("cp-a").udp;
+        let tap = Tap::start(node.ip(), node).expect("a free port");
+        world.shaper().set_real("cp-a", tap.public()).expect("the node is there");
+        world.start("cp-a");
+        let listen = "\n[service.blob]\nlisten = [\"127.0.0.1:0\"]\n";
+        world.node(&NodePlan::new("worker-b", "b").settings(listen));
+        world.meet();
+        world.chooses("worker-b", "cp-a", SETTLE);
+        Self { world, tap }
+    }
+
+    fn mesh_event(&self, event: &str) -> f64 {
+        let metrics = self.world.at("cp-a").metrics();
+        metrics.sum("meshport_mesh_events_total", &format!("event=\"{event}\""))
+    }
+
+    /// Plays `attack` and waits until one of `events` has grown; then everything is still served.
+    #[track_caller]
+    fn counts(&self, events: &[&str], attack: impl FnOnce()) {
+        let before: Vec<f64> = events.iter().map(|event| self.mesh_event(event)).collect();
+        attack();
+        for (event, before) in events.iter().zip(before) {
+            wait::until(&format!("{event} grows beyond {before}"), SETTLE, || {
+                (self.mesh_event(event) > before).then_some(())
+            });
+        }
+        self.serves();
+    }
+
+    #[track_caller]
+    fn serves(&self) {
+        for node in ["worker-b", "cp-a"] {
+            let answer = self.world.get(node, "/version");
+            assert_eq!(answer.status, 200, "through {node}");
+        }
+    }
+
+    fn blob(&self) -> SocketAddr {
+        wait::until("worker-b listens for the transfer service", SETTLE, || {
+            let local = self.world.at("worker-b").service("blob")?;
+            transfer::transfer(local, transfer::Way::Down, 0).ok().map(|_| local)
+        })
+    }
+
+    /// Copies of what the tap saw of one WireGuard message type.
+    fn seen(&self, kind: u8) -> Vec<Vec<u8>> {
+        let of_kind = |datagram: &Vec<u8>| datagram.first() == Some(&kind);
+        let seen: Vec<_> = self.tap.kept().into_iter().filter(of_kind).take(DATAGRAMS).collect();
+        assert!(!seen.is_empty(), "no message of type {kind} passed the tap");
+        seen
+    }
+}
+
+/// Bytes without meaning, the same each time (xorshift32, Marsaglia 2003).
+fn noise(seed: usize, length: usize) -> Vec<u8> {
+    let mut state = u32::try_from(seed).unwrap_or(1) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_be_bytes()[0]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn datagrams_that_make_no_sense() {
+    let stage = Stage::new();
+    let node = stage.world.at("cp-a").udp;
+    let send = |datagrams: Vec<Vec<u8>>| {
+        let socket = UdpSocket::bind((node.ip(), 0)).expect("a free port");
+        for datagram in datagrams {
+            socket.send_to(&datagram, node).expect("loopback carries it");
+        }
+    };
+    stage.counts(&["dropped_malformed"], || {
+        send((0..DATAGRAMS).map(|each| noise(each + 1, each * 14)).collect());
+    });
+    let events = [
+        "dropped_bad_mac",
+        "dropped_bad_response",
+        "dropped_bad_response",
+        "dropped_unknown_session",
+    ];
+    for ((kind, size), event) in TYPES.into_iter().zip(events) {
+        stage.counts(&[event], || {
+            let noisy = |each| {
+                let mut datagram = noise(each + 1, size);
+                datagram[..4].copy_from_slice(&[kind, 0, 0, 0]);
+                datagram
+            };
+            send((0..DATAGRAMS).map(noisy).collect());
+        });
+    }
+    let largest = (0..10).map(|each| noise(each + 1, 65_507)).collect();
+    stage.counts(&["dropped_malformed"], || send(largest));
+}
+
+#[test]
+fn truncated_changed_and_replayed_packets() {
+    let stage = Stage::new();
+    let data = stage.seen(DATA);
+    let inject = |datagrams: &[Vec<u8>]| stage.tap.inject(datagrams).expect("loopback carries it");
+    stage.counts(&["dropped_replayed"], || inject(&data));
+    stage.counts(&["dropped_replayed_initiation"], || inject(&stage.seen(INITIATION)));
+    // The counter of a data message is in bytes 8 to 15: a new one, so that it is no replay.
+    let renumbered = |datagram: &Vec<u8>| {
+        let mut datagram = datagram.clone();
+        datagram[12] ^= 1;
+        datagram
+    };
+    stage.counts(&["dropped_unauthentic"], || {
+        inject(&data.iter().map(renumbered).collect::<Vec<_>>());
+    });
+    stage.counts(&["dropped_malformed"], || {
+        let cut = |(each, datagram): (usize, &Vec<u8>)| datagram[..each % 32].to_vec();
+        inject(&data.iter().enumerate().map(cut).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_daemon_of_another_mesh() {
+    let stage = Stage::new();
+    let node = stage.world.at("cp-a");
+    let state = stage.world.path("foreign");
+    let (folder, config) = (state.to_string_lossy().into_owned(), stage.world.path("foreign.toml"));
+    let init = ["init", "--state-dir", &folder, "--site", "a", "--name", "stranger"];
+    run_ok(&meshport().to_string_lossy(), &init);
+    let seed = format!("{}@{}", Identity::read(node.state()).node(), node.udp);
+    fs::write(
+        &config,
+        format!(
+            "site = \"a\"\nstate-dir = \"{folder}\"\n[mesh]\nlisten = \"127.0.0.1:0\"\n\
+             seeds = [\"{seed}\"]\n[admin]\nhttp = \"off\"\n\
+             [service.kube-apiserver]\nlisten = [\"127.0.0.1:0\"]\n"
+        ),
+    )
+    .expect("the folder can be written");
+    let before = node.alive();
+    stage.counts(&["initiations_accepted", "provisional_expired"], || {
+        let mut command = Command::new(meshport());
+        command.arg("run").arg("--config").arg(&config);
+        let stranger = Process::start("stranger", &mut command, &stage.world.path("foreign.log"));
+        wait::until("the stranger is given up", SETTLE, || {
+            (stage.mesh_event("provisional_expired") > 0.0).then_some(())
+        });
+        stranger.kill();
+    });
+    assert_eq!(node.alive(), before, "the stranger became a member");
+}
+
+#[test]
+fn clients_that_send_nothing_and_clients_that_never_read() {
+    let mut stage = Stage::new();
+    let accepted = |stage: &Stage| {
+        let metrics = stage.world.at("worker-b").metrics();
+        metrics.sum("meshport_sessions_total", "event=\"accepted\"")
+    };
+    let before = accepted(&stage);
+    let local = stage.world.at("worker-b").local;
+    let connect = |_| TcpStream::connect(local).expect("the local address is open");
+    let silent: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
+    wait::until("silent clients are counted", SETTLE, || {
+        (accepted(&stage) >= before + CLIENTS as f64).then_some(())
+    });
+    stage.serves();
+    drop(silent);
+
+    let blob = stage.blob();
+    let resident = |stage: &mut Stage| {
+        ["cp-a", "worker-b"].map(|node| stage.world.node_mut(node).process().resident_kib())
+    };
+    let before = resident(&mut stage);
+    let ask = |_| Open::download(blob, UNREAD_BYTES).expect("a session opens");
+    let unread: Vec<Open> = (0..CLIENTS).map(ask).collect();
+    let mut most = before;
+    wait::throughout("memory stays bounded while nobody reads", WATCHED, || {
+        most = resident(&mut stage);
+        most.iter().zip(before).all(|(now, before)| *now <= before + MAX_GROWTH_KIB)
+    });
+    println!("resident KiB of origin and client node: {before:?}, with unread sessions: {most:?}");
+    stage.serves();
+    let open = stage.world.at("worker-b").metrics();
+    assert!(open.sum("meshport_sessions_open", "service=\"blob\"") >= CLIENTS as f64);
+    drop(unread);
+}

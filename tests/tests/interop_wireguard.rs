@@ -1,0 +1,269 @@
+//! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proof that
+//! what travels between nodes is WireGuard and nothing else.
+//!
+//! Two network namespaces with a cable between them: the daemon in one, wireguard-go in the other
+//! with the key of a node that joined but never ran meshport. The test itself shows the credential,
+//! byte by byte as the wire format says.
+
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
+use std::fs;
+use std::io::Write;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use meshport_tests::identity::Identity;
+use meshport_tests::metrics::Metrics;
+use meshport_tests::netns::{Namespace, cable};
+use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::wait;
+use tempfile::TempDir;
+
+/// Where control messages, of which the credential is the first, are received inside the mesh.
+const CONTROL_PORT: u16 = 7400;
+const GOSSIP_PORT: u16 = 7402;
+/// The hello's first bytes: version and kind; those of the answer that accepts it.
+const HELLO: [u8; 2] = [1, 1];
+const ACKNOWLEDGED: [u8; 2] = [1, 2];
+const REFUSED: [u8; 2] = [1, 3];
+/// Names this "process" of the peer; copied into the acknowledgement.
+const INSTANCE: u64 = 0x1122_3344_5566_7788;
+
+const OUTER: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+const OUTER_PORT: u16 = 51820;
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
+const REKEY_PINGS: u32 = 140;
+/// How long the probe listens for further answers.
+const SILENCE_MS: u64 = 1500;
+
+struct Setup {
+    // Processes first: they end before the namespaces they live in.
+    _daemon: Process,
+    _wireguard: Process,
+    folder: TempDir,
+    _site: Namespace,
+    guest: Namespace,
+    interface: String,
+    node: Identity,
+    peer: Identity,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a temporary folder");
+        let path = |name: &str| folder.path().join(name);
+        let (site, guest) = (Namespace::new(), Namespace::new());
+        cable(&site, &format!("{}/24", OUTER[0]), &guest, &format!("{}/24", OUTER[1]));
+
+        let (node_state, peer_state) = (path("node"), path("peer"));
+        verb(&["init", "--site", "a", "--name", "node"], &node_state);
+        let endpoint = format!("{}:{OUTER_PORT}", OUTER[0]);
+        let about = ["invite", "--site", "a", "--role", "node", "--ttl", "1h", "--endpoint"];
+        let invite = verb(&[&about[..], &[&endpoint]].concat(), &node_state);
+        verb(&["join", &invite, "--name", "peer"], &peer_state);
+
+        let config = path("node.toml");
+        let text = format!(
+            "site = \"a\"\nstate-dir = \"{}\"\n[mesh]\nlisten = \"{endpoint}\"\n\
+             [admin]\nhttp = \"off\"\n",
+            node_state.display()
+        );
+        fs::write(&config, text).expect("the folder can be written");
+        let mut command = site.command(&meshport().to_string_lossy());
+        command.arg("run").arg("--config").arg(&config);
+        let daemon = Process::start("daemon", &mut command, &path("node.log"));
+        let socket = node_state.join("meshport.sock");
+        wait::until("the daemon answers", SETTLE, || metrics(&socket));
+
+        let (node, peer) = (Identity::read(&node_state), Identity::read(&peer_state));
+        let interface = format!("mpwg{}", std::process::id());
+        let mut command = guest.command("wireguard-go");
+        command.args(["--foreground", &interface]);
+        let wireguard = Process::start("wireguard-go", &mut command, &path("wireguard.log"));
+        let setup = Self {
+            _daemon: daemon,
+            _wireguard: wireguard,
+            folder,
+            _site: site,
+            guest,
+            interface,
+            node,
+            peer,
+        };
+        setup.configure_wireguard();
+        setup
+    }
+
+    /// Only `wg` and `ip`, as with any WireGuard peer.
+    fn configure_wireguard(&self) {
+        let interface = &*self.interface;
+        wait::until("wireguard-go makes its interface", SETTLE, || {
+            self.guest.succeeds("wg", &["show", interface]).then_some(())
+        });
+        let private = self.secret_file("private", &self.peer.key.to_text());
+        let shared = self.secret_file("shared", &self.peer.preshared_key(&self.node.node()));
+        let there = format!("{}/128", self.node.inner().ip());
+        let node = self.node.node().to_string();
+        let endpoint = format!("{}:{OUTER_PORT}", OUTER[0]);
+        let private = private.to_string_lossy();
+        let shared = shared.to_string_lossy();
+        let own = ["set", interface, "listen-port", "40001", "private-key", &private];
+        let peer = ["peer", &node, "preshared-key", &shared, "endpoint", &endpoint];
+        self.guest.run("wg", &[&own[..], &peer, &["allowed-ips", &there]].concat());
+        let here = format!("{}/128", self.peer.inner().ip());
+        self.guest.ip(&["-6", "addr", "add", &here, "dev", interface]);
+        self.guest.ip(&["link", "set", interface, "up"]);
+        self.guest.ip(&["-6", "route", "add", &there, "dev", interface]);
+    }
+
+    fn secret_file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).expect("the folder can be written");
+        path
+    }
+
+    fn metrics(&self) -> Metrics {
+        let socket = self.folder.path().join("node").join("meshport.sock");
+        metrics(&socket).expect("the daemon answers")
+    }
+
+    fn mesh_event(&self, event: &str) -> f64 {
+        self.metrics().sum("meshport_mesh_events_total", &format!("event=\"{event}\""))
+    }
+
+    fn discovery_event(&self, event: &str) -> f64 {
+        self.metrics().sum("meshport_discovery_events_total", &format!("event=\"{event}\""))
+    }
+
+    /// Sends one datagram through the tunnel and returns the answers to its port.
+    fn send(&self, port: u16, payload: &[u8]) -> Vec<Vec<u8>> {
+        let address = |ip: Ipv6Addr| format!("[{ip}]:{port}");
+        let mut probe = self.guest.command(env!("CARGO_BIN_EXE_meshport-probe"));
+        probe.arg(address(self.peer.inner().ip())).arg(address(self.node.inner().ip()));
+        probe.arg(SILENCE_MS.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut probe = probe.spawn().expect("the probe starts");
+        let mut input = probe.stdin.take().expect("its input is ours");
+        input.write_all(HEXLOWER.encode(payload).as_bytes()).expect("it reads");
+        drop(input);
+        let output = probe.wait_with_output().expect("it ends");
+        let text = String::from_utf8(output.stdout).expect("it prints hexadecimal");
+        let decode = |line: &str| HEXLOWER.decode(line.as_bytes()).expect("it prints hexadecimal");
+        text.lines().map(decode).collect()
+    }
+
+    fn show(&self, credential: &[u8]) -> Vec<Vec<u8>> {
+        let length = u16::try_from(credential.len()).expect("a credential is short");
+        let mut hello = HELLO.to_vec();
+        hello.extend(INSTANCE.to_be_bytes());
+        hello.push(0);
+        hello.extend(length.to_be_bytes());
+        hello.extend(credential);
+        self.send(CONTROL_PORT, &hello)
+    }
+
+    /// Whether `count` echo requests, one per second, are all answered.
+    fn pings(&self, count: u32) -> bool {
+        let there = self.node.inner().ip().to_string();
+        let output = self
+            .guest
+            .command("ping")
+            .args(["-6", "-n", "-i", "1", "-W", "3", "-c"])
+            .arg(count.to_string())
+            .arg(there)
+            .output()
+            .expect("ping runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        println!("{}", text.lines().rev().take(3).collect::<Vec<_>>().join("; "));
+        text.contains(" 0% packet loss")
+    }
+
+    /// When wireguard-go last completed a handshake, as Unix time.
+    fn handshake_at(&self) -> u64 {
+        let shown = self.guest.run("wg", &["show", &self.interface, "latest-handshakes"]);
+        let time = shown.split_whitespace().nth(1).and_then(|time| time.parse().ok());
+        time.expect("wg shows the time of the handshake")
+    }
+
+    /// Where the daemon sees the peer.
+    fn seen_at(&self) -> Option<String> {
+        let state = self.folder.path().join("node.toml");
+        let state = state.to_string_lossy();
+        let arguments = ["peers", "--json", "--config", &*state];
+        let peers = run_ok(&meshport().to_string_lossy(), &arguments);
+        let peers: serde_json::Value = serde_json::from_str(&peers).expect("peers are JSON");
+        let own = self.peer.node().to_string();
+        let row = peers.as_array()?.iter().find(|row| row["node"] == own)?.clone();
+        row["endpoint"].as_str().map(str::to_owned)
+    }
+}
+
+fn verb(arguments: &[&str], state: &Path) -> String {
+    let state = state.to_string_lossy();
+    run_ok(&meshport().to_string_lossy(), &[arguments, &["--state-dir", &state]].concat())
+}
+
+fn metrics(socket: &Path) -> Option<Metrics> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sSf", "--unix-socket"]).arg(socket).arg("http://meshport/metrics");
+    let output = curl.output().expect("curl runs");
+    output.status.success().then(|| Metrics::parse(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn begins_with(answers: &[Vec<u8>], first: [u8; 2]) -> bool {
+    answers.iter().any(|answer| answer.starts_with(&first))
+}
+
+#[test]
+#[ignore = "needs root, wireguard-go and network namespaces, takes 3 minutes: ./tests/run interop"]
+fn wireguard_go_shakes_hands_rekeys_and_roams() {
+    let setup = Setup::new();
+
+    // A session alone is worth nothing: neither echo nor gossip is answered.
+    assert!(!setup.pings(2), "an echo was answered before any credential was shown");
+    assert!(setup.handshake_at() > 0, "WireGuard's own handshake did not complete");
+    assert!(setup.mesh_event("dropped_not_admitted") > 0.0);
+
+    let own = setup.peer.credential.to_bytes();
+    let mut tampered = own.clone();
+    *tampered.last_mut().expect("a credential has bytes") ^= 1;
+    let foreign = {
+        let state = setup.folder.path().join("foreign");
+        verb(&["init", "--site", "a", "--name", "peer"], &state);
+        Identity::read(&state).credential.to_bytes()
+    };
+    let of_another = setup.node.credential.to_bytes();
+    for (what, credential) in
+        [("tampered", &tampered), ("foreign", &foreign), ("another's", &of_another)]
+    {
+        let before = setup.mesh_event("credentials_refused");
+        let answers = setup.show(credential);
+        assert!(!begins_with(&answers, ACKNOWLEDGED), "a {what} credential was accepted");
+        assert!(begins_with(&answers, REFUSED), "a {what} credential was not refused: {answers:?}");
+        assert!(setup.mesh_event("credentials_refused") > before, "{what}: not counted");
+    }
+
+    let answers = setup.show(&own);
+    assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
+    assert!(setup.pings(3), "inner echo is not answered");
+
+    // Larger than any gossip message, yet it fits the tunnel.
+    let before = setup.discovery_event("dropped_malformed");
+    setup.send(GOSSIP_PORT, &[1; 1300]);
+    assert!(setup.discovery_event("dropped_malformed") > before, "oversized gossip is not counted");
+    assert!(setup.pings(2), "the daemon does not serve after oversized gossip");
+
+    let first = setup.handshake_at();
+    assert!(setup.pings(REKEY_PINGS), "echoes were lost while the session was rekeyed");
+    assert!(setup.handshake_at() >= first + 100, "no rekey happened in {REKEY_PINGS} s");
+
+    setup.guest.run("wg", &["set", &setup.interface, "listen-port", "40002"]);
+    assert!(setup.pings(3), "echoes are lost after a roam");
+    let roamed = format!("{}:40002", OUTER[1]);
+    wait::until("the daemon sees the new port", SETTLE, || {
+        (setup.seen_at()? == roamed).then_some(())
+    });
+}
