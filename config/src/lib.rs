@@ -12,6 +12,7 @@ mod error;
 mod ids;
 mod invite;
 mod keys;
+mod settings;
 
 pub use credential::{
     Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
@@ -24,3 +25,9 @@ pub use ids::{
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+pub use settings::{
+    AdminSettings, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel,
+    LogSettings, MAX_ADVERTISE, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,
+    MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin, Policy, Problem,
+    ProblemKind, ServiceSettings, Settings, parse, parse_with, reference,
+};

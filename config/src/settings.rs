@@ -1,0 +1,421 @@
+//! The settings file: TOML in, a checked value or all problems at once out.
+//!
+//! One table of keys ([`schema`], `tables`) says of each key its form, bounds, default and meaning;
+//! reading, writing, the reference and the messages all come from it. A [`Settings`] that was
+//! parsed keeps every rule between fields; files it names are not looked at here. Bounds:
+//! [`MAX_SETTINGS_BYTES`] of text, [`MAX_SERVICES`], and a maximum for each list.
+
+mod check;
+mod period;
+mod problem;
+mod read;
+mod schema;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, shown};
+use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
+use crate::invite::Seed;
+
+pub use self::period::Period;
+pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
+pub use self::read::{parse, parse_with};
+pub use self::write::reference;
+
+/// The largest settings file, in bytes: 16 services with long lists are below 64 KiB.
+pub const MAX_SETTINGS_BYTES: usize = 256 * 1024;
+/// The most services of one node: each has its listeners, health checks and routes.
+pub const MAX_SERVICES: usize = 16;
+/// The most addresses one service listens on.
+pub const MAX_LISTEN: usize = 8;
+/// The most origins in a `pinned` list.
+pub const MAX_PINNED: usize = 64;
+/// The most endpoints a node advertises: what fits its record.
+pub const MAX_ADVERTISE: usize = 8;
+/// The most seeds in the settings.
+pub const MAX_SETTINGS_SEEDS: usize = 64;
+
+macro_rules! choice {
+    (
+        $(#[$doc:meta])* $name:ident, $what:literal, $expected:literal,
+        { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// The text forms of all values.
+            pub const NAMES: &[&str] = &[$($text),*];
+
+            /// The text form.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                match text {
+                    $($text => Ok(Self::$variant),)*
+                    _ => Err(Error::Text {
+                        what: $what,
+                        found: shown(text),
+                        expected: $expected,
+                    }),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+choice! {
+    /// How log lines look.
+    LogFormat, "a log format", "text or json", {
+        /// For people.
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
+    }
+}
+choice! {
+    /// The least important lines that are still logged.
+    LogLevel, "a log level", "error, warn, info, debug or trace", {
+        /// Something failed that somebody has to look at.
+        Error = "error",
+        /// Something is wrong but work goes on.
+        Warn = "warn",
+        /// Changes of state.
+        Info = "info",
+        /// Steps within a change.
+        Debug = "debug",
+        /// Single packets.
+        Trace = "trace",
+    }
+}
+choice! {
+    /// Which healthy origin a new session goes to.
+    Policy, "a policy", "nearest, spread or pinned", {
+        /// The one with the least latency; those about as near share.
+        Nearest = "nearest",
+        /// All in turn.
+        Spread = "spread",
+        /// The first healthy one of a list.
+        Pinned = "pinned",
+    }
+}
+choice! {
+    /// How an origin checks its own instance of a service.
+    HealthMode, "a health mode", "kubernetes, http or tcp", {
+        /// HTTPS: `/version` says alive, `/readyz` says ready.
+        Kubernetes = "kubernetes",
+        /// Plain HTTP: any answer says alive, a good status says ready.
+        Http = "http",
+        /// A connection that is accepted says both.
+        Tcp = "tcp",
+    }
+}
+
+/// Where things are when the settings do not say; differs between a system and a person's machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Defaults {
+    /// The state folder.
+    pub state_dir: PathBuf,
+    /// The admin socket; `meshport.sock` in the state folder when absent.
+    pub socket: Option<PathBuf>,
+}
+
+impl Default for Defaults {
+    /// `/var/lib/meshport`, and the socket in it.
+    fn default() -> Self {
+        Self { state_dir: PathBuf::from("/var/lib/meshport"), socket: None }
+    }
+}
+
+/// Everything a node is told by its administrator.
+///
+/// Serialises as the TOML tables and keys do, with every default filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The site this node is in.
+    pub site: SiteName,
+    /// The node's name; the one in its credential when absent.
+    pub name: Option<NodeName>,
+    /// The folder of keys, credential and directory. Default `/var/lib/meshport`.
+    pub state_dir: PathBuf,
+    /// Logging.
+    pub log: LogSettings,
+    /// The encrypted mesh.
+    pub mesh: MeshSettings,
+    /// The local admin interface.
+    pub admin: AdminSettings,
+    /// Membership and measurement.
+    pub discovery: DiscoverySettings,
+    /// Services by name; [`ServiceName::kube_apiserver`] is always there. At most [`MAX_SERVICES`].
+    pub services: BTreeMap<ServiceName, ServiceSettings>,
+}
+
+/// Logging.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSettings {
+    /// How lines look. Default `text`.
+    pub format: LogFormat,
+    /// The least important lines. Default `info`.
+    pub level: LogLevel,
+}
+
+/// The encrypted mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshSettings {
+    /// The UDP address for packets of the mesh; `[::]` takes IPv4 as well. Default `[::]:51820`.
+    pub listen: SocketAddr,
+    /// Where others reach this node, besides what they observe. At most [`MAX_ADVERTISE`].
+    pub advertise: Vec<Endpoint>,
+    /// Members to begin with, besides those in the state folder. At most [`MAX_SETTINGS_SEEDS`].
+    pub seeds: Vec<Seed>,
+    /// The largest IP packet of the outer path, in bytes, 1280 to 9200. Default 1500.
+    pub mtu: u16,
+    /// Time between packets that keep a NAT's mapping, whole seconds, 1 s to 1 h. Default off.
+    pub keepalive: Option<Duration>,
+}
+
+/// The local admin interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminSettings {
+    /// The Unix socket for `meshport status` and the other verbs. Default `meshport.sock` in the
+    /// state folder.
+    pub socket: PathBuf,
+    /// The loopback address of metrics and status over HTTP. Default `127.0.0.1:7446`.
+    pub http: Option<SocketAddr>,
+}
+
+/// Membership and measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoverySettings {
+    /// Time from one membership probe to the next, 100 ms to 1 min. Default 1 s.
+    pub probe_interval: Duration,
+    /// How long a probed member may take to answer, 10 ms to 30 s. Default 500 ms.
+    pub probe_timeout: Duration,
+    /// How long a silent member is suspected before it counts as down, 500 ms to 5 min. Default 4 s.
+    pub suspicion: Duration,
+    /// Time between probes of a path that carries sessions, 100 ms to 1 min. Default 500 ms.
+    pub path_probe_active: Duration,
+    /// Time between probes of other paths, 500 ms to 5 min. Default 5 s.
+    pub path_probe_idle: Duration,
+    /// Time between comparisons of the directory with another member, 1 s to 1 h. Default 30 s.
+    pub sync_interval: Duration,
+}
+
+/// One service: where clients find it on this node, whether this node offers it, how to choose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// TCP addresses for local clients, at most [`MAX_LISTEN`]. Default for `kube-apiserver`:
+    /// `127.0.0.1:7445` and `[::1]:7445`; for others none.
+    pub listen: Vec<SocketAddr>,
+    /// Whether `listen` may have addresses other machines can reach. Default false.
+    pub allow_remote_clients: bool,
+    /// This node's own instance of the service. Default none: this node only uses it.
+    pub origin: Option<Endpoint>,
+    /// Which healthy origin a new session goes to. Default `nearest`.
+    pub policy: Policy,
+    /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
+    pub pinned: Vec<Pin>,
+    /// Origins within this of the nearest share with it, 0 to 10 s. Default 1 ms.
+    pub band: Duration,
+    /// Origins within this share of the nearest's latency share with it, in percent, 0 to 100;
+    /// the wider of the two counts. Default 15.
+    pub band_percent: u8,
+    /// How long a session may try origins before its client is told, 100 ms to 1 min. Default 10 s.
+    pub connect_timeout: Duration,
+    /// How long a session waits for an origin to appear when there is none, 0 to 8 s (the TLS
+    /// handshake timeout of common clients is 10 s). Default 3 s.
+    pub hold: Duration,
+    /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
+    pub max_sessions: u32,
+    /// How this node checks its own instance.
+    pub health: HealthSettings,
+}
+
+/// How an origin checks its own instance of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthSettings {
+    /// What is asked. Default `kubernetes` for `kube-apiserver`, `tcp` for others.
+    pub mode: HealthMode,
+    /// Time from one check to the next, 100 ms to 5 min. Default 1 s.
+    pub interval: Duration,
+    /// How long an answer to "alive" may take, 100 ms to 1 min. Default 1 s.
+    pub timeout: Duration,
+    /// Failed checks in a row that count, 1 to 100. Default 2.
+    pub fall: u8,
+    /// How long an answer to "ready" may take, 100 ms to 1 min. Default 5 s.
+    pub ready_timeout: Duration,
+    /// Certificates (PEM) to verify the server by (`kubernetes`). Default none: not verified.
+    pub ca_file: Option<PathBuf>,
+    /// This node's client certificate (PEM), with its key (`kubernetes`). Default none.
+    pub client_cert_file: Option<PathBuf>,
+    /// The client certificate's private key (PEM). Default none.
+    pub client_key_file: Option<PathBuf>,
+    /// A file with a bearer token (`kubernetes`). Default none.
+    pub bearer_token_file: Option<PathBuf>,
+    /// The name in the server's certificate (`kubernetes`). Default: the origin's host.
+    pub server_name: Option<String>,
+    /// What is asked for (`http`). Default `/`.
+    pub path: String,
+}
+
+/// An origin in a `pinned` list: a node's name, or its key where names may repeat.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pin {
+    /// Every node of this name.
+    Name(NodeName),
+    /// The node with this key.
+    Node(NodeId),
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(f),
+            Self::Node(node) => node.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Pin {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        text.parse().map(Self::Node).or_else(|_| text.parse().map(Self::Name))
+    }
+}
+
+impl Settings {
+    /// The settings of a file that says nothing but `site`.
+    pub fn defaults(site: SiteName) -> Self {
+        Self::with_defaults(site, &Defaults::default())
+    }
+
+    /// As [`Settings::defaults`], with folders chosen by the caller.
+    pub fn with_defaults(site: SiteName, defaults: &Defaults) -> Self {
+        let apiserver = ServiceName::kube_apiserver();
+        let service = ServiceSettings::defaults(&apiserver);
+        Self {
+            site,
+            name: None,
+            state_dir: defaults.state_dir.clone(),
+            log: LogSettings { format: LogFormat::Text, level: LogLevel::Info },
+            mesh: MeshSettings::default(),
+            admin: AdminSettings {
+                socket: defaults.socket_in(&defaults.state_dir),
+                http: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7446))),
+            },
+            discovery: DiscoverySettings::default(),
+            services: BTreeMap::from([(apiserver, service)]),
+        }
+    }
+
+    /// The effective configuration as a TOML file: every key with its value. It parses back to an
+    /// equal value, as long as the paths are UTF-8.
+    pub fn to_toml(&self) -> String {
+        write::to_toml(self)
+    }
+}
+
+impl Defaults {
+    fn socket_in(&self, state_dir: &std::path::Path) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| state_dir.join("meshport.sock"))
+    }
+}
+
+impl Default for MeshSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 51820)),
+            advertise: Vec::new(),
+            seeds: Vec::new(),
+            mtu: 1500,
+            keepalive: None,
+        }
+    }
+}
+
+impl Default for DiscoverySettings {
+    fn default() -> Self {
+        Self {
+            probe_interval: Duration::from_secs(1),
+            probe_timeout: Duration::from_millis(500),
+            suspicion: Duration::from_secs(4),
+            path_probe_active: Duration::from_millis(500),
+            path_probe_idle: Duration::from_secs(5),
+            sync_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+impl ServiceSettings {
+    /// What holds for a service of this name when its table is empty.
+    pub fn defaults(service: &ServiceName) -> Self {
+        let is_apiserver = service.as_str() == ServiceName::KUBE_APISERVER;
+        let (listen, mode) = if is_apiserver {
+            let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 7445));
+            let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 7445));
+            (vec![v4, v6], HealthMode::Kubernetes)
+        } else {
+            (Vec::new(), HealthMode::Tcp)
+        };
+        Self {
+            listen,
+            allow_remote_clients: false,
+            origin: None,
+            policy: Policy::Nearest,
+            pinned: Vec::new(),
+            band: Duration::from_millis(1),
+            band_percent: 15,
+            connect_timeout: Duration::from_secs(10),
+            hold: Duration::from_secs(3),
+            max_sessions: 10_000,
+            health: HealthSettings::defaults(mode),
+        }
+    }
+}
+
+impl HealthSettings {
+    /// What holds in this mode when the table says nothing else.
+    pub fn defaults(mode: HealthMode) -> Self {
+        Self {
+            mode,
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            fall: 2,
+            ready_timeout: Duration::from_secs(5),
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+            bearer_token_file: None,
+            server_name: None,
+            path: "/".to_owned(),
+        }
+    }
+}

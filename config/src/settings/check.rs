@@ -1,0 +1,281 @@
+//! The rules between settings. Each is judged only when all values it speaks of were accepted.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::period::Period;
+use super::problem::{ProblemKind, Problems};
+use super::read::{Places, join};
+use super::{DiscoverySettings, HealthMode, HealthSettings, Policy, ServiceSettings, Settings};
+use crate::endpoint::{Endpoint, Host};
+use crate::ids::ServiceName;
+
+/// The longest path of a Unix socket, in bytes: that of Linux (`sun_path`, without its NUL).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// Adds a problem for every rule that does not hold.
+pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problems<'_>) {
+    let mut rules = Rules { places, problems };
+    rules.socket(settings);
+    rules.keepalive(settings.mesh.keepalive);
+    rules.discovery(&settings.discovery);
+    for (name, service) in &settings.services {
+        let path = join("service", name.as_ref());
+        rules.use_of_service(name, &path, service);
+        rules.listen_is_local(&path, service);
+        rules.policy(&path, service);
+        rules.health(&join(&path, "health"), &service.health);
+    }
+    let listeners = listeners(settings);
+    rules.listeners_differ(&listeners);
+    rules.no_loops(settings, &listeners);
+}
+
+/// One TCP address this node listens on.
+struct Listener {
+    key: String,
+    /// Which element of the key's list.
+    index: usize,
+    addr: SocketAddr,
+}
+
+fn listeners(settings: &Settings) -> Vec<Listener> {
+    let mut listeners = Vec::new();
+    if let Some(addr) = settings.admin.http {
+        listeners.push(Listener { key: "admin.http".to_owned(), index: 0, addr });
+    }
+    for (name, service) in &settings.services {
+        let key = join(&join("service", name.as_ref()), "listen");
+        for (index, addr) in service.listen.iter().enumerate() {
+            listeners.push(Listener { key: key.clone(), index, addr: *addr });
+        }
+    }
+    listeners
+}
+
+struct Rules<'r, 't> {
+    places: &'r Places,
+    problems: &'r mut Problems<'t>,
+}
+
+impl Rules<'_, '_> {
+    /// Whether the values of these keys, where given, were accepted.
+    fn are_good(&self, keys: &[&str]) -> bool {
+        keys.iter().all(|key| self.places.get(*key).is_none_or(|place| place.is_good))
+    }
+
+    fn is_given(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// A problem at a key; at its table, when only its default applies.
+    fn conflict(&mut self, key: &str, index: usize, found: String, expected: impl Into<String>) {
+        let mut span = None;
+        let mut at = Some(key);
+        while let (None, Some(path)) = (&span, at) {
+            let place = self.places.get(path);
+            span = place.map(|place| place.elements.get(index).unwrap_or(&place.span).clone());
+            at = path.rsplit_once('.').map(|(table, _)| table);
+        }
+        let span = span.unwrap_or(0..0);
+        self.problems.add(ProblemKind::Conflict, &span, key, found, expected);
+    }
+
+    /// That one duration is at most another.
+    fn at_most(&mut self, path: &str, small: (&str, Duration), large: (&str, Duration)) {
+        let keys = [join(path, small.0), join(path, large.0)];
+        if small.1 <= large.1 || !self.are_good(&[&keys[0], &keys[1]]) {
+            return;
+        }
+        // Named at the key that is in the file; at the first when both or none are.
+        let at_large = self.is_given(&keys[1]) && !self.is_given(&keys[0]);
+        let (key, own, rule, other) = if at_large {
+            (&keys[1], large.1, "at least", small)
+        } else {
+            (&keys[0], small.1, "at most", large)
+        };
+        let expected = format!("{rule} {}, which is {}", other.0, Period(other.1));
+        self.conflict(key, 0, Period(own).to_string(), expected);
+    }
+
+    fn socket(&mut self, settings: &Settings) {
+        let bytes = settings.admin.socket.as_os_str().len();
+        if bytes > MAX_SOCKET_PATH_BYTES && self.are_good(&["admin.socket", "state-dir"]) {
+            let expected = format!(
+                "at most {MAX_SOCKET_PATH_BYTES}, the limit of Unix sockets; set admin.socket to a \
+                 shorter path"
+            );
+            let key = if self.is_given("admin.socket") { "admin.socket" } else { "state-dir" };
+            self.conflict(key, 0, format!("a socket path of {bytes} bytes"), expected);
+        }
+    }
+
+    fn keepalive(&mut self, keepalive: Option<Duration>) {
+        if let Some(time) = keepalive.filter(|time| time.subsec_nanos() != 0) {
+            self.conflict("mesh.keepalive", 0, Period(time).to_string(), "whole seconds");
+        }
+    }
+
+    fn discovery(&mut self, discovery: &DiscoverySettings) {
+        let interval = ("probe-interval", discovery.probe_interval);
+        let timeout = ("probe-timeout", discovery.probe_timeout);
+        if timeout.1 == interval.1 {
+            let keys = ["discovery.probe-timeout", "discovery.probe-interval"];
+            if self.are_good(&keys) {
+                let expected = format!("less than probe-interval, which is {}", Period(interval.1));
+                let key = keys[usize::from(!self.is_given(keys[0]))];
+                self.conflict(key, 0, Period(timeout.1).to_string(), expected);
+            }
+        }
+        self.at_most("discovery", timeout, interval);
+        self.at_most("discovery", interval, ("suspicion", discovery.suspicion));
+        let active = ("path-probe-active", discovery.path_probe_active);
+        self.at_most("discovery", active, ("path-probe-idle", discovery.path_probe_idle));
+    }
+
+    fn use_of_service(&mut self, name: &ServiceName, path: &str, service: &ServiceSettings) {
+        if name.as_str() == ServiceName::KUBE_APISERVER {
+            return;
+        }
+        let (listen, origin) = (join(path, "listen"), join(path, "origin"));
+        if !self.is_given(&listen) {
+            let span = self.places.get(path).map_or(0..0, |place| place.span.clone());
+            let expected = "the addresses for local clients, or [] to offer the service only";
+            self.problems.add(ProblemKind::Missing, &span, &listen, "nothing", expected);
+        } else if service.listen.is_empty()
+            && service.origin.is_none()
+            && self.are_good(&[&listen, &origin])
+        {
+            let expected = "an address, or an origin to offer";
+            self.conflict(&listen, 0, "empty, and there is no origin".to_owned(), expected);
+        }
+    }
+
+    fn listen_is_local(&mut self, path: &str, service: &ServiceSettings) {
+        let keys = [join(path, "listen"), join(path, "allow-remote-clients")];
+        if service.allow_remote_clients || !self.are_good(&[&keys[0], &keys[1]]) {
+            return;
+        }
+        for (index, addr) in service.listen.iter().enumerate() {
+            if !addr.ip().to_canonical().is_loopback() {
+                let expected = "a loopback address, or allow-remote-clients = true";
+                self.conflict(&keys[0], index, format!("\"{addr}\""), expected);
+            }
+        }
+    }
+
+    fn policy(&mut self, path: &str, service: &ServiceSettings) {
+        let (policy, pinned) = (join(path, "policy"), join(path, "pinned"));
+        if !self.are_good(&[&policy, &pinned]) {
+            return;
+        }
+        let is_pinned = service.policy == Policy::Pinned;
+        if is_pinned && service.pinned.is_empty() {
+            let expected = "the list pinned with at least one node beside it";
+            self.conflict(&policy, 0, "\"pinned\"".to_owned(), expected);
+        }
+        if !is_pinned && !service.pinned.is_empty() {
+            let found = format!("set, and policy is \"{}\"", service.policy);
+            self.conflict(&pinned, 0, found, "policy = \"pinned\" with it, or no list");
+        }
+    }
+
+    fn health(&mut self, path: &str, health: &HealthSettings) {
+        self.at_most(path, ("timeout", health.timeout), ("ready-timeout", health.ready_timeout));
+        self.health_mode(path, health);
+        let key = |name: &str| join(path, name);
+        let (ca, cert) = (key("ca-file"), key("client-cert-file"));
+        let (private, token) = (key("client-key-file"), key("bearer-token-file"));
+        if !self.are_good(&[&ca, &cert, &private, &token]) {
+            return;
+        }
+        let with_key = health.client_key_file.is_some();
+        let with_cert = health.client_cert_file.is_some();
+        if with_cert && !with_key {
+            self.conflict(&cert, 0, "set".to_owned(), "client-key-file with it");
+        }
+        if with_key && !with_cert {
+            self.conflict(&private, 0, "set".to_owned(), "client-cert-file with it");
+        }
+        if health.ca_file.is_some() {
+            return;
+        }
+        let why = "ca-file with it, so that it is shown to nobody but the instance";
+        if health.bearer_token_file.is_some() {
+            self.conflict(&token, 0, "set".to_owned(), why);
+        }
+        if with_cert {
+            self.conflict(&cert, 0, "set".to_owned(), why);
+        }
+    }
+
+    /// Keys that mean nothing in the mode are refused, so that nobody relies on them.
+    fn health_mode(&mut self, path: &str, health: &HealthSettings) {
+        const USES: [(&str, HealthMode); 6] = [
+            ("ca-file", HealthMode::Kubernetes),
+            ("client-cert-file", HealthMode::Kubernetes),
+            ("client-key-file", HealthMode::Kubernetes),
+            ("bearer-token-file", HealthMode::Kubernetes),
+            ("server-name", HealthMode::Kubernetes),
+            ("path", HealthMode::Http),
+        ];
+        // The default path says nothing, so that an effective configuration can show it.
+        let is_set = |name: &str| name != "path" || health.path != "/";
+        for (name, mode) in USES {
+            let key = join(path, name);
+            let is_used = mode == health.mode || !is_set(name) || !self.is_given(&key);
+            if !is_used && self.are_good(&[&key, &join(path, "mode")]) {
+                let found = format!("set, and mode is \"{}\"", health.mode);
+                self.conflict(&key, 0, found, format!("it only with mode = \"{mode}\""));
+            }
+        }
+    }
+
+    fn listeners_differ(&mut self, listeners: &[Listener]) {
+        for (index, later) in listeners.iter().enumerate() {
+            for earlier in &listeners[..index] {
+                if !collide(earlier.addr, later.addr) || !self.are_good(&[&earlier.key, &later.key])
+                {
+                    continue;
+                }
+                // A default gives way to what is written.
+                let at_earlier = !self.is_given(&later.key) && self.is_given(&earlier.key);
+                let (at, other) = if at_earlier { (earlier, later) } else { (later, earlier) };
+                let found =
+                    format!("\"{}\", which {} takes as \"{}\"", at.addr, other.key, other.addr);
+                self.conflict(&at.key, at.index, found, "an address nothing else listens on");
+            }
+        }
+    }
+
+    /// An origin that is one of this node's own listeners would be reached through itself for ever.
+    fn no_loops(&mut self, settings: &Settings, listeners: &[Listener]) {
+        for (name, service) in &settings.services {
+            let Some(origin) = &service.origin else { continue };
+            let key = join(&join("service", name.as_ref()), "origin");
+            let own = listeners.iter().find(|listener| reaches(origin, listener.addr));
+            if let Some(own) = own.filter(|own| self.are_good(&[&own.key, &key])) {
+                let found = format!("\"{origin}\", which is {} of this node", own.key);
+                self.conflict(&key, 0, found, "the address of the instance itself");
+            }
+        }
+    }
+}
+
+/// Whether both addresses cannot be listened on at once. Port 0 takes any free one.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_family = a.is_ipv4() == b.is_ipv4();
+    let is_any = |addr: SocketAddr| addr.ip().is_unspecified();
+    let overlap = a.ip() == b.ip() || (same_family && (is_any(a) || is_any(b)));
+    a.port() == b.port() && a.port() != 0 && overlap
+}
+
+/// Whether connecting to `origin` reaches a listener of this node.
+fn reaches(origin: &Endpoint, listener: SocketAddr) -> bool {
+    let ip = listener.ip();
+    let is_local = |host: &Host| match host {
+        Host::Ip(host) => *host == ip || (host.is_loopback() && ip.is_unspecified()),
+        Host::Name(name) => name == "localhost" && (ip.is_loopback() || ip.is_unspecified()),
+    };
+    origin.port() == listener.port() && is_local(origin.host())
+}

@@ -1,0 +1,236 @@
+//! From text to [`Settings`], with every problem on the way.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Problem, ProblemKind, Problems, nearest};
+use super::schema::{Key, describe};
+use super::{Defaults, HealthSettings, MAX_SERVICES, MAX_SETTINGS_BYTES};
+use super::{ServiceSettings, Settings, check, tables};
+use crate::ids::{ServiceName, SiteName};
+
+/// Where a key stands in the text.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// The value, or the header of a table.
+    pub(super) span: Range<usize>,
+    /// The elements, when it is a list.
+    pub(super) elements: Vec<Range<usize>>,
+    /// Whether the value was accepted. What depends on a refused value is not judged.
+    pub(super) is_good: bool,
+}
+
+/// The keys that are in the text, with their tables, as in `mesh.mtu`.
+pub(super) type Places = BTreeMap<String, Place>;
+
+type Item<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
+
+/// Reads a settings file, with the folders of a system service as defaults.
+///
+/// # Errors
+/// Every problem of the text, in file order, at most [`super::MAX_PROBLEMS`].
+pub fn parse(text: &str) -> Result<Settings, Vec<Problem>> {
+    parse_with(text, &Defaults::default())
+}
+
+/// Reads a settings file; where it names no folders, those of `defaults` are used.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Problem>> {
+    let mut problems = Problems::of(text);
+    if text.len() > MAX_SETTINGS_BYTES {
+        let found = format!("the file has {} bytes", text.len());
+        let expected = format!("at most {MAX_SETTINGS_BYTES}");
+        problems.add(ProblemKind::Syntax, &(0..0), "", found, expected);
+        return Err(problems.finish());
+    }
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let span = error.span().unwrap_or(0..0);
+        let found = format!("this is not TOML ({})", error.message().replace('\n', ", "));
+        problems.add(ProblemKind::Syntax, &span, "", found, "KEY = VALUE, [TABLE] or # COMMENT");
+    }
+    let mut reader = Reader { problems, places: Places::new() };
+    let settings = reader.settings(document.get_ref(), defaults);
+    let mut problems = reader.problems;
+    check::check(&settings, &reader.places, &mut problems);
+    let problems = problems.finish();
+    if problems.is_empty() { Ok(settings) } else { Err(problems) }
+}
+
+struct Reader<'t> {
+    problems: Problems<'t>,
+    places: Places,
+}
+
+impl Reader<'_> {
+    fn settings(&mut self, document: &DeTable<'_>, defaults: &Defaults) -> Settings {
+        // Stands in until the text gives the site; a text that does not is refused.
+        let unnamed: SiteName = "unnamed".parse().expect("a valid label");
+        let mut settings = Settings::with_defaults(unnamed, defaults);
+        let with_service: Vec<&str> = tables::TABLES.iter().copied().chain(["service"]).collect();
+        self.table("", document, tables::ROOT, &with_service, &mut settings);
+        if !self.places.contains_key("site") {
+            let expected = tables::ROOT[0].expected();
+            self.problems.add(ProblemKind::Missing, &(0..0), "site", "nothing", expected);
+        }
+        settings.admin.socket = defaults.socket_in(&settings.state_dir);
+        self.section(document, "log", tables::LOG, &mut settings.log);
+        self.section(document, "mesh", tables::MESH, &mut settings.mesh);
+        self.section(document, "admin", tables::ADMIN, &mut settings.admin);
+        self.section(document, "discovery", tables::DISCOVERY, &mut settings.discovery);
+        if let Some(services) = self.subtable(document, "", "service") {
+            self.services(services, &mut settings.services);
+        }
+        settings
+    }
+
+    fn section<T>(&mut self, within: &DeTable<'_>, name: &str, keys: &[Key<T>], into: &mut T) {
+        if let Some(table) = self.subtable(within, "", name) {
+            self.table(name, table, keys, &[], into);
+        }
+    }
+
+    fn services(
+        &mut self,
+        table: &DeTable<'_>,
+        services: &mut BTreeMap<ServiceName, ServiceSettings>,
+    ) {
+        for (key, value) in table.iter() {
+            let path = join("service", key.get_ref());
+            let Ok(name) = key.get_ref().parse::<ServiceName>() else {
+                let expected = "a service name: 1 to 63 of a-z, 0-9 and '-', no '-' at either end";
+                let found = describe(&DeValue::String(key.get_ref().clone()));
+                self.problems.add(ProblemKind::Value, &key.span(), "service", found, expected);
+                continue;
+            };
+            let Some(table) = self.as_table((key, value), &path) else { continue };
+            let mut service = ServiceSettings::defaults(&name);
+            self.table(&path, table, tables::SERVICE, &["health"], &mut service);
+            if let Some(health) = self.subtable(table, &path, "health") {
+                self.health(&join(&path, "health"), health, &mut service.health);
+            }
+            if services.len() == MAX_SERVICES && !services.contains_key(&name) {
+                let expected = format!("at most {MAX_SERVICES} services");
+                self.problems.add(ProblemKind::Value, &key.span(), &path, "one more", expected);
+                continue;
+            }
+            services.insert(name, service);
+        }
+    }
+
+    fn health(&mut self, path: &str, table: &DeTable<'_>, into: &mut HealthSettings) {
+        self.table(path, table, tables::HEALTH, &[], into);
+    }
+
+    /// Reads the keys of one table; `tables` are the names of tables it may hold besides.
+    fn table<T>(
+        &mut self,
+        path: &str,
+        table: &DeTable<'_>,
+        keys: &[Key<T>],
+        tables: &[&str],
+        into: &mut T,
+    ) {
+        for (name, value) in table.iter() {
+            if tables.contains(&name.get_ref().as_ref()) {
+                continue;
+            }
+            let Some(key) = keys.iter().find(|key| key.name == name.get_ref().as_ref()) else {
+                let names: Vec<&str> =
+                    keys.iter().map(|key| key.name).chain(tables.iter().copied()).collect();
+                self.unknown(path, name, &names);
+                continue;
+            };
+            let full = join(path, key.name);
+            let refused = key.read(value, into);
+            let elements = value.get_ref().as_array();
+            let elements = elements.map(|list| list.iter().map(Spanned::span).collect());
+            let place = Place {
+                span: value.span(),
+                elements: elements.unwrap_or_default(),
+                is_good: refused.is_empty(),
+            };
+            for one in refused {
+                let problem = self.problems.add(
+                    ProblemKind::Value,
+                    &one.span,
+                    &full,
+                    one.found,
+                    one.expected,
+                );
+                problem.nearest = one.nearest;
+            }
+            self.places.insert(full, place);
+        }
+    }
+
+    fn unknown(&mut self, path: &str, name: &Spanned<std::borrow::Cow<'_, str>>, valid: &[&str]) {
+        let found = name.get_ref().as_ref();
+        let near = nearest(found, valid.iter().copied()).map(|near| join(path, near));
+        let near = near.or_else(|| elsewhere(path, found));
+        let expected = format!("one of {}", valid.join(", "));
+        let full: String = join(path, found).chars().filter(|c| !c.is_control()).collect();
+        let problem = self.problems.add(
+            ProblemKind::UnknownKey,
+            &name.span(),
+            &full,
+            "an unknown key",
+            expected,
+        );
+        problem.nearest = near;
+    }
+
+    fn subtable<'a>(
+        &mut self,
+        within: &'a DeTable<'a>,
+        path: &str,
+        name: &str,
+    ) -> Option<&'a DeTable<'a>> {
+        let item = within.iter().find(|(key, _)| key.get_ref() == name)?;
+        self.as_table(item, &join(path, name))
+    }
+
+    fn as_table<'a>(&mut self, (key, value): Item<'a>, path: &str) -> Option<&'a DeTable<'a>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            let expected = format!("a table, as in [{path}]");
+            let found = describe(value.get_ref());
+            self.problems.add(ProblemKind::Value, &value.span(), path, found, expected);
+        }
+        let place = Place { span: key.span(), elements: Vec::new(), is_good: table.is_some() };
+        self.places.insert(path.to_owned(), place);
+        table
+    }
+}
+
+/// The table that does have a key of exactly this name, when it is not in the one it was found in.
+fn elsewhere(path: &str, name: &str) -> Option<String> {
+    fn has<T>(keys: &[Key<T>], name: &str) -> bool {
+        keys.iter().any(|key| key.name == name)
+    }
+
+    let service = path.strip_prefix("service.").and_then(|rest| rest.split('.').next());
+    let service = join("service", service.unwrap_or("NAME"));
+    let health = join(&service, "health");
+    let tables: [(&str, bool); 7] = [
+        ("", has(tables::ROOT, name)),
+        ("log", has(tables::LOG, name)),
+        ("mesh", has(tables::MESH, name)),
+        ("admin", has(tables::ADMIN, name)),
+        ("discovery", has(tables::DISCOVERY, name)),
+        (&service, has(tables::SERVICE, name)),
+        (&health, has(tables::HEALTH, name)),
+    ];
+    let found = tables.into_iter().find(|(table, has_it)| *has_it && *table != path);
+    found.map(|(table, _)| join(table, name))
+}
+
+/// A key with its table.
+pub(super) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

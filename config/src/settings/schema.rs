@@ -1,0 +1,199 @@
+//! The description of a key: how its value is read, written and explained.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::period::Period;
+use super::problem::nearest;
+use crate::error::shown;
+
+/// One key of a table that fills a `T`.
+pub(super) struct Key<T> {
+    /// Its name, in kebab case.
+    pub(super) name: &'static str,
+    /// What it means, in sentences, for the reference.
+    pub(super) about: &'static str,
+    /// A value in TOML, for a key that has no default.
+    pub(super) example: Option<&'static str>,
+    /// The form and bounds of its value.
+    pub(super) kind: Kind<T>,
+}
+
+/// The form of a value, and where it goes.
+pub(super) enum Kind<T> {
+    /// A whole number with a unit.
+    Integer { min: u32, max: u32, unit: &'static str, get: fn(&T) -> u32, set: fn(&mut T, u32) },
+    /// A length of time.
+    Period { min: Duration, max: Duration, get: fn(&T) -> Duration, set: fn(&mut T, Duration) },
+    /// A length of time or "off".
+    PeriodOrOff {
+        min: Duration,
+        max: Duration,
+        get: fn(&T) -> Option<Duration>,
+        set: fn(&mut T, Option<Duration>),
+    },
+    /// True or false.
+    Flag { get: fn(&T) -> bool, set: fn(&mut T, bool) },
+    /// One of a few words. `set` gives `None` for another.
+    Choice {
+        names: &'static [&'static str],
+        get: fn(&T) -> &'static str,
+        set: fn(&mut T, &str) -> Option<()>,
+    },
+    /// A string of some form. `set` gives `None` for another form.
+    Text {
+        expected: &'static str,
+        get: fn(&T) -> Option<String>,
+        set: fn(&mut T, &str) -> Option<()>,
+    },
+    /// A list of strings of some form, without repetitions. `push` gives `None` for another form.
+    List {
+        expected: &'static str,
+        max: usize,
+        get: fn(&T) -> Vec<String>,
+        clear: fn(&mut T),
+        push: fn(&mut T, &str) -> Option<()>,
+    },
+}
+
+/// Why a value was refused.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) span: Range<usize>,
+    pub(super) found: String,
+    pub(super) expected: String,
+    pub(super) nearest: Option<String>,
+}
+
+impl<T> Key<T> {
+    /// What values are accepted, to follow "expected".
+    pub(super) fn expected(&self) -> String {
+        match &self.kind {
+            Kind::Integer { min, max, unit, .. } => {
+                format!("a whole number from {min} to {max} ({unit})")
+            }
+            Kind::Period { min, max, .. } => {
+                format!("a duration from \"{}\" to \"{}\"", Period(*min), Period(*max))
+            }
+            Kind::PeriodOrOff { min, max, .. } => {
+                format!("\"off\", or a duration from \"{}\" to \"{}\"", Period(*min), Period(*max))
+            }
+            Kind::Flag { .. } => "true or false".to_owned(),
+            Kind::Choice { names, .. } => format!("one of \"{}\"", names.join("\", \"")),
+            Kind::Text { expected, .. } => (*expected).to_owned(),
+            Kind::List { expected, max, .. } => {
+                format!("a list of at most {max}, each {expected}")
+            }
+        }
+    }
+
+    /// The value as it is written to a file; `None` when it is not set.
+    pub(super) fn value(&self, from: &T) -> Option<toml::Value> {
+        match &self.kind {
+            Kind::Integer { get, .. } => Some(i64::from(get(from)).into()),
+            Kind::Period { get, .. } => Some(Period(get(from)).to_string().into()),
+            Kind::PeriodOrOff { get, .. } => {
+                let text = get(from).map_or("off".to_owned(), |time| Period(time).to_string());
+                Some(text.into())
+            }
+            Kind::Flag { get, .. } => Some(get(from).into()),
+            Kind::Choice { get, .. } => Some(get(from).into()),
+            Kind::Text { get, .. } => get(from).map(toml::Value::from),
+            Kind::List { get, .. } => Some(get(from).into()),
+        }
+    }
+
+    /// Reads a value into its place. Refused values, or those elements of a list, leave it alone.
+    pub(super) fn read(&self, value: &Spanned<DeValue<'_>>, into: &mut T) -> Vec<Refused> {
+        if let Kind::List { expected, max, clear, push, .. } = &self.kind {
+            clear(into);
+            return self.read_list(value, (*max, expected), |text| push(into, text));
+        }
+        if self.read_single(value.get_ref(), into).is_some() {
+            return Vec::new();
+        }
+        let mut refused = self.refuse(value);
+        if let (Kind::Choice { names, .. }, Some(text)) = (&self.kind, value.get_ref().as_str()) {
+            refused.nearest = nearest(text, names.iter().copied()).map(str::to_owned);
+        }
+        vec![refused]
+    }
+
+    fn read_single(&self, value: &DeValue<'_>, into: &mut T) -> Option<()> {
+        match &self.kind {
+            Kind::Integer { min, max, set, .. } => {
+                let number = integer(value).filter(|number| (*min..=*max).contains(number))?;
+                set(into, number);
+            }
+            Kind::Period { min, max, set, .. } => {
+                set(into, period(value.as_str()?, *min, *max)?);
+            }
+            Kind::PeriodOrOff { min, max, set, .. } => match value.as_str()? {
+                "off" => set(into, None),
+                text => set(into, Some(period(text, *min, *max)?)),
+            },
+            Kind::Flag { set, .. } => set(into, value.as_bool()?),
+            Kind::Choice { set, .. } | Kind::Text { set, .. } => set(into, value.as_str()?)?,
+            Kind::List { .. } => return None,
+        }
+        Some(())
+    }
+
+    fn read_list(
+        &self,
+        value: &Spanned<DeValue<'_>>,
+        (max, element_form): (usize, &str),
+        mut push: impl FnMut(&str) -> Option<()>,
+    ) -> Vec<Refused> {
+        let Some(elements) = value.get_ref().as_array() else {
+            return vec![self.refuse(value)];
+        };
+        if elements.len() > max {
+            let found = format!("a list of {}", elements.len());
+            return vec![Refused { found, ..self.refuse(value) }];
+        }
+        let mut refused = Vec::new();
+        let mut seen: Vec<&str> = Vec::new();
+        for element in elements.iter() {
+            let wrong =
+                |expected: &str| Refused { expected: expected.to_owned(), ..self.refuse(element) };
+            match element.get_ref().as_str() {
+                Some(text) if seen.contains(&text) => refused.push(wrong("each value only once")),
+                Some(text) if push(text).is_some() => seen.push(text),
+                _ => refused.push(wrong(element_form)),
+            }
+        }
+        refused
+    }
+
+    fn refuse(&self, value: &Spanned<DeValue<'_>>) -> Refused {
+        let found = describe(value.get_ref());
+        Refused { span: value.span(), found, expected: self.expected(), nearest: None }
+    }
+}
+
+fn integer(value: &DeValue<'_>) -> Option<u32> {
+    let integer = value.as_integer()?;
+    u32::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn period(text: &str, min: Duration, max: Duration) -> Option<Duration> {
+    let Period(time) = text.parse().ok()?;
+    (min..=max).contains(&time).then_some(time)
+}
+
+/// A value for a message: as written when it is short, by its type when it is not.
+pub(super) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => shown(text),
+        DeValue::Integer(number) => shown(&number.to_string()).replace('"', ""),
+        DeValue::Float(number) => shown(&number.to_string()).replace('"', ""),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(_) => "a date or time".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

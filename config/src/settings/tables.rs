@@ -1,0 +1,459 @@
+//! All keys of the settings file, table by table, in the order they are written.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::schema::{Key, Kind};
+use super::{
+    AdminSettings, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel, LogSettings,
+    MAX_ADVERTISE, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MeshSettings, Policy,
+    ServiceSettings, Settings,
+};
+use crate::endpoint::{Endpoint, Host};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The longest path, in bytes: that of Linux (PATH_MAX, without its final NUL).
+const MAX_PATH_BYTES: usize = 4095;
+/// The longest path in a URL, in bytes.
+const MAX_URL_PATH_BYTES: usize = 1024;
+
+const PATH_FORM: &str = "a path";
+const ADDRESS_FORM: &str = "an IP address and port, such as \"127.0.0.1:7445\" or \"[::1]:7445\"";
+const ENDPOINT_FORM: &str =
+    "a host and port, such as \"203.0.113.5:51820\" or \"cp-1.example.com:51820\"";
+const SITE_FORM: &str =
+    "a name of 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, such as \"fra\"";
+const NODE_FORM: &str = "a name of 1 to 63 of a-z, 0-9, '-' and '.', such as \"worker-7\"";
+
+macro_rules! period {
+    ($field:ident, $min:expr, $max:expr) => {
+        Kind::Period {
+            min: $min,
+            max: $max,
+            get: |from| from.$field,
+            set: |into, value| into.$field = value,
+        }
+    };
+}
+
+macro_rules! choice {
+    ($field:ident, $kind:ty) => {
+        Kind::Choice {
+            names: <$kind>::NAMES,
+            get: |from| from.$field.as_str(),
+            set: |into, text| text.parse().ok().map(|value| into.$field = value),
+        }
+    };
+}
+
+macro_rules! list {
+    ($field:ident, $max:expr, $expected:expr, $read:expr) => {
+        Kind::List {
+            expected: $expected,
+            max: $max,
+            get: |from| from.$field.iter().map(ToString::to_string).collect(),
+            clear: |into| into.$field.clear(),
+            push: |into, text| $read(text).map(|value| into.$field.push(value)),
+        }
+    };
+}
+
+macro_rules! optional_file {
+    ($field:ident) => {
+        Kind::Text {
+            expected: PATH_FORM,
+            get: |from| from.$field.as_deref().map(path_text),
+            set: |into, text| path(text).map(|value| into.$field = Some(value)),
+        }
+    };
+}
+
+pub(super) const ROOT: &[Key<Settings>] = &[
+    Key {
+        name: "site",
+        about: "The site this node is in: a place with cheap latency inside. Required.",
+        example: Some("\"fra\""),
+        kind: Kind::Text {
+            expected: SITE_FORM,
+            get: |from| Some(from.site.to_string()),
+            set: |into, text| text.parse().ok().map(|value| into.site = value),
+        },
+    },
+    Key {
+        name: "name",
+        about: "The name of this node. Without it, the name in the node's credential.",
+        example: Some("\"worker-7\""),
+        kind: Kind::Text {
+            expected: NODE_FORM,
+            get: |from| from.name.as_ref().map(ToString::to_string),
+            set: |into, text| text.parse().ok().map(|value| into.name = Some(value)),
+        },
+    },
+    Key {
+        name: "state-dir",
+        about: "The folder of keys, credential and directory.",
+        example: None,
+        kind: Kind::Text {
+            expected: PATH_FORM,
+            get: |from| Some(path_text(&from.state_dir)),
+            set: |into, text| path(text).map(|value| into.state_dir = value),
+        },
+    },
+];
+
+pub(super) const LOG: &[Key<LogSettings>] = &[
+    Key {
+        name: "format",
+        about: "How log lines look: for people, or one JSON object each.",
+        example: None,
+        kind: choice!(format, LogFormat),
+    },
+    Key {
+        name: "level",
+        about: "The least important lines that are still logged.",
+        example: None,
+        kind: choice!(level, LogLevel),
+    },
+];
+
+pub(super) const MESH: &[Key<MeshSettings>] = &[
+    Key {
+        name: "listen",
+        about: "The UDP address for packets of the mesh. \"[::]\" takes IPv4 as well.",
+        example: None,
+        kind: Kind::Text {
+            expected: ADDRESS_FORM,
+            get: |from| Some(from.listen.to_string()),
+            set: |into, text| text.parse().ok().map(|value| into.listen = value),
+        },
+    },
+    Key {
+        name: "advertise",
+        about: "Where others reach this node, where that is not what they see: behind a port \
+                forwarding, or by a DNS name.",
+        example: None,
+        kind: list!(advertise, MAX_ADVERTISE, ENDPOINT_FORM, reachable),
+    },
+    Key {
+        name: "seeds",
+        about: "Members to begin with, besides those the invite brought: the node id, and where \
+                the node listens, as NODEID@HOST:PORT with more endpoints after commas.",
+        example: None,
+        kind: list!(
+            seeds,
+            MAX_SETTINGS_SEEDS,
+            "a node id and 1 to 8 endpoints, as \"NODEID@HOST:PORT,HOST:PORT\"",
+            parsed
+        ),
+    },
+    Key {
+        name: "mtu",
+        about: "The largest IP packet that passes between this node and others.",
+        example: None,
+        kind: Kind::Integer {
+            min: 1280,
+            max: 9200,
+            unit: "bytes",
+            get: |from| from.mtu.into(),
+            set: |into, value| into.mtu = value.try_into().unwrap_or(u16::MAX),
+        },
+    },
+    Key {
+        name: "keepalive",
+        about: "Time between packets to silent peers, so that a NAT in front of this node keeps \
+                letting them in. Whole seconds; \"25s\" suits most.",
+        example: None,
+        kind: Kind::PeriodOrOff {
+            min: SECOND,
+            max: Duration::from_secs(3600),
+            get: |from| from.keepalive,
+            set: |into, value| into.keepalive = value,
+        },
+    },
+];
+
+pub(super) const ADMIN: &[Key<AdminSettings>] = &[
+    Key {
+        name: "socket",
+        about: "The Unix socket that `meshport status` and the other verbs talk to. The default \
+                follows state-dir.",
+        example: None,
+        kind: Kind::Text {
+            expected: PATH_FORM,
+            get: |from| Some(path_text(&from.socket)),
+            set: |into, text| path(text).map(|value| into.socket = value),
+        },
+    },
+    Key {
+        name: "http",
+        about: "Where metrics and status are served over HTTP. It has no authentication, so only \
+                a loopback address is accepted.",
+        example: None,
+        kind: Kind::Text {
+            expected: "\"off\", or a loopback address and port, such as \"127.0.0.1:7446\"",
+            get: |from| Some(from.http.map_or("off".to_owned(), |addr| addr.to_string())),
+            set: |into, text| {
+                into.http = if text == "off" { None } else { Some(loopback(text)?) };
+                Some(())
+            },
+        },
+    },
+];
+
+pub(super) const DISCOVERY: &[Key<DiscoverySettings>] = &[
+    Key {
+        name: "probe-interval",
+        about: "Time from one membership probe to the next.",
+        example: None,
+        kind: period!(probe_interval, Duration::from_millis(100), MINUTE),
+    },
+    Key {
+        name: "probe-timeout",
+        about: "How long a probed member may take to answer before others are asked to try. \
+                Shorter than probe-interval.",
+        example: None,
+        kind: period!(probe_timeout, Duration::from_millis(10), Duration::from_secs(30)),
+    },
+    Key {
+        name: "suspicion",
+        about: "How long a silent member is suspected before it counts as down. At least \
+                probe-interval.",
+        example: None,
+        kind: period!(suspicion, Duration::from_millis(500), Duration::from_secs(300)),
+    },
+    Key {
+        name: "path-probe-active",
+        about: "Time between probes of a path that carries sessions.",
+        example: None,
+        kind: period!(path_probe_active, Duration::from_millis(100), MINUTE),
+    },
+    Key {
+        name: "path-probe-idle",
+        about: "Time between probes of the other paths. At least path-probe-active.",
+        example: None,
+        kind: period!(path_probe_idle, Duration::from_millis(500), Duration::from_secs(300)),
+    },
+    Key {
+        name: "sync-interval",
+        about: "Time between comparisons of the whole directory with another member.",
+        example: None,
+        kind: period!(sync_interval, SECOND, Duration::from_secs(3600)),
+    },
+];
+
+pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
+    Key {
+        name: "listen",
+        about: "TCP addresses for local clients; an empty list offers the service only. Required \
+                for services other than kube-apiserver.",
+        example: None,
+        kind: list!(listen, MAX_LISTEN, ADDRESS_FORM, parsed),
+    },
+    Key {
+        name: "allow-remote-clients",
+        about: "Whether listen may have addresses that other machines can reach. Whoever reaches \
+                them uses the mesh as this node.",
+        example: None,
+        kind: Kind::Flag {
+            get: |from| from.allow_remote_clients,
+            set: |into, value| into.allow_remote_clients = value,
+        },
+    },
+    Key {
+        name: "origin",
+        about: "This node's own instance of the service. Without it, this node only uses the \
+                service. The credential needs the role origin:SERVICE.",
+        example: Some("\"127.0.0.1:6443\""),
+        kind: Kind::Text {
+            expected: ENDPOINT_FORM,
+            get: |from| from.origin.as_ref().map(ToString::to_string),
+            set: |into, text| reachable(text).map(|value| into.origin = Some(value)),
+        },
+    },
+    Key {
+        name: "policy",
+        about: "Which healthy origin a new session goes to: the one with the least latency, all \
+                in turn, or the first healthy one of the list pinned.",
+        example: None,
+        kind: choice!(policy, Policy),
+    },
+    Key {
+        name: "pinned",
+        about: "The order of the policy \"pinned\": names or ids of nodes.",
+        example: None,
+        kind: list!(pinned, MAX_PINNED, "a node's name or id", parsed),
+    },
+    Key {
+        name: "band",
+        about: "Origins whose latency is within this of the nearest share sessions with it.",
+        example: None,
+        kind: period!(band, Duration::ZERO, Duration::from_secs(10)),
+    },
+    Key {
+        name: "band-percent",
+        about: "The same as a share of the nearest's latency; the wider of the two counts.",
+        example: None,
+        kind: Kind::Integer {
+            min: 0,
+            max: 100,
+            unit: "percent",
+            get: |from| from.band_percent.into(),
+            set: |into, value| into.band_percent = value.try_into().unwrap_or(u8::MAX),
+        },
+    },
+    Key {
+        name: "connect-timeout",
+        about: "How long a session may try origins before its client is told that none answers.",
+        example: None,
+        kind: period!(connect_timeout, Duration::from_millis(100), MINUTE),
+    },
+    Key {
+        name: "hold",
+        about: "How long a session waits for an origin to appear when there is none. Clients give \
+                up after 10 s.",
+        example: None,
+        kind: period!(hold, Duration::ZERO, Duration::from_secs(8)),
+    },
+    Key {
+        name: "max-sessions",
+        about: "The most sessions at once; further ones are refused.",
+        example: None,
+        kind: Kind::Integer {
+            min: 1,
+            max: 1_000_000,
+            unit: "sessions",
+            get: |from| from.max_sessions,
+            set: |into, value| into.max_sessions = value,
+        },
+    },
+];
+
+/// How an origin checks its own instance.
+pub(super) const HEALTH: &[Key<HealthSettings>] = &[
+    Key {
+        name: "mode",
+        about: "What an origin asks its own instance: kubernetes (HTTPS /version and /readyz), \
+                http (one path) or tcp (a connection). The default is kubernetes for \
+                kube-apiserver and tcp for others.",
+        example: None,
+        kind: choice!(mode, HealthMode),
+    },
+    Key {
+        name: "interval",
+        about: "Time from one check to the next.",
+        example: None,
+        kind: period!(interval, Duration::from_millis(100), Duration::from_secs(300)),
+    },
+    Key {
+        name: "timeout",
+        about: "How long the instance may take to show that it is alive. At most ready-timeout.",
+        example: None,
+        kind: period!(timeout, Duration::from_millis(100), MINUTE),
+    },
+    Key {
+        name: "fall",
+        about: "Failed checks in a row that count.",
+        example: None,
+        kind: Kind::Integer {
+            min: 1,
+            max: 100,
+            unit: "checks",
+            get: |from| from.fall.into(),
+            set: |into, value| into.fall = value.try_into().unwrap_or(u8::MAX),
+        },
+    },
+    Key {
+        name: "ready-timeout",
+        about: "How long the instance may take to say whether it is ready.",
+        example: None,
+        kind: period!(ready_timeout, Duration::from_millis(100), MINUTE),
+    },
+    Key {
+        name: "ca-file",
+        about: "Certificates (PEM) that the instance's certificate is verified by, with mode \
+                kubernetes. Without it, the certificate is not verified.",
+        example: Some("\"/etc/kubernetes/pki/ca.crt\""),
+        kind: optional_file!(ca_file),
+    },
+    Key {
+        name: "client-cert-file",
+        about: "A client certificate (PEM) for instances that answer nobody unknown. Needs \
+                client-key-file and ca-file.",
+        example: Some("\"/etc/meshport/health.crt\""),
+        kind: optional_file!(client_cert_file),
+    },
+    Key {
+        name: "client-key-file",
+        about: "The private key (PEM) of client-cert-file.",
+        example: Some("\"/etc/meshport/health.key\""),
+        kind: optional_file!(client_key_file),
+    },
+    Key {
+        name: "bearer-token-file",
+        about: "A file with a bearer token, in place of a client certificate. Needs ca-file.",
+        example: Some("\"/etc/meshport/health.token\""),
+        kind: optional_file!(bearer_token_file),
+    },
+    Key {
+        name: "server-name",
+        about: "The name in the instance's certificate, where it is not the host of origin.",
+        example: Some("\"kubernetes.default.svc\""),
+        kind: Kind::Text {
+            expected: "a DNS name or an IP address",
+            get: |from| from.server_name.clone(),
+            set: |into, text| server_name(text).map(|value| into.server_name = Some(value)),
+        },
+    },
+    Key {
+        name: "path",
+        about: "What is asked for with mode http.",
+        example: None,
+        kind: Kind::Text {
+            expected: "a URL path, such as \"/healthz\"",
+            get: |from| Some(from.path.clone()),
+            set: |into, text| url_path(text).map(|value| into.path = value),
+        },
+    },
+];
+
+/// The tables of the root, other than `service`.
+pub(super) const TABLES: &[&str] = &["log", "mesh", "admin", "discovery"];
+
+fn parsed<V: std::str::FromStr>(text: &str) -> Option<V> {
+    text.parse().ok()
+}
+
+fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    let is_path = !text.is_empty() && text.len() <= MAX_PATH_BYTES && !text.contains('\0');
+    is_path.then(|| PathBuf::from(text))
+}
+
+/// An endpoint that somebody can connect to.
+fn reachable(text: &str) -> Option<Endpoint> {
+    let endpoint: Endpoint = text.parse().ok()?;
+    let is_nowhere = matches!(endpoint.host(), Host::Ip(ip) if ip.is_unspecified());
+    (!is_nowhere).then_some(endpoint)
+}
+
+fn loopback(text: &str) -> Option<SocketAddr> {
+    text.parse().ok().filter(|addr: &SocketAddr| addr.ip().is_loopback())
+}
+
+fn server_name(text: &str) -> Option<String> {
+    let is_name = || Endpoint::new(Host::Name(text.to_owned()), 1).is_ok();
+    (text.parse::<IpAddr>().is_ok() || is_name()).then(|| text.to_owned())
+}
+
+fn url_path(text: &str) -> Option<String> {
+    let is_path = text.starts_with('/')
+        && text.len() <= MAX_URL_PATH_BYTES
+        && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
+    is_path.then(|| text.to_owned())
+}
