@@ -1,0 +1,433 @@
+//! The state folder: what a node must not lose, one file per thing.
+//!
+//! | file | content | secret |
+//! | --- | --- | --- |
+//! | `node.key` | the WireGuard key; its public half is the NodeId | yes |
+//! | `record.key` | signs this node's records in the directory | yes |
+//! | `mesh.secret` | shared by all members, feeds WireGuard's pre-shared keys | yes |
+//! | `authority.key` | signs invites and credentials; only where `init` ran | yes |
+//! | `credential` | the signed statement of who this node is | no |
+//! | `seeds` | nodes to announce to, one per line | no |
+//! | `generation` | the number of the last start | no |
+//! | `directory` | what was known of the others, for a cold boot | no |
+//! | `lock` | held by the one process that uses the folder | no |
+//!
+//! Every file has mode 0600 and is written whole ([`files`]). A file that is missing or damaged is
+//! an error that names it and the remedy, never a silent reset. Each file has a bound on its size.
+
+mod files;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Display;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use meshport_config::{
+    AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Seed, UnixSeconds,
+};
+use zeroize::Zeroizing;
+
+use self::files::{Content, state_error};
+use crate::Error;
+
+pub use self::files::Existing;
+
+/// A key, secret, credential or counter in text form is far below this, in bytes.
+const MAX_TEXT_BYTES: usize = 4 * 1024;
+/// Seeds a node keeps: an invite brings 8, the file may be extended by hand.
+pub const MAX_STORED_SEEDS: usize = 64;
+/// [`MAX_STORED_SEEDS`] with 8 endpoints of the longest DNS names each, in bytes.
+const MAX_SEEDS_BYTES: usize = 256 * 1024;
+/// A directory of ten thousand members at 3 KiB each, in bytes.
+const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
+
+const NODE_KEY: &str = "node.key";
+const RECORD_KEY: &str = "record.key";
+const MESH_SECRET: &str = "mesh.secret";
+const AUTHORITY_KEY: &str = "authority.key";
+const CREDENTIAL: &str = "credential";
+const SEEDS: &str = "seeds";
+const GENERATION: &str = "generation";
+const DIRECTORY: &str = "directory";
+const LOCK: &str = "lock";
+
+const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
+const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
+const JOIN_AGAIN: &str =
+    "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
+
+/// An existing state folder. Cheap to clone; holds no file open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+/// The right to be the only process on a state folder; given back on drop.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: File,
+}
+
+/// All a node needs to be itself, checked to belong together.
+#[derive(Debug)]
+pub struct Identity {
+    /// The WireGuard key.
+    pub node_key: NodeKey,
+    /// Signs this node's records.
+    pub record_key: RecordKey,
+    /// The mesh's shared secret.
+    pub secret: MeshSecret,
+    /// Who this node is, signed.
+    pub credential: Credential,
+}
+
+impl StateDir {
+    /// An existing folder.
+    ///
+    /// # Errors
+    /// [`Error::State`] when it is missing, no folder, or writable by others.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        files::check_dir(&path, JOIN)?;
+        Ok(Self { path })
+    }
+
+    /// The folder, made with mode 0700 when it is missing.
+    ///
+    /// # Errors
+    /// As [`StateDir::open`], and [`Error::Io`] when it cannot be made.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        files::create_dir(&path)?;
+        Self::open(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Becomes the only process on this folder, and removes what a crashed one left half-written.
+    ///
+    /// # Errors
+    /// [`Error::State`] when another process holds the lock.
+    pub fn lock(&self) -> Result<StateLock, Error> {
+        let path = self.file(LOCK);
+        let locking = || Error::io(format!("lock {}", path.display()));
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(locking())?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(locked(&path, &mut file)),
+            Err(TryLockError::Error(error)) => return Err(locking()(error)),
+        }
+        // The number only makes the message above better; the lock itself is what counts.
+        let pid = std::process::id();
+        let noted =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
+        noted.map_err(locking())?;
+        files::remove_leftovers(&self.path)?;
+        Ok(StateLock { _file: file })
+    }
+
+    /// Refuses a folder in which there is an authority or a node already.
+    ///
+    /// # Errors
+    /// [`Error::State`] naming the first file that would be replaced.
+    pub fn require_unused(&self) -> Result<(), Error> {
+        let names = [AUTHORITY_KEY, MESH_SECRET, NODE_KEY, RECORD_KEY, CREDENTIAL];
+        names.iter().try_for_each(|name| files::require_absent(&self.file(name)))
+    }
+
+    /// Everything this node is, checked: the credential is valid at `now` and speaks of exactly
+    /// these keys.
+    ///
+    /// # Errors
+    /// [`Error::State`] naming the file that is missing, damaged or does not belong to the others;
+    /// [`Error::Trust`] when the credential itself is refused, for example because it expired.
+    pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
+        let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
+        let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
+        let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
+        let secret = self.mesh_secret()?.ok_or_else(|| self.missing(MESH_SECRET))?;
+        if credential.node != node_key.public() {
+            return Err(self.stranger(NODE_KEY));
+        }
+        if credential.record_key != record_key.public() {
+            return Err(self.stranger(RECORD_KEY));
+        }
+        credential.verify(&credential.mesh, now)?;
+        Ok(Identity { node_key, record_key, secret, credential })
+    }
+
+    /// The WireGuard key; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file is damaged or open to others; so for every file here.
+    pub fn node_key(&self) -> Result<Option<NodeKey>, Error> {
+        self.load(NODE_KEY)
+    }
+
+    /// The key that signs this node's records.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn record_key(&self) -> Result<Option<RecordKey>, Error> {
+        self.load(RECORD_KEY)
+    }
+
+    /// The mesh's shared secret.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn mesh_secret(&self) -> Result<Option<MeshSecret>, Error> {
+        self.load(MESH_SECRET)
+    }
+
+    /// The authority's key, where `init` ran.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn authority_key(&self) -> Result<Option<AuthorityKey>, Error> {
+        read_authority_key(&self.file(AUTHORITY_KEY))
+    }
+
+    /// The node's credential, not verified.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn credential(&self) -> Result<Option<Credential>, Error> {
+        let path = self.file(CREDENTIAL);
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Public)? else {
+            return Ok(None);
+        };
+        Credential::from_text(text.trim())
+            .map(Some)
+            .map_err(|error| damaged(&path, &error, JOIN_AGAIN))
+    }
+
+    /// The nodes to announce to; empty when there is no such file.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
+        let path = self.file(SEEDS);
+        let text = read_text(&path, MAX_SEEDS_BYTES, Content::Public)?.unwrap_or_default();
+        let mut seeds = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let seed = line.parse::<Seed>().map_err(|error| {
+                let remedy = "Correct or remove that line";
+                state_error(&path, format!("line {}: {error}", index + 1), remedy)
+            })?;
+            seeds.push(seed);
+        }
+        if seeds.len() > MAX_STORED_SEEDS {
+            let what = format!("has {} seeds, at most {MAX_STORED_SEEDS} are used", seeds.len());
+            return Err(state_error(&path, what, "Remove some lines"));
+        }
+        Ok(seeds)
+    }
+
+    /// The members as they were last written; `None` before the first write. The bytes are
+    /// judged by whoever restores them.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = files::read(&self.file(DIRECTORY), MAX_DIRECTORY_BYTES, Content::Public)?;
+        Ok(bytes.map(|bytes| bytes.to_vec()))
+    }
+
+    /// Writes the WireGuard key.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file exists and is to be kept, [`Error::Io`] when it cannot be
+    /// written; so for every store here.
+    pub fn store_node_key(&self, key: &NodeKey, existing: Existing) -> Result<(), Error> {
+        self.store_text(NODE_KEY, &key.to_text(), existing)
+    }
+
+    /// Writes the key that signs records.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_record_key(&self, key: &RecordKey, existing: Existing) -> Result<(), Error> {
+        self.store_text(RECORD_KEY, &key.to_text(), existing)
+    }
+
+    /// Writes the mesh's shared secret.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_mesh_secret(&self, secret: &MeshSecret, existing: Existing) -> Result<(), Error> {
+        self.store_text(MESH_SECRET, &secret.to_text(), existing)
+    }
+
+    /// Writes the authority's key.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_authority_key(&self, key: &AuthorityKey, existing: Existing) -> Result<(), Error> {
+        self.store_text(AUTHORITY_KEY, &key.to_text(), existing)
+    }
+
+    /// Writes the credential. It is the last file of a join: with it, the folder is complete.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_credential(
+        &self,
+        credential: &Credential,
+        existing: Existing,
+    ) -> Result<(), Error> {
+        self.store_text(CREDENTIAL, &credential.to_text(), existing)
+    }
+
+    /// Replaces the seeds.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_seeds(&self, seeds: &[Seed]) -> Result<(), Error> {
+        let lines: String = seeds.iter().map(|seed| format!("{seed}\n")).collect();
+        files::write(&self.file(SEEDS), lines.as_bytes(), Existing::Replace)
+    }
+
+    /// Replaces the stored directory.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
+        let path = self.file(DIRECTORY);
+        if snapshot.len() > MAX_DIRECTORY_BYTES {
+            let what = format!("{} bytes are more than this file may have", snapshot.len());
+            return Err(state_error(&path, what, "The mesh has too many members for this node"));
+        }
+        files::write(&path, snapshot, Existing::Replace)
+    }
+
+    /// Forgets the members of a mesh this node no longer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be removed.
+    pub fn remove_directory(&self) -> Result<(), Error> {
+        let path = self.file(DIRECTORY);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome.map_err(Error::io(format!("remove {}", path.display()))),
+        }
+    }
+
+    /// A generation that no earlier start of this node used: one more than the stored one, and at
+    /// least the wall clock, so that a folder restored from a backup is still ahead. On disk when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the stored number is damaged or at its end.
+    pub fn next_generation(&self, wall: UnixSeconds) -> Result<u64, Error> {
+        let path = self.file(GENERATION);
+        let stored = match read_text(&path, MAX_TEXT_BYTES, Content::Public)? {
+            None => 0,
+            Some(text) => text.trim().parse::<u64>().map_err(|_not_a_number| {
+                let remedy = "If the clock of this machine is right, remove the file: the wall \
+                              clock then gives the next number";
+                state_error(&path, "is damaged (not a number)", remedy)
+            })?,
+        };
+        let next = stored.checked_add(1).ok_or_else(|| {
+            let remedy = "Set the clock of this machine and remove the file";
+            state_error(&path, "has reached the last number there is", remedy)
+        })?;
+        let generation = next.max(wall.0);
+        files::write(&path, format!("{generation}\n").as_bytes(), Existing::Replace)?;
+        Ok(generation)
+    }
+
+    fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {
+        load_secret(&self.file(name), JOIN_AGAIN)
+    }
+
+    fn store_text(&self, name: &str, text: &str, existing: Existing) -> Result<(), Error> {
+        let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
+        line.push_str(text);
+        line.push('\n');
+        files::write(&self.file(name), line.as_bytes(), existing)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let remedy = if name == CREDENTIAL { JOIN } else { JOIN_AGAIN };
+        state_error(&self.file(name), "is missing", remedy)
+    }
+
+    fn stranger(&self, name: &str) -> Error {
+        let what = "is not the key that the credential beside it was made for";
+        state_error(&self.file(name), what, JOIN_AGAIN)
+    }
+}
+
+/// The authority's key from a file anywhere, for an authority that is kept apart from its node.
+///
+/// # Errors
+/// As [`StateDir::node_key`].
+pub fn read_authority_key(path: &Path) -> Result<Option<AuthorityKey>, Error> {
+    load_secret(path, FROM_BACKUP)
+}
+
+fn load_secret<T: FromStr<Err: Display>>(path: &Path, remedy: &str) -> Result<Option<T>, Error> {
+    let Some(text) = read_text(path, MAX_TEXT_BYTES, Content::Secret)? else {
+        return Ok(None);
+    };
+    text.trim().parse().map(Some).map_err(|error| damaged(path, &error, remedy))
+}
+
+fn read_text(
+    path: &Path,
+    max_bytes: usize,
+    content: Content,
+) -> Result<Option<Zeroizing<String>>, Error> {
+    let Some(mut bytes) = files::read(path, max_bytes, content)? else {
+        return Ok(None);
+    };
+    match String::from_utf8(std::mem::take(&mut *bytes)) {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        Err(error) => {
+            drop(Zeroizing::new(error.into_bytes()));
+            Err(damaged(path, &"not text", JOIN_AGAIN))
+        }
+    }
+}
+
+fn damaged(path: &Path, why: &dyn Display, remedy: &str) -> Error {
+    state_error(path, format!("is damaged ({why})"), remedy)
+}
+
+fn locked(path: &Path, file: &mut File) -> Error {
+    let mut pid = String::new();
+    // Another process's note: bounded, and only ever shown.
+    let _ = file.take(20).read_to_string(&mut pid);
+    let who = match pid.trim() {
+        digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("process {digits}")
+        }
+        _ => "another process".into(),
+    };
+    let what = format!("{who} uses this state folder");
+    state_error(path, what, "Stop it first, or name another folder with --state-dir")
+}

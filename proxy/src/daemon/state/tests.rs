@@ -1,0 +1,282 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use meshport_config::{Role, Subject};
+use rand_core::OsRng;
+use tempfile::TempDir;
+
+use super::*;
+
+const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+const DAY: u64 = 86_400;
+
+fn folder() -> (TempDir, StateDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = StateDir::create(folder.path().join("state")).expect("it is made");
+    (folder, state)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+/// A complete folder, as a join leaves it.
+fn joined() -> (TempDir, StateDir) {
+    let (folder, state) = folder();
+    let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let subject = Subject {
+        node: node_key.public(),
+        record_key: record_key.public(),
+        name: "worker-7".parse().expect("a name"),
+        site: "fra".parse().expect("a name"),
+        roles: Role::Node.into(),
+    };
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let until = NOW.saturating_add(DAY);
+    let credential = Credential::issue_by_authority(&authority, subject, NOW, until);
+    state.store_node_key(&node_key, Existing::Keep).expect("stored");
+    state.store_record_key(&record_key, Existing::Keep).expect("stored");
+    state.store_mesh_secret(&MeshSecret::generate(&mut OsRng), Existing::Keep).expect("stored");
+    let credential = credential.expect("a credential");
+    state.store_credential(&credential, Existing::Keep).expect("stored");
+    (folder, state)
+}
+
+fn message(outcome: Result<impl Sized, Error>) -> String {
+    outcome.err().expect("it is refused").to_string()
+}
+
+#[test]
+fn what_was_stored_is_loaded_and_only_the_owner_can_read_it() {
+    let (_folder, state) = joined();
+    let authority = AuthorityKey::generate(&mut OsRng);
+    state.store_authority_key(&authority, Existing::Keep).expect("stored");
+    let seed: Seed =
+        format!("{}@seed.example.com:51820", state.identity(NOW).expect("whole").node_key.public())
+            .parse()
+            .expect("a seed");
+    state.store_seeds(std::slice::from_ref(&seed)).expect("stored");
+    state.store_directory(&[1, 2, 3]).expect("stored");
+    state.next_generation(NOW).expect("stored");
+    let _lock = state.lock().expect("free");
+
+    let stored = state.authority_key().expect("loads").map(|key| key.public());
+    assert_eq!(stored, Some(authority.public()));
+    assert_eq!(state.seeds().expect("loads"), [seed]);
+    assert_eq!(state.directory().expect("loads").as_deref(), Some(&[1, 2, 3][..]));
+    assert_eq!(mode(state.path()), 0o700);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(state.path()).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+        names.push(path.file_name().expect("a name").to_string_lossy().into_owned());
+    }
+    names.sort();
+    let all = [AUTHORITY_KEY, CREDENTIAL, DIRECTORY, GENERATION, LOCK, MESH_SECRET, NODE_KEY];
+    assert_eq!(names, [&all[..], &[RECORD_KEY, SEEDS]].concat());
+}
+
+#[test]
+fn an_empty_folder_holds_nothing_and_says_how_to_join() {
+    let (_folder, state) = folder();
+    assert!(state.node_key().expect("none is fine").is_none());
+    assert!(state.seeds().expect("none is fine").is_empty());
+    assert!(state.directory().expect("none is fine").is_none());
+    state.require_unused().expect("nothing is there");
+    let text = message(state.identity(NOW));
+    assert!(text.contains("credential: is missing") && text.contains("meshport join"), "{text}");
+    let text = message(StateDir::open(state.path().join("nothing")));
+    assert!(text.contains("no such state folder") && text.contains("meshport join"), "{text}");
+}
+
+#[test]
+fn each_missing_file_is_named() {
+    for name in [NODE_KEY, RECORD_KEY, MESH_SECRET] {
+        let (_folder, state) = joined();
+        fs::remove_file(state.path().join(name)).expect("removed");
+        let text = message(state.identity(NOW));
+        assert!(text.contains(&format!("{name}: is missing")), "{text}");
+        assert!(text.contains("meshport join INVITE --force"), "{text}");
+    }
+}
+
+#[test]
+fn each_damaged_file_is_named_and_left_alone() {
+    let damages: [&[u8]; 4] = [b"", b"garbage\n", b"\xff\xfe\x00", &[b'A'; 5_000]];
+    for name in [NODE_KEY, RECORD_KEY, MESH_SECRET, CREDENTIAL] {
+        for damage in damages {
+            let (_folder, state) = joined();
+            let path = state.path().join(name);
+            fs::write(&path, damage).expect("written");
+            let error = state.identity(NOW).err().expect("it is refused");
+            assert_eq!(error.exit_code(), 4);
+            let text = error.to_string();
+            assert!(text.contains(name), "{text}");
+            assert_eq!(fs::read(&path).expect("it is there"), damage);
+        }
+    }
+    let (_folder, state) = joined();
+    fs::write(state.path().join(SEEDS), "# mine\n\nnonsense\n").expect("written");
+    let text = message(state.seeds());
+    assert!(text.contains("seeds: line 3:"), "{text}");
+}
+
+#[test]
+fn secrets_never_appear_in_messages() {
+    let (_folder, state) = joined();
+    let path = state.path().join(NODE_KEY);
+    let secret = fs::read_to_string(&path).expect("it is there");
+    fs::write(&path, format!("{}x", secret.trim())).expect("written");
+    let text = message(state.identity(NOW));
+    assert!(!text.contains(&secret[..20]), "{text}");
+}
+
+#[test]
+fn a_secret_others_can_read_is_refused_with_the_command_that_mends_it() {
+    let (_folder, state) = joined();
+    for name in [NODE_KEY, RECORD_KEY, MESH_SECRET] {
+        let path = state.path().join(name);
+        for wide in [0o640, 0o604, 0o620] {
+            set_mode(&path, wide);
+            let text = message(state.identity(NOW));
+            assert!(text.contains(&format!("mode {wide:04o}")), "{text}");
+            assert!(text.contains(&format!("Run `chmod 600 {}`", path.display())), "{text}");
+        }
+        set_mode(&path, 0o400);
+        state.identity(NOW).expect("narrower than needed is fine");
+    }
+    set_mode(state.path(), 0o770);
+    let text = message(StateDir::open(state.path()));
+    assert!(text.contains("chmod 700"), "{text}");
+}
+
+#[test]
+fn keys_are_not_overwritten_unasked() {
+    let (_folder, state) = joined();
+    let before = fs::read(state.path().join(NODE_KEY)).expect("it is there");
+    let other = NodeKey::generate(&mut OsRng);
+    let text = message(state.store_node_key(&other, Existing::Keep));
+    assert!(text.contains("exists already") && text.contains("--force"), "{text}");
+    assert_eq!(fs::read(state.path().join(NODE_KEY)).expect("it is there"), before);
+    assert!(message(state.require_unused()).contains(MESH_SECRET));
+
+    state.store_node_key(&other, Existing::Replace).expect("asked for");
+    let text = message(state.identity(NOW));
+    assert!(text.contains("node.key: is not the key"), "{text}");
+}
+
+#[test]
+fn a_link_in_the_place_of_a_key_is_not_followed() {
+    let (folder, state) = folder();
+    let target = folder.path().join("elsewhere");
+    std::os::unix::fs::symlink(&target, state.path().join(NODE_KEY)).expect("linked");
+    let key = NodeKey::generate(&mut OsRng);
+    assert!(message(state.store_node_key(&key, Existing::Keep)).contains("exists already"));
+    state.store_node_key(&key, Existing::Replace).expect("the link itself is replaced");
+    assert!(!target.exists());
+}
+
+#[test]
+fn a_foreign_record_key_is_named() {
+    let (_folder, state) = joined();
+    let other = RecordKey::generate(&mut OsRng);
+    state.store_record_key(&other, Existing::Replace).expect("asked for");
+    let text = message(state.identity(NOW));
+    assert!(text.contains("record.key: is not the key"), "{text}");
+}
+
+#[test]
+fn an_expired_credential_is_refused_as_such() {
+    let (_folder, state) = joined();
+    let error = state.identity(NOW.saturating_add(DAY)).err().expect("it has ended");
+    assert!(matches!(error, Error::Trust(meshport_config::Error::Expired { .. })), "{error}");
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_content_and_nothing_else() {
+    let (_folder, state) = folder();
+    state.store_seeds(&[]).expect("stored");
+    // A folder cannot be replaced by a file: the rename fails after the temporary was written.
+    fs::create_dir(state.path().join(DIRECTORY)).expect("made");
+    fs::write(state.path().join(DIRECTORY).join("inside"), "").expect("written");
+    let text = message(state.store_directory(&[1]));
+    assert!(text.contains("cannot replace"), "{text}");
+    let mut names: Vec<_> = fs::read_dir(state.path())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, [DIRECTORY, SEEDS]);
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_write_is_cleaned_up_under_the_lock() {
+    let (_folder, state) = joined();
+    let half_written = state.path().join(".node.key.1-0.tmp");
+    fs::write(&half_written, "half").expect("written");
+    state.identity(NOW).expect("the whole file is what counts");
+    let _lock = state.lock().expect("free");
+    assert!(!half_written.exists());
+}
+
+#[test]
+fn readers_see_a_whole_file_while_it_is_replaced() {
+    let (_folder, state) = folder();
+    let snapshot = |byte: u8| vec![byte; 200_000];
+    state.store_directory(&snapshot(0)).expect("stored");
+    let writer = state.clone();
+    let writing = std::thread::spawn(move || {
+        for byte in 1..=20 {
+            writer.store_directory(&snapshot(byte)).expect("stored");
+        }
+    });
+    while !writing.is_finished() {
+        let read = state.directory().expect("always there").expect("always there");
+        assert!(read.len() == 200_000 && read.iter().all(|byte| *byte == read[0]));
+    }
+    writing.join().expect("it wrote");
+}
+
+#[test]
+fn two_processes_do_not_share_a_folder() {
+    let (_folder, state) = folder();
+    let lock = state.lock().expect("free");
+    let text = message(state.lock());
+    let pid = std::process::id();
+    assert!(text.contains(&format!("process {pid} uses this state folder")), "{text}");
+    drop(lock);
+    drop(state.lock().expect("free again"));
+}
+
+#[test]
+fn generations_grow_whatever_the_clock_does() {
+    let (_folder, state) = folder();
+    assert_eq!(state.next_generation(UnixSeconds(1_000)).expect("first"), 1_000);
+    assert_eq!(state.next_generation(UnixSeconds(1_000)).expect("same second"), 1_001);
+    assert_eq!(state.next_generation(UnixSeconds(5)).expect("clock went back"), 1_002);
+    assert_eq!(state.next_generation(UnixSeconds(9_000)).expect("clock is right"), 9_000);
+    let path = state.path().join(GENERATION);
+    assert_eq!(fs::read_to_string(&path).expect("it is there"), "9000\n");
+
+    fs::write(&path, "many").expect("written");
+    let text = message(state.next_generation(NOW));
+    assert!(text.contains("generation: is damaged") && text.contains("remove the file"), "{text}");
+    fs::write(&path, u64::MAX.to_string()).expect("written");
+    assert!(message(state.next_generation(NOW)).contains("last number"));
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let (_folder, state) = folder();
+    let file = File::create(state.path().join(DIRECTORY)).expect("made");
+    file.set_len(u64::try_from(MAX_DIRECTORY_BYTES).expect("it fits") + 1).expect("sparse");
+    assert!(message(state.directory()).contains("larger than"));
+    let line = format!("{}@192.0.2.1:1\n", NodeKey::generate(&mut OsRng).public());
+    let many: String = (0..=MAX_STORED_SEEDS).map(|_| line.as_str()).collect();
+    fs::write(state.path().join(SEEDS), many).expect("written");
+    assert!(message(state.seeds()).contains("65 seeds"));
+}
