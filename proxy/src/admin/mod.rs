@@ -1,3 +1,15 @@
 //! Questions to a running daemon: their types, their server and their client.
+//!
+//! The daemon answers over HTTP/1.1 on a unix socket, whose file mode says who may ask, and, for
+//! the questions that reveal no secret and change nothing, on a loopback TCP port for scrapers and
+//! browsers. Both listeners are bounded in connections, time and size, each on its own, so that a
+//! stuck scraper never keeps an operator out.
 
 pub mod api;
+pub mod client;
+mod metrics;
+mod router;
+pub mod server;
+
+pub use client::AdminClient;
+pub use server::AdminServer;
