@@ -1,1 +1,7 @@
-fn main() {}
+//! The `meshport` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    meshport::cli::main()
+}

@@ -1,1 +1,164 @@
-//! The verbs of the command line.
+//! The command line: one verb each for what a person or a script wants.
+//!
+//! A verb is an argument struct, a function that does the work and is tested without a process, and
+//! a thin `run` around it that reads the clock and writes the answer. Standard output carries the
+//! answer only; advice and errors go to standard error.
+
+mod check;
+mod clock;
+mod init;
+mod invite;
+mod join;
+mod lifetime;
+mod load;
+mod logging;
+mod output;
+mod paths;
+mod query;
+mod render;
+mod run;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::Error;
+
+/// The nearest healthy apiserver behind one local address, on every node
+///
+/// meshport joins machines into one encrypted mesh. On each of them, 127.0.0.1:7445 reaches the
+/// nearest healthy Kubernetes apiserver, wherever it is. No root, no public port, no load balancer.
+#[derive(Debug, Parser)]
+#[command(
+    name = "meshport",
+    version,
+    after_help = "Every verb has examples: meshport VERB --help",
+    after_long_help = text::ROOT,
+    disable_help_subcommand = false,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a new mesh: its authority and its first node
+    ///
+    /// Writes the authority's key, the mesh secret, and this machine's keys and credential. Run it
+    /// once per mesh; every other machine joins with an invite.
+    #[command(after_long_help = text::INIT)]
+    Init(init::InitArgs),
+    /// Print a line with which a machine can join
+    ///
+    /// The line carries a key that may sign one kind of credential for a limited time, the mesh
+    /// secret, and where to find members. Needs the authority's key. Standard output is the line
+    /// alone.
+    #[command(after_long_help = text::INVITE)]
+    Invite(invite::InviteArgs),
+    /// Make this machine a node, with an invite
+    ///
+    /// Verifies the line first and says what is wrong with it; then makes this machine's own keys
+    /// and writes its credential. No server takes part. A machine whose credential ends joins
+    /// again with a new line and --force, and stays the same node.
+    #[command(after_long_help = text::JOIN)]
+    Join(join::JoinArgs),
+    /// Run the daemon
+    ///
+    /// Joins the mesh, keeps the local addresses open and serves until SIGTERM, which drains and
+    /// leaves; SIGHUP reads the configuration again. Without a configuration file it runs with
+    /// the site of its credential and the defaults.
+    #[command(after_long_help = text::RUN)]
+    Run(run::RunArgs),
+    /// Check a configuration file without starting anything
+    ///
+    /// Shows all problems at once, and the effective configuration with every default.
+    #[command(after_long_help = text::CHECK)]
+    Check(check::CheckArgs),
+    /// Show this node's view at a glance
+    ///
+    /// Which apiserver this node uses and why, every origin with its state and distance, who is
+    /// absent since when, and what to look at.
+    #[command(after_long_help = text::STATUS)]
+    Status(query::QueryArgs),
+    /// Show in which order a new session would try the origins
+    ///
+    /// One table per service: the candidates in order, and why each stands where it does.
+    #[command(after_long_help = text::ROUTES)]
+    Routes(query::QueryArgs),
+    /// Show every node the mesh knows
+    ///
+    /// With its endpoint, the age of its WireGuard handshake and the bytes in both directions.
+    #[command(after_long_help = text::PEERS)]
+    Peers(query::QueryArgs),
+    /// Measure the way to a node through the mesh
+    ///
+    /// Sends probes through the tunnel, as ping(8) does outside of it.
+    #[command(after_long_help = text::PING)]
+    Ping(query::PingArgs),
+    /// Print the completions of a shell
+    ///
+    /// Source the output, or put it where the shell looks for completions.
+    #[command(after_long_help = text::COMPLETIONS)]
+    Completions {
+        /// Which shell
+        #[arg(value_parser = ["bash", "zsh", "fish"])]
+        shell: String,
+    },
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli.verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => ExitCode::from(output::report(&error)),
+    }
+}
+
+fn run(verb: &Verb) -> Result<(), Error> {
+    match verb {
+        Verb::Init(args) => init::run(args),
+        Verb::Invite(args) => invite::run(args),
+        Verb::Join(args) => join::run(args),
+        Verb::Run(args) => run::run(args),
+        Verb::Check(args) => check::run(args),
+        Verb::Status(args) => query::status(args),
+        Verb::Routes(args) => query::routes(args),
+        Verb::Peers(args) => query::peers(args),
+        Verb::Ping(args) => query::ping(args),
+        Verb::Completions { shell } => completions(shell),
+    }
+}
+
+/// Help and version go to standard output with code 0, misuse to standard error with code 2.
+fn usage(error: &clap::Error) -> ExitCode {
+    // A closed pipe: whoever closed it does not want the text.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn completions(shell: &str) -> Result<(), Error> {
+    let shell: Shell = shell.parse().map_err(Error::Usage)?;
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "meshport", &mut text);
+    output::answer(&String::from_utf8_lossy(&text))
+}
+
+/// The runtime of one verb: a single thread, as for the daemon.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::io("start the event loop"))
+}

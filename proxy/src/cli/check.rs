@@ -1,0 +1,198 @@
+//! `meshport check`: what is wrong with a configuration and the files around it, all at once.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use meshport_config::{
+    Credential, HealthSettings, Problem, Role, Settings, UnixSeconds, reference,
+};
+use serde::Serialize;
+
+use super::paths::Paths;
+use super::{clock, load, output};
+use crate::Error;
+use crate::daemon::state::StateDir;
+
+/// From here on, the end of a credential is worth a warning, in seconds.
+const ENDS_SOON_S: u64 = 30 * 86_400;
+
+/// `meshport check`
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Configuration file [default: the one of this user]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// State folder, over the configuration's
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show every key with its default and its meaning, and read no file
+    #[arg(long, conflicts_with_all = ["file", "state_dir", "json"])]
+    pub(crate) reference: bool,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct CheckReport {
+    /// Whether a daemon would start with it.
+    pub(crate) ok: bool,
+    pub(crate) file: PathBuf,
+    /// In the file itself.
+    pub(crate) problems: Vec<Problem>,
+    /// In files around it: a daemon would not start, or not work as configured.
+    pub(crate) obstacles: Vec<String>,
+    /// Worth a look.
+    pub(crate) warnings: Vec<String>,
+    /// With every default; absent when the file has problems.
+    pub(crate) effective: Option<Settings>,
+}
+
+pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
+    if args.reference {
+        return output::answer(&reference());
+    }
+    let paths = Paths::of_this_user()?;
+    let file = args.file.clone().unwrap_or_else(|| paths.config().to_owned());
+    let report = check(&file, args.state_dir.as_deref(), &paths, clock::wall())?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        if let Some(settings) = &report.effective {
+            output::answer(&settings.to_toml())?;
+        }
+        for obstacle in &report.obstacles {
+            output::advice(&format!("problem: {obstacle}"));
+        }
+        for warning in &report.warnings {
+            output::advice(&format!("warning: {warning}"));
+        }
+    }
+    let CheckReport { problems, obstacles, .. } = report;
+    if !problems.is_empty() {
+        return Err(Error::Config { path: file, problems });
+    }
+    match obstacles.len() {
+        0 => Ok(()),
+        1 => Err(Error::Negative("a daemon would not work with this: 1 problem".into())),
+        count => {
+            Err(Error::Negative(format!("a daemon would not work with this: {count} problems")))
+        }
+    }
+}
+
+/// Looks at the file and at everything it names; starts nothing.
+pub(crate) fn check(
+    file: &Path,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+    now: UnixSeconds,
+) -> Result<CheckReport, Error> {
+    let mut report = CheckReport { file: file.to_owned(), ..CheckReport::default() };
+    let settings = match load::read(file, state_dir, paths) {
+        Ok(settings) => settings,
+        Err(Error::Config { problems, .. }) => {
+            report.problems = problems;
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    check_state(&settings, now, &mut report);
+    for (name, service) in &settings.services {
+        check_health_files(name.as_str(), &service.health, &mut report);
+    }
+    report.ok = report.obstacles.is_empty();
+    report.effective = Some(settings);
+    Ok(report)
+}
+
+fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
+    if !settings.state_dir.exists() {
+        let folder = settings.state_dir.display();
+        let text = format!("{folder}: there is no such state folder yet; `meshport join` makes it");
+        report.warnings.push(text);
+        return;
+    }
+    let state = match StateDir::open(&settings.state_dir) {
+        Ok(state) => state,
+        Err(error) => return report.obstacles.push(error.to_string()),
+    };
+    match state.credential() {
+        Ok(None) => {
+            let folder = settings.state_dir.display();
+            report.warnings.push(format!("{folder}: this machine has not joined a mesh yet"));
+            return;
+        }
+        Ok(Some(credential)) => check_credential(settings, &credential, now, report),
+        // Said below, with whatever else the identity lacks.
+        Err(_) => {}
+    }
+    if let Err(error) = state.identity(now) {
+        report.obstacles.push(error.to_string());
+    }
+    if let Err(error) = state.seeds() {
+        report.obstacles.push(error.to_string());
+    }
+}
+
+fn check_credential(
+    settings: &Settings,
+    credential: &Credential,
+    now: UnixSeconds,
+    report: &mut CheckReport,
+) {
+    if let Err(error) = load::check_credential(settings, credential) {
+        report.obstacles.push(error.to_string());
+    }
+    let left = credential.expires_at.seconds_since(now);
+    if (1..ENDS_SOON_S).contains(&left) {
+        let text = format!(
+            "the credential ends at {}; join again with a new invite and --force before",
+            credential.expires_at
+        );
+        report.warnings.push(text);
+    }
+    for (name, service) in &settings.services {
+        if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
+            let text = format!(
+                "the credential lacks the role origin:{name}, so other nodes ignore what this one \
+                 offers; join again with an invite that has it"
+            );
+            report.warnings.push(text);
+        }
+    }
+}
+
+fn check_health_files(service: &str, health: &HealthSettings, report: &mut CheckReport) {
+    let files = [
+        ("ca-file", &health.ca_file, false),
+        ("client-cert-file", &health.client_cert_file, false),
+        ("client-key-file", &health.client_key_file, true),
+        ("bearer-token-file", &health.bearer_token_file, true),
+    ];
+    for (key, path, is_secret) in files {
+        let Some(path) = path else { continue };
+        let at = format!("service.{service}.health.{key}: {}", path.display());
+        match File::open(path).and_then(|_| fs::metadata(path)) {
+            Err(error) => report.obstacles.push(format!("{at} cannot be read: {error}")),
+            Ok(metadata) if !metadata.is_file() => {
+                report.obstacles.push(format!("{at} is not a file"));
+            }
+            Ok(metadata) if metadata.len() == 0 => {
+                report.obstacles.push(format!("{at} is empty"));
+            }
+            Ok(metadata) if is_secret && metadata.mode() & 0o077 != 0 => {
+                let mode = metadata.mode() & 0o7777;
+                let text = format!(
+                    "{at} can be used by others (mode {mode:04o}); run `chmod 600 {}`",
+                    path.display()
+                );
+                report.warnings.push(text);
+            }
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `meshport join`: one invite line makes this machine a node.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use meshport_config::{
+    Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Roles,
+    Seed, SiteName, UnixSeconds,
+};
+use rand_core::OsRng;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::paths::Paths;
+use super::{clock, output};
+use crate::Error;
+use crate::daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
+
+/// The longest line taken from standard input, in bytes; far above any invite.
+const MAX_INVITE_BYTES: u64 = 64 * 1024;
+
+/// `meshport join`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct JoinArgs {
+    /// The line that `meshport invite` printed, or - to read it from standard input
+    #[arg(value_name = "INVITE")]
+    pub(crate) invite: String,
+    /// Name of this machine in the mesh [default: the invite's, else its host name]
+    #[arg(long)]
+    pub(crate) name: Option<NodeName>,
+    /// Site of this machine, where the invite leaves it open
+    #[arg(long)]
+    pub(crate) site: Option<SiteName>,
+    /// Folder to write to [default: the state folder of this user]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Replace the credential of a machine that has joined before
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a credential gives its holder.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Joined {
+    pub(crate) mesh: MeshId,
+    pub(crate) node: NodeId,
+    pub(crate) name: NodeName,
+    pub(crate) site: SiteName,
+    pub(crate) roles: Roles,
+    pub(crate) expires_at: UnixSeconds,
+}
+
+/// What a join did.
+#[derive(Debug, Serialize)]
+pub(crate) struct JoinReport {
+    #[serde(flatten)]
+    pub(crate) joined: Joined,
+    pub(crate) state_dir: PathBuf,
+    /// Whether the keys were there before; a node that renews its credential stays the same node.
+    pub(crate) kept_keys: bool,
+    pub(crate) seeds: usize,
+}
+
+impl Joined {
+    pub(crate) fn of(credential: &Credential) -> Self {
+        Self {
+            mesh: credential.mesh,
+            node: credential.node,
+            name: credential.name.clone(),
+            site: credential.site.clone(),
+            roles: credential.roles.clone(),
+            expires_at: credential.expires_at,
+        }
+    }
+
+    /// Aligned lines for people.
+    pub(crate) fn lines(&self) -> String {
+        format!(
+            "mesh   {}\nnode   {}\nname   {}\nsite   {}\nroles  {}\nuntil  {}\n",
+            self.mesh, self.node, self.name, self.site, self.roles, self.expires_at
+        )
+    }
+}
+
+pub(crate) fn run(args: &JoinArgs) -> Result<(), Error> {
+    let paths = Paths::of_this_user()?;
+    let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
+    let text = match args.invite.as_str() {
+        "-" => from_stdin()?,
+        line => Zeroizing::new(line.to_owned()),
+    };
+    let report = join(&text, args, &state_dir, clock::wall())?;
+    if args.json {
+        return output::json(&report);
+    }
+    output::answer(&report.joined.lines())?;
+    output::advice(&next_step(&report, &paths));
+    Ok(())
+}
+
+/// Verifies the invite, then writes what it gives. Nothing is written when it is refused.
+pub(crate) fn join(
+    text: &str,
+    args: &JoinArgs,
+    state_dir: &Path,
+    now: UnixSeconds,
+) -> Result<JoinReport, Error> {
+    let invite = Invite::parse(text.trim())?;
+    let name = match (&args.name, &invite.delegation.name) {
+        (None, Some(name)) => name.clone(),
+        (chosen, _) => name_or_host_name(chosen.as_ref())?,
+    };
+    let fresh = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let accept = |(node, record): &(NodeKey, RecordKey)| {
+        let join = Join { name: Some(name.clone()), site: args.site.clone() };
+        invite.accept(node, record, join, now)
+    };
+    let mesh = accept(&fresh)?.mesh;
+
+    let state = StateDir::create(state_dir)?;
+    let _lock = state.lock()?;
+    refuse_foreign_authority(&state, mesh)?;
+    let former = former(&state, mesh, args.force)?;
+    let kept = if former.mesh.is_none_or(|former| former == mesh) { former.keys } else { None };
+    let kept_keys = kept.is_some();
+    let keys = kept.unwrap_or(fresh);
+    let credential = accept(&keys)?;
+
+    let mut seeds = invite.seeds.clone();
+    if former.mesh == Some(mesh) {
+        add_seeds(&mut seeds, former.seeds);
+    } else {
+        state.remove_directory()?;
+    }
+    write(&state, &keys, &invite.mesh_secret, args.force)?;
+    state.store_seeds(&seeds)?;
+    let existing = if args.force { Existing::Replace } else { Existing::Keep };
+    state.store_credential(&credential, existing)?;
+    Ok(JoinReport {
+        joined: Joined::of(&credential),
+        state_dir: state.path().to_owned(),
+        kept_keys,
+        seeds: seeds.len(),
+    })
+}
+
+/// What an earlier join left in the folder.
+struct Former {
+    mesh: Option<MeshId>,
+    keys: Option<(NodeKey, RecordKey)>,
+    seeds: Vec<Seed>,
+}
+
+/// Reads what is there, and refuses to go on where that would be lost unasked. With `force`, what
+/// is damaged counts as not there.
+fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> {
+    let credential = match state.credential() {
+        Err(_damaged) if force => None,
+        outcome => outcome?,
+    };
+    if let (Some(credential), false) = (&credential, force) {
+        return Err(joined_already(state, credential, mesh));
+    }
+    let (node_key, record_key) = match (state.node_key(), state.record_key()) {
+        (Ok(node_key), Ok(record_key)) => (node_key, record_key),
+        (Err(_), _) | (_, Err(_)) if force => (None, None),
+        (Err(error), _) | (_, Err(error)) => return Err(error),
+    };
+    let seeds = if force { state.seeds().unwrap_or_default() } else { state.seeds()? };
+    Ok(Former {
+        mesh: credential.map(|credential| credential.mesh),
+        keys: node_key.zip(record_key),
+        seeds,
+    })
+}
+
+fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Error {
+    let Credential { name, site, mesh: own, .. } = credential;
+    let (what, remedy) = if *own == mesh {
+        let what = format!("this machine has joined already, as {name} in site {site}");
+        (what, "Its credential is replaced only with --force")
+    } else {
+        let what = format!("this machine belongs to mesh {own}, and the invite to mesh {mesh}");
+        (what, "Only --force makes it leave its mesh")
+    };
+    Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
+}
+
+/// Writes keys and secret, each only where the folder does not hold that very one.
+fn write(
+    state: &StateDir,
+    keys: &(NodeKey, RecordKey),
+    secret: &MeshSecret,
+    force: bool,
+) -> Result<(), Error> {
+    let existing = if force { Existing::Replace } else { Existing::Keep };
+    let (node_key, record_key) = keys;
+    let stored = state.mesh_secret().ok().flatten().map(|secret| secret.to_text());
+    if stored != Some(secret.to_text()) {
+        state.store_mesh_secret(secret, existing)?;
+    }
+    let stored = state.node_key().ok().flatten().map(|key| key.public());
+    if stored != Some(node_key.public()) {
+        state.store_node_key(node_key, existing)?;
+    }
+    let stored = state.record_key().ok().flatten().map(|key| key.public());
+    if stored != Some(record_key.public()) {
+        state.store_record_key(record_key, existing)?;
+    }
+    Ok(())
+}
+
+/// An authority's folder keeps the secret of its own mesh: without it, no invite works.
+fn refuse_foreign_authority(state: &StateDir, mesh: MeshId) -> Result<(), Error> {
+    match state.authority_key()? {
+        Some(authority) if authority.public() != mesh => Err(Error::State {
+            path: state.path().to_owned(),
+            what: "this folder holds the authority of another mesh".into(),
+            remedy: "Join in another folder, named with --state-dir".into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Appends what is not there yet, the newest knowledge first.
+fn add_seeds(seeds: &mut Vec<Seed>, more: Vec<Seed>) {
+    for seed in more {
+        if seeds.len() < MAX_STORED_SEEDS && seeds.iter().all(|known| known.node != seed.node) {
+            seeds.push(seed);
+        }
+    }
+}
+
+/// The chosen name, else the host name.
+///
+/// # Errors
+/// [`Error::Usage`] when the host name cannot be a node name.
+pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, Error> {
+    if let Some(name) = chosen {
+        return Ok(name.clone());
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim().to_ascii_lowercase();
+    host.parse().map_err(|_not_a_name| {
+        Error::Usage(format!("the host name {host:?} cannot name a node; choose one with --name"))
+    })
+}
+
+fn from_stdin() -> Result<Zeroizing<String>, Error> {
+    let mut text = Zeroizing::new(String::new());
+    std::io::stdin()
+        .take(MAX_INVITE_BYTES)
+        .read_to_string(&mut text)
+        .map_err(Error::io("read the invite from standard input"))?;
+    Ok(text)
+}
+
+fn next_step(report: &JoinReport, paths: &Paths) -> String {
+    let JoinReport { joined, state_dir, .. } = report;
+    let keys = if report.kept_keys { "its keys are the old ones" } else { "its keys are new" };
+    let mut text = format!("{} is a node of the mesh now; {keys}.\n", joined.name);
+    if report.seeds == 0 {
+        text.push_str(
+            "The invite named no seed: add `seeds` under [mesh] in the configuration, or wait for \
+             others to reach this node.\n",
+        );
+    }
+    text.push_str(&format!("Start it:  {}", run_command(state_dir, paths)));
+    text
+}
+
+/// How to start the daemon on that folder.
+pub(crate) fn run_command(state_dir: &Path, paths: &Paths) -> String {
+    match state_dir == paths.state_dir() {
+        true => "meshport run".into(),
+        false => format!("meshport run --state-dir {}", state_dir.display()),
+    }
+}

@@ -1,0 +1,58 @@
+//! How long an invite or a credential is valid, on the command line: `30m`, `24h`, `365d`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use meshport_config::Period;
+
+/// Ten years, in seconds: what outlives that is a key forgotten, not a lifetime chosen.
+const MAX_SECONDS: u64 = 3_660 * 86_400;
+
+/// A span in whole seconds, from one second to ten years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lifetime(Period);
+
+impl Lifetime {
+    pub(crate) const fn seconds(self) -> u64 {
+        self.0.as_secs()
+    }
+}
+
+impl FromStr for Lifetime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let period: Period =
+            text.parse().map_err(|error: meshport_config::Error| error.to_string())?;
+        match period.as_secs() {
+            1..=MAX_SECONDS => Ok(Self(period)),
+            _ => Err(format!("{period} is not between 1s and {}d", MAX_SECONDS / 86_400)),
+        }
+    }
+}
+
+impl fmt::Display for Lifetime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_shown() {
+        for (text, seconds) in [("1s", 1), ("30m", 1_800), ("24h", 86_400), ("365d", 31_536_000)] {
+            let lifetime: Lifetime = text.parse().expect("a lifetime");
+            assert_eq!(lifetime.seconds(), seconds);
+        }
+    }
+
+    #[test]
+    fn what_is_too_short_or_too_long_is_refused() {
+        for text in ["", "24", "0s", "500ms", "-1h", "1.5h", "3661d"] {
+            assert!(text.parse::<Lifetime>().is_err(), "{text}");
+        }
+    }
+}

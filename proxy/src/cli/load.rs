@@ -1,0 +1,160 @@
+//! From flags and default places to settings.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use meshport_config::{Credential, Defaults, Endpoint, MAX_SETTINGS_BYTES, Settings, parse_with};
+
+use super::paths::Paths;
+use crate::Error;
+use crate::daemon::state::StateDir;
+
+/// Settings and the file they come from; none when they come from a credential.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    pub(crate) config_path: Option<PathBuf>,
+}
+
+/// The settings of a daemon: of the file, else of the credential in the state folder.
+///
+/// # Errors
+/// [`Error::Config`] with all problems of the file, [`Error::Io`] when it cannot be read,
+/// [`Error::State`] when there is neither file nor credential.
+pub(crate) fn settings(
+    config: Option<&Path>,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+) -> Result<Loaded, Error> {
+    if let Some(path) = config_file(config, paths) {
+        let settings = read(path, state_dir, paths)?;
+        return Ok(Loaded { settings, config_path: Some(path.to_owned()) });
+    }
+    let defaults = defaults(state_dir, paths);
+    let credential = StateDir::open(&defaults.state_dir)?.credential()?.ok_or_else(|| {
+        let what =
+            format!("there is no credential, and no configuration {}", paths.config().display());
+        Error::State {
+            path: defaults.state_dir.clone(),
+            what,
+            remedy: "Run `meshport join INVITE` first, or name a file with --config".into(),
+        }
+    })?;
+    let settings = Settings::with_defaults(credential.site, &defaults);
+    Ok(Loaded { settings, config_path: None })
+}
+
+/// Reads a settings file. What it leaves out comes from the default places; a `state_dir` from the
+/// command line counts more than the file's.
+///
+/// # Errors
+/// [`Error::Config`] with all problems, [`Error::Io`] when it cannot be read.
+pub(crate) fn read(
+    path: &Path,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+) -> Result<Settings, Error> {
+    let text = text(path)?;
+    let parse = |defaults: &Defaults| {
+        parse_with(&text, defaults)
+            .map_err(|problems| Error::Config { path: path.to_owned(), problems })
+    };
+    let mut defaults = defaults(state_dir, paths);
+    let mut settings = parse(&defaults)?;
+    if let Some(state_dir) = state_dir {
+        settings.state_dir = state_dir.to_owned();
+    } else if settings.state_dir != defaults.state_dir {
+        // A state folder of the file's own choice has its socket inside, unless it says where.
+        defaults.socket = None;
+        settings = parse(&defaults)?;
+    }
+    Ok(settings)
+}
+
+/// Where this node is reached, as its configuration says; nowhere without one.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn advertised(
+    config: Option<&Path>,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+) -> Result<Vec<Endpoint>, Error> {
+    match config_file(config, paths) {
+        Some(path) => read(path, state_dir, paths).map(|settings| settings.mesh.advertise),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The socket of the daemon that a query means.
+///
+/// # Errors
+/// As [`read`], for a file that was named. The default file may be damaged or closed to this user:
+/// then the default socket is tried.
+pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
+    let paths = Paths::of_this_user()?;
+    if let Some(state_dir) = state_dir {
+        return Ok(paths.socket_for(state_dir));
+    }
+    let fallback = paths.socket_for(paths.state_dir());
+    match config_file(config, &paths) {
+        None => Ok(fallback),
+        Some(path) => match read(path, None, &paths) {
+            Ok(settings) => Ok(settings.admin.socket),
+            Err(_) if config.is_none() => Ok(fallback),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Refuses settings that contradict the credential.
+///
+/// # Errors
+/// [`Error::State`] that names both values.
+pub(crate) fn check_credential(settings: &Settings, credential: &Credential) -> Result<(), Error> {
+    let contradiction = |key: &str, configured: &str, credential: &str| Error::State {
+        path: settings.state_dir.clone(),
+        what: format!(
+            "the credential is for {key} \"{credential}\", and the configuration says \
+             \"{configured}\""
+        ),
+        remedy: format!("Correct `{key}`, or join again with an invite for it"),
+    };
+    if settings.site != credential.site {
+        return Err(contradiction("site", settings.site.as_str(), credential.site.as_str()));
+    }
+    match &settings.name {
+        Some(name) if *name != credential.name => {
+            Err(contradiction("name", name.as_str(), credential.name.as_str()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The named file, else the default one if it is there.
+pub(crate) fn config_file<'a>(config: Option<&'a Path>, paths: &'a Paths) -> Option<&'a Path> {
+    config.or_else(|| Some(paths.config()).filter(|path| path.exists()))
+}
+
+fn defaults(state_dir: Option<&Path>, paths: &Paths) -> Defaults {
+    let state_dir = state_dir.unwrap_or(paths.state_dir()).to_owned();
+    let socket = Some(paths.socket_for(&state_dir));
+    Defaults { state_dir, socket }
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    let reading = || Error::io(format!("read the configuration {}", path.display()));
+    let limit = MAX_SETTINGS_BYTES + 1;
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| {
+            file.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_string(&mut text)
+        })
+        .map_err(reading())?;
+    if text.len() == limit {
+        let error = io::Error::other(format!("it is larger than {MAX_SETTINGS_BYTES} bytes"));
+        return Err(reading()(error));
+    }
+    Ok(text)
+}

@@ -1,0 +1,156 @@
+//! `status`, `routes`, `peers` and `ping`: questions to a running daemon.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use meshport_config::Period;
+
+use super::load::socket;
+use super::{clock, output, render, runtime};
+use crate::Error;
+use crate::admin::api::{NodeRef, PingReport, PingRequest};
+use crate::admin::client::AdminClient;
+
+/// A person's curiosity must not load a path.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// A day of probes at one per second fits.
+const MAX_COUNT: i64 = 100_000;
+
+/// Which daemon is asked, and in which form the answer is shown.
+#[derive(Debug, Args)]
+pub(crate) struct QueryArgs {
+    /// Show the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// Which daemon is asked.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The daemon's socket [default: `admin.socket` of the configuration]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// The daemon's configuration, to find its socket
+    #[arg(long, value_name = "FILE", conflicts_with = "socket")]
+    pub(crate) config: Option<PathBuf>,
+    /// The daemon's state folder, to find its socket
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["socket", "config"])]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// `meshport ping`
+#[derive(Debug, Args)]
+pub(crate) struct PingArgs {
+    /// Name or NodeId of the node to reach
+    #[arg(value_name = "NODE")]
+    pub(crate) target: String,
+    /// Probes to send
+    #[arg(short, long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=MAX_COUNT))]
+    pub(crate) count: u32,
+    /// Time from one probe to the next
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
+}
+
+impl DaemonArgs {
+    fn client(&self) -> Result<AdminClient, Error> {
+        match &self.socket {
+            Some(path) => Ok(AdminClient::new(path)),
+            None => socket(self.config.as_deref(), self.state_dir.as_deref()).map(AdminClient::new),
+        }
+    }
+}
+
+pub(crate) fn status(args: &QueryArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let status = runtime()?.block_on(client.status())?;
+    if args.json {
+        return output::json(&status);
+    }
+    output::answer(&render::status(&status, clock::wall().0, output::width()))
+}
+
+pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let routes = runtime()?.block_on(client.routes())?;
+    if args.json {
+        return output::json(&routes);
+    }
+    output::answer(&render::routes(&routes, output::width()))
+}
+
+pub(crate) fn peers(args: &QueryArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let peers = runtime()?.block_on(client.peers())?;
+    if args.json {
+        return output::json(&peers);
+    }
+    output::answer(&render::peers(&peers, output::width()))
+}
+
+/// One request per probe, so that each line stands as soon as its answer does. An interrupt ends
+/// the probing and not the summary.
+pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
+    let client = args.query.daemon.client()?;
+    let report = runtime()?.block_on(probe(&client, args))?;
+    let summary = render::PingSummary::of(&report.rtt_ms);
+    if args.query.json {
+        output::json(&report)?;
+    } else {
+        output::answer(&render::ping_summary(&report.who, &summary))?;
+    }
+    match summary.answered {
+        0 => Err(Error::Negative(format!("{} did not answer", report.who.name))),
+        _ => Ok(()),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let period: Period = text.parse().map_err(|error: meshport_config::Error| error.to_string())?;
+    match period.0 {
+        time if (MIN_INTERVAL..=MAX_INTERVAL).contains(&time) => Ok(time),
+        _ => Err(format!(
+            "{period} is not between {} and {}",
+            Period(MIN_INTERVAL),
+            Period(MAX_INTERVAL)
+        )),
+    }
+}
+
+async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Error> {
+    let request = PingRequest { target: args.target.clone(), count: 1 };
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut ticks = tokio::time::interval(args.interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut who: Option<NodeRef> = None;
+    let mut rtt_ms = Vec::new();
+    for sequence in 1..=args.count {
+        let answer = async {
+            ticks.tick().await;
+            client.ping(&request).await
+        };
+        let report = tokio::select! {
+            report = answer => report?,
+            _ = interrupt.as_mut() => break,
+        };
+        let probe = report.rtt_ms.first().copied().flatten();
+        if !args.query.json {
+            if who.is_none() {
+                output::answer(&render::ping_header(&report.who))?;
+            }
+            let sequence = usize::try_from(sequence).unwrap_or(usize::MAX);
+            output::answer(&render::ping_line(&report.who, sequence, probe))?;
+        }
+        who = Some(report.who);
+        rtt_ms.push(probe);
+    }
+    let sent = u32::try_from(rtt_ms.len()).unwrap_or(u32::MAX);
+    let who = who.ok_or_else(|| Error::Negative("interrupted before the first answer".into()))?;
+    Ok(PingReport { who, sent, rtt_ms })
+}

@@ -1,0 +1,192 @@
+//! Aligned columns that fit the terminal.
+
+use super::units::clean;
+
+/// Between two columns.
+const GAP: usize = 2;
+/// What stands for the cut-off end of a cell.
+const CUT: &str = "..";
+/// A cell is not cut below this many characters.
+const MIN_CELL: usize = 6;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// A column: its title, where its cells stand, and how soon it is left out when room is short
+/// (higher ranks first, 0 never).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) side: Side,
+    pub(super) spare: u8,
+}
+
+pub(super) const fn left(title: &'static str, spare: u8) -> Column {
+    Column { title, side: Side::Left, spare }
+}
+
+pub(super) const fn right(title: &'static str, spare: u8) -> Column {
+    Column { title, side: Side::Right, spare }
+}
+
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    columns: &'a [Column],
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(columns: &'a [Column]) -> Self {
+        Self { columns, rows: Vec::new() }
+    }
+
+    /// One cell per column, in order.
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells.iter().map(|cell| clean(cell)).collect());
+    }
+
+    /// The header and the rows, each line indented and without trailing spaces. Columns in which
+    /// no row says anything are left out.
+    pub(super) fn render(&self, indent: usize, width: Option<usize>) -> String {
+        let said = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
+        let mut shown: Vec<usize> = (0..self.columns.len()).filter(said).collect();
+        let mut widths: Vec<usize> =
+            (0..self.columns.len()).map(|column| self.cell_width(column)).collect();
+        if let Some(width) = width {
+            self.fit(&mut shown, &mut widths, width.saturating_sub(indent));
+        }
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title.into()).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&titles).chain(&self.rows) {
+            let mut line = " ".repeat(indent);
+            for (position, column) in shown.iter().enumerate() {
+                let cell = cut(&row[*column], widths[*column]);
+                let padding = " ".repeat(widths[*column].saturating_sub(cell.chars().count()));
+                let (before, after) = match self.columns[*column].side {
+                    Side::Left => ("", padding.as_str()),
+                    Side::Right => (padding.as_str(), ""),
+                };
+                let gap = if position == 0 { 0 } else { GAP };
+                line.push_str(&" ".repeat(gap));
+                line.push_str(before);
+                line.push_str(&cell);
+                line.push_str(after);
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn cell_width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].chars().count());
+        cells.chain([self.columns[column].title.len()]).max().unwrap_or(0)
+    }
+
+    /// Leaves out spare columns, then cuts the widest texts. Numbers are not cut.
+    fn fit(&self, shown: &mut Vec<usize>, widths: &mut [usize], room: usize) {
+        let total = |shown: &[usize], widths: &[usize]| {
+            let cells: usize = shown.iter().map(|column| widths[*column]).sum();
+            cells + GAP * shown.len().saturating_sub(1)
+        };
+        while total(shown, widths) > room {
+            let sparest = shown.iter().copied().max_by_key(|column| self.columns[*column].spare);
+            match sparest {
+                Some(column) if self.columns[column].spare > 0 => {
+                    shown.retain(|other| *other != column);
+                }
+                _ => break,
+            }
+        }
+        while total(shown, widths) > room {
+            let texts = shown.iter().filter(|column| self.columns[**column].side == Side::Left);
+            match texts.copied().max_by_key(|column| widths[*column]) {
+                Some(column) if widths[column] > MIN_CELL => widths[column] -= 1,
+                _ => break,
+            }
+        }
+    }
+}
+
+fn cut(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    let kept: String = cell.chars().take(width.saturating_sub(CUT.len())).collect();
+    kept + CUT
+}
+
+/// A sentence on lines of at most `width`, each indented; one line when there is no width.
+pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+    let text = clean(text);
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(MIN_CELL));
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| format!("{}{line}\n", " ".repeat(indent))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 4] =
+        [left("NAME", 0), right("RTT", 1), left("NOTE", 0), left("MORE", 2)];
+
+    fn table() -> Table<'static> {
+        let mut table = Table::new(&COLUMNS);
+        table.row(["cp-1".into(), "0.42 ms".into(), String::new(), "x".into()]);
+        table.row(["cp-with-a-name".into(), "12 ms".into(), "dead".into(), "y".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_text() {
+        let text = "  NAME                RTT  NOTE  MORE\n  \
+                    cp-1            0.42 ms        x\n  \
+                    cp-with-a-name    12 ms  dead  y\n";
+        assert_eq!(table().render(2, None), text);
+    }
+
+    #[test]
+    fn a_narrow_terminal_costs_spare_columns_first_and_then_letters() {
+        assert_eq!(
+            table().render(0, Some(30)),
+            "NAME                RTT  NOTE\n\
+             cp-1            0.42 ms\n\
+             cp-with-a-name    12 ms  dead\n"
+        );
+        assert_eq!(
+            table().render(0, Some(15)),
+            "NAME       NOTE\n\
+             cp-1\n\
+             cp-with..  dead\n"
+        );
+        let narrowest = table().render(0, Some(1));
+        assert!(narrowest.contains("cp-w.."), "{narrowest}");
+    }
+
+    #[test]
+    fn a_column_nobody_uses_is_left_out() {
+        let mut table = Table::new(&COLUMNS);
+        table.row(["cp-1".into(), String::new(), String::new(), String::new()]);
+        assert_eq!(table.render(0, None), "NAME\ncp-1\n");
+    }
+
+    #[test]
+    fn sentences_are_wrapped() {
+        assert_eq!(wrapped("one two three", 2, Some(10)), "  one two\n  three\n");
+        assert_eq!(wrapped("one two three", 0, None), "one two three\n");
+    }
+}

@@ -1,0 +1,222 @@
+//! Answers for the tests of the renders, and the text they become.
+
+use std::net::SocketAddr;
+
+use meshport_config::UnixSeconds;
+
+use super::*;
+use crate::admin::api::{
+    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginStatus, PeerRow, ServiceStatus,
+    Status,
+};
+
+fn who(name: &str, site: &str, number: u8) -> NodeRef {
+    NodeRef {
+        node: meshport_config::NodeId::from_bytes([number; 32]),
+        name: name.parse().expect("a node name"),
+        site: site.parse().expect("a site name"),
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn origin(name: &str, site: &str, number: u8) -> OriginStatus {
+    OriginStatus {
+        who: who(name, site, number),
+        state: "ready".into(),
+        state_since_s: 7_500,
+        path: "direct".into(),
+        rtt_ms: Some(35.04),
+        loss_percent: Some(0),
+        sessions: 0,
+        usable: true,
+        chosen: false,
+        lacks: String::new(),
+    }
+}
+
+fn service() -> ServiceStatus {
+    let first =
+        OriginStatus { rtt_ms: Some(0.42), sessions: 12, chosen: true, ..origin("cp-1", "fra", 1) };
+    let second = OriginStatus { loss_percent: Some(2), ..origin("cp-2", "ams", 2) };
+    let third = OriginStatus {
+        state: "unready".into(),
+        state_since_s: 12,
+        rtt_ms: None,
+        path: "dead".into(),
+        loss_percent: Some(100),
+        usable: false,
+        lacks: "unready, path dead for 12s".into(),
+        ..origin("cp-3", "nyc", 3)
+    };
+    ServiceStatus {
+        name: "kube-apiserver".parse().expect("a service name"),
+        listen: vec![address("127.0.0.1:7445"), address("[::1]:7445")],
+        policy: "nearest".into(),
+        chosen: Some(Chosen {
+            who: who("cp-1", "fra", 1),
+            why: "nearest ready".into(),
+            since_s: 7_500,
+        }),
+        origins: vec![first, second, third],
+        offering: None,
+        sessions_open: 12,
+        sessions_total: 3_104,
+        sessions_failed: 0,
+    }
+}
+
+fn sample() -> Status {
+    Status {
+        version: "0.1.0".into(),
+        me: who("worker-7", "fra", 9),
+        roles: "node".parse().expect("roles"),
+        credential_expires_at: UnixSeconds(1_000_000 + 341 * 86_400),
+        uptime_s: 273_600,
+        mesh_listen: address("[::]:51820"),
+        admin_http: Some(address("127.0.0.1:7446")),
+        members: MemberCounts { alive: 17, down: 1, left: 0 },
+        absent: vec![AbsentMember {
+            who: who("cp-3", "nyc", 3),
+            liveness: "down".into(),
+            since_s: 192,
+        }],
+        services: vec![service()],
+        warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
+    }
+}
+
+#[test]
+fn status_at_a_glance() {
+    assert_eq!(
+        status(&sample(), 1_000_000, None),
+        "\
+worker-7 in site fra (node), up 3d 4h, meshport 0.1.0
+mesh on [::]:51820: 17 alive, 1 down; credential ends in 341d
+
+kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
+  uses cp-1 in fra, 0.42 ms: nearest ready, for 2h 5m
+  12 sessions open, 3104 since start, 0 found no origin
+     ORIGIN  SITE  STATE        RTT  PATH              SESSIONS    AGE  LACKS
+  *  cp-1    fra   ready    0.42 ms  direct                  12  2h 5m
+     cp-2    ams   ready    35.0 ms  direct, 2 % loss         0  2h 5m
+     cp-3    nyc   unready        -  dead                     0    12s  unready, path dead for 12s
+
+Absent
+  MEMBER  SITE  IS    FOR
+  cp-3    nyc   down  3m 12s
+
+Warnings
+  the seed seed.example.com:51820 does not resolve
+"
+    );
+}
+
+#[test]
+fn status_fits_a_narrow_terminal() {
+    for width in [48, 60, 80, 100] {
+        let page = status(&sample(), 1_000_000, Some(width));
+        let widest = page.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(widest <= width, "{widest} of {width} columns:\n{page}");
+        assert!(page.contains("cp-3") && page.contains("unready"), "{page}");
+    }
+}
+
+#[test]
+fn status_of_a_node_without_an_origin() {
+    let mut lonely = sample();
+    lonely.absent.clear();
+    lonely.warnings.clear();
+    lonely.credential_expires_at = UnixSeconds(5);
+    let service = &mut lonely.services[0];
+    service.chosen = None;
+    service.origins.clear();
+    service.listen.clear();
+    service.offering = Some(Offering {
+        address: "127.0.0.1:6443".into(),
+        state: "refusing".into(),
+        since_s: 3,
+        detail: "connection\nrefused".into(),
+        sessions: 1,
+    });
+    assert_eq!(
+        status(&lonely, 1_000_000, None),
+        "\
+worker-7 in site fra (node), up 3d 4h, meshport 0.1.0
+mesh on [::]:51820: 17 alive, 1 down; credential has expired
+
+kube-apiserver, offered only
+  offers 127.0.0.1:6443: refusing for 3s (connection?refused), 1 session of other nodes
+"
+    );
+}
+
+#[test]
+fn routes_in_the_order_they_are_tried() {
+    assert_eq!(
+        routes(&[service()], None),
+        "\
+kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
+  TRY  ORIGIN  SITE  STATE        RTT  PATH              WHY
+    1  cp-1    fra   ready    0.42 ms  direct            nearest ready
+    2  cp-2    ams   ready    35.0 ms  direct, 2 % loss
+    -  cp-3    nyc   unready        -  dead              unready, path dead for 12s
+"
+    );
+    assert_eq!(routes(&[], None), "no service is used or offered here\n");
+}
+
+#[test]
+fn peers_known_and_unknown() {
+    let known = PeerRow {
+        node: who("cp-1", "fra", 1).node,
+        name: Some("cp-1".parse().expect("a node name")),
+        site: Some("fra".parse().expect("a site name")),
+        roles: Some("node".parse().expect("roles")),
+        liveness: "alive".into(),
+        endpoint: Some(address("203.0.113.5:51820")),
+        handshake_age_s: Some(71),
+        rtt_ms: Some(0.42),
+        rx_bytes: 1_500_000,
+        tx_bytes: 900,
+    };
+    let unknown = PeerRow {
+        node: who("x", "y", 2).node,
+        name: None,
+        site: None,
+        roles: None,
+        liveness: "unknown".into(),
+        endpoint: None,
+        handshake_age_s: None,
+        rtt_ms: None,
+        rx_bytes: 0,
+        tx_bytes: 148,
+    };
+    assert_eq!(
+        peers(&[known, unknown], None),
+        "\
+NAME  SITE  LIVENESS  ENDPOINT               RTT  HANDSHAKE  RECEIVED   SENT  NODE      ROLES
+cp-1  fra   alive     203.0.113.5:51820  0.42 ms     1m 11s   1.4 MiB  900 B  AQEBAQEB  node
+-     -     unknown   -                        -          -       0 B  148 B  AgICAgIC  -
+"
+    );
+    assert_eq!(peers(&[], None), "no other node is known yet\n");
+}
+
+#[test]
+fn a_ping_ends_with_what_it_measured() {
+    let who = who("cp-1", "fra", 1);
+    let probes = [Some(0.4), None, Some(0.6)];
+    let summary = PingSummary::of(&probes);
+    assert_eq!(ping_header(&who), "ping cp-1 in fra (AQEBAQEB) through the mesh\n");
+    assert_eq!(ping_line(&who, 1, probes[0]), "answer 1 from cp-1: 0.40 ms\n");
+    assert_eq!(ping_line(&who, 2, probes[1]), "no answer 2 from cp-1\n");
+    assert_eq!(
+        ping_summary(&who, &summary),
+        "cp-1: 3 sent, 2 answered, 33 % lost; least 0.40 ms, mean 0.50 ms, greatest 0.60 ms\n"
+    );
+    let silent = PingSummary::of(&[None]);
+    assert_eq!(ping_summary(&who, &silent), "cp-1: 1 sent, 0 answered, 100 % lost\n");
+}

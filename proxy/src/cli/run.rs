@@ -1,0 +1,55 @@
+//! `meshport run`: the daemon, until a signal ends it.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use meshport_config::{LogFormat, LogLevel};
+
+use super::paths::Paths;
+use super::{load, logging, runtime};
+use crate::Error;
+use crate::daemon::state::StateDir;
+use crate::daemon::{self, Options};
+
+/// `meshport run`
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Configuration file [default: the one of this user, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// State folder, over the configuration's
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Form of the log, over the configuration's
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<Format>,
+    /// error, warn, info, debug or trace, over the configuration's
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    let paths = Paths::of_this_user()?;
+    let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;
+    let load::Loaded { mut settings, config_path } = loaded;
+    match args.log_format {
+        Some(Format::Text) => settings.log.format = LogFormat::Text,
+        Some(Format::Json) => settings.log.format = LogFormat::Json,
+        None => {}
+    }
+    settings.log.level = args.log_level.unwrap_or(settings.log.level);
+    let state = StateDir::open(&settings.state_dir)?;
+    if let Some(credential) = state.credential()? {
+        load::check_credential(&settings, &credential)?;
+    }
+    logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
+    runtime()?.block_on(daemon::run(Options { settings, config_path, state }))
+}

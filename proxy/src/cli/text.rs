@@ -1,0 +1,110 @@
+//! The examples and tables at the end of `--help`.
+
+pub(super) const ROOT: &str = "\
+GETTING STARTED:
+  meshport init --site fra --role node,origin:kube-apiserver   the first machine
+  meshport invite --site fra --endpoint 203.0.113.5:51820      a line for the next one
+  meshport join LINE                                           there
+  meshport run                                                 on both
+  curl -k https://127.0.0.1:7445/version                       on any of them
+
+EXIT CODES:
+    0  done, or the answer is yes
+    1  the answer is no: a ping without an answer, a demo with a failed request
+    2  the command line is not understood or cannot work
+    3  the configuration file has problems
+    4  a key, credential, invite or the state folder is refused
+    5  this machine refused: an address, a file, a socket
+    6  no daemon answers, or it refuses the question
+   70  a bug of meshport
+  141  whoever read the output closed it
+
+FILES:
+  /etc/meshport/meshport.toml    configuration  (others: ~/.config/meshport/meshport.toml)
+  /var/lib/meshport              state folder   (others: ~/.local/state/meshport)
+  /run/meshport/meshport.sock    socket         (others: $XDG_RUNTIME_DIR/meshport/meshport.sock)
+";
+
+pub(super) const INIT: &str = "\
+EXAMPLES:
+  A control plane node that is also the first origin:
+    meshport init --site fra --name cp-1 --role node,origin:kube-apiserver
+
+  Only the authority, on a machine that stays offline:
+    meshport init --authority-only --state-dir ./authority
+";
+
+pub(super) const INVITE: &str = "\
+EXAMPLES:
+  A worker in the same site, told to announce itself here:
+    meshport invite --site fra --endpoint 203.0.113.5:51820
+
+  Another control plane node elsewhere, by name, within the hour:
+    meshport invite --site nyc --role node,origin:kube-apiserver --name cp-2 --ttl 1h
+
+  With an authority that is kept on a stick:
+    meshport invite --site fra --authority /media/stick/authority.key
+
+  Straight to the new machine:
+    meshport invite --site fra | ssh worker-7 meshport join -
+";
+
+pub(super) const JOIN: &str = "\
+EXAMPLES:
+  meshport join meshport-invite-1.AbCd...
+  meshport join --name worker-7 - < invite.txt
+
+  Renew a credential that ends; the keys stay:
+    meshport join --force meshport-invite-1.AbCd...
+";
+
+pub(super) const RUN: &str = "\
+EXAMPLES:
+  meshport run
+  meshport run --config ./meshport.toml --log-level debug
+
+LOG:
+  MESHPORT_LOG sets levels by part, over any other setting: MESHPORT_LOG=meshport_mesh=debug,info
+";
+
+pub(super) const CHECK: &str = "\
+EXAMPLES:
+  meshport check
+  meshport check ./meshport.toml --json
+
+  Every key with its default and what it does:
+    meshport check --reference
+";
+
+pub(super) const STATUS: &str = "\
+EXAMPLES:
+  meshport status
+  meshport status --json | jq '.services[0].chosen.name'
+";
+
+pub(super) const ROUTES: &str = "\
+EXAMPLES:
+  meshport routes
+  meshport routes --json | jq '.[0].origins[].name'
+";
+
+pub(super) const PEERS: &str = "\
+EXAMPLES:
+  meshport peers
+  meshport peers --json | jq '.[] | select(.liveness == \"down\").name'
+";
+
+pub(super) const PING: &str = "\
+EXAMPLES:
+  meshport ping cp-1
+  meshport ping cp-1 --count 20 --interval 200ms
+
+Exit code 1 when nothing answered.
+";
+
+pub(super) const COMPLETIONS: &str = "\
+EXAMPLES:
+  source <(meshport completions bash)
+  meshport completions zsh > ~/.zfunc/_meshport
+  meshport completions fish > ~/.config/fish/completions/meshport.fish
+";
