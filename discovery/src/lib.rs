@@ -1,1 +1,51 @@
-//! placeholder
+//! Who is in the mesh, how healthy they are and how far.
+//!
+//! [`Discovery`] is one node's state machine: membership by SWIM, a directory of signed records, fast
+//! news, and measured paths to all origins. It does no I/O and reads no clock: datagrams, sessions and
+//! time go in by `handle_*`, datagrams and events come out by `poll_*`. The daemon drives it over the
+//! mesh, the simulator in virtual time.
+//!
+//! What is believed: a record counts only if it is signed by the key that its node's verified
+//! credential names; each node writes only its own record; a claim about membership counts only for a
+//! life of a node which that node has signed or shown itself in. What others say can therefore not
+//! change what a node says about itself, and a false death is refuted by the victim.
+//!
+//! Everything is bounded by named constants, and what was dropped is counted in [`Counters`].
+
+mod awareness;
+mod config;
+mod contacts;
+mod core;
+mod counters;
+mod dice;
+mod directory;
+mod error;
+mod news;
+mod own;
+mod paths;
+mod rtt;
+mod seeds;
+mod snapshot;
+mod state;
+mod swim;
+mod sync;
+#[cfg(test)]
+mod testing;
+mod timers;
+mod verify;
+mod wire;
+
+pub use crate::core::{Discovery, Event, LocalNode, MAX_EVENTS, MAX_TRANSMITS, Transmit};
+pub use config::DiscoveryConfig;
+pub use counters::Counters;
+pub use directory::{Directory, Entry, Liveness, MAX_MEMBERS, MAX_TOMBSTONES};
+pub use error::DiscoveryError;
+pub use paths::{IDLE_PROBES_PER_S, MAX_PATHS, Path, PathState, PathUse, Paths};
+pub use seeds::MAX_SEEDS;
+pub use snapshot::MAX_SNAPSHOT_BYTES;
+pub use state::{
+    Distance, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, MAX_STATE_BYTES, NodeState, OriginState,
+    SignedState,
+};
+pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
+pub use wire::{MAX_DATAGRAM, VERSION};

@@ -1,0 +1,117 @@
+//! The settings of discovery, with the reason for each default.
+//!
+//! [`DiscoveryConfig::sanitized`] forces every value into a range in which the protocol works, so that
+//! the rest of the crate needs no checks.
+
+use std::time::Duration;
+
+/// Settings of one node's discovery. All nodes of a mesh should use the same values, yet nothing
+/// breaks when they differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveryConfig {
+    /// How often a random member is probed. 1 s: two small packets a second, and a crash is noticed
+    /// by somebody after 1.6 s on average whatever the size of the mesh.
+    pub probe_interval: Duration,
+    /// How long a direct answer may take before others are asked to probe too. 400 ms: above every
+    /// land route, so that indirect probes are the exception.
+    pub probe_timeout: Duration,
+    /// How many others are asked.
+    pub indirect_probes: u8,
+    /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip.
+    /// A member of the own site gets two thirds.
+    pub suspicion: Duration,
+    /// How often membership news and rumours are passed on, while there are any.
+    pub gossip_interval: Duration,
+    /// To how many random members each round of gossip goes.
+    pub gossip_fanout: u8,
+    /// How often the directory is compared with that of a random member. 10 s: a comparison of equal
+    /// directories costs one packet of a dozen bytes.
+    pub sync_interval: Duration,
+    /// How often a path that carries sessions is probed.
+    pub path_probe_active: Duration,
+    /// How often a path to any other origin is probed.
+    pub path_probe_idle: Duration,
+    /// How long the first packet to a peer may take longer because a WireGuard session has to be
+    /// made first: one lost initiation, repeated after a second, and a round trip.
+    pub handshake_allowance: Duration,
+    /// The first pause between announcements to a seed that is not a member.
+    pub announce_first: Duration,
+    /// The longest pause between such announcements, which never end.
+    pub announce_longest: Duration,
+    /// How long a member that is down or has left stays in the directory.
+    pub forget_after: Duration,
+    /// The shortest time between two versions of the own record that carry no urgent news.
+    pub publish_interval: Duration,
+}
+
+impl Default for DiscoveryConfig {
+    fn default() -> Self {
+        Self {
+            probe_interval: Duration::from_secs(1),
+            probe_timeout: Duration::from_millis(400),
+            indirect_probes: 3,
+            suspicion: Duration::from_secs(3),
+            gossip_interval: Duration::from_millis(200),
+            gossip_fanout: 3,
+            sync_interval: Duration::from_secs(10),
+            path_probe_active: Duration::from_millis(500),
+            path_probe_idle: Duration::from_secs(5),
+            handshake_allowance: Duration::from_millis(1200),
+            announce_first: Duration::from_secs(1),
+            announce_longest: Duration::from_secs(30),
+            forget_after: Duration::from_secs(24 * 3600),
+            publish_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl DiscoveryConfig {
+    /// The same settings with every value forced into its working range.
+    #[must_use]
+    pub fn sanitized(self) -> Self {
+        let ms = Duration::from_millis;
+        let probe_interval = self.probe_interval.clamp(ms(100), ms(60_000));
+        let announce_first = self.announce_first.clamp(ms(100), ms(60_000));
+        Self {
+            probe_interval,
+            probe_timeout: self.probe_timeout.clamp(ms(20), probe_interval * 2 / 3),
+            indirect_probes: self.indirect_probes.clamp(1, 8),
+            suspicion: self.suspicion.clamp(ms(300), ms(120_000)),
+            gossip_interval: self.gossip_interval.clamp(ms(20), ms(10_000)),
+            gossip_fanout: self.gossip_fanout.clamp(1, 8),
+            sync_interval: self.sync_interval.clamp(ms(500), ms(600_000)),
+            path_probe_active: self.path_probe_active.clamp(ms(50), ms(60_000)),
+            path_probe_idle: self.path_probe_idle.clamp(ms(100), ms(600_000)),
+            handshake_allowance: self.handshake_allowance.clamp(ms(0), ms(10_000)),
+            announce_first,
+            announce_longest: self.announce_longest.clamp(announce_first, ms(600_000)),
+            forget_after: self.forget_after.clamp(ms(10_000), ms(30 * 24 * 3_600_000)),
+            publish_interval: self.publish_interval.clamp(ms(100), ms(600_000)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_in_range() {
+        assert_eq!(DiscoveryConfig::default().sanitized(), DiscoveryConfig::default());
+    }
+
+    #[test]
+    fn nonsense_is_forced_into_range() {
+        let nonsense = DiscoveryConfig {
+            probe_interval: Duration::ZERO,
+            probe_timeout: Duration::MAX,
+            indirect_probes: 0,
+            announce_longest: Duration::ZERO,
+            ..DiscoveryConfig::default()
+        };
+        let sane = nonsense.sanitized();
+        assert!(sane.probe_timeout < sane.probe_interval);
+        assert!(sane.indirect_probes >= 1);
+        assert!(sane.announce_longest >= sane.announce_first);
+    }
+}

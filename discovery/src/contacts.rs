@@ -1,0 +1,141 @@
+//! What this node remembers of its direct dealings with peers: sessions, when each was last heard, and
+//! how much each may still ask for. Peers without a session are forgotten after some seconds of
+//! silence, so that the table follows the traffic and not the size of the mesh.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meshport_config::{NodeId, SiteName};
+
+use crate::directory::Directory;
+use crate::swim::View;
+
+/// Peers remembered at once.
+pub(crate) const MAX_CONTACTS: usize = 16_384;
+/// How long a silent peer without session is remembered.
+const REMEMBER: Duration = Duration::from_secs(10);
+/// Records a peer may send at once, and the rate at which that fills up again per second: a joining
+/// node fetches thousands of records from a few peers.
+const RECORDS_BURST: f64 = 2048.0;
+const RECORDS_PER_S: f64 = 512.0;
+/// Datagrams of the directory comparison a peer may cause, likewise.
+const REPLIES_BURST: f64 = 256.0;
+const REPLIES_PER_S: f64 = 128.0;
+/// The shortest time between two reminders to one peer that something is out of step.
+const NUDGE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+struct Contact {
+    session: bool,
+    heard: Option<Instant>,
+    nudged: Option<Instant>,
+    records: f64,
+    replies: f64,
+    filled: Instant,
+}
+
+/// All peers this node deals with.
+#[derive(Debug, Default)]
+pub(crate) struct Contacts {
+    peers: BTreeMap<NodeId, Contact>,
+}
+
+impl Contacts {
+    pub(crate) fn heard(&mut self, peer: NodeId, now: Instant) {
+        if let Some(contact) = self.contact(peer, now) {
+            contact.heard = Some(now);
+        }
+    }
+
+    pub(crate) fn set_session(&mut self, peer: NodeId, up: bool, now: Instant) {
+        if let Some(contact) = self.contact(peer, now) {
+            contact.session = up;
+        }
+    }
+
+    pub(crate) fn session(&self, peer: &NodeId) -> bool {
+        self.peers.get(peer).is_some_and(|contact| contact.session)
+    }
+
+    /// Peers with a session, ascending by id.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = NodeId> {
+        self.peers.iter().filter(|(_, contact)| contact.session).map(|(peer, _)| *peer)
+    }
+
+    /// Whether the peer may send another record.
+    pub(crate) fn allow_record(&mut self, peer: NodeId, now: Instant) -> bool {
+        self.contact(peer, now).is_some_and(|contact| take(&mut contact.records))
+    }
+
+    /// Whether another datagram may be sent because the peer asked.
+    pub(crate) fn allow_reply(&mut self, peer: NodeId, now: Instant) -> bool {
+        self.contact(peer, now).is_some_and(|contact| take(&mut contact.replies))
+    }
+
+    /// Whether the peer may be reminded now.
+    pub(crate) fn allow_nudge(&mut self, peer: NodeId, now: Instant) -> bool {
+        let Some(contact) = self.contact(peer, now) else { return false };
+        let rested = contact.nudged.is_none_or(|at| now.saturating_duration_since(at) >= NUDGE);
+        if rested {
+            contact.nudged = Some(now);
+        }
+        rested
+    }
+
+    /// Forgets peers without session that have been silent.
+    pub(crate) fn prune(&mut self, now: Instant) {
+        self.peers.retain(|_, contact| {
+            contact.session
+                || now.saturating_duration_since(contact.heard.unwrap_or(contact.filled)) < REMEMBER
+        });
+    }
+
+    fn contact(&mut self, peer: NodeId, now: Instant) -> Option<&mut Contact> {
+        if self.peers.len() >= MAX_CONTACTS && !self.peers.contains_key(&peer) {
+            return None;
+        }
+        let contact = self.peers.entry(peer).or_insert(Contact {
+            session: false,
+            heard: None,
+            nudged: None,
+            records: RECORDS_BURST,
+            replies: REPLIES_BURST,
+            filled: now,
+        });
+        let passed = now.saturating_duration_since(contact.filled).as_secs_f64();
+        contact.records = (contact.records + passed * RECORDS_PER_S).min(RECORDS_BURST);
+        contact.replies = (contact.replies + passed * REPLIES_PER_S).min(REPLIES_BURST);
+        contact.filled = now;
+        Some(contact)
+    }
+}
+
+fn take(tokens: &mut f64) -> bool {
+    let enough = *tokens >= 1.0;
+    if enough {
+        *tokens -= 1.0;
+    }
+    enough
+}
+
+/// What membership sees of peers.
+#[derive(Debug)]
+pub(crate) struct Eyes<'a> {
+    pub(crate) contacts: &'a Contacts,
+    pub(crate) directory: &'a Directory,
+    pub(crate) site: &'a SiteName,
+}
+
+impl View for Eyes<'_> {
+    fn session(&self, peer: &NodeId) -> bool {
+        self.contacts.session(peer)
+    }
+
+    fn same_site(&self, peer: &NodeId) -> bool {
+        self.directory.get(peer).is_some_and(|entry| entry.credential.site == *self.site)
+    }
+
+    fn heard(&self, peer: &NodeId) -> Option<Instant> {
+        self.contacts.peers.get(peer).and_then(|contact| contact.heard)
+    }
+}

@@ -1,0 +1,428 @@
+//! The discovery of one node: the type the daemon and the simulator drive.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, MeshId, NodeId, RecordKey, ServiceName, SiteName, UnixSeconds};
+
+use crate::config::DiscoveryConfig;
+use crate::contacts::Contacts;
+use crate::counters::Counters;
+use crate::dice::Dice;
+use crate::directory::{Directory, Liveness, MAX_MEMBERS, Record};
+use crate::news::{News, Rumours};
+use crate::own::Own;
+use crate::paths::{MAX_PATHS, PathUse, Paths};
+use crate::seeds::Seeds;
+use crate::state::{Life, OriginState};
+use crate::swim::Swim;
+use crate::sync::Sync;
+use crate::verify::{Direct, Verifier};
+use crate::wire::Message;
+
+mod exchange;
+mod items;
+mod membership;
+mod rounds;
+mod saved;
+
+/// Datagrams waiting for [`Discovery::poll_transmit`]; news to every session and some more.
+pub const MAX_TRANSMITS: usize = 8192;
+/// Events waiting for [`Discovery::poll_event`]; a restored directory reports every node.
+pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
+/// A timer this late means that the process did not run.
+const STALL: Duration = Duration::from_millis(250);
+/// Time given after a stall to read what has arrived meanwhile.
+const AFTER_STALL: Duration = Duration::from_millis(100);
+
+/// Who this node is.
+#[derive(Debug)]
+pub struct LocalNode {
+    /// The node's own credential; its mesh is the mesh.
+    pub credential: Credential,
+    /// Signs the node's record; its public half is in the credential.
+    pub record_key: RecordKey,
+}
+
+/// A datagram to send to a peer's gossip port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The peer. A session is to be made if there is none.
+    pub to: NodeId,
+    /// At most [`crate::MAX_DATAGRAM`] bytes.
+    pub payload: Vec<u8>,
+}
+
+/// What the node's other parts may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A node is a member now.
+    MemberUp(NodeId),
+    /// A member was declared down or has left.
+    MemberDown(NodeId),
+    /// A node published a new record.
+    StateChanged(NodeId),
+    /// A measured path went up or down, or its round-trip time moved noticeably.
+    PathChanged(NodeId),
+    /// A node's credential or endpoints are new: the mesh should know them.
+    PeerWanted {
+        /// The node.
+        node: NodeId,
+        /// Where it says it can be reached; may be empty.
+        endpoints: Vec<SocketAddr>,
+        /// Its verified credential.
+        credential: Arc<Credential>,
+    },
+    /// Something a node said was not believed.
+    Ignored {
+        /// The node that said it, or that it was said by or about.
+        node: NodeId,
+        /// What and why, for a log line.
+        reason: String,
+    },
+}
+
+/// Membership, directory, dissemination and path measurement of one node, without I/O or clock.
+///
+/// Inputs are the `handle_*` and `set_*` methods. After any of them, and after [`Self::leave`] and
+/// [`Self::restore`], drain [`Self::poll_transmit`] and [`Self::poll_event`] until they give nothing,
+/// then read [`Self::poll_timeout`] again and call [`Self::handle_timeout`] at that time or as soon
+/// after it as possible. `now` must not go backwards. The same seed and the same inputs give the same
+/// outputs.
+///
+/// Datagrams must come from the mesh, which proves the sender's node id; nodes whose credential is not
+/// known are not listened to, so hand every admitted credential to [`Self::handle_credential`] first.
+#[derive(Debug)]
+pub struct Discovery {
+    config: DiscoveryConfig,
+    mesh: MeshId,
+    me: NodeId,
+    site: SiteName,
+    credential: Arc<Credential>,
+    verifier: Box<dyn Verifier>,
+    dice: Dice,
+    directory: Directory,
+    paths: Paths,
+    counters: Counters,
+    contacts: Contacts,
+    own: Own,
+    swim: Swim,
+    news: News,
+    rumours: Rumours,
+    sync: Sync,
+    seeds: Seeds,
+    /// Paths asked for by the caller; the others are those to all origins.
+    interests: BTreeMap<NodeId, PathUse>,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    search_at: Instant,
+    sweep_at: Instant,
+    /// Timers were shifted and none has fired since.
+    shifted: bool,
+    /// The latest times that were given.
+    latest: Instant,
+    wall: UnixSeconds,
+}
+
+/// The view membership has of peers, borrowed from some fields only.
+macro_rules! eyes {
+    ($self:ident) => {
+        &$crate::contacts::Eyes {
+            contacts: &$self.contacts,
+            directory: &$self.directory,
+            site: &$self.site,
+        }
+    };
+}
+use eyes;
+
+impl Discovery {
+    /// A node that knows nobody yet. `generation` must be greater than in any earlier run of this
+    /// node. `seed` drives all random choices.
+    pub fn new(
+        config: DiscoveryConfig,
+        me: LocalNode,
+        generation: u64,
+        seed: [u8; 32],
+        now: Instant,
+    ) -> Self {
+        let config = config.sanitized();
+        let (node, mesh) = (me.credential.node, me.credential.mesh);
+        let mut dice = Dice::new(seed, b'd');
+        let life = Life { generation, renewal: 0 };
+        let mut discovery = Self {
+            mesh,
+            me: node,
+            site: me.credential.site.clone(),
+            credential: Arc::new(me.credential),
+            verifier: Box::new(Direct),
+            directory: Directory::new(),
+            paths: Paths::new(&config, seed),
+            counters: Counters::default(),
+            contacts: Contacts::default(),
+            own: Own::new(node, mesh, me.record_key, generation, config.publish_interval),
+            swim: Swim::new(&config, node, life, seed),
+            news: News::default(),
+            rumours: Rumours::default(),
+            sync: Sync::new(now + dice.up_to(config.sync_interval)),
+            seeds: Seeds::new(config.announce_first, config.announce_longest),
+            interests: BTreeMap::new(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            search_at: now + config.announce_first,
+            sweep_at: now + rounds::SWEEP,
+            shifted: false,
+            latest: now,
+            wall: UnixSeconds(0),
+            dice,
+            config,
+        };
+        let credential = Arc::clone(&discovery.credential);
+        discovery.directory.merge(&Record { credential, state: None }, now);
+        discovery.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
+        discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
+        discovery
+    }
+
+    /// Replaces the way in which records are checked; for simulations of many nodes in one process.
+    #[must_use]
+    pub fn with_verifier(mut self, verifier: Box<dyn Verifier>) -> Self {
+        self.verifier = verifier;
+        self
+    }
+
+    /// A datagram came from an admitted peer.
+    pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
+        self.wall = wall;
+        self.counters.received_packets += 1;
+        self.counters.received_bytes += bytes.len() as u64;
+        if from == self.me || self.directory.get(&from).is_none() {
+            self.counters.dropped_unknown_sender += 1;
+            return;
+        }
+        self.contacts.heard(from, now);
+        match Message::decode(bytes) {
+            Ok(message) => self.take_message(from, message, now),
+            Err(crate::wire::BadDatagram::Version) => self.counters.dropped_version += 1,
+            Err(crate::wire::BadDatagram::Malformed) => self.counters.dropped_malformed += 1,
+        }
+        self.settle(now);
+    }
+
+    /// A WireGuard session with a peer exists, or is gone.
+    pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
+        if node == self.me {
+            return;
+        }
+        self.contacts.set_session(node, up, now);
+        self.paths.handle_session(node, up, now);
+        let is_member = self.directory.get(&node).is_some_and(|entry| entry.is_alive());
+        if up && !is_member && !self.own.has_left() {
+            self.seeds.wake(&node, now);
+            if self.directory.get(&node).is_some() && !self.seeds.contains(&node) {
+                self.swim.announce(node, eyes!(self), now);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The mesh has admitted a peer with this credential.
+    pub fn handle_credential(&mut self, credential: &Credential, now: Instant, wall: UnixSeconds) {
+        self.wall = wall;
+        self.take_admitted(credential, now);
+        self.settle(now);
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
+        self.wall = wall;
+        let late =
+            self.next_timeout().map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
+        // Never twice in a row, or a process that is always late would never do anything.
+        if late > STALL && !self.shifted {
+            self.counters.stalls += 1;
+            self.swim.stalled(late + AFTER_STALL);
+            self.paths.stalled(late + AFTER_STALL);
+            self.shifted = true;
+        } else {
+            self.shifted = false;
+        }
+        self.swim.handle_timeout(eyes!(self), now);
+        self.paths.handle_timeout(now);
+        if !self.own.has_left() {
+            self.run_rounds(now);
+        }
+        self.settle(now);
+    }
+
+    /// The nodes to announce to for ever, at most [`crate::MAX_SEEDS`]; replaces the earlier ones.
+    /// Their addresses are the mesh's business.
+    pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
+        let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.me).collect();
+        self.counters.dropped_own += self.seeds.set(&others, now) as u64;
+        self.settle(now);
+    }
+
+    /// Where this node can be reached, at most [`crate::MAX_ENDPOINTS`].
+    pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
+        self.counters.dropped_own += u64::from(!self.own.set_endpoints(endpoints, now));
+        self.settle(now);
+    }
+
+    /// How this node's instance of a service does. Urgent when it changed. Ignored, with an event,
+    /// when the own credential does not allow the service: others would ignore it too.
+    pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
+        if !self.credential.roles.may_offer(&service) {
+            self.counters.dropped_own += 1;
+            let reason = format!("the own credential has no role origin:{service}");
+            self.report(Event::Ignored { node: self.me, reason });
+        } else if !self.own.set_service(service, Some(state), now) {
+            self.counters.dropped_own += 1;
+        }
+        self.settle(now);
+    }
+
+    /// This node no longer offers a service.
+    pub fn remove_service(&mut self, service: &ServiceName, now: Instant) {
+        self.own.set_service(service.clone(), None, now);
+        self.settle(now);
+    }
+
+    /// Asks for a path to be measured, and how closely; none ends the wish. Paths to all origins of
+    /// all services are measured at least idly without asking.
+    pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
+        match usage {
+            Some(usage) if node != self.me => {
+                if self.interests.len() < MAX_PATHS || self.interests.contains_key(&node) {
+                    self.interests.insert(node, usage);
+                } else {
+                    self.counters.dropped_paths += 1;
+                }
+            }
+            _ => {
+                self.interests.remove(&node);
+            }
+        }
+        self.adjust_path(node, now);
+        self.settle(now);
+    }
+
+    /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving for
+    /// a second or so, so that lost farewells are repeated; nothing else happens any more.
+    pub fn leave(&mut self, now: Instant) {
+        if self.own.has_left() {
+            return;
+        }
+        self.own.leave(now);
+        self.settle(now);
+        self.swim.leave(eyes!(self), now);
+        self.settle(now);
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.next_timeout()
+    }
+
+    /// What is known of all nodes.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The measured paths.
+    pub fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// What was done and dropped so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The own generation. It may have been raised above the one given at the start, when the mesh
+    /// remembered a later one; the next start must use a greater one than this.
+    pub fn generation(&self) -> u64 {
+        self.own.generation()
+    }
+
+    /// How far this node distrusts its own view, 0 (healthy) to 8: late timers and several silent
+    /// peers raise it, answers lower it, and every wait for a peer is that much longer.
+    pub fn local_health(&self) -> u32 {
+        self.swim.score()
+    }
+
+    fn take_message(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
+        match message {
+            Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
+            Message::Echo(nonce) => self.paths.handle_echo(from, nonce, now),
+            Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
+            _ if self.own.has_left() => {}
+            Message::Swim(bytes) => self.take_swim(from, bytes, now),
+            Message::Root(root) => self.take_root(from, root, now),
+            Message::Summary(digests) => self.take_summary(from, digests, now),
+            Message::Haves(haves) => self.take_haves(from, &haves, now),
+            Message::Want(wanted) => self.take_want(from, &wanted, now),
+            Message::Items(items) => self.take_items(from, &items, items::Channel::Sync, now),
+            Message::Rumours(items) => self.take_items(from, &items, items::Channel::Rumour, now),
+            Message::News(item) => self.take_news(from, item, now),
+        }
+        let out_of_step = self
+            .directory
+            .get(&from)
+            .is_some_and(|entry| matches!(entry.liveness, Liveness::Down | Liveness::Unknown));
+        if out_of_step && !self.own.has_left() && self.contacts.allow_nudge(from, now) {
+            self.swim.announce(from, eyes!(self), now);
+        }
+    }
+
+    /// Encodes and queues a datagram. The kinds are counted where they are made.
+    fn send(&mut self, to: NodeId, message: &Message<'_>) {
+        if let Some(payload) = message.encode() {
+            self.send_bytes(to, payload);
+        } else {
+            debug_assert!(false, "a datagram larger than its bound was made");
+        }
+    }
+
+    fn send_bytes(&mut self, to: NodeId, payload: Vec<u8>) {
+        // A lie about membership must not make this node talk to strangers.
+        let known = self.directory.get(&to).is_some() || self.seeds.contains(&to);
+        if !known || to == self.me || self.transmits.len() >= MAX_TRANSMITS {
+            self.counters.dropped_transmits += 1;
+            return;
+        }
+        let size = payload.len() as u64;
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += size;
+        match crate::wire::family(&payload) {
+            crate::wire::Family::Swim => self.counters.sent_swim_bytes += size,
+            crate::wire::Family::Sync => self.counters.sent_sync_bytes += size,
+            crate::wire::Family::News => self.counters.sent_news_bytes += size,
+            crate::wire::Family::Path => self.counters.sent_path_bytes += size,
+        }
+        self.transmits.push_back(Transmit { to, payload });
+    }
+
+    fn report(&mut self, event: Event) {
+        if self.events.len() >= MAX_EVENTS {
+            self.counters.dropped_events += 1;
+        } else {
+            self.events.push_back(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

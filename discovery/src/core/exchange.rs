@@ -1,0 +1,237 @@
+//! The comparison of directories, each datagram answered by itself and within bounds.
+
+use std::time::Instant;
+
+use meshport_config::NodeId;
+
+use super::Discovery;
+use crate::directory::Entry;
+use crate::wire::{
+    self, BUCKETS, Claim, Have, Haves, Item, MAX_DATAGRAM, Message, Short, Standing,
+};
+
+/// Lists sent in answer to one datagram: what a thousand nodes take.
+const MAX_LISTS: usize = 16;
+/// Datagrams of records sent in answer to one request, and pushed unasked after a comparison.
+const MAX_REPLY: usize = 16;
+const MAX_PUSH: usize = 4;
+/// Records pushed unasked; a peer that lacks more is told what there is instead.
+const PUSHED_RECORDS: usize = 8;
+/// Room for entries in a list: the datagram without its header and the two ends of the range.
+const LIST_ROOM: usize = MAX_DATAGRAM - 24;
+
+impl Discovery {
+    /// Begins a comparison.
+    pub(super) fn compare_with(&mut self, peer: NodeId) {
+        self.counters.syncs += 1;
+        let root = self.directory.root().to_le_bytes();
+        self.send(peer, &Message::Root(root));
+    }
+
+    pub(super) fn take_root(&mut self, from: NodeId, root: [u8; 8], now: Instant) {
+        if root == self.directory.root().to_le_bytes() || !self.may_reply(from, now) {
+            return;
+        }
+        let digests: Vec<u8> =
+            self.directory.buckets().iter().flat_map(|bucket| bucket.to_le_bytes()).collect();
+        self.send(from, &Message::Summary(&digests));
+    }
+
+    pub(super) fn take_summary(&mut self, from: NodeId, digests: &[u8], now: Instant) {
+        let mut theirs = digests.chunks_exact(8);
+        let mut differ = [false; BUCKETS];
+        for (bucket, mine) in self.directory.buckets().iter().enumerate() {
+            differ[bucket] = theirs.next() != Some(&mine.to_le_bytes()[..]);
+        }
+        // From a random bucket on, so that a list that was cut off is continued by the next one.
+        let start = self.dice.below(BUCKETS);
+        let mut ranges: Vec<(Short, Short)> = Vec::new();
+        for bucket in (start..BUCKETS).chain(0..start).filter(|bucket| differ[*bucket]) {
+            let (low, high) = Short::bounds(bucket);
+            match ranges.last_mut() {
+                Some((_, end)) if bucket > 0 && *end == Short::bounds(bucket - 1).1 => *end = high,
+                _ => ranges.push((low, high)),
+            }
+        }
+        self.send_lists(from, &ranges, now);
+    }
+
+    /// What the peer has in a range. Sends what it lacks, or a list of that if it is much; asks for
+    /// what this node lacks.
+    pub(super) fn take_haves(&mut self, from: NodeId, haves: &Haves, now: Instant) {
+        let mut owed: Vec<NodeId> = Vec::new();
+        let mut claims: Vec<(NodeId, Claim)> = Vec::new();
+        let mut listed = haves.entries.iter().peekable();
+        let mine: Vec<Have> = self.directory.range(haves.from, haves.to).map(Entry::have).collect();
+        for have in mine {
+            while let Some(theirs) = listed.next_if(|it| it.short < have.short) {
+                self.fetch_unknown(theirs, from);
+            }
+            let Some(node) = self.directory.resolve(have.short) else { continue };
+            let Some(theirs) = listed.next_if(|it| it.short == have.short) else {
+                owed.push(node);
+                continue;
+            };
+            let (my_key, their_key) =
+                ((have.generation, have.version), (theirs.generation, theirs.version));
+            if their_key > my_key || (their_key == my_key && theirs.digest != have.digest) {
+                self.fetch(have.short, from);
+            }
+            if my_key > their_key || theirs.digest != have.digest || have.life > theirs.life {
+                owed.push(node);
+            }
+            if theirs.life > have.life
+                && let Some((life, over)) = theirs.life
+            {
+                let standing = if over { Standing::Down } else { Standing::Alive };
+                let claim = Claim { life, incarnation: 0, standing };
+                claims.extend(self.believable(from, node, claim, now));
+            }
+        }
+        for theirs in listed {
+            self.fetch_unknown(theirs, from);
+        }
+        self.apply_claims(claims, false, now);
+        if owed.len() > PUSHED_RECORDS && haves.entries.len() < PUSHED_RECORDS {
+            self.send_lists(from, &[(haves.from, haves.to)], now);
+        } else {
+            owed.truncate(2 * PUSHED_RECORDS);
+            self.send_items(from, &owed, true, MAX_PUSH, now);
+        }
+    }
+
+    pub(super) fn take_want(&mut self, from: NodeId, wanted: &[Short], now: Instant) {
+        let nodes: Vec<NodeId> =
+            wanted.iter().filter_map(|short| self.directory.resolve(*short)).collect();
+        self.send_items(from, &nodes, true, MAX_REPLY, now);
+    }
+
+    /// Remembers to ask a peer for a record.
+    pub(super) fn fetch(&mut self, short: Short, from: NodeId) {
+        self.counters.dropped_wants += u64::from(!self.sync.want(short, from));
+    }
+
+    /// Sends what is known of some nodes.
+    pub(super) fn send_records(
+        &mut self,
+        to: NodeId,
+        nodes: &[NodeId],
+        with_credential: bool,
+        now: Instant,
+    ) {
+        self.send_items(to, nodes, with_credential, MAX_PUSH, now);
+    }
+
+    /// Passes on the newest records of some nodes, as rumours.
+    pub(super) fn send_rumours(&mut self, to: NodeId, nodes: &[(NodeId, bool)]) {
+        let parts: Vec<_> =
+            nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
+        let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Rumours, MAX_PUSH);
+        for payload in datagrams {
+            self.send_bytes(to, payload);
+        }
+    }
+
+    fn send_items(
+        &mut self,
+        to: NodeId,
+        nodes: &[NodeId],
+        with_credential: bool,
+        limit: usize,
+        now: Instant,
+    ) {
+        let parts: Vec<_> =
+            nodes.iter().filter_map(|node| self.parts(node, with_credential)).collect();
+        let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);
+        for payload in datagrams {
+            if self.may_reply(to, now) {
+                self.send_bytes(to, payload);
+            }
+        }
+    }
+
+    /// Lists everything in some ranges, as far as the bound allows.
+    fn send_lists(&mut self, to: NodeId, ranges: &[(Short, Short)], now: Instant) {
+        let mut lists = 0;
+        for (low, high) in ranges {
+            let mut from = Some(*low);
+            while let Some(start) = from {
+                if lists >= MAX_LISTS || !self.may_reply(to, now) {
+                    return;
+                }
+                let (haves, rest) = self.list(start, *high);
+                self.send(to, &Message::Haves(haves));
+                lists += 1;
+                from = rest;
+            }
+        }
+    }
+
+    /// One datagram's worth of a range, and where the rest begins.
+    fn list(&self, from: Short, to: Short) -> (Haves, Option<Short>) {
+        let mut entries = Vec::new();
+        let mut size = 0;
+        for entry in self.directory.range(from, to) {
+            let have = entry.have();
+            size += wire::size_of(&have);
+            if size > LIST_ROOM {
+                let end = have.short.before();
+                return (Haves { from, to: end, entries }, Some(have.short));
+            }
+            entries.push(have);
+        }
+        (Haves { from, to, entries }, None)
+    }
+
+    fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
+        // A node this one has forgotten, or is about to forget, is not fetched again.
+        if !self.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
+            self.fetch(theirs.short, from);
+        }
+    }
+
+    fn may_reply(&mut self, to: NodeId, now: Instant) -> bool {
+        let allowed = self.contacts.allow_reply(to, now);
+        self.counters.dropped_requests += u64::from(!allowed);
+        allowed
+    }
+
+    /// What there is to say about a node.
+    fn parts(&self, node: &NodeId, with_credential: bool) -> Option<Parts> {
+        let entry = self.directory.get(node)?;
+        let have = entry.have();
+        let claim = match (*node == self.me, have.life) {
+            (true, _) => Some(self.swim.own_claim()),
+            (false, Some((life, over))) => {
+                let standing = if over { Standing::Down } else { Standing::Alive };
+                Some(Claim { life, incarnation: 0, standing })
+            }
+            (false, None) => None,
+        };
+        Some(Parts {
+            short: have.short,
+            credential: with_credential.then(|| entry.credential.to_bytes()),
+            state: entry.state.clone(),
+            claim,
+        })
+    }
+}
+
+/// Owned parts of an item.
+struct Parts {
+    short: Short,
+    credential: Option<Vec<u8>>,
+    state: Option<std::sync::Arc<crate::state::SignedState>>,
+    claim: Option<Claim>,
+}
+
+impl Parts {
+    fn item(&self) -> Item<'_> {
+        Item {
+            short: self.short,
+            credential: self.credential.as_deref(),
+            state: self.state.as_ref().map(|state| state.as_bytes()),
+            claim: self.claim,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Taking in records: what is new is verified, merged, reported and, if it is news, passed on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId};
+
+use super::{Discovery, Event};
+use crate::directory::{Liveness, Merge, Record, credential_order};
+use crate::state::SignedState;
+use crate::verify::Rejected;
+use crate::wire::{Claim, Item, Message, Short};
+
+/// How records came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Channel {
+    /// By comparison of directories: no reason to pass them on.
+    Sync,
+    /// As news or rumour.
+    Rumour,
+}
+
+/// What became of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// It is in the directory now.
+    New { first: bool },
+    /// Exactly this record was there already.
+    Same,
+    /// A newer one is there.
+    Older,
+    /// It was not believed, or there was none.
+    Nothing,
+}
+
+impl Discovery {
+    pub(super) fn take_items(
+        &mut self,
+        from: NodeId,
+        items: &[Item<'_>],
+        channel: Channel,
+        now: Instant,
+    ) {
+        let mut claims: Vec<(NodeId, Claim)> = Vec::new();
+        for item in items {
+            if !self.contacts.allow_record(from, now) {
+                self.counters.dropped_flood += 1;
+                continue;
+            }
+            let first =
+                item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
+            let Some(node) = self.directory.resolve(item.short) else {
+                self.counters.rejected_states += u64::from(item.state.is_some());
+                self.fetch(item.short, from);
+                continue;
+            };
+            if let Some(bytes) = item.state {
+                self.sync.got(item.short);
+                let taken = self.take_state(from, node, bytes, now);
+                self.pass_on(node, taken, first, channel, now);
+                if taken == Taken::Older && from == node {
+                    // A node that is behind its own past must hear of it.
+                    self.send_records(from, &[node], false, now);
+                }
+            }
+            if let Some(claim) = item.claim {
+                self.sync.got(item.short);
+                claims.extend(self.believable(from, node, claim, now));
+            }
+        }
+        let accused = claims.iter().any(|(node, claim)| {
+            *node == self.me && claim.standing != crate::wire::Standing::Alive
+        });
+        self.apply_claims(claims, channel == Channel::Rumour, now);
+        if accused {
+            // The accuser is answered directly; gossip tells the others.
+            let claim = Some(self.swim.own_claim());
+            let short = Short::of(&self.me);
+            self.send(
+                from,
+                &Message::Items(vec![Item { short, credential: None, state: None, claim }]),
+            );
+        }
+    }
+
+    pub(super) fn take_news(&mut self, from: NodeId, item: Item<'_>, now: Instant) {
+        if item.short != Short::of(&from) {
+            self.counters.rejected_states += 1;
+            return;
+        }
+        self.take_items(from, &[item], Channel::Rumour, now);
+        let known = self.directory.get(&from).and_then(crate::directory::Entry::node_state);
+        if let Some((generation, version)) = known.map(|it| (it.generation, it.version)) {
+            self.send(from, &Message::NewsSeen(generation, version));
+        }
+    }
+
+    /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
+    pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
+        let node = credential.node;
+        if node == self.me || self.own.has_left() {
+            return;
+        }
+        self.directory.welcome(&node);
+        let known = self.directory.get(&node);
+        if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
+            let bytes = credential.to_bytes();
+            match self.verifier.credential(&bytes, &self.mesh, self.wall) {
+                Ok(credential) => {
+                    self.merge(&Record { credential, state: None }, now);
+                }
+                Err(reason) => self.refuse_credential(node, &reason),
+            }
+        }
+        if self.directory.get(&node).is_some_and(|entry| !entry.is_alive()) {
+            self.swim.announce(node, super::eyes!(self), now);
+        }
+    }
+
+    /// Takes records that are verified: from a snapshot or from others.
+    pub(super) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
+        let node = record.credential.node;
+        let outcome = self.directory.merge(record, now);
+        match outcome {
+            Merge::Unchanged => return outcome,
+            Merge::Full => {
+                self.counters.dropped_directory_full += 1;
+                return outcome;
+            }
+            Merge::Forgotten => {
+                self.counters.dropped_forgotten += 1;
+                return outcome;
+            }
+            Merge::New | Merge::Credential | Merge::State => self.counters.merged += 1,
+        }
+        let Some(entry) = self.directory.get(&node) else { return outcome };
+        let event = Event::PeerWanted {
+            node,
+            endpoints: entry.endpoints().to_vec(),
+            credential: Arc::clone(&entry.credential),
+        };
+        let (liveness, life) = (entry.liveness, entry.life);
+        let farewell = entry.farewell();
+        let has_state = entry.state.is_some();
+        if farewell.is_none() {
+            self.report(event);
+        }
+        if has_state && outcome != Merge::Credential {
+            self.report_ignored_services(node);
+            self.report(Event::StateChanged(node));
+        }
+        match farewell {
+            Some(left) if life <= Some(left) && liveness != Liveness::Left => {
+                self.member_left(node, left, now);
+            }
+            None if liveness == Liveness::Left => {
+                self.directory.set_liveness(&node, Liveness::Unknown, None, now);
+            }
+            _ => {}
+        }
+        self.adjust_path(node, now);
+        outcome
+    }
+
+    /// True when it is the first thing heard of a node.
+    fn take_credential(
+        &mut self,
+        from: NodeId,
+        item: &Item<'_>,
+        bytes: &[u8],
+        now: Instant,
+    ) -> bool {
+        if item.short == Short::of(&self.me) {
+            return false;
+        }
+        if let Some(entry) =
+            self.directory.resolve(item.short).and_then(|it| self.directory.get(&it))
+        {
+            let newer = Credential::from_bytes(bytes)
+                .is_ok_and(|it| credential_order(&it, &entry.credential).is_gt());
+            if !newer {
+                return false;
+            }
+        }
+        match self.verifier.credential(bytes, &self.mesh, self.wall) {
+            Ok(credential) if Short::of(&credential.node) == item.short => {
+                self.sync.got(item.short);
+                self.merge(&Record { credential, state: None }, now) == Merge::New
+            }
+            Ok(_) => {
+                self.refuse_credential(from, &Rejected::Malformed);
+                false
+            }
+            Err(reason) => {
+                self.refuse_credential(from, &reason);
+                false
+            }
+        }
+    }
+
+    fn take_state(&mut self, from: NodeId, node: NodeId, bytes: &[u8], now: Instant) -> Taken {
+        let Some(entry) = self.directory.get(&node) else { return Taken::Nothing };
+        let known = entry.state.as_ref();
+        if known.is_some_and(|known| known.as_bytes() == bytes) {
+            return Taken::Same;
+        }
+        let claimed = SignedState::read(bytes).map_err(Rejected::from);
+        let newer = claimed.as_ref().is_ok_and(|claimed| {
+            let key = (claimed.generation, claimed.version);
+            known.is_none_or(|known| {
+                let known = known.get();
+                key >= (known.generation, known.version)
+            })
+        });
+        if claimed.is_ok() && !newer {
+            return Taken::Older;
+        }
+        let credential = Arc::clone(&entry.credential);
+        let verified = claimed.and_then(|claimed| match claimed.node == node {
+            true => self.verifier.state(bytes, &self.mesh, &credential.record_key),
+            false => Err(Rejected::Signature),
+        });
+        let state = match verified {
+            Ok(state) => state,
+            Err(reason) => {
+                self.counters.rejected_states += 1;
+                let about = format!("a record of {} from {}: {reason}", node.short(), from.short());
+                self.report(Event::Ignored { node: from, reason: about });
+                return Taken::Nothing;
+            }
+        };
+        if node == self.me {
+            self.outlive(state.get().generation, now);
+            return Taken::Nothing;
+        }
+        match self.merge(&Record { credential, state: Some(state) }, now) {
+            Merge::New => Taken::New { first: true },
+            Merge::State => Taken::New { first: false },
+            Merge::Unchanged | Merge::Credential => Taken::Older,
+            Merge::Full | Merge::Forgotten => Taken::Nothing,
+        }
+    }
+
+    fn pass_on(&mut self, node: NodeId, taken: Taken, first: bool, channel: Channel, now: Instant) {
+        match taken {
+            Taken::New { first: new } if channel == Channel::Rumour => {
+                if !self.rumours.add(node, first || new, now) {
+                    self.counters.dropped_rumours += 1;
+                }
+            }
+            Taken::Same => self.rumours.heard(&node),
+            Taken::New { .. } | Taken::Older | Taken::Nothing => {}
+        }
+    }
+
+    fn refuse_credential(&mut self, node: NodeId, reason: &Rejected) {
+        self.counters.rejected_credentials += 1;
+        self.report(Event::Ignored { node, reason: reason.to_string() });
+    }
+
+    fn report_ignored_services(&mut self, node: NodeId) {
+        let Some(entry) = self.directory.get(&node) else { return };
+        let all = entry.node_state().map_or(&[][..], |state| &state.services);
+        let ignored: Vec<String> = all
+            .iter()
+            .filter(|(name, _)| !entry.may_offer(name))
+            .map(|(name, _)| name.to_string())
+            .collect();
+        if !ignored.is_empty() {
+            self.counters.ignored_services += ignored.len() as u64;
+            let names = ignored.join(", ");
+            let reason = format!("it announces {names}, which its credential does not allow");
+            self.report(Event::Ignored { node, reason });
+        }
+    }
+}

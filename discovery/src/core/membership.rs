@@ -1,0 +1,216 @@
+//! Membership and directory kept in step: what SWIM says becomes liveness, and what is signed decides
+//! which claims of others are believed.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use super::{Discovery, Event, eyes};
+use crate::directory::{Entry, Liveness};
+use crate::own::Urgency;
+use crate::state::Life;
+use crate::swim::{Output, View};
+use crate::wire::{Claim, Item, Message, Short, Standing};
+
+/// A member heard this recently is suspected, not down, whatever others say.
+const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
+
+impl Discovery {
+    pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
+        // A farewell is final until the node comes back in a later life.
+        let over = self.directory.get(&from).and_then(Entry::farewell);
+        let Ok(seen) = self.swim.handle_datagram((from, over), bytes, eyes!(self), now) else {
+            self.counters.dropped_swim += 1;
+            return;
+        };
+        let renewals = self.counters.renewals;
+        self.drain_swim(now);
+        if self.counters.renewals > renewals {
+            // Whoever told us that we are down shall hear of the new life first.
+            self.swim.announce(from, eyes!(self), now);
+        }
+        if seen.stale {
+            self.remind(from, now);
+        }
+        let sender_is_member = self.directory.get(&from).is_some_and(Entry::is_alive);
+        if sender_is_member {
+            let mut claims = Vec::with_capacity(seen.claims.len());
+            for (short, claim) in seen.claims {
+                match self.directory.resolve(short) {
+                    Some(node) => claims.extend(self.believable(from, node, claim, now)),
+                    None => {
+                        self.counters.dropped_claims_unknown += 1;
+                        self.fetch(short, from);
+                    }
+                }
+            }
+            self.apply_claims(claims, true, now);
+        }
+    }
+
+    pub(super) fn apply_claims(
+        &mut self,
+        claims: Vec<(NodeId, Claim)>,
+        spread: bool,
+        now: Instant,
+    ) {
+        if claims.is_empty() {
+            return;
+        }
+        let refutations = self.swim.tally.refutations;
+        self.swim.apply(claims, spread, eyes!(self), now);
+        self.counters.refutations += self.swim.tally.refutations - refutations;
+        self.drain_swim(now);
+    }
+
+    /// The claim, if it can be believed: about a life the node has signed or shown itself in, and not
+    /// against what this node hears with its own ears.
+    pub(super) fn believable(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        mut claim: Claim,
+        now: Instant,
+    ) -> Option<(NodeId, Claim)> {
+        if node == self.me {
+            return (claim.life == self.swim.life()).then_some((node, claim));
+        }
+        let entry = self.directory.get(&node)?;
+        let signed = entry.node_state().map(crate::state::NodeState::life);
+        if from != node && Some(claim.life) > signed.max(entry.life) {
+            self.counters.dropped_claims_unsigned += 1;
+            self.fetch(Short::of(&node), from);
+            return None;
+        }
+        let gone = entry.liveness == Liveness::Left;
+        if gone && claim.standing != Standing::Down && Some(claim.life) <= signed {
+            return None;
+        }
+        let heard = eyes!(self).heard(&node);
+        let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < HEARD_JUST_NOW);
+        if claim.standing == Standing::Down && from != node && !gone && just_now {
+            self.counters.softened_claims += 1;
+            claim.standing = Standing::Suspect;
+        }
+        Some((node, claim))
+    }
+
+    /// Carries out what membership wants, until it wants nothing more.
+    pub(super) fn drain_swim(&mut self, now: Instant) {
+        while let Some(output) = self.swim.poll_output() {
+            match output {
+                Output::Send(to, payload) => self.send_bytes(to, payload),
+                Output::Up(node, life) => self.member_up(node, life, now),
+                Output::Down(node, life) => self.member_down(node, life, now),
+                Output::Renamed(node, life) => {
+                    if let Some(liveness) = self.directory.get(&node).map(|it| it.liveness) {
+                        self.directory.set_liveness(&node, liveness, Some(life), now);
+                    }
+                }
+                Output::Renewed(life) => self.renewed(life, now),
+                Output::Tell(node, claim) => {
+                    let short = Short::of(&self.me);
+                    let own = self.swim.own_claim();
+                    let suspect = Item {
+                        short: Short::of(&node),
+                        credential: None,
+                        state: None,
+                        claim: Some(claim),
+                    };
+                    let mine = Item { short, credential: None, state: None, claim: Some(own) };
+                    self.send(node, &Message::Items(vec![suspect, mine]));
+                }
+            }
+        }
+        self.counters.suspicions = self.swim.tally.suspicions;
+        self.counters.dropped_timers = self.swim.tally.dropped_timers;
+    }
+
+    /// The node left on purpose: its own signed word for it.
+    pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
+        let before = self.directory.set_liveness(&node, Liveness::Left, Some(life), now);
+        if before == Some(Liveness::Alive) {
+            self.report(Event::MemberDown(node));
+            self.swim.set_size(self.directory.alive());
+        }
+        let claim = Claim { life, incarnation: 0, standing: Standing::Down };
+        self.apply_claims(vec![(node, claim)], true, now);
+    }
+
+    /// Reminds a peer of this node's record and life.
+    pub(super) fn remind(&mut self, peer: NodeId, now: Instant) {
+        if self.contacts.allow_nudge(peer, now) {
+            self.send_records(peer, &[self.me], false, now);
+        }
+    }
+
+    fn member_up(&mut self, node: NodeId, life: Life, now: Instant) {
+        let Some(entry) = self.directory.get(&node) else { return };
+        if Some(life) <= entry.farewell() {
+            return;
+        }
+        let first = self.directory.alive() <= 1;
+        let before = self.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
+        if before != Some(Liveness::Alive) {
+            self.counters.members_up += 1;
+            self.report(Event::MemberUp(node));
+            self.swim.set_size(self.directory.alive());
+        }
+        if first {
+            self.sync.trigger(now);
+        }
+        self.adjust_path(node, now);
+    }
+
+    fn member_down(&mut self, node: NodeId, life: Life, now: Instant) {
+        let Some(entry) = self.directory.get(&node) else { return };
+        if entry.liveness == Liveness::Left {
+            return;
+        }
+        let before = self.directory.set_liveness(&node, Liveness::Down, Some(life), now);
+        if before == Some(Liveness::Alive) {
+            self.counters.members_down += 1;
+            self.report(Event::MemberDown(node));
+            self.swim.set_size(self.directory.alive());
+        }
+        self.seeds.wake(&node, now);
+    }
+
+    fn renewed(&mut self, life: Life, now: Instant) {
+        self.counters.renewals += 1;
+        self.own.set_life(life, now);
+        self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
+    }
+
+    /// The mesh remembers a later generation of this node than its own state folder: go above it.
+    pub(super) fn outlive(&mut self, generation: u64, now: Instant) {
+        let Some(generation) = generation.checked_add(1) else { return };
+        let life = Life { generation, renewal: 0 };
+        self.counters.generation_raised += 1;
+        self.own.set_life(life, now);
+        self.swim.change_life(life, eyes!(self), now);
+        self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
+        self.drain_swim(now);
+    }
+
+    /// Publishes the own record when it is due and spreads it as urgently as it asks.
+    pub(super) fn publish(&mut self, now: Instant) {
+        let (paths, directory) = (&self.paths, &self.directory);
+        let Some((urgency, state)) =
+            self.own.publish(|| super::rounds::distances(paths, directory), now)
+        else {
+            return;
+        };
+        self.counters.published += 1;
+        let first = state.get().version == 1;
+        let credential = std::sync::Arc::clone(&self.credential);
+        let record = crate::directory::Record { credential, state: Some(state) };
+        self.directory.merge(&record, now);
+        if urgency >= Urgency::Rumour && !self.rumours.add(self.me, first, now) {
+            self.counters.dropped_rumours += 1;
+        }
+        if urgency == Urgency::News {
+            self.start_news(now);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What happens by time: rounds of news and rumours, comparisons, announcements, housekeeping.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use super::{Discovery, Event, eyes};
+use crate::directory::{Directory, Entry, Liveness};
+use crate::news::{MAX_TOLD, Telling};
+use crate::paths::{PathState, PathUse, Paths};
+use crate::state::Distance;
+use crate::wire::{Item, Message, Short};
+
+/// How often tables are tidied.
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
+/// Nodes known only from a snapshot are given this long to show themselves.
+const UNKNOWN_FOR: Duration = Duration::from_secs(300);
+/// Tombstones are kept this many times as long as entries: every copy elsewhere is gone by then.
+const TOMBSTONE_FACTOR: u32 = 7;
+/// Nodes that are not members tried at once while this node is alone, and how many entries are looked
+/// at to find them.
+const SEARCH_AT_ONCE: usize = 3;
+const SEARCH_LOOKS: usize = 256;
+/// Steps taken from a random id to find a random member; evens out the gaps between ids.
+const STEPS: usize = 8;
+const LOOKS: usize = 64;
+
+impl Discovery {
+    /// Everything periodic; called by the timer only.
+    pub(super) fn run_rounds(&mut self, now: Instant) {
+        let directory = &self.directory;
+        let is_member = |node: &NodeId| directory.get(node).is_some_and(Entry::is_alive);
+        for node in self.seeds.take_due(is_member, &mut self.dice, now) {
+            self.swim.announce(node, eyes!(self), now);
+        }
+        self.search(now);
+        let pause = self.dice.jitter(self.config.sync_interval, 25);
+        if self.sync.take_due(pause, now)
+            && let Some(peer) = self.random_members(1, &[]).first().copied()
+        {
+            self.compare_with(peer);
+        }
+        if self.sweep_at <= now {
+            self.sweep_at = now + SWEEP;
+            self.sweep(now);
+        }
+    }
+
+    /// Carries out everything that waits, after any input.
+    pub(super) fn settle(&mut self, now: Instant) {
+        self.latest = self.latest.max(now);
+        self.drain_swim(now);
+        self.drain_paths(now);
+        self.publish(now);
+        self.tell_news(now);
+        self.spread_rumours(now);
+        self.request_wanted(now);
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let farewell = [self.news.poll_timeout(), self.rumours.poll_timeout()];
+        let left = self.own.has_left();
+        let others = [
+            self.swim.poll_timeout(),
+            self.paths.poll_timeout(),
+            self.own.poll_timeout(),
+            self.sync.poll_timeout(),
+            self.seeds.poll_timeout(),
+            Some(self.search_at),
+            Some(self.sweep_at),
+        ];
+        let others = others.into_iter().filter(|_| !left);
+        farewell.into_iter().chain(others).flatten().min()
+    }
+
+    /// Up to `count` different members, evenly chosen, none of them this node or in `except`.
+    pub(super) fn random_members(&mut self, count: usize, except: &[NodeId]) -> Vec<NodeId> {
+        let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
+        for _ in 0..count * 2 {
+            let mut start = [0; 32];
+            start[..8].copy_from_slice(&self.dice.bytes());
+            let skip = self.dice.below(STEPS);
+            let fits = |node: &NodeId, entry: &Entry| {
+                entry.is_alive() && *node != self.me && !except.contains(node)
+            };
+            let around = self.directory.around(NodeId::from_bytes(start)).take(LOOKS);
+            let members: Vec<_> =
+                around.filter(|(node, entry)| fits(node, entry)).take(STEPS).collect();
+            if let Some((node, _)) = members.get(skip % members.len().max(1))
+                && !chosen.contains(node)
+            {
+                chosen.push(**node);
+                if chosen.len() == count {
+                    break;
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Tells connected peers the newest own record.
+    pub(super) fn start_news(&mut self, now: Instant) {
+        let mut peers: Vec<NodeId> = self.contacts.connected().collect();
+        while peers.len() > MAX_TOLD {
+            peers.swap_remove(self.dice.below(peers.len()));
+        }
+        peers.sort_unstable();
+        let paths = &self.paths;
+        let with_rtt = |peer| (peer, paths.get(&peer).and_then(|path| path.rtt));
+        self.news.start(peers.into_iter().map(with_rtt), now);
+    }
+
+    pub(super) fn take_seen(&mut self, from: NodeId, key: (u64, u64)) {
+        let own = self.directory.get(&self.me).and_then(Entry::node_state);
+        if own.is_some_and(|own| (own.generation, own.version) == key) {
+            self.news.acknowledged(&from);
+        }
+    }
+
+    /// Measures the path to a node, or stops, as the caller and the node's services ask for.
+    pub(super) fn adjust_path(&mut self, node: NodeId, now: Instant) {
+        let wished = self.interests.get(&node).copied();
+        let offers = self.directory.get(&node).is_some_and(|entry| {
+            entry.liveness != Liveness::Left && entry.services().next().is_some()
+        });
+        let usage = wished.or(offers.then_some(PathUse::Idle)).filter(|_| node != self.me);
+        let session = self.contacts.session(&node);
+        if !self.paths.set(node, usage, session, now) {
+            self.counters.dropped_paths += 1;
+        }
+    }
+
+    fn drain_paths(&mut self, now: Instant) {
+        // A new path is due at once and not at the next turn of the driver.
+        if self.paths.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
+            self.paths.handle_timeout(now);
+        }
+        while let Some((node, nonce)) = self.paths.poll_send() {
+            self.send(node, &Message::Probe(nonce));
+        }
+        let mut changed = false;
+        while let Some(node) = self.paths.poll_change() {
+            changed = true;
+            self.report(Event::PathChanged(node));
+        }
+        if changed {
+            let distances = distances(&self.paths, &self.directory);
+            let members = self.directory.alive();
+            self.own.set_distances(distances, members, &mut self.dice, now);
+        }
+    }
+
+    fn tell_news(&mut self, now: Instant) {
+        while let Some(telling) = self.news.take_due(now) {
+            let own = self.directory.get(&self.me).and_then(|entry| entry.state.clone());
+            match (telling, own) {
+                (Telling::Tell(peer), Some(state)) => {
+                    let item = Item {
+                        short: Short::of(&self.me),
+                        credential: None,
+                        state: Some(state.as_bytes()),
+                        claim: Some(self.swim.own_claim()),
+                    };
+                    self.send(peer, &Message::News(item));
+                }
+                (Telling::GivenUp, _) => self.counters.unacknowledged_news += 1,
+                (Telling::Tell(_), None) => {}
+            }
+        }
+    }
+
+    fn spread_rumours(&mut self, now: Instant) {
+        let round = self.rumours.take_round(self.config.gossip_interval, now);
+        if round.is_empty() {
+            return;
+        }
+        for peer in self.random_members(usize::from(self.config.gossip_fanout), &[]) {
+            self.send_rumours(peer, &round);
+        }
+    }
+
+    fn request_wanted(&mut self, now: Instant) {
+        if !self.sync.is_fetching() {
+            return;
+        }
+        for (peer, lists) in self.sync.take_requests(now) {
+            for list in lists {
+                self.send(peer, &Message::Want(list));
+            }
+        }
+        if !self.sync.is_fetching() {
+            // Everything asked for came or was given up; there may be more.
+            self.sync.trigger(now);
+        }
+    }
+
+    /// Announces to nodes that are known but not members: all of them in turn while this node is
+    /// alone, else the ones known from a snapshot only. Members that are down are asked by SWIM.
+    fn search(&mut self, now: Instant) {
+        if self.search_at > now {
+            return;
+        }
+        let alone = self.directory.alive() <= 1;
+        let mut start = [0; 32];
+        start[..8].copy_from_slice(&self.dice.bytes());
+        let wanted = |entry: &Entry| match entry.liveness {
+            Liveness::Unknown => true,
+            Liveness::Down => alone,
+            Liveness::Alive | Liveness::Left => false,
+        };
+        let around = self.directory.around(NodeId::from_bytes(start)).take(SEARCH_LOOKS);
+        let found: Vec<NodeId> = around
+            .filter(|(_, entry)| wanted(entry))
+            .map(|(node, _)| *node)
+            .take(if alone { SEARCH_AT_ONCE } else { 1 })
+            .collect();
+        for node in found {
+            self.swim.announce(node, eyes!(self), now);
+        }
+        let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };
+        self.search_at = now + self.dice.jitter(pause, 25);
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.contacts.prune(now);
+        let forget_after = self.config.forget_after;
+        let mut fading = Vec::new();
+        let mut forgotten = Vec::new();
+        let mut silent = Vec::new();
+        for (node, entry) in self.directory.iter().filter(|(node, _)| **node != self.me) {
+            let age = now.saturating_duration_since(entry.since);
+            match entry.liveness {
+                _ if self.wall >= entry.credential.expires_at => forgotten.push(*node),
+                Liveness::Unknown if age >= UNKNOWN_FOR => silent.push(*node),
+                Liveness::Down | Liveness::Left if age >= forget_after => forgotten.push(*node),
+                Liveness::Down | Liveness::Left if age >= forget_after / 2 && !entry.fading => {
+                    fading.push(*node);
+                }
+                _ => {}
+            }
+        }
+        for node in silent {
+            self.directory.set_liveness(&node, Liveness::Down, None, now);
+        }
+        for node in fading {
+            self.directory.fade(&node);
+        }
+        for node in forgotten {
+            self.forget(node, now);
+        }
+        if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
+            self.directory.prune_tombstones(before);
+        }
+    }
+
+    fn forget(&mut self, node: NodeId, now: Instant) {
+        let Some(entry) = self.directory.get(&node) else { return };
+        let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
+        if was_alive {
+            let (incarnation, standing) = (0, crate::wire::Standing::Down);
+            let claim = crate::wire::Claim { life, incarnation, standing };
+            self.apply_claims(vec![(node, claim)], false, now);
+        }
+        self.swim.forget(node, life);
+        self.directory.forget(&node, now);
+        self.interests.remove(&node);
+        self.adjust_path(node, now);
+    }
+}
+
+/// The measured distances to all origins that are members.
+pub(super) fn distances(paths: &Paths, directory: &Directory) -> Vec<Distance> {
+    let mut distances = Vec::new();
+    for (node, path) in paths.iter() {
+        let origin = directory.get(node).filter(|entry| entry.is_alive());
+        if origin.is_none_or(|entry| entry.services().next().is_none()) {
+            continue;
+        }
+        let micros = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+        let rtt_us = match path.state {
+            PathState::Unknown => continue,
+            PathState::Up => path.rtt.map(micros),
+            PathState::Dead => None,
+        };
+        distances.push(Distance { origin: *node, rtt_us, loss_percent: path.loss_percent });
+    }
+    distances
+}

@@ -1,0 +1,85 @@
+//! Saving the directory and starting from a saved one.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::UnixSeconds;
+
+use super::Discovery;
+use crate::directory::{Liveness, MAX_MEMBERS, Merge, Record};
+use crate::error::DiscoveryError;
+use crate::snapshot::{self, Node};
+
+impl Discovery {
+    /// The directory as bytes, to be given to [`Self::restore`] after a restart.
+    pub fn snapshot(&self) -> Vec<u8> {
+        snapshot::write(&self.directory, *self.mesh.as_bytes(), self.wall, self.latest)
+    }
+
+    /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that were
+    /// down or had left stay so, and an [`crate::Event::PeerWanted`] comes for each that has not left.
+    /// Returns how many were restored; records that are no longer valid are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`DiscoveryError`] when the bytes are damaged, of another format or of another mesh. Nothing
+    /// has changed then.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        wall: UnixSeconds,
+    ) -> Result<usize, DiscoveryError> {
+        let body = snapshot::read(bytes)?;
+        if body.mesh != *self.mesh.as_bytes() {
+            return Err(DiscoveryError::SnapshotForeign);
+        }
+        self.wall = wall;
+        let stopped = Duration::from_secs(wall.0.saturating_sub(body.saved_at));
+        let mut restored = 0;
+        for node in body.nodes.iter().take(MAX_MEMBERS) {
+            restored += usize::from(self.restore_node(node, stopped, now));
+        }
+        self.search_at = now;
+        self.settle(now);
+        Ok(restored)
+    }
+
+    fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
+        let Ok(credential) = self.verifier.credential(saved.credential, &self.mesh, self.wall)
+        else {
+            self.counters.rejected_credentials += 1;
+            return false;
+        };
+        let node = credential.node;
+        let verified =
+            saved.state.map(|bytes| self.verifier.state(bytes, &self.mesh, &credential.record_key));
+        let state = match verified {
+            Some(Ok(state)) if state.get().node == node => Some(state),
+            Some(_) => {
+                self.counters.rejected_states += 1;
+                None
+            }
+            None => None,
+        };
+        if node == self.me {
+            if let Some(state) = state
+                && state.get().generation >= self.own.generation()
+            {
+                self.outlive(state.get().generation, now);
+            }
+            return false;
+        }
+        let outcome = self.merge(&Record { credential, state }, now);
+        let over =
+            saved.over_s.and_then(|seconds| Duration::from_secs(seconds).checked_add(stopped));
+        if let Some(over) = over
+            && outcome == Merge::New
+        {
+            let left = self.directory.get(&node).is_some_and(|entry| entry.farewell().is_some());
+            let liveness = if left { Liveness::Left } else { Liveness::Down };
+            self.directory.set_liveness(&node, liveness, None, now);
+            self.directory.set_since(&node, now.checked_sub(over).unwrap_or(now));
+        }
+        matches!(outcome, Merge::New | Merge::State | Merge::Credential)
+    }
+}

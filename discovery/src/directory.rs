@@ -1,0 +1,425 @@
+//! What this node knows of all nodes of the mesh.
+//!
+//! A record is a verified credential with, optionally, a verified signed state. Merging keeps the
+//! newest credential and the newest state of each node; both are maxima of total orders, so that merge
+//! is commutative, associative and idempotent and all nodes end with the same directory whatever the
+//! order in which records arrive. Liveness is kept beside the records, not in them: it is what
+//! membership currently believes.
+//!
+//! Bounded by [`MAX_MEMBERS`] entries. Forgetting is not merging: a forgotten node leaves a tombstone,
+//! which refuses the records that were known then, so that a late copy elsewhere cannot bring it back.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId, ServiceName};
+
+use crate::state::{Life, NodeState, OriginState, SignedState};
+use crate::wire::{BUCKETS, Have, Short};
+
+/// Entries, down and left ones included: three times the largest mesh this is built for.
+pub const MAX_MEMBERS: usize = 16_384;
+/// Tombstones; beyond it the oldest is given up.
+pub const MAX_TOMBSTONES: usize = 16_384;
+
+/// Whether a node is there, as far as membership knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Liveness {
+    /// Known by its record only; nothing has been heard of it since this node started.
+    Unknown,
+    /// A member.
+    Alive,
+    /// Declared down by the members.
+    Down,
+    /// Left on purpose.
+    Left,
+}
+
+impl fmt::Display for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "unknown",
+            Self::Alive => "alive",
+            Self::Down => "down",
+            Self::Left => "left",
+        })
+    }
+}
+
+/// What is known about one node.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The newest verified credential.
+    pub credential: Arc<Credential>,
+    /// The newest verified record of the node itself.
+    pub state: Option<Arc<SignedState>>,
+    /// Whether it is there.
+    pub liveness: Liveness,
+    /// When `liveness` became what it is.
+    pub since: Instant,
+    /// The life membership knows; none before it was ever a member.
+    pub(crate) life: Option<Life>,
+    /// No longer told to others, because it will be forgotten.
+    pub(crate) fading: bool,
+    /// The id of the credential, which takes a hash to compute.
+    credential_tag: u64,
+    digest: u64,
+}
+
+impl Entry {
+    /// The node.
+    pub fn node(&self) -> NodeId {
+        self.credential.node
+    }
+
+    /// What the node says about itself, if it has said anything.
+    pub fn node_state(&self) -> Option<&NodeState> {
+        self.state.as_deref().map(SignedState::get)
+    }
+
+    /// Where the node says it can be reached.
+    pub fn endpoints(&self) -> &[SocketAddr] {
+        self.node_state().map_or(&[], |state| &state.endpoints)
+    }
+
+    /// The services the node offers and its credential allows it to offer.
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, OriginState)> {
+        let all = self.node_state().map_or(&[][..], |state| &state.services);
+        all.iter().filter(|(name, _)| self.may_offer(name)).map(|(name, state)| (name, *state))
+    }
+
+    /// The state of one service, if the node offers it and may.
+    pub fn service(&self, name: &ServiceName) -> Option<OriginState> {
+        self.services().find(|(offered, _)| *offered == name).map(|(_, state)| state)
+    }
+
+    /// Whether the credential has the role `origin:<name>`.
+    pub fn may_offer(&self, name: &ServiceName) -> bool {
+        self.credential.roles.may_offer(name)
+    }
+
+    /// The life that the node itself ended by leaving, if its last word was that.
+    pub(crate) fn farewell(&self) -> Option<Life> {
+        self.node_state().filter(|state| state.left).map(NodeState::life)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.liveness == Liveness::Alive
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.liveness, Liveness::Down | Liveness::Left)
+    }
+
+    /// What this entry looks like in a list.
+    pub(crate) fn have(&self) -> Have {
+        let state = self.node_state();
+        let mut digest = [0; 4];
+        digest.copy_from_slice(&self.record_digest().to_le_bytes()[..4]);
+        Have {
+            short: Short::of(&self.node()),
+            generation: state.map_or(0, |it| it.generation),
+            version: state.map_or(0, |it| it.version),
+            digest,
+            life: self.life.map(|life| (life, self.is_over())),
+        }
+    }
+
+    fn record_digest(&self) -> u64 {
+        mix(self.credential_tag, self.state.as_ref().map_or(0, |state| state.tag()))
+    }
+
+    fn full_digest(&self) -> u64 {
+        if self.fading {
+            return 0;
+        }
+        let life = self.life.map_or(0, |life| {
+            mix(mix(life.generation, u64::from(life.renewal)), 1 + u64::from(self.is_over()))
+        });
+        mix(mix(self.record_digest(), life), u64::from_le_bytes(Short::of(&self.node()).0))
+    }
+}
+
+/// A verified credential and, optionally, a verified state of the same node. Whoever makes one has
+/// verified both.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) credential: Arc<Credential>,
+    pub(crate) state: Option<Arc<SignedState>>,
+}
+
+/// What merging a record did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merge {
+    /// Nothing new.
+    Unchanged,
+    /// The first record of this node.
+    New,
+    /// The credential is newer.
+    Credential,
+    /// The state is newer; the credential may be too.
+    State,
+    /// Refused: the directory is full.
+    Full,
+    /// Refused: the node was forgotten with this record or a newer one.
+    Forgotten,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tombstone {
+    key: (u64, u64),
+    at: Instant,
+}
+
+/// All known nodes, ordered by id.
+#[derive(Debug)]
+pub struct Directory {
+    entries: BTreeMap<NodeId, Entry>,
+    origins: BTreeMap<ServiceName, BTreeSet<NodeId>>,
+    tombstones: BTreeMap<NodeId, Tombstone>,
+    buckets: Vec<u64>,
+    alive: usize,
+}
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            tombstones: BTreeMap::new(),
+            buckets: vec![0; BUCKETS],
+            alive: 0,
+        }
+    }
+
+    /// What is known about a node.
+    pub fn get(&self, node: &NodeId) -> Option<&Entry> {
+        self.entries.get(node)
+    }
+
+    /// All entries, ascending by id; this node's own is among them.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// How many nodes are known, whatever their liveness.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many members are alive, this node included.
+    pub fn alive(&self) -> usize {
+        self.alive
+    }
+
+    /// The nodes that offer a service and may, with the state each gives it, ascending by id. Nodes
+    /// that are down are among them: membership may be wrong, and a path may still work.
+    pub fn origins(&self, service: &ServiceName) -> impl Iterator<Item = (&Entry, OriginState)> {
+        let nodes = self.origins.get(service).into_iter().flatten();
+        nodes.filter_map(move |node| {
+            let entry = self.entries.get(node)?;
+            Some((entry, entry.service(service)?))
+        })
+    }
+
+    /// The services somebody offers and may.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.origins.keys()
+    }
+
+    /// The node that a short id means, if it is known.
+    pub(crate) fn resolve(&self, short: Short) -> Option<NodeId> {
+        self.entries.range(short.lowest()..=short.highest()).next().map(|(node, _)| *node)
+    }
+
+    /// Whether a node is forgotten, or about to be, with this record or a newer one.
+    pub(crate) fn is_past(&self, short: Short, key: (u64, u64)) -> bool {
+        let mut buried = self.tombstones.range(short.lowest()..=short.highest());
+        let mut fading = self.entries.range(short.lowest()..=short.highest());
+        buried.next().is_some_and(|(_, tombstone)| key <= tombstone.key)
+            || fading.next().is_some_and(|(_, entry)| {
+                let known = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
+                entry.fading && key <= known
+            })
+    }
+
+    /// The entries in a range of short ids that are told to others.
+    pub(crate) fn range(&self, from: Short, to: Short) -> impl Iterator<Item = &Entry> {
+        let range = (from <= to).then(|| self.entries.range(from.lowest()..=to.highest()));
+        range.into_iter().flatten().map(|(_, entry)| entry).filter(|entry| !entry.fading)
+    }
+
+    /// Entries from the first id not below `start`, wrapping around once.
+    pub(crate) fn around(&self, start: NodeId) -> impl Iterator<Item = (&NodeId, &Entry)> {
+        self.entries.range(start..).chain(self.entries.range(..start))
+    }
+
+    /// The digest of each bucket.
+    pub(crate) fn buckets(&self) -> &[u64] {
+        &self.buckets
+    }
+
+    /// The digest of everything.
+    pub(crate) fn root(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, bucket| mix(sum, *bucket))
+    }
+
+    /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and the
+    /// directory is not full.
+    pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
+        let node = record.credential.node;
+        if let Some(tombstone) = self.tombstones.get(&node) {
+            let key = record.state.as_ref().map(|it| (it.get().generation, it.get().version));
+            if key.is_none_or(|key| key <= tombstone.key) {
+                return Merge::Forgotten;
+            }
+        }
+        let Some(mut entry) = self.entries.remove(&node) else {
+            if self.entries.len() >= MAX_MEMBERS {
+                return Merge::Full;
+            }
+            self.tombstones.remove(&node);
+            self.insert(Entry {
+                credential: Arc::clone(&record.credential),
+                state: record.state.clone(),
+                liveness: Liveness::Unknown,
+                since: now,
+                life: None,
+                fading: false,
+                credential_tag: u64::from_le_bytes(record.credential.id()),
+                digest: 0,
+            });
+            return Merge::New;
+        };
+        self.unindex(&entry);
+        let mut outcome = Merge::Unchanged;
+        if credential_order(&record.credential, &entry.credential).is_gt() {
+            entry.credential = Arc::clone(&record.credential);
+            entry.credential_tag = u64::from_le_bytes(record.credential.id());
+            outcome = Merge::Credential;
+        }
+        if let Some(state) = &record.state
+            && entry.state.as_ref().is_none_or(|known| state.order(known).is_gt())
+        {
+            entry.state = Some(Arc::clone(state));
+            outcome = Merge::State;
+        }
+        self.insert(entry);
+        outcome
+    }
+
+    /// Notes what membership believes of a node; returns the liveness it had. A node that left stays
+    /// left until a later generation of it appears.
+    pub(crate) fn set_liveness(
+        &mut self,
+        node: &NodeId,
+        liveness: Liveness,
+        life: Option<Life>,
+        now: Instant,
+    ) -> Option<Liveness> {
+        let mut entry = self.entries.remove(node)?;
+        self.unindex(&entry);
+        let before = entry.liveness;
+        if before != liveness {
+            entry.liveness = liveness;
+            entry.since = now;
+            entry.fading = false;
+        }
+        entry.life = life.or(entry.life);
+        self.insert(entry);
+        Some(before)
+    }
+
+    /// Dates an entry back, after it was read from a snapshot.
+    pub(crate) fn set_since(&mut self, node: &NodeId, since: Instant) {
+        if let Some(entry) = self.entries.get_mut(node) {
+            entry.since = since;
+        }
+    }
+
+    /// Stops telling others about a node that will be forgotten.
+    pub(crate) fn fade(&mut self, node: &NodeId) {
+        if let Some(mut entry) = self.entries.remove(node) {
+            self.unindex(&entry);
+            entry.fading = true;
+            self.insert(entry);
+        }
+    }
+
+    /// Forgets a node and leaves a tombstone.
+    pub(crate) fn forget(&mut self, node: &NodeId, now: Instant) -> Option<Entry> {
+        let entry = self.entries.remove(node)?;
+        self.unindex(&entry);
+        if self.tombstones.len() >= MAX_TOMBSTONES {
+            let oldest = self.tombstones.iter().min_by_key(|(_, it)| it.at).map(|(node, _)| *node);
+            oldest.map(|node| self.tombstones.remove(&node));
+        }
+        let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
+        self.tombstones.insert(*node, Tombstone { key, at: now });
+        Some(entry)
+    }
+
+    /// Lets a forgotten node return, because it is here itself.
+    pub(crate) fn welcome(&mut self, node: &NodeId) {
+        self.tombstones.remove(node);
+    }
+
+    /// Drops the tombstones older than `before`.
+    pub(crate) fn prune_tombstones(&mut self, before: Instant) {
+        self.tombstones.retain(|_, tombstone| tombstone.at >= before);
+    }
+
+    fn insert(&mut self, mut entry: Entry) {
+        entry.digest = entry.full_digest();
+        self.buckets[Short::of(&entry.node()).bucket()] ^= entry.digest;
+        self.alive += usize::from(entry.is_alive());
+        for (name, _) in entry.services() {
+            if let Some(nodes) = self.origins.get_mut(name) {
+                nodes.insert(entry.node());
+            } else {
+                self.origins.insert(name.clone(), BTreeSet::from([entry.node()]));
+            }
+        }
+        self.entries.insert(entry.node(), entry);
+    }
+
+    fn unindex(&mut self, entry: &Entry) {
+        self.buckets[Short::of(&entry.node()).bucket()] ^= entry.digest;
+        self.alive -= usize::from(entry.is_alive());
+        for (name, _) in entry.services() {
+            if let Some(nodes) = self.origins.get_mut(name) {
+                nodes.remove(&entry.node());
+                if nodes.is_empty() {
+                    self.origins.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// The total order that decides which credential of a node is kept: the one issued last.
+pub(crate) fn credential_order(a: &Credential, b: &Credential) -> Ordering {
+    let key = |it: &Credential| (it.issued_at, it.expires_at);
+    let bytes = || a.to_bytes().cmp(&b.to_bytes());
+    if std::ptr::eq(a, b) { Ordering::Equal } else { key(a).cmp(&key(b)).then_with(bytes) }
+}
+
+/// Spreads two words over one; for comparing directories, not for security.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 31)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 29)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! The crate's errors, by who is to blame.
+
+/// What can go wrong that the caller must hear of. Nothing a peer sends is an error: it is counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoveryError {
+    /// Environment: the snapshot is cut off, altered or no snapshot at all. Nothing was restored.
+    #[error(
+        "the saved directory is damaged ({what}); delete it, the node learns it again from its seeds"
+    )]
+    SnapshotDamaged {
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// Environment: the snapshot was written by another version. Nothing was restored.
+    #[error(
+        "the saved directory has format {found}, this version reads {expected}; delete it, the node \
+         learns it again from its seeds"
+    )]
+    SnapshotVersion {
+        /// The format number found.
+        found: u8,
+        /// The format number this version reads.
+        expected: u8,
+    },
+    /// Caller: the snapshot belongs to another mesh. Nothing was restored.
+    #[error("the saved directory belongs to another mesh; check which state folder is used")]
+    SnapshotForeign,
+}

@@ -1,0 +1,205 @@
+//! Fast dissemination: the own urgent news to every connected peer, and rumours of others' news.
+//!
+//! News is the newest own record. It goes to each peer with a session, is acknowledged, and tried
+//! three times. Whoever takes in a record that came as news or rumour passes it on to a few random
+//! members for a few rounds, and stops early once others bring it back: the feedback variant of rumour
+//! mongering in Demers et al., "Epidemic algorithms for replicated database maintenance" (1987). What
+//! this misses the comparison of directories finds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+/// Peers told directly; beyond it a random choice of that size.
+pub(crate) const MAX_TOLD: usize = 512;
+/// Times a peer is told until it acknowledges.
+const TRIES: u8 = 3;
+/// Shortest wait for an acknowledgement, and the guess while the round-trip time is unknown.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+const USUAL_WAIT: Duration = Duration::from_millis(300);
+/// Nodes whose record is being passed on at once; beyond it comparison has to do.
+pub(crate) const MAX_RUMOURS: usize = 64;
+/// Rounds a rumour is passed on for, and times it has to come back to end it.
+const ROUNDS: u8 = 4;
+const HEARD_ENOUGH: u8 = 3;
+
+/// The newest own record on its way to the connected peers.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    waiting: BTreeMap<NodeId, Waiting>,
+    due: BTreeSet<(Instant, NodeId)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    tries: u8,
+    wait: Duration,
+    due: Instant,
+}
+
+/// What to do about a peer that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// Tell it, again.
+    Tell(NodeId),
+    /// It has not acknowledged after the last try.
+    GivenUp,
+}
+
+impl News {
+    /// Starts anew with these peers and, where known, the round-trip times to them.
+    pub(crate) fn start(
+        &mut self,
+        peers: impl IntoIterator<Item = (NodeId, Option<Duration>)>,
+        now: Instant,
+    ) {
+        self.waiting.clear();
+        self.due.clear();
+        for (peer, rtt) in peers {
+            let wait = rtt.map_or(USUAL_WAIT, |rtt| (rtt * 2).max(SHORTEST_WAIT));
+            self.waiting.insert(peer, Waiting { tries: 0, wait, due: now });
+            self.due.insert((now, peer));
+        }
+    }
+
+    /// A peer has the news.
+    pub(crate) fn acknowledged(&mut self, peer: &NodeId) {
+        if let Some(waiting) = self.waiting.remove(peer) {
+            self.due.remove(&(waiting.due, *peer));
+        }
+    }
+
+    /// The next peer that is due.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Telling> {
+        let (due, peer) = self.due.first().copied().filter(|(due, _)| *due <= now)?;
+        self.due.remove(&(due, peer));
+        let waiting = self.waiting.get_mut(&peer)?;
+        if waiting.tries >= TRIES {
+            self.waiting.remove(&peer);
+            return Some(Telling::GivenUp);
+        }
+        waiting.tries += 1;
+        waiting.due = now + waiting.wait;
+        self.due.insert((waiting.due, peer));
+        Some(Telling::Tell(peer))
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+}
+
+/// Records of others, or the own one, that are being passed on.
+#[derive(Debug, Default)]
+pub(crate) struct Rumours {
+    spreading: BTreeMap<NodeId, Rumour>,
+    next: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Rumour {
+    /// Whether receivers may need the credential as well.
+    with_credential: bool,
+    rounds: u8,
+    heard: u8,
+}
+
+impl Rumours {
+    /// Starts to pass on the newest record of a node, from the next round; false when too many are.
+    pub(crate) fn add(&mut self, node: NodeId, with_credential: bool, now: Instant) -> bool {
+        if self.spreading.len() >= MAX_RUMOURS && !self.spreading.contains_key(&node) {
+            return false;
+        }
+        let rumour = Rumour { with_credential, rounds: ROUNDS, heard: 0 };
+        self.spreading.insert(node, rumour);
+        self.next = self.next.or(Some(now));
+        true
+    }
+
+    /// A record that is known already came again.
+    pub(crate) fn heard(&mut self, node: &NodeId) {
+        if let Some(rumour) = self.spreading.get_mut(node) {
+            rumour.heard += 1;
+            if rumour.heard >= HEARD_ENOUGH {
+                self.spreading.remove(node);
+            }
+        }
+    }
+
+    /// What to pass on in this round, if a round is due: nodes and whether with credential.
+    pub(crate) fn take_round(&mut self, interval: Duration, now: Instant) -> Vec<(NodeId, bool)> {
+        if self.next.is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        let round = self.spreading.iter().map(|(node, it)| (*node, it.with_credential)).collect();
+        self.spreading.retain(|_, rumour| {
+            rumour.rounds -= 1;
+            rumour.rounds > 0
+        });
+        self.next = (!self.spreading.is_empty()).then_some(now + interval);
+        round
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::base;
+
+    fn node(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    fn ms(value: u64) -> Duration {
+        Duration::from_millis(value)
+    }
+
+    #[test]
+    fn a_silent_peer_is_told_three_times_and_then_given_up() {
+        let (mut news, start) = (News::default(), base());
+        news.start([(node(1), Some(ms(80))), (node(2), None)], start);
+        assert_eq!(news.take_due(start), Some(Telling::Tell(node(1))));
+        assert_eq!(news.take_due(start), Some(Telling::Tell(node(2))));
+        assert_eq!(news.take_due(start), None);
+        news.acknowledged(&node(2));
+        assert_eq!(news.poll_timeout(), Some(start + ms(160)));
+        assert_eq!(news.take_due(start + ms(160)), Some(Telling::Tell(node(1))));
+        assert_eq!(news.take_due(start + ms(320)), Some(Telling::Tell(node(1))));
+        assert_eq!(news.take_due(start + ms(480)), Some(Telling::GivenUp));
+        assert_eq!(news.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_rumour_ends_after_its_rounds_or_when_it_comes_back() {
+        let (mut rumours, start) = (Rumours::default(), base());
+        assert!(rumours.add(node(1), true, start));
+        assert!(rumours.add(node(2), false, start));
+        let round = rumours.take_round(ms(200), start);
+        assert_eq!(round, [(node(1), true), (node(2), false)]);
+        assert!(rumours.take_round(ms(200), start).is_empty(), "one round per interval");
+        for _ in 0..HEARD_ENOUGH {
+            rumours.heard(&node(1));
+        }
+        let mut rounds = 1;
+        while let Some(next) = rumours.poll_timeout() {
+            assert_eq!(rumours.take_round(ms(200), next), [(node(2), false)]);
+            rounds += 1;
+        }
+        assert_eq!(rounds, ROUNDS);
+    }
+
+    #[test]
+    fn too_many_rumours_are_refused() {
+        let (mut rumours, start) = (Rumours::default(), base());
+        for number in 0..MAX_RUMOURS {
+            assert!(rumours.add(node(u8::try_from(number).unwrap()), false, start));
+        }
+        assert!(!rumours.add(node(255), false, start));
+        assert!(rumours.add(node(0), false, start), "a known one is refreshed");
+    }
+}

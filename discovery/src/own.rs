@@ -1,0 +1,229 @@
+//! This node's own record: what it says, when it says it again, and how urgently.
+//!
+//! A change of a service, a leave or a new life is urgent and goes out at once. New endpoints follow
+//! within the publish interval. Distances are published only when they matter, after a random pause
+//! and ever more rarely the larger the mesh is, because every version reaches every node: the whole
+//! mesh together publishes about one of them per second at most, whatever its size.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{MeshId, NodeId, RecordKey, ServiceName};
+
+use crate::dice::Dice;
+use crate::state::{
+    Distance, Life, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, NodeState, OriginState, SignedState,
+};
+
+/// The shortest time between two urgent versions; changes in between go out together.
+const URGENT_INTERVAL: Duration = Duration::from_millis(100);
+/// Per member, the time between two versions for distances only.
+const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(1);
+/// Per member, the longest random pause before such a version, so that an event which everybody sees
+/// does not make everybody speak at once.
+const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(20);
+/// A round-trip time is news when it moved by a quarter and by this much.
+const RTT_STEP_US: u32 = 1000;
+
+/// How fast a version has to spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// Found by the next comparison of directories.
+    Quiet,
+    /// Passed on by rumour.
+    Rumour,
+    /// Told to every connected peer, and passed on by rumour.
+    News,
+}
+
+/// The own record and its timing.
+#[derive(Debug)]
+pub(crate) struct Own {
+    node: NodeId,
+    mesh: MeshId,
+    key: RecordKey,
+    life: Life,
+    version: u64,
+    endpoints: Vec<SocketAddr>,
+    services: BTreeMap<ServiceName, OriginState>,
+    distances: BTreeMap<NodeId, Distance>,
+    left: bool,
+    /// What is waiting to be published, and when it may.
+    pending: Option<(Urgency, Instant)>,
+    published_at: Option<Instant>,
+    interval: Duration,
+}
+
+impl Own {
+    pub(crate) fn new(
+        node: NodeId,
+        mesh: MeshId,
+        key: RecordKey,
+        generation: u64,
+        interval: Duration,
+    ) -> Self {
+        Self {
+            node,
+            mesh,
+            key,
+            life: Life { generation, renewal: 0 },
+            version: 0,
+            endpoints: Vec::new(),
+            services: BTreeMap::new(),
+            distances: BTreeMap::new(),
+            left: false,
+            pending: None,
+            published_at: None,
+            interval,
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.life.generation
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// False when there are more than [`MAX_ENDPOINTS`]; the first ones are taken.
+    pub(crate) fn set_endpoints(&mut self, mut endpoints: Vec<SocketAddr>, now: Instant) -> bool {
+        let fit = endpoints.len() <= MAX_ENDPOINTS;
+        endpoints.truncate(MAX_ENDPOINTS);
+        if endpoints != self.endpoints {
+            self.endpoints = endpoints;
+            self.want(Urgency::Rumour, Duration::ZERO, now);
+        }
+        fit
+    }
+
+    /// False when there are too many services.
+    pub(crate) fn set_service(
+        &mut self,
+        name: ServiceName,
+        state: Option<OriginState>,
+        now: Instant,
+    ) -> bool {
+        let room = self.services.len() < MAX_SERVICES || self.services.contains_key(&name);
+        let before = match state {
+            Some(state) if room => self.services.insert(name, state),
+            Some(_) => return false,
+            None => self.services.remove(&name),
+        };
+        if before != state {
+            self.want(Urgency::News, Duration::ZERO, now);
+        }
+        true
+    }
+
+    /// Takes the present distances; publishes later if that matters to anybody.
+    pub(crate) fn set_distances(
+        &mut self,
+        mut distances: Vec<Distance>,
+        members: usize,
+        dice: &mut Dice,
+        now: Instant,
+    ) {
+        distances.sort_by_key(|it| (it.rtt_us.unwrap_or(u32::MAX), it.origin));
+        distances.truncate(MAX_DISTANCES);
+        let matters = distances.iter().any(|it| differs(self.distances.get(&it.origin), it));
+        if !matters {
+            return;
+        }
+        let members = u32::try_from(members).unwrap_or(u32::MAX);
+        let pause = (DISTANCE_PAUSE_PER_MEMBER * members).max(Duration::from_millis(200));
+        let pause = pause / 2 + dice.up_to(pause / 2);
+        // In a small mesh a rumour costs next to nothing.
+        let urgency = if members <= 64 { Urgency::Rumour } else { Urgency::Quiet };
+        let rest = DISTANCE_INTERVAL_PER_MEMBER * members;
+        let rested = self
+            .published_at
+            .map_or(Duration::ZERO, |at| (at + rest).saturating_duration_since(now));
+        if self.pending.is_none() {
+            self.want(urgency, pause.max(rested), now);
+        }
+    }
+
+    /// Goes on in a later life.
+    pub(crate) fn set_life(&mut self, life: Life, now: Instant) {
+        if life > self.life {
+            if life.generation > self.life.generation {
+                self.version = 0;
+            }
+            self.life = life;
+            self.want(Urgency::News, Duration::ZERO, now);
+        }
+    }
+
+    /// Says farewell; the last version of this generation, ready at once.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        self.left = true;
+        self.published_at = None;
+        self.pending = Some((Urgency::News, now));
+    }
+
+    /// Asks for a version, no later than `after`, unless an earlier or more urgent one is waiting.
+    pub(crate) fn want(&mut self, urgency: Urgency, after: Duration, now: Instant) {
+        if self.left {
+            return;
+        }
+        let rest = if urgency == Urgency::News { URGENT_INTERVAL } else { self.interval };
+        let rested = self.published_at.map_or(now, |at| (at + rest).max(now));
+        let due = rested.max(now + after);
+        self.pending = Some(match self.pending {
+            Some((waiting, at)) => (waiting.max(urgency), at.min(due)),
+            None => (urgency, due),
+        });
+    }
+
+    /// The next version, if one is due. `distances` are those of this moment.
+    pub(crate) fn publish(
+        &mut self,
+        distances: impl FnOnce() -> Vec<Distance>,
+        now: Instant,
+    ) -> Option<(Urgency, Arc<SignedState>)> {
+        let (urgency, due) = self.pending?;
+        if due > now {
+            return None;
+        }
+        self.pending = None;
+        self.published_at = Some(now);
+        self.version += 1;
+        let mut nearest = distances();
+        nearest.sort_by_key(|it| (it.rtt_us.unwrap_or(u32::MAX), it.origin));
+        nearest.truncate(MAX_DISTANCES);
+        self.distances = nearest.into_iter().map(|it| (it.origin, it)).collect();
+        let state = NodeState {
+            node: self.node,
+            generation: self.life.generation,
+            renewal: self.life.renewal,
+            version: self.version,
+            endpoints: self.endpoints.clone(),
+            services: self.services.iter().map(|(name, state)| (name.clone(), *state)).collect(),
+            distances: self.distances.values().cloned().collect(),
+            left: self.left,
+        };
+        Some((urgency, Arc::new(SignedState::sign(state, &self.mesh, &self.key))))
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.pending.map(|(_, due)| due)
+    }
+}
+
+/// Whether a distance changed so much that others should hear of it.
+fn differs(before: Option<&Distance>, now: &Distance) -> bool {
+    match (before.map(|it| it.rtt_us), now.rtt_us) {
+        (Some(Some(before)), Some(rtt)) => {
+            let step = before.abs_diff(rtt);
+            step > RTT_STEP_US && step > before / 4
+        }
+        (Some(before), rtt) => before.is_some() != rtt.is_some(),
+        (None, _) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,405 @@
+//! How far the origins are and whether the way to them works, measured by probes of this node's own.
+//!
+//! A path is direct and belongs to one peer. Membership may say that a node is alive while this node
+//! cannot reach it, and the other way round; routes follow paths. A path that carries sessions is
+//! probed often, any other one rarely; silence makes probes come faster, and after three silent
+//! intervals, each adapted to the round-trip time, the path is dead. It is probed on and up again with
+//! the first answer. Bounded by [`MAX_PATHS`]; the rate of idle probes does not grow with the number
+//! of origins beyond [`IDLE_PROBES_PER_S`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use crate::config::DiscoveryConfig;
+use crate::dice::Dice;
+use crate::rtt::{Loss, Rtt};
+
+/// Paths measured at once.
+pub const MAX_PATHS: usize = 1024;
+/// Idle probes per second over all paths; with more origins each is probed more rarely.
+pub const IDLE_PROBES_PER_S: u32 = 2;
+/// Silent intervals until a path is dead.
+const SILENT_INTERVALS: u32 = 3;
+/// Fewest probes in that time, so that a few lost packets do not kill a path.
+const SILENT_PROBES: u32 = 4;
+/// Probes remembered while unanswered, per path.
+const MAX_OUTSTANDING: usize = 16;
+/// Shortest and longest wait for one answer.
+const SHORTEST_WAIT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often a dead path that is wanted is tried again.
+const DEAD_PROBE: Duration = Duration::from_secs(1);
+/// Smallest change of the round-trip time that is reported.
+const REPORTED_STEP: Duration = Duration::from_micros(500);
+const REPORTED_LEAST: Duration = Duration::from_micros(50);
+
+/// Whether a path works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathState {
+    /// No answer yet, and the first one may still come.
+    Unknown,
+    /// The peer answers.
+    Up,
+    /// The peer is silent.
+    Dead,
+}
+
+/// What a path is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathUse {
+    /// It might be needed.
+    Idle,
+    /// It carries sessions.
+    Active,
+}
+
+/// The measured path to one peer.
+#[derive(Debug, Clone)]
+pub struct Path {
+    /// Whether it works.
+    pub state: PathState,
+    /// Smoothed round-trip time; the last known one on a dead path, none before the first answer.
+    pub rtt: Option<Duration>,
+    /// Share of the last 32 probes without an answer, 0 to 100.
+    pub loss_percent: u8,
+    /// When `state` became what it is.
+    pub since: Instant,
+    /// When the peer answered last.
+    pub last_answer: Option<Instant>,
+}
+
+/// All measured paths.
+#[derive(Debug)]
+pub struct Paths {
+    probers: BTreeMap<NodeId, Prober>,
+    schedule: BTreeSet<(Instant, NodeId)>,
+    active: Duration,
+    idle: Duration,
+    allowance: Duration,
+    dice: Dice,
+    idle_count: u32,
+    sends: VecDeque<(NodeId, [u8; 8])>,
+    changes: VecDeque<NodeId>,
+}
+
+#[derive(Debug)]
+struct Prober {
+    path: Path,
+    usage: PathUse,
+    session: bool,
+    due: Instant,
+    send_at: Instant,
+    sent_at: Instant,
+    rtt: Rtt,
+    loss: Loss,
+    outstanding: VecDeque<([u8; 8], Instant)>,
+    /// When the first probe after the last answer went out, and how many went since.
+    silent: Option<(Instant, u32)>,
+    reported: Option<Duration>,
+}
+
+impl Paths {
+    pub(crate) fn new(config: &DiscoveryConfig, seed: [u8; 32]) -> Self {
+        Self {
+            probers: BTreeMap::new(),
+            schedule: BTreeSet::new(),
+            active: config.path_probe_active,
+            idle: config.path_probe_idle,
+            allowance: config.handshake_allowance,
+            dice: Dice::new(seed, b'p'),
+            idle_count: 0,
+            sends: VecDeque::new(),
+            changes: VecDeque::new(),
+        }
+    }
+
+    /// The path to a peer, if it is measured.
+    pub fn get(&self, node: &NodeId) -> Option<&Path> {
+        self.probers.get(node).map(|prober| &prober.path)
+    }
+
+    /// All measured paths, ascending by peer.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Path)> {
+        self.probers.iter().map(|(node, prober)| (node, &prober.path))
+    }
+
+    /// How many paths are measured.
+    pub fn len(&self) -> usize {
+        self.probers.len()
+    }
+
+    /// Whether no path is measured.
+    pub fn is_empty(&self) -> bool {
+        self.probers.is_empty()
+    }
+
+    /// Starts, changes or ends measuring. The first probe goes at once, and so does the next one when
+    /// a path becomes active. False when there are too many paths.
+    pub(crate) fn set(
+        &mut self,
+        node: NodeId,
+        usage: Option<PathUse>,
+        session: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(usage) = usage else {
+            if let Some(prober) = self.probers.remove(&node) {
+                self.schedule.remove(&(prober.due, node));
+                self.idle_count -= u32::from(prober.usage == PathUse::Idle);
+            }
+            return true;
+        };
+        if let Some(prober) = self.probers.get_mut(&node) {
+            if prober.usage != usage {
+                prober.usage = usage;
+                self.schedule.remove(&(prober.due, node));
+                match usage {
+                    PathUse::Active => {
+                        self.idle_count -= 1;
+                        prober.send_at = now;
+                        prober.due = now;
+                    }
+                    PathUse::Idle => self.idle_count += 1,
+                }
+                self.schedule.insert((prober.due, node));
+            }
+            return true;
+        }
+        if self.probers.len() >= MAX_PATHS {
+            return false;
+        }
+        self.idle_count += u32::from(usage == PathUse::Idle);
+        self.schedule.insert((now, node));
+        self.probers.insert(node, Prober::new(usage, session, now));
+        true
+    }
+
+    /// A WireGuard session exists or is gone. With a new one a path that is not up is probed at once.
+    pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        prober.session = up;
+        if up && prober.path.state != PathState::Up {
+            self.schedule.remove(&(prober.due, node));
+            prober.send_at = now;
+            prober.due = now;
+            self.schedule.insert((now, node));
+        }
+    }
+
+    /// An answer came.
+    pub(crate) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        if !prober.answered(nonce, now) {
+            return;
+        }
+        // Silence may have made probes frequent; they slow down again.
+        let interval = interval(prober, self.active, self.idle, self.idle_count);
+        self.schedule.remove(&(prober.due, node));
+        prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
+        prober.due = prober.send_at;
+        self.schedule.insert((prober.due, node));
+        self.report(node, false);
+    }
+
+    /// Sends what is due and judges silence.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((due, node)) = self.schedule.first().copied()
+            && due <= now
+        {
+            self.schedule.remove(&(due, node));
+            let Some(prober) = self.probers.get_mut(&node) else { continue };
+            let died = prober.judge(now, self.allowance);
+            if now >= prober.send_at {
+                let nonce = self.dice.bytes();
+                prober.sent(nonce, now);
+                self.sends.push_back((node, nonce));
+                let interval = interval(prober, self.active, self.idle, self.idle_count);
+                prober.send_at = now + self.dice.jitter(interval, 10);
+            }
+            prober.schedule(now);
+            self.schedule.insert((prober.due, node));
+            if died {
+                self.report(node, true);
+            }
+        }
+    }
+
+    /// The process did not run for this long: silence in that time says nothing.
+    pub(crate) fn stalled(&mut self, by: Duration) {
+        for (node, prober) in &mut self.probers {
+            self.schedule.remove(&(prober.due, *node));
+            prober.due += by;
+            prober.send_at += by;
+            // Answers that waited unread would look slow.
+            prober.outstanding.clear();
+            prober.silent = None;
+            self.schedule.insert((prober.due, *node));
+        }
+    }
+
+    pub(crate) fn poll_send(&mut self) -> Option<(NodeId, [u8; 8])> {
+        self.sends.pop_front()
+    }
+
+    /// A path whose state or round-trip time changed.
+    pub(crate) fn poll_change(&mut self) -> Option<NodeId> {
+        self.changes.pop_front()
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.schedule.first().map(|(due, _)| *due)
+    }
+
+    fn report(&mut self, node: NodeId, always: bool) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        let moved = match (prober.reported, prober.path.rtt) {
+            (Some(before), Some(rtt)) => {
+                let step = before.abs_diff(rtt);
+                step > REPORTED_STEP || (step > REPORTED_LEAST && step > before / 20)
+            }
+            (before, rtt) => before != rtt,
+        };
+        let fresh = prober.path.since == prober.path.last_answer.unwrap_or(prober.path.since);
+        if always || moved || fresh {
+            prober.reported = prober.path.rtt;
+            self.changes.push_back(node);
+        }
+    }
+}
+
+/// How long until the next probe of this path.
+fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) -> Duration {
+    let idle = idle.max(Duration::from_secs(1) * idle_count / IDLE_PROBES_PER_S);
+    let usual = match prober.usage {
+        PathUse::Active => active,
+        PathUse::Idle => idle,
+    };
+    match prober.path.state {
+        PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
+        PathState::Dead => usual,
+        PathState::Up if prober.is_silent() => usual.min(prober.wait() / 2),
+        PathState::Up => usual,
+        PathState::Unknown => usual.min(LONGEST_WAIT / 2),
+    }
+}
+
+impl Prober {
+    fn new(usage: PathUse, session: bool, now: Instant) -> Self {
+        Self {
+            path: Path {
+                state: PathState::Unknown,
+                rtt: None,
+                loss_percent: 0,
+                since: now,
+                last_answer: None,
+            },
+            usage,
+            session,
+            due: now,
+            send_at: now,
+            sent_at: now,
+            rtt: Rtt::default(),
+            loss: Loss::default(),
+            outstanding: VecDeque::new(),
+            silent: None,
+            reported: None,
+        }
+    }
+
+    /// How long an answer may take.
+    fn wait(&self) -> Duration {
+        let usual = self.path.rtt.map(|rtt| rtt * 2 + Duration::from_millis(50));
+        usual.unwrap_or(LONGEST_WAIT).clamp(SHORTEST_WAIT, LONGEST_WAIT)
+    }
+
+    /// Whether an answer is overdue: more than one probe has gone out since the last one.
+    fn is_silent(&self) -> bool {
+        self.silent.is_some_and(|(_, probes)| probes > 1)
+    }
+
+    fn sent(&mut self, nonce: [u8; 8], now: Instant) {
+        if self.outstanding.len() >= MAX_OUTSTANDING {
+            self.outstanding.pop_front();
+            self.note_fate(false);
+        }
+        self.outstanding.push_back((nonce, now));
+        self.sent_at = now;
+        let (since, probes) = self.silent.unwrap_or((now, 0));
+        self.silent = Some((since, probes + 1));
+    }
+
+    fn answered(&mut self, nonce: [u8; 8], now: Instant) -> bool {
+        let Some(at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
+            return false;
+        };
+        // What is older than the answered probe and still open is most likely lost.
+        for passed in 0..=at {
+            let Some((_, sent)) = self.outstanding.pop_front() else { break };
+            if passed == at {
+                self.rtt.add(now.saturating_duration_since(sent), now);
+            }
+            self.loss.add(passed == at);
+        }
+        self.path.loss_percent = self.loss.percent();
+        self.path.rtt = self.rtt.get();
+        self.path.last_answer = Some(now);
+        self.silent = None;
+        if self.path.state != PathState::Up {
+            self.path.state = PathState::Up;
+            self.path.since = now;
+        }
+        true
+    }
+
+    /// Declares the path dead if the peer has been silent for long enough; true if it just died.
+    fn judge(&mut self, now: Instant, allowance: Duration) -> bool {
+        let Some((since, probes)) = self.silent else { return false };
+        let waited = now.saturating_duration_since(since);
+        let wait = self.wait();
+        if self.path.state == PathState::Up && probes == 1 && waited >= wait {
+            // The first answer is overdue: do not wait for the next turn.
+            self.send_at = now;
+        }
+        let allowance = match self.path.state {
+            PathState::Unknown if !self.session => allowance,
+            PathState::Unknown | PathState::Up | PathState::Dead => Duration::ZERO,
+        };
+        let patience = wait * SILENT_INTERVALS + allowance;
+        if self.path.state == PathState::Dead || waited < patience || probes < SILENT_PROBES {
+            return false;
+        }
+        while self.outstanding.len() > 2 {
+            self.outstanding.pop_front();
+            self.note_fate(false);
+        }
+        self.path.state = PathState::Dead;
+        self.path.since = now;
+        // The way may be another one when the peer is back; old samples would hide that.
+        self.rtt.reset();
+        true
+    }
+
+    /// When to look at this path again: to send, or to notice that an answer is overdue.
+    fn schedule(&mut self, now: Instant) {
+        let overdue = match (self.path.state, self.silent) {
+            (PathState::Up, Some((since, 1))) => Some(since + self.wait()),
+            (PathState::Up | PathState::Unknown, Some((since, _))) => {
+                Some(since + self.wait() * SILENT_INTERVALS)
+            }
+            _ => None,
+        };
+        let overdue = overdue.filter(|at| *at > now);
+        self.due = overdue.map_or(self.send_at, |at| at.min(self.send_at));
+    }
+
+    fn note_fate(&mut self, answered: bool) {
+        self.loss.add(answered);
+        self.path.loss_percent = self.loss.percent();
+    }
+}
+
+#[cfg(test)]
+mod tests;

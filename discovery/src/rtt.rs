@@ -1,0 +1,132 @@
+//! Smoothing of round-trip times and counting of loss, without a clock.
+//!
+//! A median of three samples removes single outliers. The smoothed value rises at once to a higher
+//! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving average
+//! of Finagle's balancer): bad news count at once, good news have to last.
+
+use std::time::{Duration, Instant};
+
+/// Time constant of the fall towards lower samples.
+const DECAY: Duration = Duration::from_secs(10);
+
+/// A smoothed round-trip time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rtt {
+    recent: [Duration; 3],
+    samples: usize,
+    smoothed: Option<(Duration, Instant)>,
+}
+
+impl Rtt {
+    /// Takes a sample.
+    pub(crate) fn add(&mut self, sample: Duration, now: Instant) {
+        self.recent[self.samples % 3] = sample;
+        self.samples += 1;
+        let median = self.median();
+        let value = match self.smoothed {
+            Some((before, at)) if median < before => {
+                // A first-order step: exact enough, and the same on every machine.
+                let passed = now.saturating_duration_since(at).as_secs_f64();
+                let weight = passed / (passed + DECAY.as_secs_f64());
+                before - (before - median).mul_f64(weight)
+            }
+            _ => median,
+        };
+        self.smoothed = Some((value, now));
+    }
+
+    /// The smoothed value, none before the first sample.
+    pub(crate) fn get(&self) -> Option<Duration> {
+        self.smoothed.map(|(value, _)| value)
+    }
+
+    /// Forgets everything: the path is another one now.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn median(&self) -> Duration {
+        let mut sorted = self.recent;
+        match self.samples {
+            0 | 1 => sorted[0],
+            // Of two the smaller: the first packet of a path often waits for a handshake.
+            2 => sorted[0].min(sorted[1]),
+            _ => {
+                sorted.sort_unstable();
+                sorted[1]
+            }
+        }
+    }
+}
+
+/// Which of the last 32 probes were answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Loss {
+    lost: u32,
+    count: u32,
+}
+
+impl Loss {
+    /// Notes the fate of a probe.
+    pub(crate) fn add(&mut self, answered: bool) {
+        self.lost = (self.lost << 1) | u32::from(!answered);
+        self.count = (self.count + 1).min(32);
+    }
+
+    /// Share of lost probes, 0 to 100.
+    pub(crate) fn percent(&self) -> u8 {
+        let percent = (self.lost.count_ones() * 100).checked_div(self.count).unwrap_or(0);
+        u8::try_from(percent.min(100)).unwrap_or(100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::base;
+
+    fn ms(value: u64) -> Duration {
+        Duration::from_millis(value)
+    }
+
+    #[test]
+    fn an_outlier_is_ignored_and_a_lasting_rise_counts_at_once() {
+        let mut rtt = Rtt::default();
+        let start = base();
+        for at in 0..3 {
+            rtt.add(ms(10), start + ms(at * 500));
+        }
+        rtt.add(ms(200), start + ms(1500));
+        assert_eq!(rtt.get(), Some(ms(10)));
+        rtt.add(ms(200), start + ms(2000));
+        assert_eq!(rtt.get(), Some(ms(200)));
+    }
+
+    #[test]
+    fn a_fall_takes_about_the_decay_time() {
+        let mut rtt = Rtt::default();
+        let start = base();
+        rtt.add(ms(100), start);
+        for step in 1..=20 {
+            rtt.add(ms(10), start + ms(500 * step));
+        }
+        let after_ten_seconds = rtt.get().expect("has samples");
+        assert!((ms(30)..ms(60)).contains(&after_ten_seconds), "{after_ten_seconds:?}");
+    }
+
+    #[test]
+    fn loss_counts_the_last_32() {
+        let mut loss = Loss::default();
+        assert_eq!(loss.percent(), 0);
+        loss.add(false);
+        assert_eq!(loss.percent(), 100);
+        for _ in 0..3 {
+            loss.add(true);
+        }
+        assert_eq!(loss.percent(), 25);
+        for _ in 0..32 {
+            loss.add(true);
+        }
+        assert_eq!(loss.percent(), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! The directory on disk, so that a node can start with no seed reachable.
+//!
+//! A snapshot is a magic number, a version byte, a postcard body and a SHA-256 checksum. The checksum
+//! tells a damaged file from a good one; it proves nothing, and every record is verified again as if it
+//! came from the network. Any damage is an error value and restores nothing.
+
+use std::time::Instant;
+
+use meshport_config::UnixSeconds;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::directory::{Directory, Liveness, MAX_MEMBERS};
+use crate::error::DiscoveryError;
+
+/// Bytes of the largest snapshot that is read: a full directory of the largest records.
+pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
+
+const MAGIC: &[u8; 8] = b"mpdirect";
+const FORMAT: u8 = 1;
+const HEADER: usize = MAGIC.len() + 1;
+const CHECKSUM: usize = 32;
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Body<'a> {
+    pub(crate) mesh: [u8; 32],
+    /// Wall time of saving, in seconds.
+    pub(crate) saved_at: u64,
+    #[serde(borrow)]
+    pub(crate) nodes: Vec<Node<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Node<'a> {
+    pub(crate) credential: &'a [u8],
+    pub(crate) state: Option<&'a [u8]>,
+    /// For how many seconds the node has been down or gone, if it is.
+    pub(crate) over_s: Option<u64>,
+}
+
+/// The bytes of a directory.
+pub(crate) fn write(
+    directory: &Directory,
+    mesh: [u8; 32],
+    wall: UnixSeconds,
+    now: Instant,
+) -> Vec<u8> {
+    let credentials: Vec<Vec<u8>> =
+        directory.iter().map(|(_, entry)| entry.credential.to_bytes()).collect();
+    let over = |liveness, since| {
+        let over = matches!(liveness, Liveness::Down | Liveness::Left);
+        over.then(|| now.saturating_duration_since(since).as_secs())
+    };
+    let node = |(credential, (_, entry)): (&'_ Vec<u8>, (_, &'_ crate::directory::Entry))| {
+        (credential.clone(), entry.state.clone(), over(entry.liveness, entry.since))
+    };
+    let owned: Vec<_> = credentials.iter().zip(directory.iter()).map(node).collect();
+    let nodes = owned.iter().map(|(credential, state, over_s)| Node {
+        credential,
+        state: state.as_ref().map(|state| state.as_bytes()),
+        over_s: *over_s,
+    });
+    let body = Body { mesh, saved_at: wall.0, nodes: nodes.collect() };
+    let mut bytes = [&MAGIC[..], &[FORMAT]].concat();
+    let body = postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail");
+    bytes.extend_from_slice(&body);
+    let checksum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+/// The content of a snapshot.
+///
+/// # Errors
+///
+/// [`DiscoveryError`] for anything that is not a whole snapshot of this format.
+pub(crate) fn read(bytes: &[u8]) -> Result<Body<'_>, DiscoveryError> {
+    let damaged = |what| DiscoveryError::SnapshotDamaged { what };
+    if bytes.len() > MAX_SNAPSHOT_BYTES {
+        return Err(damaged("larger than any directory"));
+    }
+    if bytes.len() < HEADER + CHECKSUM || !bytes.starts_with(MAGIC) {
+        return Err(damaged("not a saved directory"));
+    }
+    let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
+    if Sha256::digest(content)[..] != *checksum {
+        return Err(damaged("the checksum does not fit"));
+    }
+    if content[MAGIC.len()] != FORMAT {
+        return Err(DiscoveryError::SnapshotVersion {
+            found: content[MAGIC.len()],
+            expected: FORMAT,
+        });
+    }
+    match postcard::take_from_bytes::<Body<'_>>(&content[HEADER..]) {
+        Ok((body, [])) => Ok(body),
+        _ => Err(damaged("the content does not parse")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! What a node says about itself: the signed record, its format and its bounds.
+//!
+//! Only the owner writes its record. It is signed with the record key that the owner's credential
+//! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as received,
+//! so that they can be handed on. Records of one node are ordered by (generation, version), and two
+//! different records with the same pair by their bytes, so that every node keeps the same one.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::net::SocketAddr;
+
+use meshport_config::{MeshId, NodeId, RecordKey, ServiceName, Signature, VerifyKey};
+use serde::{Deserialize, Serialize};
+
+/// Endpoints in one record: two address families, a few interfaces each.
+pub const MAX_ENDPOINTS: usize = 8;
+/// Services in one record; a credential has no more roles either.
+pub const MAX_SERVICES: usize = 16;
+/// Distances in one record: the nearest origins; a relay farther away is of no use.
+pub const MAX_DISTANCES: usize = 16;
+/// Bytes of a record with its signature: with headers and a claim it fits one datagram.
+pub const MAX_STATE_BYTES: usize = 1024;
+
+const SIGNATURE_BYTES: usize = 64;
+const DOMAIN: &[u8] = b"meshport node state v1\0";
+
+/// How an origin says its own instance of a service does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OriginState {
+    /// Takes new connections.
+    Ready,
+    /// Answers, and says that it is not ready.
+    Unready,
+    /// Asked to send its connections elsewhere.
+    Draining,
+    /// Refuses new connections; open ones may still be served.
+    Refusing,
+    /// Accepts connections and answers nothing.
+    Hung,
+    /// Not probed yet, or readiness cannot be asked.
+    Unknown,
+}
+
+impl OriginState {
+    const ALL: [(Self, &'static str); 6] = [
+        (Self::Ready, "ready"),
+        (Self::Unready, "unready"),
+        (Self::Draining, "draining"),
+        (Self::Refusing, "refusing"),
+        (Self::Hung, "hung"),
+        (Self::Unknown, "unknown"),
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Ready => 0,
+            Self::Unready => 1,
+            Self::Draining => 2,
+            Self::Refusing => 3,
+            Self::Hung => 4,
+            Self::Unknown => 5,
+        }
+    }
+
+    /// A code of a later version reads as unknown.
+    fn from_code(code: u8) -> Self {
+        Self::ALL.get(usize::from(code)).map_or(Self::Unknown, |(state, _)| *state)
+    }
+}
+
+impl fmt::Display for OriginState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(state, _)| state == self).map_or("unknown", |it| it.1);
+        f.pad(name)
+    }
+}
+
+/// How far one origin is from the node that wrote the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distance {
+    /// The origin.
+    pub origin: NodeId,
+    /// Smoothed round-trip time in microseconds; none when the origin does not answer.
+    pub rtt_us: Option<u32>,
+    /// Share of recent probes without an answer, 0 to 100.
+    pub loss_percent: u8,
+}
+
+/// What a node says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeState {
+    /// The owner.
+    pub node: NodeId,
+    /// Grows with every start of the owner.
+    pub generation: u64,
+    /// Grows within a generation each time the owner finds itself declared down and comes back.
+    pub renewal: u32,
+    /// Grows with every change within a generation.
+    pub version: u64,
+    /// Where the owner can be reached, at most [`MAX_ENDPOINTS`].
+    pub endpoints: Vec<SocketAddr>,
+    /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. Whether the owner may
+    /// offer them is for the reader to check; [`crate::Entry::services`] does.
+    pub services: Vec<(ServiceName, OriginState)>,
+    /// How far the origins are, ascending by origin, at most [`MAX_DISTANCES`].
+    pub distances: Vec<Distance>,
+    /// The owner has left the mesh on purpose.
+    pub left: bool,
+}
+
+/// A record with the bytes and the signature it travels with. It exists only signed or verified.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SignedState {
+    state: NodeState,
+    bytes: Box<[u8]>,
+}
+
+impl SignedState {
+    /// Signs a record; distances that do not fit are left out, the farthest first.
+    pub(crate) fn sign(mut state: NodeState, mesh: &MeshId, key: &RecordKey) -> Self {
+        let room = MAX_STATE_BYTES - SIGNATURE_BYTES;
+        let mut body = state.to_body();
+        while body.len() > room && !state.distances.is_empty() {
+            let far = |it: &(usize, &Distance)| (it.1.rtt_us.unwrap_or(u32::MAX), it.0);
+            let farthest = state.distances.iter().enumerate().max_by_key(far).map_or(0, |it| it.0);
+            state.distances.remove(farthest);
+            body = state.to_body();
+        }
+        while body.len() > room && state.services.pop().is_some() {
+            body = state.to_body();
+        }
+        let signature = key.sign(&signed_bytes(mesh, &body));
+        body.extend_from_slice(signature.as_bytes());
+        Self { state, bytes: body.into_boxed_slice() }
+    }
+
+    /// Reads a record without believing it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadState`] when the bytes are not a record in canonical form and within the bounds.
+    pub(crate) fn read(bytes: &[u8]) -> Result<NodeState, BadState> {
+        let (body, _) = split(bytes)?;
+        NodeState::from_body(body)
+    }
+
+    /// Reads a record and checks its signature.
+    ///
+    /// # Errors
+    ///
+    /// [`BadState`] for malformed bytes or a signature that is not by `key` for this mesh.
+    pub(crate) fn verify(bytes: &[u8], mesh: &MeshId, key: &VerifyKey) -> Result<Self, BadState> {
+        let (body, signature) = split(bytes)?;
+        let state = NodeState::from_body(body)?;
+        key.verify(&signed_bytes(mesh, body), &Signature::from_bytes(*signature))
+            .map_err(|_| BadState::Signature)?;
+        Ok(Self { state, bytes: bytes.into() })
+    }
+
+    /// What the record says.
+    pub fn get(&self) -> &NodeState {
+        &self.state
+    }
+
+    /// The record as it travels: body and signature.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Eight bytes that differ between records, for digests only.
+    pub(crate) fn tag(&self) -> u64 {
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&self.bytes[self.bytes.len() - 8..]);
+        u64::from_le_bytes(tag)
+    }
+
+    /// The total order that decides which record of a node is kept.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        let key = |it: &Self| (it.state.generation, it.state.version);
+        key(self).cmp(&key(other)).then_with(|| self.bytes.cmp(&other.bytes))
+    }
+}
+
+impl fmt::Debug for SignedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+/// Why bytes are not a record of the node they came for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadState {
+    /// Not a record in canonical form, or beyond a bound.
+    Malformed,
+    /// The signature does not fit.
+    Signature,
+}
+
+fn split(bytes: &[u8]) -> Result<(&[u8], &[u8; SIGNATURE_BYTES]), BadState> {
+    if bytes.len() > MAX_STATE_BYTES {
+        return Err(BadState::Malformed);
+    }
+    bytes.split_last_chunk().ok_or(BadState::Malformed)
+}
+
+fn signed_bytes(mesh: &MeshId, body: &[u8]) -> Vec<u8> {
+    [DOMAIN, mesh.as_bytes(), body].concat()
+}
+
+/// The format of the body; the fields in this order, encoded by postcard.
+#[derive(Serialize, Deserialize)]
+struct Body<'a> {
+    node: [u8; 32],
+    generation: u64,
+    renewal: u32,
+    version: u64,
+    left: bool,
+    endpoints: Vec<SocketAddr>,
+    #[serde(borrow)]
+    services: Vec<(&'a str, u8)>,
+    distances: Vec<([u8; 32], Option<u32>, u8)>,
+}
+
+impl NodeState {
+    fn to_body(&self) -> Vec<u8> {
+        let services = self.services.iter().map(|(name, state)| (name.as_ref(), state.code()));
+        let distance = |it: &Distance| (*it.origin.as_bytes(), it.rtt_us, it.loss_percent);
+        let body = Body {
+            node: *self.node.as_bytes(),
+            generation: self.generation,
+            renewal: self.renewal,
+            version: self.version,
+            left: self.left,
+            endpoints: self.endpoints.clone(),
+            services: services.collect(),
+            distances: self.distances.iter().map(distance).collect(),
+        };
+        postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail")
+    }
+
+    fn from_body(bytes: &[u8]) -> Result<Self, BadState> {
+        let (body, rest) =
+            postcard::take_from_bytes::<Body<'_>>(bytes).map_err(|_| BadState::Malformed)?;
+        let within = rest.is_empty()
+            && body.endpoints.len() <= MAX_ENDPOINTS
+            && body.services.len() <= MAX_SERVICES
+            && body.distances.len() <= MAX_DISTANCES
+            && body.services.is_sorted_by(|a, b| a.0 < b.0)
+            && body.distances.is_sorted_by(|a, b| a.0 < b.0)
+            && body.distances.iter().all(|it| it.2 <= 100);
+        if !within {
+            return Err(BadState::Malformed);
+        }
+        let mut services = Vec::with_capacity(body.services.len());
+        for (name, code) in body.services {
+            let name: ServiceName = name.parse().map_err(|_| BadState::Malformed)?;
+            services.push((name, OriginState::from_code(code)));
+        }
+        let distance = |(origin, rtt_us, loss_percent)| Distance {
+            origin: NodeId::from_bytes(origin),
+            rtt_us,
+            loss_percent,
+        };
+        Ok(Self {
+            node: NodeId::from_bytes(body.node),
+            generation: body.generation,
+            renewal: body.renewal,
+            version: body.version,
+            left: body.left,
+            endpoints: body.endpoints,
+            services,
+            distances: body.distances.into_iter().map(distance).collect(),
+        })
+    }
+
+    /// The life in which the owner wrote this.
+    pub(crate) fn life(&self) -> Life {
+        Life { generation: self.generation, renewal: self.renewal }
+    }
+}
+
+/// One life of a node as membership sees it; a later life wins over an earlier one.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub(crate) struct Life {
+    /// Grows with every start.
+    pub(crate) generation: u64,
+    /// Grows when the node finds itself declared down.
+    pub(crate) renewal: u32,
+}

@@ -1,0 +1,52 @@
+//! What membership is told about peers, and what it wants done.
+
+use std::time::Instant;
+
+use meshport_config::NodeId;
+
+use crate::state::Life;
+use crate::wire::{Claim, Short};
+
+/// What membership needs to know about peers from elsewhere.
+pub(crate) trait View {
+    /// Whether a WireGuard session to the peer exists.
+    fn session(&self, peer: &NodeId) -> bool;
+    /// Whether the peer is in this node's site.
+    fn same_site(&self, peer: &NodeId) -> bool;
+    /// When anything came from the peer last, if that was recently.
+    fn heard(&self, peer: &NodeId) -> Option<Instant>;
+}
+
+/// What membership wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// A datagram to send.
+    Send(NodeId, Vec<u8>),
+    /// A member came up in this life.
+    Up(NodeId, Life),
+    /// The member's life ended.
+    Down(NodeId, Life),
+    /// The member is known by this life from now on, up or down as before.
+    Renamed(NodeId, Life),
+    /// This node was declared down and goes on in a new life.
+    Renewed(Life),
+    /// Tell this member that it is suspected.
+    Tell(NodeId, Claim),
+}
+
+/// A datagram of a peer, as far as the caller must act on it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// What it says about members; to be checked and handed to [`Swim::apply`].
+    pub(crate) claims: Vec<(Short, Claim)>,
+    /// It was meant for another life of this node, so that its sender has old news.
+    pub(crate) stale: bool,
+}
+
+/// What happened, for the counters.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) suspicions: u64,
+    pub(crate) refutations: u64,
+    pub(crate) dropped_timers: u64,
+}

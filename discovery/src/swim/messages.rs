@@ -1,0 +1,53 @@
+//! The bytes of a membership datagram: header, then a count and that many claims.
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::Life;
+use crate::wire::{Claim, Short};
+
+/// A node in one of its lives, where the receiver cannot know which node is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RawId(pub(crate) [u8; 32], pub(crate) Life);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RawMessage {
+    Ping(u8),
+    Ack(u8),
+    PingReq(RawId, u8),
+    IndirectPing(RawId, u8),
+    IndirectAck(RawId, u8),
+    ForwardedAck(RawId, u8),
+    Announce,
+    Feed,
+    Gossip,
+    Broadcast,
+    TurnUndead,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RawHeader {
+    pub(crate) from: Life,
+    pub(crate) incarnation: u16,
+    pub(crate) to: Life,
+    pub(crate) message: RawMessage,
+}
+
+/// A membership datagram that does not parse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadSwim;
+
+pub(crate) fn read_claims(mut rest: &[u8]) -> Result<Vec<(Short, Claim)>, BadSwim> {
+    if rest.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (count, tail) = rest.split_first_chunk().ok_or(BadSwim)?;
+    rest = tail;
+    let mut claims = Vec::new();
+    for _ in 0..u16::from_be_bytes(*count) {
+        let (claim, tail) =
+            postcard::take_from_bytes::<(Short, Claim)>(rest).map_err(|_| BadSwim)?;
+        rest = tail;
+        claims.push(claim);
+    }
+    if rest.is_empty() { Ok(claims) } else { Err(BadSwim) }
+}

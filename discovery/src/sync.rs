@@ -1,0 +1,161 @@
+//! When to compare directories, and which records are still to be fetched.
+//!
+//! A comparison is a chain of datagrams, each answered without memory of the one before: digest of
+//! everything, digests of buckets, lists of what is there, requests, records. Only the side that lacks
+//! something keeps a list of it, bounded by [`MAX_WANTS`], and asks for a few records at a time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use crate::wire::{MAX_WANTED, Short};
+
+/// Records waiting to be fetched; more are found again by the next comparison.
+pub(crate) const MAX_WANTS: usize = 4096;
+/// Records asked for and not yet arrived: about sixty datagrams, which any link can take.
+const MAX_IN_FLIGHT: usize = 96;
+/// How long an answer may take, and how often a record is asked for.
+const PATIENCE: Duration = Duration::from_secs(1);
+const TRIES: u8 = 3;
+/// The shortest time between two comparisons that are not routine.
+const SOONEST: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+struct Want {
+    from: NodeId,
+    asked: Option<Instant>,
+    tries: u8,
+}
+
+/// The schedule of comparisons and the open requests.
+#[derive(Debug)]
+pub(crate) struct Sync {
+    next: Instant,
+    last: Option<Instant>,
+    wants: BTreeMap<Short, Want>,
+    /// When an answer is overdue.
+    fetch: Option<Instant>,
+}
+
+impl Sync {
+    pub(crate) fn new(first: Instant) -> Self {
+        Self { next: first, last: None, wants: BTreeMap::new(), fetch: None }
+    }
+
+    /// Asks for a comparison soon.
+    pub(crate) fn trigger(&mut self, now: Instant) {
+        let soonest = self.last.map_or(now, |last| (last + SOONEST).max(now));
+        self.next = self.next.min(soonest);
+    }
+
+    /// Whether a comparison is due; the next routine one is then `pause` away.
+    pub(crate) fn take_due(&mut self, pause: Duration, now: Instant) -> bool {
+        if self.next > now {
+            return false;
+        }
+        self.last = Some(now);
+        self.next = now + pause;
+        true
+    }
+
+    /// A peer has a record this node lacks; false when too many are waiting already.
+    pub(crate) fn want(&mut self, short: Short, from: NodeId) -> bool {
+        if self.wants.len() >= MAX_WANTS && !self.wants.contains_key(&short) {
+            return false;
+        }
+        self.wants.entry(short).or_insert(Want { from, asked: None, tries: 0 });
+        true
+    }
+
+    /// A record arrived, from whomever.
+    pub(crate) fn got(&mut self, short: Short) {
+        self.wants.remove(&short);
+    }
+
+    /// Whether records are still to be fetched.
+    pub(crate) fn is_fetching(&self) -> bool {
+        !self.wants.is_empty()
+    }
+
+    /// What to ask whom for now.
+    pub(crate) fn take_requests(&mut self, now: Instant) -> BTreeMap<NodeId, Vec<Vec<Short>>> {
+        let overdue = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
+        self.wants.retain(|_, want| want.tries < TRIES || !overdue(want));
+        let under_way = |want: &&Want| want.asked.is_some() && !overdue(want);
+        let mut room = MAX_IN_FLIGHT.saturating_sub(self.wants.values().filter(under_way).count());
+        let mut requests: BTreeMap<NodeId, Vec<Vec<Short>>> = BTreeMap::new();
+        for (short, want) in &mut self.wants {
+            if room == 0 {
+                break;
+            }
+            if want.asked.is_some() && !overdue(want) {
+                continue;
+            }
+            want.asked = Some(now);
+            want.tries += 1;
+            room -= 1;
+            let lists = requests.entry(want.from).or_default();
+            match lists.last_mut() {
+                Some(list) if list.len() < MAX_WANTED => list.push(*short),
+                _ => lists.push(vec![*short]),
+            }
+        }
+        let asked = self.wants.values().filter_map(|want| want.asked).min();
+        self.fetch = asked.map(|at| at + PATIENCE);
+        requests
+    }
+
+    /// When a comparison or a request is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.fetch.map_or(self.next, |at| at.min(self.next)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::base;
+
+    fn short(number: usize) -> Short {
+        Short((number as u64).to_be_bytes())
+    }
+
+    fn count(requests: &BTreeMap<NodeId, Vec<Vec<Short>>>) -> usize {
+        requests.values().flatten().map(Vec::len).sum()
+    }
+
+    #[test]
+    fn requests_are_bounded_and_given_up() {
+        let (start, peer) = (base(), NodeId::from_bytes([1; 32]));
+        let mut sync = Sync::new(start);
+        for number in 0..MAX_WANTS {
+            assert!(sync.want(short(number), peer));
+        }
+        assert!(!sync.want(short(MAX_WANTS), peer));
+        let first = sync.take_requests(start);
+        assert_eq!(count(&first), MAX_IN_FLIGHT);
+        assert!(first[&peer].iter().all(|list| list.len() <= MAX_WANTED));
+        assert_eq!(count(&sync.take_requests(start)), 0);
+        sync.got(short(0));
+        assert_eq!(count(&sync.take_requests(start)), 1, "an arrival makes room");
+        let mut now = start;
+        for _ in 0..1000 {
+            now += PATIENCE;
+            sync.take_requests(now);
+        }
+        assert!(!sync.is_fetching(), "a silent peer is not asked for ever");
+    }
+
+    #[test]
+    fn comparisons_are_rate_limited() {
+        let start = base();
+        let mut sync = Sync::new(start);
+        assert!(sync.take_due(Duration::from_secs(10), start));
+        sync.trigger(start);
+        assert!(!sync.take_due(Duration::from_secs(10), start));
+        assert_eq!(sync.poll_timeout(), Some(start + SOONEST));
+        assert!(sync.take_due(Duration::from_secs(10), start + SOONEST));
+        assert_eq!(sync.poll_timeout(), Some(start + SOONEST + Duration::from_secs(10)));
+    }
+}

@@ -1,0 +1,152 @@
+//! Turning bytes from others into things that may be believed.
+//!
+//! Everything discovery takes from the network or from disk passes through a [`Verifier`]. The usual
+//! one, [`Direct`], checks each time. [`Memo`] remembers what it has checked and hands out the same
+//! allocation again: a simulation of thousands of nodes in one process would otherwise check and store
+//! every record once per node.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use meshport_config::{Credential, Error as ConfigError, MeshId, UnixSeconds, VerifyKey};
+
+use crate::state::{BadState, SignedState};
+
+/// Records and credentials that a [`Memo`] keeps; when full it starts anew.
+pub const MAX_MEMO: usize = 65_536;
+
+/// Checks credentials and records.
+pub trait Verifier: Debug + Send {
+    /// A credential of this mesh that is valid at `wall`, from its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the reason.
+    fn credential(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        wall: UnixSeconds,
+    ) -> Result<Arc<Credential>, Rejected>;
+
+    /// A record signed with `key` in this mesh, from its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the reason.
+    fn state(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        key: &VerifyKey,
+    ) -> Result<Arc<SignedState>, Rejected>;
+}
+
+/// Why something from another node is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// The bytes are not in the format, or beyond a bound.
+    #[error("it is malformed; the sender may run another version")]
+    Malformed,
+    /// The record is not signed by the key that its node's credential names.
+    #[error("its signature is not by the record key of its node")]
+    Signature,
+    /// The credential is not to be trusted.
+    #[error("its credential is refused: {0}")]
+    Untrusted(String),
+}
+
+impl From<BadState> for Rejected {
+    fn from(bad: BadState) -> Self {
+        match bad {
+            BadState::Malformed => Self::Malformed,
+            BadState::Signature => Self::Signature,
+        }
+    }
+}
+
+impl From<ConfigError> for Rejected {
+    fn from(error: ConfigError) -> Self {
+        Self::Untrusted(error.to_string())
+    }
+}
+
+/// Checks every time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Direct;
+
+impl Verifier for Direct {
+    fn credential(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        wall: UnixSeconds,
+    ) -> Result<Arc<Credential>, Rejected> {
+        let credential = Credential::from_bytes(bytes)?;
+        credential.verify(mesh, wall)?;
+        Ok(Arc::new(credential))
+    }
+
+    fn state(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        key: &VerifyKey,
+    ) -> Result<Arc<SignedState>, Rejected> {
+        Ok(Arc::new(SignedState::verify(bytes, mesh, key)?))
+    }
+}
+
+/// Remembers what was checked; clones share their memory.
+#[derive(Debug, Clone, Default)]
+pub struct Memo(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    credentials: BTreeMap<Box<[u8]>, Arc<Credential>>,
+    states: BTreeMap<Box<[u8]>, (VerifyKey, Arc<SignedState>)>,
+}
+
+impl Verifier for Memo {
+    fn credential(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        wall: UnixSeconds,
+    ) -> Result<Arc<Credential>, Rejected> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(credential) = known.credentials.get(bytes)
+            && credential.mesh == *mesh
+            && (credential.issued_at..credential.expires_at).contains(&wall)
+        {
+            return Ok(Arc::clone(credential));
+        }
+        let credential = Direct.credential(bytes, mesh, wall)?;
+        if known.credentials.len() >= MAX_MEMO {
+            known.credentials.clear();
+        }
+        known.credentials.insert(bytes.into(), Arc::clone(&credential));
+        Ok(credential)
+    }
+
+    fn state(
+        &mut self,
+        bytes: &[u8],
+        mesh: &MeshId,
+        key: &VerifyKey,
+    ) -> Result<Arc<SignedState>, Rejected> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((checked, state)) = known.states.get(bytes)
+            && checked == key
+        {
+            return Ok(Arc::clone(state));
+        }
+        let state = Direct.state(bytes, mesh, key)?;
+        if known.states.len() >= MAX_MEMO {
+            known.states.clear();
+        }
+        known.states.insert(bytes.into(), (*key, Arc::clone(&state)));
+        Ok(state)
+    }
+}

@@ -1,0 +1,289 @@
+//! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
+//!
+//! Everything fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocation beyond a
+//! small multiple of its size. Bytes that do not parse, or that carry something behind their end, are
+//! an error value. Nodes are named by the first eight bytes of their id where the reader must know
+//! them anyway; ids are public keys, so that these are as good as random.
+
+use meshport_config::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::state::Life;
+
+/// Bytes of the largest datagram; fits an inner packet on any path that WireGuard works on.
+pub const MAX_DATAGRAM: usize = 1180;
+/// The first byte of every datagram.
+pub const VERSION: u8 = 1;
+/// Parts into which the directory is summed up.
+pub(crate) const BUCKETS: usize = 64;
+/// Records one `Want` may ask for.
+pub(crate) const MAX_WANTED: usize = 16;
+
+/// The first eight bytes of a node's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Short(pub(crate) [u8; 8]);
+
+impl Short {
+    pub(crate) const FIRST: Self = Self([0; 8]);
+    pub(crate) const LAST: Self = Self([255; 8]);
+
+    pub(crate) fn of(node: &NodeId) -> Self {
+        let mut short = [0; 8];
+        short.copy_from_slice(&node.as_bytes()[..8]);
+        Self(short)
+    }
+
+    /// The first id that begins with these bytes.
+    pub(crate) fn lowest(self) -> NodeId {
+        self.filled(0)
+    }
+
+    /// The last id that begins with these bytes.
+    pub(crate) fn highest(self) -> NodeId {
+        self.filled(255)
+    }
+
+    fn filled(self, rest: u8) -> NodeId {
+        let mut bytes = [rest; 32];
+        bytes[..8].copy_from_slice(&self.0);
+        NodeId::from_bytes(bytes)
+    }
+
+    /// The short id just below this one; the first one has none and stays.
+    pub(crate) fn before(self) -> Self {
+        Self(u64::from_be_bytes(self.0).saturating_sub(1).to_be_bytes())
+    }
+
+    /// The bucket this node is summed up in: the top six bits.
+    pub(crate) fn bucket(self) -> usize {
+        usize::from(self.0[0] >> 2)
+    }
+
+    /// The first and the last short id of a bucket.
+    pub(crate) fn bounds(bucket: usize) -> (Self, Self) {
+        let first = u8::try_from(bucket % BUCKETS).unwrap_or(0) << 2;
+        let (mut low, mut high) = (Self::FIRST, Self::LAST);
+        low.0[0] = first;
+        high.0[0] = first | 3;
+        (low, high)
+    }
+}
+
+/// How a member stands in the eyes of whoever says so, in the order in which SWIM lets one override
+/// another of the same incarnation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Standing {
+    Alive,
+    Suspect,
+    Down,
+}
+
+/// What one node says about the membership of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) life: Life,
+    pub(crate) incarnation: u16,
+    pub(crate) standing: Standing,
+}
+
+/// What a node has about one node, short enough to list many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Have {
+    pub(crate) short: Short,
+    pub(crate) generation: u64,
+    pub(crate) version: u64,
+    /// Four bytes of the digest of credential and record; tells apart what the numbers do not.
+    pub(crate) digest: [u8; 4],
+    /// The life known to membership, if any, and whether it is over.
+    pub(crate) life: Option<(Life, bool)>,
+}
+
+/// Everything the sender has in a range of short ids, both ends included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Haves {
+    pub(crate) from: Short,
+    pub(crate) to: Short,
+    pub(crate) entries: Vec<Have>,
+}
+
+/// Parts of what is known about one node, each optional.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Item<'a> {
+    pub(crate) short: Short,
+    #[serde(borrow)]
+    pub(crate) credential: Option<&'a [u8]>,
+    #[serde(borrow)]
+    pub(crate) state: Option<&'a [u8]>,
+    pub(crate) claim: Option<Claim>,
+}
+
+/// A datagram.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message<'a> {
+    /// Membership: header and updates in the format of `swim`.
+    Swim(#[serde(borrow)] &'a [u8]),
+    /// The digest of the sender's whole directory. Answered by a `Summary` when it differs.
+    Root([u8; 8]),
+    /// The digests of all buckets, eight bytes each. Answered by `Haves` where they differ.
+    Summary(#[serde(borrow)] &'a [u8]),
+    /// What the sender has in some range. Answered by items it lacks and a `Want`.
+    Haves(Haves),
+    /// The sender asks for these nodes. Answered by `Items`.
+    Want(Vec<Short>),
+    /// Records asked for or owed.
+    Items(#[serde(borrow)] Vec<Item<'a>>),
+    /// Records that are news and shall be passed on by whoever did not know them.
+    Rumours(#[serde(borrow)] Vec<Item<'a>>),
+    /// The sender's own record, urgent. Answered by `NewsSeen`, always.
+    News(#[serde(borrow)] Item<'a>),
+    /// The receiver's record of this generation and version has arrived.
+    NewsSeen(u64, u64),
+    /// Measures a path. Answered by an `Echo` with the same bytes.
+    Probe([u8; 8]),
+    /// The answer to a `Probe`.
+    Echo([u8; 8]),
+}
+
+impl<'a> Message<'a> {
+    /// The datagram; none when it would be larger than [`MAX_DATAGRAM`].
+    pub(crate) fn encode(&self) -> Option<Vec<u8>> {
+        let mut buffer = [0; MAX_DATAGRAM];
+        buffer[0] = VERSION;
+        let body = postcard::to_slice(self, &mut buffer[1..]).ok()?.len();
+        Some(buffer[..=body].to_vec())
+    }
+
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`BadDatagram`] for everything that is not exactly one datagram of this version.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, BadDatagram> {
+        if bytes.len() > MAX_DATAGRAM {
+            return Err(BadDatagram::Malformed);
+        }
+        let (&version, body) = bytes.split_first().ok_or(BadDatagram::Malformed)?;
+        if version != VERSION {
+            return Err(BadDatagram::Version);
+        }
+        match postcard::take_from_bytes::<Self>(body) {
+            Ok((message, [])) if message.is_sound() => Ok(message),
+            _ => Err(BadDatagram::Malformed),
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        match self {
+            Self::Summary(digests) => digests.len() == BUCKETS * 8,
+            Self::Want(wanted) => wanted.len() <= MAX_WANTED,
+            Self::Haves(haves) => {
+                let inside = |it: &Have| (haves.from..=haves.to).contains(&it.short);
+                haves.entries.iter().all(inside)
+                    && haves.entries.is_sorted_by(|a, b| a.short < b.short)
+            }
+            Self::Swim(_)
+            | Self::Root(_)
+            | Self::Items(_)
+            | Self::Rumours(_)
+            | Self::News(_)
+            | Self::NewsSeen(..)
+            | Self::Probe(_)
+            | Self::Echo(_) => true,
+        }
+    }
+}
+
+/// What a datagram is for; traffic is counted by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    Swim,
+    Sync,
+    News,
+    Path,
+}
+
+/// The family of an encoded datagram.
+pub(crate) fn family(datagram: &[u8]) -> Family {
+    match datagram.get(1) {
+        Some(0) => Family::Swim,
+        Some(6..=8) => Family::News,
+        Some(9 | 10) => Family::Path,
+        _ => Family::Sync,
+    }
+}
+
+/// Why bytes are not a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadDatagram {
+    /// Another version of the format.
+    Version,
+    /// Not one well-formed datagram within the bounds.
+    Malformed,
+}
+
+/// Packs items into as few datagrams as their order allows, at most `limit`. Credential and record of
+/// one node are split when they do not fit together. Returns how many of the items were packed whole.
+pub(crate) fn pack<'a>(
+    items: impl IntoIterator<Item = Item<'a>>,
+    wrap: impl Fn(Vec<Item<'a>>) -> Message<'a>,
+    limit: usize,
+) -> (Vec<Vec<u8>>, usize) {
+    let mut packer = Packer { wrap, open: Vec::new(), size: 0, limit, done: Vec::new() };
+    let mut packed = 0;
+    for item in items {
+        let fits = if size_of(&item) <= ROOM {
+            packer.push(item)
+        } else {
+            packer.push(Item { state: None, claim: None, ..item })
+                && packer.push(Item { credential: None, ..item })
+        };
+        if !fits {
+            break;
+        }
+        packed += 1;
+    }
+    packer.close();
+    (packer.done, packed)
+}
+
+/// Bytes for items in a datagram: version, kind and the number of items take up to four.
+const ROOM: usize = MAX_DATAGRAM - 4;
+
+struct Packer<'a, W> {
+    wrap: W,
+    open: Vec<Item<'a>>,
+    size: usize,
+    limit: usize,
+    done: Vec<Vec<u8>>,
+}
+
+impl<'a, W: Fn(Vec<Item<'a>>) -> Message<'a>> Packer<'a, W> {
+    fn push(&mut self, item: Item<'a>) -> bool {
+        let size = size_of(&item);
+        if self.size + size > ROOM {
+            self.close();
+        }
+        if self.done.len() >= self.limit || size > ROOM {
+            return false;
+        }
+        self.size += size;
+        self.open.push(item);
+        true
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.done.extend((self.wrap)(std::mem::take(&mut self.open)).encode());
+        }
+        self.size = 0;
+    }
+}
+
+/// Bytes a value takes in a datagram.
+pub(crate) fn size_of(value: &impl Serialize) -> usize {
+    let counted = postcard::ser_flavors::Size::default();
+    postcard::serialize_with_flavor(value, counted).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;
