@@ -11,6 +11,9 @@ use zeroize::Zeroizing;
 
 use crate::error::Error;
 
+/// The largest bound any decoder of this crate has, in bytes.
+const MAX_DECODED_BYTES: usize = 4096;
+
 /// A kind of tagged text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tag {
@@ -128,6 +131,3 @@ pub(crate) fn decode<T: DeserializeOwned + Serialize>(
     }
     Ok(value)
 }
-
-/// The largest bound any decoder of this crate has, in bytes.
-pub(crate) const MAX_DECODED_BYTES: usize = 4096;

@@ -64,7 +64,8 @@ pub enum Error {
     },
     /// Something takes more bytes than its bound.
     #[error(
-        "{what} takes {bytes} bytes, more than the {max} allowed; use shorter names or fewer entries"
+        "{what} takes {bytes} bytes, more than the {max} allowed; use shorter names or \
+         fewer entries"
     )]
     TooLarge {
         /// What it is, with its article.
@@ -84,7 +85,8 @@ pub enum Error {
     },
     /// An invite line does not match its own checksum: copied wrongly, not forged.
     #[error(
-        "the invite is incomplete or mistyped: its checksum does not match. Copy the whole line again"
+        "the invite is incomplete or mistyped: its checksum does not match. Copy the whole line \
+         again"
     )]
     InviteMiscopied,
     /// The invite leaves the name open and none was given.

@@ -13,6 +13,8 @@ mod ids;
 mod invite;
 mod keys;
 mod settings;
+#[cfg(test)]
+mod testing;
 
 pub use credential::{
     Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,

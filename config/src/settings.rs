@@ -218,7 +218,8 @@ pub struct DiscoverySettings {
     pub probe_interval: Duration,
     /// How long a probed member may take to answer, 10 ms to 30 s. Default 500 ms.
     pub probe_timeout: Duration,
-    /// How long a silent member is suspected before it counts as down, 500 ms to 5 min. Default 4 s.
+    /// How long a silent member is suspected before it counts as down, 500 ms to 5 min. Default
+    /// 4 s.
     pub suspicion: Duration,
     /// Time between probes of a path that carries sessions, 100 ms to 1 min. Default 500 ms.
     pub path_probe_active: Duration,

@@ -1,1 +1,307 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::ids::Role;
+use crate::invite::{Invite, Join};
+use crate::keys::{NodeKey, RecordKey};
+use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
+
+struct World {
+    authority: AuthorityKey,
+    invite: Invite,
+    credential: Credential,
+    rng: TestRng,
+}
+
+fn world() -> World {
+    let mut rng = TestRng::new(7);
+    let (authority, invite) = invite_with(grant(), &mut rng);
+    let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
+    let join = Join { name: Some("worker-7".parse().unwrap()), site: None };
+    let credential = invite.accept(&node, &record, join, NOW).unwrap();
+    World { authority, invite, credential, rng }
+}
+
+fn subject() -> Subject {
+    Subject {
+        node: NodeId::from_bytes([1; 32]),
+        record_key: VerifyKey::from_bytes([2; 32]),
+        name: "worker-7".parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: Role::Node.into(),
+    }
+}
+
+/// The error of a credential that was changed by someone who has the delegation's key.
+fn forged(change: impl FnOnce(&mut Credential)) -> Error {
+    let mut rng = TestRng::new(8);
+    let authority = AuthorityKey::generate(&mut rng);
+    let key = DelegationKey::generate(&mut rng);
+    let mut grant = grant();
+    grant.name = Some("worker-7".parse().unwrap());
+    let delegation = Delegation::issue(&authority, key.public(), grant).unwrap();
+    let (from, until) = (NOW, NOW.saturating_add(DAY));
+    let mut credential =
+        Credential::issue_by_delegation(&delegation, &key, subject(), from, until).unwrap();
+    change(&mut credential);
+    credential.signature = key.sign(&credential.message());
+    credential.verify(&authority.public(), NOW).unwrap_err()
+}
+
+#[test]
+fn a_credential_from_an_invite_verifies() {
+    let World { authority, credential, .. } = world();
+    let mesh = authority.public();
+    assert_eq!(credential.verify(&mesh, NOW), Ok(()));
+    assert_eq!(credential.verify(&mesh, UnixSeconds(NOW.0 - MAX_CLOCK_SKEW_S)), Ok(()));
+    assert_eq!(credential.verify(&mesh, UnixSeconds(credential.expires_at.0 - 1)), Ok(()));
+    assert_eq!(credential.roles, grant().roles);
+    assert_eq!(credential.expires_at, NOW.saturating_add(90 * DAY));
+}
+
+#[test]
+fn a_credential_from_the_authority_verifies() {
+    let authority = AuthorityKey::generate(&mut TestRng::new(9));
+    let until = NOW.saturating_add(1);
+    let credential = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    assert_eq!(credential.verify(&authority.public(), NOW), Ok(()));
+    let empty = Credential::issue_by_authority(&authority, subject(), NOW, NOW);
+    assert_eq!(empty, Err(Error::ValidityEmpty { from: NOW, until: NOW }));
+}
+
+#[test]
+fn a_foreign_mesh_is_refused() {
+    let World { credential, mut rng, .. } = world();
+    let expected = AuthorityKey::generate(&mut rng).public();
+    let error = credential.verify(&expected, NOW).unwrap_err();
+    assert_eq!(error, Error::ForeignMesh { expected, found: credential.mesh });
+    assert!(error.to_string().contains("another mesh"), "{error}");
+    let mut mixed = credential.clone();
+    mixed.mesh = expected;
+    let error = mixed.verify(&expected, NOW).unwrap_err();
+    assert_eq!(error, Error::ForeignMesh { expected, found: credential.mesh });
+}
+
+#[test]
+fn tampering_names_the_link() {
+    let World { authority, credential, .. } = world();
+    let mesh = authority.public();
+    let mut changed = credential.clone();
+    changed.name = "worker-8".parse().unwrap();
+    let error = changed.verify(&mesh, NOW).unwrap_err();
+    assert_eq!(error, Error::Tampered { link: Link::Credential });
+    assert!(error.to_string().starts_with("the credential was tampered"), "{error}");
+
+    let mut changed = credential.clone();
+    changed.delegation.as_mut().unwrap().site = None;
+    let error = changed.verify(&mesh, NOW).unwrap_err();
+    assert_eq!(error, Error::Tampered { link: Link::Delegation });
+    assert!(error.to_string().starts_with("the invite's delegation was"), "{error}");
+
+    let mut changed = credential;
+    changed.delegation = None;
+    assert_eq!(changed.verify(&mesh, NOW), Err(Error::Tampered { link: Link::Credential }));
+}
+
+#[test]
+fn a_signature_of_one_kind_is_none_of_another() {
+    let World { authority, credential, .. } = world();
+    let mut changed = credential.clone();
+    let delegation = changed.delegation.as_mut().unwrap();
+    delegation.signature = authority.sign(&encoded(&delegation.message()));
+    let error = changed.verify(&authority.public(), NOW).unwrap_err();
+    assert_eq!(error, Error::Tampered { link: Link::Delegation });
+    assert!(credential.message().starts_with(CREDENTIAL_DOMAIN));
+    assert!(credential.delegation.unwrap().message().starts_with(DELEGATION_DOMAIN));
+}
+
+#[test]
+fn time_is_checked() {
+    let World { authority, credential, .. } = world();
+    let mesh = authority.public();
+    let now = UnixSeconds(NOW.0 - MAX_CLOCK_SKEW_S - 1);
+    let error = credential.verify(&mesh, now).unwrap_err();
+    assert_eq!(error, Error::NotYetValid { valid_from: NOW, now });
+    let now = credential.expires_at;
+    let error = credential.verify(&mesh, now).unwrap_err();
+    assert_eq!(error, Error::Expired { expired_at: now, now });
+    assert!(error.to_string().contains("2027-04-15T08:00:00Z"), "{error}");
+}
+
+#[test]
+fn what_is_outside_the_delegation_is_refused() {
+    let join_until = NOW.saturating_add(DAY);
+    let late = join_until.saturating_add(1);
+    let error = forged(|credential| {
+        credential.issued_at = late;
+        credential.expires_at = late.saturating_add(1);
+    });
+    assert_eq!(error, Error::IssuedAfterInvite { issued_at: late, join_until });
+
+    let early = UnixSeconds(NOW.0 - 1);
+    let error = forged(|credential| credential.issued_at = early);
+    assert_eq!(error, Error::IssuedBeforeInvite { issued_at: early, not_before: NOW });
+
+    let error = forged(|credential| credential.expires_at = NOW.saturating_add(90 * DAY + 1));
+    let (lifetime_s, allowed_s) = (90 * DAY + 1, 90 * DAY);
+    assert_eq!(error, Error::LifetimeTooLong { lifetime_s, allowed_s });
+
+    let error = forged(|credential| credential.expires_at = NOW);
+    assert_eq!(error, Error::ValidityEmpty { from: NOW, until: NOW });
+
+    let error = forged(|credential| credential.roles = "node,operator".parse().unwrap());
+    let allowed = "node,origin:kube-apiserver".to_owned();
+    assert_eq!(error, Error::RoleOutside { role: Role::Operator, allowed });
+
+    let error = forged(|credential| credential.site = "ams".parse().unwrap());
+    let (site, allowed) = ("ams".parse().unwrap(), "fra".parse().unwrap());
+    assert_eq!(error, Error::SiteOutside { site, allowed });
+
+    let error = forged(|credential| credential.name = "cp-1".parse().unwrap());
+    let (name, allowed) = ("cp-1".parse().unwrap(), "worker-7".parse().unwrap());
+    assert_eq!(error, Error::NameOutside { name, allowed });
+}
+
+#[test]
+fn only_the_delegations_key_signs_under_it() {
+    let World { invite, mut rng, .. } = world();
+    let other = DelegationKey::generate(&mut rng);
+    let until = NOW.saturating_add(1);
+    let issued = Credential::issue_by_delegation(&invite.delegation, &other, subject(), NOW, until);
+    assert_eq!(issued, Err(Error::WrongDelegationKey));
+}
+
+#[test]
+fn a_delegation_without_time_is_not_issued() {
+    let World { authority, credential, .. } = world();
+    let key = credential.record_key;
+    let mut none = grant();
+    none.join_until = none.not_before;
+    let error = Delegation::issue(&authority, key, none).unwrap_err();
+    assert_eq!(error, Error::ValidityEmpty { from: NOW, until: NOW });
+    let mut none = grant();
+    none.credential_ttl_s = 0;
+    assert!(Delegation::issue(&authority, key, none).is_err());
+}
+
+#[test]
+fn keys_are_compared() {
+    let World { credential, .. } = world();
+    let (node, record) = (credential.node, credential.record_key);
+    let other = NodeId::from_bytes([5; 32]);
+    assert_eq!(credential.check_keys(&node, &record), Ok(()));
+    let error = credential.check_keys(&other, &record).unwrap_err();
+    assert_eq!(error, Error::WrongNodeKey { expected: other, found: node });
+    let error = credential.check_keys(&node, &VerifyKey::from_bytes([5; 32])).unwrap_err();
+    assert_eq!(error, Error::WrongRecordKey);
+}
+
+#[test]
+fn size_is_bounded() {
+    let authority = AuthorityKey::generate(&mut TestRng::new(10));
+    let mut large = subject();
+    let role = |n: usize| Role::Origin(format!("{}{n:02}", "s".repeat(61)).parse().unwrap());
+    large.roles = Roles::new((0..10).map(role)).unwrap();
+    let until = NOW.saturating_add(1);
+    let error = Credential::issue_by_authority(&authority, large, NOW, until).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { max: MAX_CREDENTIAL_BYTES, .. }), "{error}");
+    let error = Credential::from_bytes(&[0; MAX_CREDENTIAL_BYTES + 1]).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }));
+    let text = format!("meshport-credential-1.{}", "A".repeat(10_000));
+    assert_eq!(Credential::from_text(&text), Err(Error::Malformed { what: WHAT }));
+}
+
+#[test]
+fn a_credential_with_the_longest_names_is_within_its_bound() {
+    let mut rng = TestRng::new(11);
+    let longest = "x".repeat(63);
+    let mut grant = grant();
+    grant.site = Some(longest.parse().unwrap());
+    grant.name = Some(longest.parse().unwrap());
+    let (_, invite) = invite_with(grant, &mut rng);
+    let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
+    let credential = invite.accept(&node, &record, Join::default(), NOW).unwrap();
+    assert!(credential.to_bytes().len() <= MAX_CREDENTIAL_BYTES);
+}
+
+#[test]
+fn bytes_and_text_round_trip() {
+    let World { credential, .. } = world();
+    assert_eq!(Credential::from_bytes(&credential.to_bytes()), Ok(credential.clone()));
+    let text = credential.to_text();
+    assert!(text.starts_with("meshport-credential-1."));
+    assert_eq!(Credential::from_text(&format!("{text}\n")), Ok(credential.clone()));
+    let mut longer = credential.to_bytes();
+    longer.push(0);
+    assert_eq!(Credential::from_bytes(&longer), Err(Error::Malformed { what: WHAT }));
+    let mut other = credential.clone();
+    other.signature = Signature::from_bytes([0; 64]);
+    assert_ne!(other.id(), credential.id());
+}
+
+#[test]
+fn a_second_encoding_of_the_same_value_is_refused() {
+    let World { authority, .. } = world();
+    let until = NOW.saturating_add(1);
+    let credential = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let bytes = credential.to_bytes();
+    // The length of the name, 8, as a number of two bytes instead of one.
+    assert_eq!(bytes[96], 8);
+    let longer = [&bytes[..96], &[0x88, 0x00], &bytes[97..]].concat();
+    assert_eq!(postcard::from_bytes::<Credential>(&longer).unwrap(), credential);
+    assert_eq!(Credential::from_bytes(&longer), Err(Error::Malformed { what: WHAT }));
+}
+
+#[test]
+fn every_bit_flip_is_refused() {
+    let World { authority, credential, .. } = world();
+    let (mesh, bytes) = (authority.public(), credential.to_bytes());
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let outcome = Credential::from_bytes(&flipped).and_then(|c| c.verify(&mesh, NOW));
+        let error = outcome.expect_err("a changed credential is refused");
+        let is_named = matches!(
+            error,
+            Error::Malformed { .. } | Error::ForeignMesh { .. } | Error::Tampered { .. }
+        );
+        assert!(is_named, "bit {bit}: {error}");
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let World { authority, credential, .. } = world();
+    let (bytes, text) = (credential.to_bytes(), credential.to_text());
+    for length in 0..bytes.len() {
+        assert!(Credential::from_bytes(&bytes[..length]).is_err(), "{length} bytes");
+    }
+    for length in 0..text.len() {
+        assert!(Credential::from_text(&text[..length]).is_err(), "{length} characters");
+    }
+    for (index, _) in text.char_indices() {
+        let mut changed = text.clone().into_bytes();
+        changed[index] = if changed[index] == b'x' { b'y' } else { b'x' };
+        let changed = String::from_utf8(changed).unwrap();
+        let mesh = authority.public();
+        let outcome = Credential::from_text(&changed).and_then(|c| c.verify(&mesh, NOW));
+        assert!(outcome.is_err(), "character {index}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_value_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..700),
+    ) {
+        if let Ok(credential) = Credential::from_bytes(&bytes) {
+            prop_assert_eq!(credential.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_value_or_an_error(text in ".{0,60}", tail in "[A-Za-z0-9_-]{0,900}") {
+        let _ = Credential::from_text(&text);
+        let _ = Credential::from_text(&format!("meshport-credential-1.{tail}"));
+    }
+}

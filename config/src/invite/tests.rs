@@ -1,1 +1,247 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
+
+fn invite() -> (AuthorityKey, Invite) {
+    invite_with(grant(), &mut TestRng::new(21))
+}
+
+fn keys() -> (NodeKey, RecordKey) {
+    let mut rng = TestRng::new(22);
+    (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng))
+}
+
+fn named(name: &str) -> Join {
+    Join { name: Some(name.parse().unwrap()), site: None }
+}
+
+/// The text of a changed payload with a checksum that holds.
+fn resealed(payload: &[u8]) -> String {
+    let bytes = [&checksum(payload)[..], payload].concat();
+    codec::INVITE.encode(&bytes).to_string()
+}
+
+#[test]
+fn one_line_carries_everything() {
+    let (authority, invite) = invite();
+    let text = invite.to_text().unwrap();
+    assert!(text.starts_with("meshport-invite-1.") && !text.contains(char::is_whitespace));
+    let again = Invite::parse(&format!("  {}\n", *text)).unwrap();
+    assert_eq!(again.mesh(), &authority.public());
+    assert_eq!(again.seeds, invite.seeds);
+    assert_eq!(again.delegation, invite.delegation);
+    let (a, b) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
+    assert_eq!(*again.mesh_secret.psk(&a, &b), *invite.mesh_secret.psk(&a, &b));
+    let (node, record) = keys();
+    let credential = again.accept(&node, &record, named("worker-7"), NOW).unwrap();
+    assert_eq!(credential.verify(&authority.public(), NOW), Ok(()));
+    assert_eq!(credential.check_keys(&node.public(), &record.public()), Ok(()));
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let (_, invite) = invite();
+    let shown = format!("{invite:?}");
+    assert!(shown.contains("redacted"), "{shown}");
+    let secrets = [invite.key.secret_bytes(), invite.mesh_secret.secret_bytes()];
+    for secret in secrets {
+        assert!(!shown.contains(&format!("{secret:?}")), "{shown}");
+        assert!(!shown.contains(&data_encoding::BASE64.encode(secret)), "{shown}");
+    }
+    let params =
+        InviteParams { grant: grant(), mesh_secret: invite.mesh_secret.clone(), seeds: Vec::new() };
+    assert!(format!("{params:?}").contains("MeshSecret(redacted)"));
+}
+
+#[test]
+fn name_and_site_come_from_the_invite_or_the_node() {
+    let (node, record) = keys();
+    let mut rng = TestRng::new(23);
+    let mut open = grant();
+    open.site = None;
+    let (_, open) = invite_with(open, &mut rng);
+    let accept = |invite: &Invite, join| invite.accept(&node, &record, join, NOW);
+    assert_eq!(accept(&open, Join::default()), Err(Error::NameNeeded));
+    assert_eq!(accept(&open, named("a")), Err(Error::SiteNeeded));
+    let join = Join { site: Some("ams".parse().unwrap()), ..named("a") };
+    assert_eq!(accept(&open, join.clone()).unwrap().site.as_str(), "ams");
+
+    let mut fixed = grant();
+    fixed.name = Some("cp-1".parse().unwrap());
+    let (_, fixed) = invite_with(fixed, &mut rng);
+    let credential = accept(&fixed, Join::default()).unwrap();
+    assert_eq!((credential.name.as_str(), credential.site.as_str()), ("cp-1", "fra"));
+    let error = accept(&fixed, named("cp-2")).unwrap_err();
+    assert!(matches!(error, Error::NameOutside { .. }), "{error}");
+    let join = Join { name: None, ..join };
+    let error = accept(&fixed, join).unwrap_err();
+    assert!(matches!(error, Error::SiteOutside { .. }), "{error}");
+}
+
+#[test]
+fn time_is_checked() {
+    let (_, invite) = invite();
+    let (node, record) = keys();
+    let accept = |now| invite.accept(&node, &record, named("a"), now);
+    let join_until = NOW.saturating_add(DAY);
+    assert!(accept(join_until).is_ok());
+    let now = join_until.saturating_add(1);
+    assert_eq!(accept(now), Err(Error::InviteExpired { join_until, now }));
+    let now = UnixSeconds(NOW.0 - MAX_CLOCK_SKEW_S);
+    assert_eq!(accept(now).unwrap().issued_at, NOW);
+    let now = UnixSeconds(now.0 - 1);
+    assert_eq!(accept(now), Err(Error::NotYetValid { valid_from: NOW, now }));
+}
+
+#[test]
+fn a_forged_invite_is_not_a_miscopied_one() {
+    let (authority, invite) = invite();
+    let mut wider = invite.clone();
+    wider.delegation.site = None;
+    let wider = Invite::parse(&wider.to_text().unwrap()).unwrap();
+    let link = crate::Link::Delegation;
+    assert_eq!(wider.verify(NOW), Err(Error::Tampered { link }));
+
+    let mut other_key = invite.clone();
+    other_key.key = DelegationKey::generate(&mut TestRng::new(24));
+    let other_key = Invite::parse(&other_key.to_text().unwrap()).unwrap();
+    assert_eq!(other_key.verify(NOW), Err(Error::WrongDelegationKey));
+
+    let foreign = AuthorityKey::generate(&mut TestRng::new(25)).public();
+    let error = invite.delegation.verify(&foreign).unwrap_err();
+    assert_eq!(error, Error::ForeignMesh { expected: foreign, found: authority.public() });
+}
+
+#[test]
+fn every_changed_or_cut_line_says_it_is_miscopied() {
+    let (_, invite) = invite();
+    let text = invite.to_text().unwrap();
+    let tag = "meshport-invite-1.".len();
+    for length in 0..text.len() {
+        let error = Invite::parse(&text[..length]).unwrap_err();
+        assert!(length < tag || error == Error::InviteMiscopied, "{length}: {error}");
+    }
+    for index in 0..text.len() {
+        for with in [b'A', b'z', b'*'] {
+            let mut changed = text.as_bytes().to_vec();
+            if std::mem::replace(&mut changed[index], with) == with {
+                continue;
+            }
+            let error = Invite::parse(std::str::from_utf8(&changed).unwrap()).unwrap_err();
+            assert!(index < tag || error == Error::InviteMiscopied, "{index}: {error}");
+        }
+    }
+    for (index, _) in text.char_indices().skip(tag + 1) {
+        let mut swapped = text.as_bytes().to_vec();
+        swapped.swap(index - 1, index);
+        if *swapped != *text.as_bytes() {
+            let error = Invite::parse(std::str::from_utf8(&swapped).unwrap()).unwrap_err();
+            assert_eq!(error, Error::InviteMiscopied, "{index}");
+        }
+    }
+}
+
+#[test]
+fn every_bit_of_delegation_and_key_is_protected_even_with_a_new_checksum() {
+    let (_, invite) = invite();
+    let payload = invite.payload_bytes().unwrap();
+    let protected = postcard::to_stdvec(&invite.delegation).unwrap().len() + 32;
+    for bit in 0..protected * 8 {
+        let mut flipped = payload.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let outcome = Invite::parse(&resealed(&flipped)).and_then(|i| i.verify(NOW));
+        assert!(outcome.is_err(), "bit {bit}");
+    }
+    for length in 0..payload.len() {
+        let error = Invite::parse(&resealed(&payload[..length])).unwrap_err();
+        assert_eq!(error, Error::Malformed { what: WHAT }, "{length}");
+    }
+    let longer = [&payload[..], &[0]].concat();
+    assert_eq!(Invite::parse(&resealed(&longer)).unwrap_err(), Error::Malformed { what: WHAT });
+}
+
+#[test]
+fn other_texts_are_named() {
+    let (node, record) = keys();
+    let (_, invite) = invite();
+    let credential = invite.accept(&node, &record, named("a"), NOW).unwrap();
+    let error = Invite::parse(&credential.to_text()).unwrap_err();
+    assert_eq!(error, Error::WrongKind { expected: "an invite", found: "a credential" });
+    let error = Invite::parse("meshport-invite-12.AAAA").unwrap_err();
+    assert_eq!(error, Error::OtherVersion { what: "an invite" });
+    let error = Invite::parse("kubeadm join").unwrap_err();
+    assert!(matches!(error, Error::SecretText { .. }) && !error.to_string().contains("kubeadm"));
+    let huge = format!("meshport-invite-1.{}", "A".repeat(1 << 20));
+    assert_eq!(Invite::parse(&huge).unwrap_err(), Error::InviteMiscopied);
+}
+
+#[test]
+fn bounds_hold() {
+    let (authority, invite) = invite();
+    let create = |seeds| {
+        let mesh_secret = invite.mesh_secret.clone();
+        let params = InviteParams { grant: grant(), mesh_secret, seeds };
+        Invite::create(&authority, params, &mut TestRng::new(26))
+    };
+    let seed = invite.seeds[0].clone();
+    assert!(create(vec![seed.clone(); MAX_SEEDS]).is_ok());
+    let error = create(vec![seed.clone(); MAX_SEEDS + 1]).unwrap_err();
+    assert_eq!(error, Error::TooMany { what: "seeds", found: 9, max: 8 });
+    let long: Endpoint = format!("{}:1", [&*"a".repeat(60); 4].join(".")).parse().unwrap();
+    let large = Seed::new(seed.node, vec![long; MAX_ENDPOINTS]).unwrap();
+    let error = create(vec![large; MAX_SEEDS]).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert!(create(Vec::new()).is_ok());
+}
+
+#[test]
+fn seeds_have_a_text_form() {
+    let node = NodeId::from_bytes([7; 32]);
+    let text = format!("{node}@203.0.113.5:51820,[2001:db8::1]:51820,seed.example.com:1");
+    let seed: Seed = text.parse().unwrap();
+    assert_eq!((seed.node, seed.endpoints.len(), seed.to_string()), (node, 3, text));
+    let nine = format!("{node}@{}", ["a:1"; 9].join(","));
+    let wrong = ["", "@", "a:1", "x@a:1", &format!("{node}@"), &format!("{node}@a"), &nine];
+    for text in wrong {
+        assert!(text.parse::<Seed>().is_err(), "{text}");
+    }
+    assert!(Seed::new(node, Vec::new()).is_err());
+    let empty = postcard::to_stdvec(&(node, Vec::<Endpoint>::new())).unwrap();
+    assert!(postcard::from_bytes::<Seed>(&empty).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn invites_round_trip(
+        seed: u64,
+        site in proptest::option::of("[a-z0-9]{1,63}"),
+        name in proptest::option::of("[a-z0-9]{1,63}"),
+        from in 0_u64..4_000_000_000,
+        window in 1_u64..4_000_000_000,
+        ttl in 1_u64..,
+    ) {
+        let mut grant = grant();
+        grant.site = site.map(|site| site.parse().unwrap());
+        grant.name = name.map(|name| name.parse().unwrap());
+        grant.not_before = UnixSeconds(from);
+        grant.join_until = UnixSeconds(from + window);
+        grant.credential_ttl_s = ttl;
+        let (_, invite) = invite_with(grant, &mut TestRng::new(seed));
+        let text = invite.to_text().unwrap();
+        let again = Invite::parse(&text).unwrap();
+        prop_assert_eq!(again.verify(UnixSeconds(from)), Ok(()));
+        prop_assert_eq!(&*again.to_text().unwrap(), &*text);
+    }
+
+    #[test]
+    fn any_payload_is_a_value_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+    ) {
+        if let Ok(invite) = Invite::parse(&resealed(&bytes)) {
+            prop_assert_eq!(&*invite.payload_bytes().unwrap(), &bytes);
+        }
+    }
+}

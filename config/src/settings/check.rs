@@ -9,6 +9,7 @@ use super::read::{Places, join};
 use super::{DiscoverySettings, HealthMode, HealthSettings, Policy, ServiceSettings, Settings};
 use crate::endpoint::{Endpoint, Host};
 use crate::ids::ServiceName;
+use crate::invite::Seed;
 
 /// The longest path of a Unix socket, in bytes: that of Linux (`sun_path`, without its NUL).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -18,6 +19,7 @@ pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problem
     let mut rules = Rules { places, problems };
     rules.socket(settings);
     rules.keepalive(settings.mesh.keepalive);
+    rules.seeds_differ(&settings.mesh.seeds);
     rules.discovery(&settings.discovery);
     for (name, service) in &settings.services {
         let path = join("service", name.as_ref());
@@ -68,13 +70,22 @@ impl Rules<'_, '_> {
         self.places.contains_key(key)
     }
 
-    /// A problem at a key; at its table, when only its default applies.
-    fn conflict(&mut self, key: &str, index: usize, found: String, expected: impl Into<String>) {
+    /// A problem at a key or one element of its list; at its table, when only its default applies.
+    fn conflict(
+        &mut self,
+        key: &str,
+        index: Option<usize>,
+        found: String,
+        expected: impl Into<String>,
+    ) {
         let mut span = None;
         let mut at = Some(key);
         while let (None, Some(path)) = (&span, at) {
             let place = self.places.get(path);
-            span = place.map(|place| place.elements.get(index).unwrap_or(&place.span).clone());
+            span = place.map(|place| {
+                let element = index.and_then(|index| place.elements.get(index));
+                element.unwrap_or(&place.span).clone()
+            });
             at = path.rsplit_once('.').map(|(table, _)| table);
         }
         let span = span.unwrap_or(0..0);
@@ -95,7 +106,7 @@ impl Rules<'_, '_> {
             (&keys[0], small.1, "at most", large)
         };
         let expected = format!("{rule} {}, which is {}", other.0, Period(other.1));
-        self.conflict(key, 0, Period(own).to_string(), expected);
+        self.conflict(key, None, Period(own).to_string(), expected);
     }
 
     fn socket(&mut self, settings: &Settings) {
@@ -106,13 +117,30 @@ impl Rules<'_, '_> {
                  shorter path"
             );
             let key = if self.is_given("admin.socket") { "admin.socket" } else { "state-dir" };
-            self.conflict(key, 0, format!("a socket path of {bytes} bytes"), expected);
+            self.conflict(key, None, format!("a socket path of {bytes} bytes"), expected);
         }
     }
 
     fn keepalive(&mut self, keepalive: Option<Duration>) {
         if let Some(time) = keepalive.filter(|time| time.subsec_nanos() != 0) {
-            self.conflict("mesh.keepalive", 0, Period(time).to_string(), "whole seconds");
+            self.conflict("mesh.keepalive", None, Period(time).to_string(), "whole seconds");
+        }
+    }
+
+    fn seeds_differ(&mut self, seeds: &[Seed]) {
+        if !self.are_good(&["mesh.seeds"]) {
+            return;
+        }
+        for (index, seed) in seeds.iter().enumerate() {
+            if seeds[..index].iter().any(|earlier| earlier.node == seed.node) {
+                let found = format!("{} a second time", seed.node);
+                self.conflict(
+                    "mesh.seeds",
+                    Some(index),
+                    found,
+                    "all endpoints of a node in one seed",
+                );
+            }
         }
     }
 
@@ -124,7 +152,7 @@ impl Rules<'_, '_> {
             if self.are_good(&keys) {
                 let expected = format!("less than probe-interval, which is {}", Period(interval.1));
                 let key = keys[usize::from(!self.is_given(keys[0]))];
-                self.conflict(key, 0, Period(timeout.1).to_string(), expected);
+                self.conflict(key, None, Period(timeout.1).to_string(), expected);
             }
         }
         self.at_most("discovery", timeout, interval);
@@ -147,7 +175,7 @@ impl Rules<'_, '_> {
             && self.are_good(&[&listen, &origin])
         {
             let expected = "an address, or an origin to offer";
-            self.conflict(&listen, 0, "empty, and there is no origin".to_owned(), expected);
+            self.conflict(&listen, None, "empty, and there is no origin".to_owned(), expected);
         }
     }
 
@@ -159,7 +187,7 @@ impl Rules<'_, '_> {
         for (index, addr) in service.listen.iter().enumerate() {
             if !addr.ip().to_canonical().is_loopback() {
                 let expected = "a loopback address, or allow-remote-clients = true";
-                self.conflict(&keys[0], index, format!("\"{addr}\""), expected);
+                self.conflict(&keys[0], Some(index), format!("\"{addr}\""), expected);
             }
         }
     }
@@ -172,11 +200,11 @@ impl Rules<'_, '_> {
         let is_pinned = service.policy == Policy::Pinned;
         if is_pinned && service.pinned.is_empty() {
             let expected = "the list pinned with at least one node beside it";
-            self.conflict(&policy, 0, "\"pinned\"".to_owned(), expected);
+            self.conflict(&policy, None, "\"pinned\"".to_owned(), expected);
         }
         if !is_pinned && !service.pinned.is_empty() {
             let found = format!("set, and policy is \"{}\"", service.policy);
-            self.conflict(&pinned, 0, found, "policy = \"pinned\" with it, or no list");
+            self.conflict(&pinned, None, found, "policy = \"pinned\" with it, or no list");
         }
     }
 
@@ -192,20 +220,20 @@ impl Rules<'_, '_> {
         let with_key = health.client_key_file.is_some();
         let with_cert = health.client_cert_file.is_some();
         if with_cert && !with_key {
-            self.conflict(&cert, 0, "set".to_owned(), "client-key-file with it");
+            self.conflict(&cert, None, "set".to_owned(), "client-key-file with it");
         }
         if with_key && !with_cert {
-            self.conflict(&private, 0, "set".to_owned(), "client-cert-file with it");
+            self.conflict(&private, None, "set".to_owned(), "client-cert-file with it");
         }
         if health.ca_file.is_some() {
             return;
         }
         let why = "ca-file with it, so that it is shown to nobody but the instance";
         if health.bearer_token_file.is_some() {
-            self.conflict(&token, 0, "set".to_owned(), why);
+            self.conflict(&token, None, "set".to_owned(), why);
         }
         if with_cert {
-            self.conflict(&cert, 0, "set".to_owned(), why);
+            self.conflict(&cert, None, "set".to_owned(), why);
         }
     }
 
@@ -226,7 +254,7 @@ impl Rules<'_, '_> {
             let is_used = mode == health.mode || !is_set(name) || !self.is_given(&key);
             if !is_used && self.are_good(&[&key, &join(path, "mode")]) {
                 let found = format!("set, and mode is \"{}\"", health.mode);
-                self.conflict(&key, 0, found, format!("it only with mode = \"{mode}\""));
+                self.conflict(&key, None, found, format!("it only with mode = \"{mode}\""));
             }
         }
     }
@@ -243,7 +271,7 @@ impl Rules<'_, '_> {
                 let (at, other) = if at_earlier { (earlier, later) } else { (later, earlier) };
                 let found =
                     format!("\"{}\", which {} takes as \"{}\"", at.addr, other.key, other.addr);
-                self.conflict(&at.key, at.index, found, "an address nothing else listens on");
+                self.conflict(&at.key, Some(at.index), found, "an address nothing else listens on");
             }
         }
     }
@@ -256,7 +284,7 @@ impl Rules<'_, '_> {
             let own = listeners.iter().find(|listener| reaches(origin, listener.addr));
             if let Some(own) = own.filter(|own| self.are_good(&[&own.key, &key])) {
                 let found = format!("\"{origin}\", which is {} of this node", own.key);
-                self.conflict(&key, 0, found, "the address of the instance itself");
+                self.conflict(&key, None, found, "the address of the instance itself");
             }
         }
     }

@@ -94,6 +94,11 @@ impl<'a> Problems<'a> {
         self.list.last_mut().expect("one was just added")
     }
 
+    /// Whether one of the problems suggests this key.
+    pub(super) fn suggest(&self, key: &str) -> bool {
+        self.list.iter().any(|problem| problem.nearest.as_deref() == Some(key))
+    }
+
     /// All problems in file order. What follows only from text that is not TOML is left out.
     pub(super) fn finish(mut self) -> Vec<Problem> {
         let is_syntax = |problem: &Problem| problem.kind == ProblemKind::Syntax;
@@ -109,7 +114,10 @@ impl<'a> Problems<'a> {
         self.list.sort_by(|a, b| {
             (a.line, a.column, a.kind, &a.key).cmp(&(b.line, b.column, b.kind, &b.key))
         });
-        self.list.dedup();
+        // One mistake of syntax often gives several errors on its line; the first says it best.
+        self.list.dedup_by(|later, first| {
+            later == first || (is_syntax(later) && is_syntax(first) && later.line == first.line)
+        });
         self.list.truncate(MAX_PROBLEMS);
         self.list
     }

@@ -51,8 +51,9 @@ pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Probl
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let span = error.span().unwrap_or(0..0);
-        let found = format!("this is not TOML ({})", error.message().replace('\n', ", "));
-        problems.add(ProblemKind::Syntax, &span, "", found, "KEY = VALUE, [TABLE] or # COMMENT");
+        let message = error.message().replace('\n', ", ");
+        let (found, expected) = message.split_once(", expected ").unwrap_or((&message, "TOML"));
+        problems.add(ProblemKind::Syntax, &span, "", found, expected);
     }
     let mut reader = Reader { problems, places: Places::new() };
     let settings = reader.settings(document.get_ref(), defaults);
@@ -74,7 +75,7 @@ impl Reader<'_> {
         let mut settings = Settings::with_defaults(unnamed, defaults);
         let with_service: Vec<&str> = tables::TABLES.iter().copied().chain(["service"]).collect();
         self.table("", document, tables::ROOT, &with_service, &mut settings);
-        if !self.places.contains_key("site") {
+        if !self.places.contains_key("site") && !self.problems.suggest("site") {
             let expected = tables::ROOT[0].expected();
             self.problems.add(ProblemKind::Missing, &(0..0), "site", "nothing", expected);
         }
@@ -100,7 +101,7 @@ impl Reader<'_> {
         table: &DeTable<'_>,
         services: &mut BTreeMap<ServiceName, ServiceSettings>,
     ) {
-        for (key, value) in table.iter() {
+        for (key, value) in table {
             let path = join("service", key.get_ref());
             let Ok(name) = key.get_ref().parse::<ServiceName>() else {
                 let expected = "a service name: 1 to 63 of a-z, 0-9 and '-', no '-' at either end";
@@ -136,7 +137,7 @@ impl Reader<'_> {
         tables: &[&str],
         into: &mut T,
     ) {
-        for (name, value) in table.iter() {
+        for (name, value) in table {
             if tables.contains(&name.get_ref().as_ref()) {
                 continue;
             }

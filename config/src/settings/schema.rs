@@ -157,7 +157,7 @@ impl<T> Key<T> {
         }
         let mut refused = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
-        for element in elements.iter() {
+        for element in elements {
             let wrong =
                 |expected: &str| Refused { expected: expected.to_owned(), ..self.refuse(element) };
             match element.get_ref().as_str() {

@@ -22,6 +22,8 @@ const MAX_URL_PATH_BYTES: usize = 1024;
 
 const PATH_FORM: &str = "a path";
 const ADDRESS_FORM: &str = "an IP address and port, such as \"127.0.0.1:7445\" or \"[::1]:7445\"";
+const LISTEN_FORM: &str = "an IP address and port, such as \"[::]:51820\"";
+const ORIGIN_FORM: &str = "a host and port to connect to, such as \"127.0.0.1:6443\"";
 const ENDPOINT_FORM: &str =
     "a host and port, such as \"203.0.113.5:51820\" or \"cp-1.example.com:51820\"";
 const SITE_FORM: &str =
@@ -125,7 +127,7 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
         about: "The UDP address for packets of the mesh. \"[::]\" takes IPv4 as well.",
         example: None,
         kind: Kind::Text {
-            expected: ADDRESS_FORM,
+            expected: LISTEN_FORM,
             get: |from| Some(from.listen.to_string()),
             set: |into, text| text.parse().ok().map(|value| into.listen = value),
         },
@@ -268,7 +270,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
                 service. The credential needs the role origin:SERVICE.",
         example: Some("\"127.0.0.1:6443\""),
         kind: Kind::Text {
-            expected: ENDPOINT_FORM,
+            expected: ORIGIN_FORM,
             get: |from| from.origin.as_ref().map(ToString::to_string),
             set: |into, text| reachable(text).map(|value| into.origin = Some(value)),
         },
@@ -313,7 +315,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     Key {
         name: "hold",
         about: "How long a session waits for an origin to appear when there is none. Clients give \
-                up after 10 s.",
+                up after about 10s.",
         example: None,
         kind: period!(hold, Duration::ZERO, Duration::from_secs(8)),
     },

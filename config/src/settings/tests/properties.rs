@@ -1,0 +1,128 @@
+//! What holds for any settings and any text.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn duration(min_ms: u64, max_ms: u64) -> impl Strategy<Value = Duration> {
+    (min_ms..=max_ms).prop_map(Duration::from_millis)
+}
+
+fn label() -> impl Strategy<Value = String> {
+    "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?"
+}
+
+fn any_path() -> impl Strategy<Value = PathBuf> {
+    "/[^\\x00]{1,20}".prop_map(PathBuf::from)
+}
+
+fn any_health() -> impl Strategy<Value = HealthSettings> {
+    let times = (duration(100, 300_000), duration(100, 5_000), 1..=100_u8, duration(5_000, 60_000));
+    let files = (any_path(), proptest::option::of(any_path()), proptest::option::of(any_path()));
+    (times, files, 0..3_usize, "/[a-z?=/\"'\\\\]{0,20}").prop_map(|(times, files, mode, path)| {
+        let mode = [HealthMode::Kubernetes, HealthMode::Http, HealthMode::Tcp][mode];
+        let (interval, timeout, fall, ready_timeout) = times;
+        let mut health = HealthSettings::defaults(mode);
+        health = HealthSettings { interval, timeout, fall, ready_timeout, ..health };
+        match mode {
+            HealthMode::Kubernetes => {
+                let (ca, cert, token) = files;
+                health.ca_file = Some(ca);
+                health.client_key_file = cert.clone();
+                health.client_cert_file = cert;
+                health.bearer_token_file = token;
+            }
+            HealthMode::Http => health.path = path,
+            HealthMode::Tcp => {}
+        }
+        health
+    })
+}
+
+fn any_service() -> impl Strategy<Value = ServiceSettings> {
+    let choice = (0..3_usize, proptest::collection::btree_set(label(), 1..4));
+    let times = (duration(0, 10_000), duration(100, 60_000), duration(0, 8_000));
+    let numbers = (0..=100_u8, 1..=1_000_000_u32, any::<bool>());
+    (choice, times, numbers, any_health()).prop_map(|(choice, times, numbers, health)| {
+        let (band, connect_timeout, hold) = times;
+        let (band_percent, max_sessions, allow_remote_clients) = numbers;
+        let policy = [Policy::Nearest, Policy::Spread, Policy::Pinned][choice.0];
+        let is_pinned = policy == Policy::Pinned;
+        let pins = choice.1.iter().filter(|_| is_pinned).map(|name| name.parse().unwrap());
+        ServiceSettings {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            allow_remote_clients,
+            origin: Some("cp-1.example.com:6443".parse().unwrap()),
+            policy,
+            pinned: pins.collect(),
+            band,
+            band_percent,
+            connect_timeout,
+            hold,
+            max_sessions,
+            health,
+        }
+    })
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let top = (label(), proptest::option::of(label()), any_path(), any_path());
+    let mesh = (1280..=9200_u16, proptest::option::of(1..=3600_u64), any::<SocketAddr>());
+    let services = proptest::collection::btree_map(label(), any_service(), 0..4);
+    let apiserver = any_service();
+    (top, mesh, services, apiserver, duration(500, 60_000)).prop_map(
+        |(top, mesh, services, apiserver, interval)| {
+            let mut settings = Settings::defaults(top.0.parse().unwrap());
+            settings.name = top.1.map(|name| name.parse().unwrap());
+            (settings.state_dir, settings.admin.socket) = (top.2, top.3);
+            settings.mesh.mtu = mesh.0;
+            settings.mesh.keepalive = mesh.1.map(Duration::from_secs);
+            settings.mesh.listen = SocketAddr::new(mesh.2.ip(), mesh.2.port());
+            settings.mesh.seeds = vec![format!("{NODE}@a:1,b:2").parse().unwrap()];
+            settings.discovery.probe_interval = interval;
+            settings.discovery.probe_timeout = interval / 2;
+            settings.discovery.suspicion = interval;
+            for (name, service) in services {
+                settings.services.insert(name.parse().unwrap(), service);
+            }
+            settings.services.insert(ServiceName::kube_apiserver(), apiserver);
+            settings
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_effective_configuration_parses_back(settings in any_settings()) {
+        let text = settings.to_toml();
+        prop_assert_eq!(parse(&text), Ok(settings), "{}", text);
+    }
+
+    #[test]
+    fn any_text_is_settings_or_placed_problems(text in "[a-z\\[\\]\"'=.,\n #-]{0,200}") {
+        if let Err(list) = parse(&text) {
+            prop_assert!(!list.is_empty());
+            for problem in list {
+                prop_assert!(problem.line >= 1 && problem.line <= text.lines().count() + 1);
+                prop_assert_eq!(problem.to_string().lines().count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_never_panics(at in any::<prop::sample::Index>(), with in any::<char>()) {
+        let mut text: Vec<char> = good("").to_toml().chars().collect();
+        let at = at.index(text.len());
+        text[at] = with;
+        let _ = parse(&text.iter().collect::<String>());
+        let _ = parse(&text[..at].iter().collect::<String>());
+    }
+
+    #[test]
+    fn durations_round_trip(nanos: u64) {
+        let period = Period(Duration::from_nanos(nanos));
+        prop_assert_eq!(period.to_string().parse(), Ok(period));
+    }
+}
