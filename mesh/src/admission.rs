@@ -1,0 +1,178 @@
+//! Admission: how two nodes show each other their credentials once a session exists.
+//!
+//! Messages travel as UDP datagrams to [`CONTROL_PORT`](crate::CONTROL_PORT) inside the tunnel.
+//! `Hello` carries the sender's credential and its instance, a number that is new in every process;
+//! it is repeated with growing gaps until the peer sends `Ack`, or [`HELLO_TRIES`] are spent.
+//! `Refused` tells a peer why its credential was not accepted. A `Hello` that says "I do not have
+//! yours" makes the receiver show its own again, so a restarted node is admitted within a round
+//! trip.
+//!
+//! Until a peer's credential is accepted nothing else of it is processed. A message is at most
+//! [`MAX_MESSAGE`] bytes; unknown versions and kinds are refused.
+
+use std::time::{Duration, Instant};
+
+/// Version of the messages below.
+const VERSION: u8 = 1;
+const KIND_HELLO: u8 = 1;
+const KIND_ACK: u8 = 2;
+const KIND_REFUSED: u8 = 3;
+/// Flag of a hello: the sender has accepted the receiver's credential.
+const FLAG_HAS_YOURS: u8 = 1;
+/// Longest reason in a refusal, in bytes.
+const MAX_REASON: usize = 200;
+/// Longest message, in bytes: a hello with the longest credential.
+pub(crate) const MAX_MESSAGE: usize = 2 + 8 + 1 + 2 + meshport_config::MAX_CREDENTIAL_BYTES;
+
+/// Gap before the first repetition of a hello; doubled each time.
+const HELLO_FIRST_GAP: Duration = Duration::from_millis(250);
+/// Longest gap between hellos.
+const HELLO_LAST_GAP: Duration = Duration::from_secs(5);
+/// Hellos per session; a peer that never answers is not one of ours.
+const HELLO_TRIES: u32 = 12;
+/// Least time between two hellos, however often the peer asks.
+const HELLO_MIN_GAP: Duration = Duration::from_millis(100);
+
+/// A control message, borrowing its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Control<'a> {
+    /// "This is me."
+    Hello {
+        /// New in every process of the sender.
+        instance: u64,
+        /// Whether the sender has accepted the receiver's credential.
+        has_yours: bool,
+        /// The sender's credential, encoded.
+        credential: &'a [u8],
+    },
+    /// "I have accepted the credential of your process with this instance."
+    Ack {
+        /// Copied from the hello.
+        instance: u64,
+    },
+    /// "I do not accept your credential."
+    Refused {
+        /// For people; printable ASCII.
+        reason: String,
+    },
+}
+
+impl Control<'_> {
+    /// The bytes on the wire. A reason is cut at its bound.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        out.push(VERSION);
+        match self {
+            Control::Hello { instance, has_yours, credential } => {
+                out.push(KIND_HELLO);
+                out.extend_from_slice(&instance.to_be_bytes());
+                out.push(if *has_yours { FLAG_HAS_YOURS } else { 0 });
+                let length = u16::try_from(credential.len()).expect("a credential is bounded");
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(credential);
+            }
+            Control::Ack { instance } => {
+                out.push(KIND_ACK);
+                out.extend_from_slice(&instance.to_be_bytes());
+            }
+            Control::Refused { reason } => {
+                out.push(KIND_REFUSED);
+                out.extend(reason.bytes().filter(|b| printable(*b)).take(MAX_REASON));
+            }
+        }
+        out
+    }
+
+    /// Decodes a message; `None` when it is malformed, too long or of another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Control<'_>> {
+        let (&[VERSION, kind], body) = bytes.split_first_chunk()? else { return None };
+        if bytes.len() > MAX_MESSAGE {
+            return None;
+        }
+        match kind {
+            KIND_HELLO => decode_hello(body),
+            KIND_ACK => Some(Control::Ack { instance: u64::from_be_bytes(body.try_into().ok()?) }),
+            KIND_REFUSED if body.len() <= MAX_REASON && body.iter().all(|b| printable(*b)) => {
+                Some(Control::Refused { reason: String::from_utf8_lossy(body).into_owned() })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
+    let (instance, rest) = body.split_first_chunk()?;
+    let (&[flags, high, low], credential) = rest.split_first_chunk()?;
+    if credential.len() != usize::from(u16::from_be_bytes([high, low])) {
+        return None;
+    }
+    let has_yours = flags & FLAG_HAS_YOURS != 0;
+    Some(Control::Hello { instance: u64::from_be_bytes(*instance), has_yours, credential })
+}
+
+fn printable(byte: u8) -> bool {
+    (0x20..0x7f).contains(&byte)
+}
+
+/// When to show our credential to one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Showing {
+    acknowledged: bool,
+    tries: u32,
+    next: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Showing {
+    /// A session came up: show it unless this process of the peer has it.
+    pub(crate) fn session_up(&mut self, now: Instant) {
+        if !self.acknowledged {
+            self.tries = 0;
+            self.next = Some(now);
+        }
+    }
+
+    /// The peer does not have our credential (any more).
+    pub(crate) fn wanted(&mut self, now: Instant) {
+        self.acknowledged = false;
+        self.tries = 0;
+        let earliest = self.last.map_or(now, |last| last + HELLO_MIN_GAP);
+        self.next = Some(earliest.max(now));
+    }
+
+    /// The peer has it.
+    pub(crate) fn acknowledged(&mut self) {
+        self.acknowledged = true;
+        self.next = None;
+    }
+
+    /// Whether the peer said that it has it.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.acknowledged
+    }
+
+    /// Nothing can be shown without a session.
+    pub(crate) fn session_down(&mut self) {
+        self.next = None;
+    }
+
+    /// When the next hello is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Whether to send a hello now; plans the next one.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        if self.next.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.last = Some(now);
+        self.tries += 1;
+        let gap = HELLO_FIRST_GAP.saturating_mul(1 << (self.tries - 1).min(8)).min(HELLO_LAST_GAP);
+        self.next = (self.tries < HELLO_TRIES).then(|| now + gap);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

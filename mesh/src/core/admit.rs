@@ -1,0 +1,184 @@
+//! Credentials: showing ours, judging theirs.
+
+use std::sync::Arc;
+
+use meshport_config::Credential;
+
+use super::send::udp_packet;
+use super::{Core, Notice};
+use crate::admission::Control;
+use crate::event::{MeshEvent, Now};
+use crate::inner::Udp;
+use crate::peers::Slot;
+use crate::ports;
+
+impl Core {
+    /// A control message; the UDP checksum is verified.
+    pub(super) fn handle_control(&mut self, slot: Slot, now: Now, udp: &Udp<'_>) {
+        let reply_port = udp.flow.source_port;
+        match Control::decode(udp.payload) {
+            Some(Control::Hello { instance, has_yours, credential }) => {
+                self.note_instance(slot, now, instance, has_yours);
+                match self.judge(slot, now, credential) {
+                    Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
+                    Err(reason) => self.refuse(slot, now, reply_port, reason),
+                }
+                self.serve(slot, now);
+            }
+            Some(Control::Ack { instance }) => {
+                if let Some(peer) = self.peers.get_mut(slot)
+                    && instance == self.instance
+                {
+                    peer.showing.acknowledged();
+                }
+            }
+            Some(Control::Refused { reason }) => {
+                self.out.counters.refused_by_peer += 1;
+                let reason = format!("the peer refuses this node's credential: {reason}");
+                self.tell_refusal(slot, reason);
+            }
+            None => self.out.counters.dropped_control += 1,
+        }
+    }
+
+    fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let restarted = peer.instance.is_some_and(|known| known != instance);
+        peer.instance = Some(instance);
+        if restarted {
+            peer.showing.wanted(now.instant);
+            self.out.counters.restarts_seen += 1;
+            self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
+        } else if !has_yours && peer.showing.is_acknowledged() {
+            peer.showing.wanted(now.instant);
+        }
+    }
+
+    /// Decodes and verifies a shown credential and admits the peer.
+    fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), String> {
+        let credential = Credential::from_bytes(bytes).map_err(|error| error.to_string())?;
+        let Some(peer) = self.peers.get(slot) else { return Ok(()) };
+        if credential.node != peer.node {
+            return Err(format!("it is for another node, {}", credential.node));
+        }
+        let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
+        if !known {
+            credential
+                .verify(&self.identity.credential.mesh, now.wall)
+                .map_err(|error| error.to_string())?;
+            self.admit(slot, credential);
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, slot: Slot, credential: Credential) {
+        self.peers.settle(slot);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let new = peer.credential.as_deref() != Some(&credential);
+        peer.provisional_until = None;
+        peer.last_refusal = None;
+        if !peer.admitted {
+            self.out.counters.admissions += 1;
+        }
+        peer.admitted = true;
+        peer.credential = Some(Arc::new(credential.clone()));
+        if new {
+            self.out.tell(MeshEvent::Admitted { credential: Box::new(credential) });
+        }
+        self.report_up(slot);
+    }
+
+    /// The caller knows this peer's credential.
+    pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Credential, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.credential.as_deref() == Some(credential) {
+            return;
+        }
+        let fits = credential.node == peer.node;
+        let verdict = credential.verify(&self.identity.credential.mesh, now.wall);
+        match (fits, verdict) {
+            (true, Ok(())) => {
+                // What the peer itself showed is newer than what others say, unless this one is.
+                let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
+                if peer.admitted && peer.credential.as_ref().is_some_and(older) {
+                    return;
+                }
+                peer.credential = Some(Arc::new(credential.clone()));
+                if peer.session.is_some() {
+                    self.judge_known_credential(slot, now);
+                    self.report_up(slot);
+                }
+            }
+            (false, _) => {
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, "the credential given is for another node".to_owned());
+            }
+            (true, Err(error)) => {
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, error.to_string());
+            }
+        }
+    }
+
+    /// A session exists: a peer whose credential is known is admitted, one whose credential has
+    /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough.
+    pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some(credential) = peer.credential.clone() else { return };
+        match credential.verify(&self.identity.credential.mesh, now.wall) {
+            Ok(()) => {
+                if !peer.admitted {
+                    self.out.counters.admissions += 1;
+                }
+                peer.admitted = true;
+                peer.provisional_until = None;
+                self.peers.settle(slot);
+            }
+            Err(error) => {
+                peer.credential = None;
+                peer.admitted = false;
+                let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, error.to_string());
+                if told {
+                    self.out.tell(MeshEvent::SessionDown(node));
+                    self.out.notice(Notice::Cut(node, "the peer's credential is not valid"));
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, slot: Slot, now: Now, port: u16, reason: String) {
+        self.out.counters.credentials_refused += 1;
+        self.send_control(slot, now, port, &Control::Refused { reason: reason.clone() });
+        self.tell_refusal(slot, reason);
+    }
+
+    /// Tells the user once per reason and peer.
+    fn tell_refusal(&mut self, slot: Slot, reason: String) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.last_refusal.as_ref() != Some(&reason) {
+            peer.last_refusal = Some(reason.clone());
+            let node = peer.node;
+            self.out.tell(MeshEvent::Refused { node, reason });
+        }
+    }
+
+    pub(super) fn send_hello(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if !peer.showing.take(now.instant) {
+            return;
+        }
+        let has_yours = peer.admitted;
+        let credential = std::mem::take(&mut self.credential);
+        let hello = Control::Hello { instance: self.instance, has_yours, credential: &credential };
+        self.send_control(slot, now, ports::CONTROL, &hello);
+        self.credential = credential;
+    }
+
+    fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
+        let Some(address) = self.peers.get(slot).map(|peer| peer.address) else { return };
+        let flow = self.flow(address, ports::CONTROL, port);
+        self.send_packet(slot, now, &udp_packet(&flow, &message.encode()));
+    }
+}

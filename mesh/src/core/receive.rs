@@ -1,0 +1,369 @@
+//! From an outer datagram to the peer it belongs to, and from an inner packet to its use.
+
+use std::net::Ipv6Addr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meshport_config::NodeId;
+
+use super::{Core, Notice};
+use crate::event::{MeshEvent, Now, Route};
+use crate::inner::{self, Packet, UDP_OVERHEAD, Udp};
+use crate::peers::Slot;
+use crate::ports;
+use crate::tunnel::{Checked, Failure, Message, Opened, classify};
+
+/// Least gap between two initiations of one peer that are answered (50 per second, as
+/// wireguard-go).
+const INITIATION_GAP: Duration = Duration::from_millis(20);
+/// Gap between two periods of the handshake limit.
+const GATE_PERIOD: Duration = Duration::from_secs(1);
+/// Least gap between two looks for the owner of data without a session.
+const STRAY_GAP: Duration = Duration::from_millis(100);
+
+/// A QUIC datagram of an admitted peer. It lies in the output buffer of
+/// [`Core::handle_datagram`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamPacket {
+    /// The peer's inner address.
+    pub(crate) from: Ipv6Addr,
+    /// Where it starts in the output buffer.
+    pub(crate) start: usize,
+    /// Its length in bytes.
+    pub(crate) length: usize,
+}
+
+impl Core {
+    /// Handles one outer datagram. `out` is scratch space, at least as long as the datagram and
+    /// at least 148 bytes. Answers the QUIC datagram it contained, if it was one; everything else
+    /// becomes events and transmits.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Option<StreamPacket> {
+        self.out.counters.datagrams_received += 1;
+        self.out.counters.bytes_received += datagram.len() as u64;
+        match classify(datagram) {
+            Some(Message::Data(receiver)) => self.handle_data(now, from, receiver, datagram, out),
+            Some(Message::Initiation) => {
+                self.handle_initiation(now, from, datagram, out);
+                None
+            }
+            Some(Message::Response(receiver)) => {
+                self.handle_response(now, from, receiver, datagram, out);
+                None
+            }
+            Some(Message::Cookie(receiver)) => {
+                self.handle_cookie(now, receiver, datagram, out);
+                None
+            }
+            None => {
+                self.out.counters.dropped_malformed += 1;
+                None
+            }
+        }
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Now,
+        from: Route,
+        receiver: u32,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Option<StreamPacket> {
+        let Some(slot) = self.peers.of_receiver(receiver) else {
+            self.out.counters.dropped_unknown_session += 1;
+            self.stray(now, from);
+            return None;
+        };
+        self.refresh(slot, now);
+        let opened = self.peers.get_mut(slot)?.tunnel.open(datagram, out);
+        let length = match opened {
+            Opened::Packet(length) => length,
+            Opened::Nothing | Opened::NotIp | Opened::Reply(_) => 0,
+            Opened::Failed(failure) => {
+                self.count_failed_data(failure);
+                if failure != Failure::Replayed {
+                    self.stray(now, from);
+                }
+                return None;
+            }
+        };
+        let low = (receiver & 0xff) as u8;
+        self.authenticated(slot, now, from, low, length);
+        let found = match opened {
+            Opened::Packet(length) => self.handle_inner(slot, now, &out[..length]),
+            Opened::NotIp => {
+                self.out.counters.dropped_inner_malformed += 1;
+                None
+            }
+            _ => None,
+        };
+        self.arm(slot);
+        found
+    }
+
+    fn count_failed_data(&mut self, failure: Failure) {
+        let counters = &mut self.out.counters;
+        match failure {
+            Failure::Replayed => counters.dropped_replayed += 1,
+            Failure::NoSession => counters.dropped_unknown_session += 1,
+            Failure::Invalid => counters.dropped_unauthentic += 1,
+        }
+    }
+
+    /// A packet of the peer's session arrived from `from`: it lives there now.
+    fn authenticated(&mut self, slot: Slot, now: Now, from: Route, low: u8, bytes: usize) {
+        let jitter = if self.peers.get(slot).is_some_and(|peer| peer.pending.is_some()) {
+            self.jitter()
+        } else {
+            0.0
+        };
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.endpoint != Some(from) {
+            let moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
+            self.out.counters.roams += u64::from(moved);
+            peer.endpoint = Some(from);
+        }
+        let confirmed = peer.confirm(low, now.instant, jitter);
+        peer.received(now.instant, bytes);
+        if confirmed {
+            self.session_up(slot, now);
+        }
+    }
+
+    fn handle_initiation(&mut self, now: Now, from: Route, datagram: &[u8], out: &mut [u8]) {
+        if now.instant.saturating_duration_since(self.gate_reset) >= GATE_PERIOD {
+            self.gate_reset = now.instant;
+            self.gate.reset();
+        }
+        let node = match self.gate.check(from.remote.ip(), datagram, out) {
+            Checked::Initiator(node) if node != self.node => node,
+            Checked::Cookie(length) => {
+                self.out.counters.cookies_sent += 1;
+                self.out.transmit(from, out[..length].to_vec());
+                return;
+            }
+            Checked::BadMac => {
+                self.out.counters.dropped_bad_mac += 1;
+                return;
+            }
+            Checked::Initiator(_) | Checked::Invalid => {
+                self.out.counters.dropped_bad_initiation += 1;
+                return;
+            }
+        };
+        let known = self.peers.of_node(&node);
+        let Some(slot) = known.or_else(|| self.add_provisional(node, now)) else {
+            self.out.counters.dropped_no_room += 1;
+            return;
+        };
+        if !self.answer_initiation(slot, now, from, datagram, out) && known.is_none() {
+            // Nothing proved that this node exists: it leaves no trace.
+            self.remove(slot, "not authentic");
+        }
+        self.arm(slot);
+    }
+
+    /// True when the peer's tunnel accepted the initiation.
+    fn answer_initiation(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> bool {
+        self.refresh(slot, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        let gap = peer.last_initiation.map(|at| now.instant.saturating_duration_since(at));
+        if gap.is_some_and(|gap| gap < INITIATION_GAP) {
+            self.out.counters.dropped_frequent_initiation += 1;
+            return false;
+        }
+        match peer.tunnel.open(datagram, out) {
+            Opened::Reply(length) => {
+                // Bytes 4 to 8 of a response are the receiver index of the new session.
+                peer.pending = Some((out[4], now.instant));
+                peer.last_initiation = Some(now.instant);
+                // Only data proves that the peer can be reached there: an initiation could be a
+                // recorded one when this process is new.
+                peer.endpoint.get_or_insert(from);
+                self.out.counters.initiations_accepted += 1;
+                self.out.transmit(from, out[..length].to_vec());
+                true
+            }
+            Opened::Failed(Failure::Replayed) => {
+                self.out.counters.dropped_replayed_initiation += 1;
+                false
+            }
+            _ => {
+                self.out.counters.dropped_bad_initiation += 1;
+                false
+            }
+        }
+    }
+
+    fn add_provisional(&mut self, node: NodeId, now: Now) -> Option<Slot> {
+        let full = self.peers.len() >= self.config.max_peers
+            || self.peers.provisional() >= self.config.max_provisional;
+        if full {
+            let oldest = self.peers.oldest_provisional()?;
+            self.out.counters.provisional_evicted += 1;
+            self.remove(oldest, "pushed out");
+        }
+        Some(self.add(node, now, Some(now.instant + self.config.provisional_life)))
+    }
+
+    fn handle_response(
+        &mut self,
+        now: Now,
+        from: Route,
+        receiver: u32,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) {
+        let Some(slot) = self.peers.of_receiver(receiver) else {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        };
+        self.refresh(slot, now);
+        let jitter = self.jitter();
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Opened::Reply(length) = peer.tunnel.open(datagram, out) else {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        };
+        peer.endpoint = Some(from);
+        peer.agreed_as_initiator(now.instant, jitter);
+        peer.received(now.instant, 0);
+        self.out.counters.handshakes_completed += 1;
+        self.out.transmit(from, out[..length].to_vec());
+        self.session_up(slot, now);
+        self.arm(slot);
+    }
+
+    fn handle_cookie(&mut self, now: Now, receiver: u32, datagram: &[u8], out: &mut [u8]) {
+        let slot = self.peers.of_receiver(receiver);
+        let Some((slot, peer)) = slot.and_then(|slot| Some((slot, self.peers.get_mut(slot)?)))
+        else {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        };
+        if peer.tunnel.open(datagram, out) != Opened::Nothing {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        }
+        self.out.counters.cookies_received += 1;
+        peer.cookie_received(now.instant);
+        self.arm(slot);
+    }
+
+    /// Data arrived for a session that does not exist. When it comes from where a named peer
+    /// lives, that peer still uses a session of an earlier process of this node: a handshake now
+    /// saves it the wait for its own timers.
+    fn stray(&mut self, now: Now, from: Route) {
+        if self.last_stray.is_some_and(|at| now.instant - at < STRAY_GAP) {
+            return;
+        }
+        self.last_stray = Some(now.instant);
+        let lives_there = |slot: &Slot| {
+            self.peers.get(*slot).is_some_and(|peer| {
+                peer.configured
+                    && peer.session.is_none()
+                    && peer.candidates().iter().any(|route| route.remote == from.remote)
+            })
+        };
+        let found = self.peers.iter().map(|(slot, _)| slot).find(lives_there);
+        if let Some(slot) = found {
+            // No address known is no case here; a handshake under way is fine.
+            let _ = self.want_session(slot, now);
+        }
+    }
+
+    /// An authenticated inner packet.
+    fn handle_inner(&mut self, slot: Slot, now: Now, packet: &[u8]) -> Option<StreamPacket> {
+        let parsed = match inner::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(inner::InnerError::Checksum) => {
+                self.out.counters.dropped_inner_checksum += 1;
+                return None;
+            }
+            Err(_) => {
+                self.out.counters.dropped_inner_malformed += 1;
+                return None;
+            }
+        };
+        let (source, destination) = match &parsed {
+            Packet::Udp(udp) => (udp.flow.source, udp.flow.destination),
+            Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
+        };
+        let peer = self.peers.get(slot)?;
+        if source != peer.address {
+            self.out.counters.dropped_inner_source += 1;
+            return None;
+        }
+        if destination != self.address {
+            self.out.counters.dropped_inner_destination += 1;
+            return None;
+        }
+        let control =
+            matches!(&parsed, Packet::Udp(udp) if udp.flow.destination_port == ports::CONTROL);
+        if !peer.admitted && !control {
+            self.out.counters.dropped_not_admitted += 1;
+            return None;
+        }
+        let node = peer.node;
+        match parsed {
+            Packet::Udp(udp) => self.handle_udp(slot, now, &udp),
+            Packet::EchoRequest(echo) => {
+                self.out.counters.echoes_answered += 1;
+                self.send_packet(slot, now, &echo.reply());
+                None
+            }
+            Packet::EchoReply(echo) => {
+                self.out.notice(Notice::Pong(node, echo.token()));
+                None
+            }
+        }
+    }
+
+    fn handle_udp(&mut self, slot: Slot, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
+        let port = udp.flow.destination_port;
+        if port == ports::STREAMS {
+            // Not verified: the tunnel authenticates every byte, and this is the hot path.
+            let length = udp.payload.len();
+            return Some(StreamPacket { from: udp.flow.source, start: UDP_OVERHEAD, length });
+        }
+        if !udp.checksum_ok() {
+            self.out.counters.dropped_inner_checksum += 1;
+            return None;
+        }
+        if port == ports::CONTROL {
+            self.handle_control(slot, now, udp);
+        } else if let Some(peer) = self.peers.get(slot) {
+            let payload = Bytes::copy_from_slice(udp.payload);
+            let from = peer.node;
+            self.out.tell(MeshEvent::Datagram { from, port, payload, at: now.instant });
+        }
+        None
+    }
+}
+
+impl crate::peer::Peer {
+    /// The peer is under load and wants its cookie: try again with it soon.
+    fn cookie_received(&mut self, now: Instant) {
+        /// A cookie is answered this fast, but only early in an attempt.
+        const COOKIE_GAP: Duration = Duration::from_millis(50);
+        const COOKIE_TRIES: u32 = 3;
+        if let Some(attempt) = &mut self.attempt
+            && attempt.tries <= COOKIE_TRIES
+        {
+            attempt.next = attempt.next.min(now + COOKIE_GAP);
+        }
+    }
+}

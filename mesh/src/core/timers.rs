@@ -1,0 +1,226 @@
+//! What is due without a packet: handshakes, rekeys, keepalives, hellos, expiry.
+
+use super::{Core, Notice, Output};
+use crate::MeshError;
+use crate::event::{MeshEvent, Now, Route};
+use crate::peer::{Need, Peer};
+use crate::peers::Slot;
+use crate::tunnel::MIN_OUTPUT;
+
+/// First byte of a handshake initiation.
+const TYPE_INITIATION: u8 = 1;
+/// Things done for one peer in one turn; each moves its own time, so fewer are ever due.
+const NEEDS_PER_TURN: usize = 16;
+
+impl Core {
+    /// Does everything that is due at `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            if at > now.instant {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(peer) = self.peers.get_mut(slot) {
+                peer.armed = None;
+            }
+            self.refresh(slot, now);
+            self.serve(slot, now);
+            self.arm(slot);
+        }
+    }
+
+    /// Sets the peer's timer when it is due earlier than the timer says. A timer that fires too
+    /// early costs one look; moving it later on every packet would cost more.
+    pub(super) fn arm(&mut self, slot: Slot) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some(due) = peer.due() else { return };
+        if peer.armed.is_some_and(|armed| armed <= due) {
+            return;
+        }
+        if let Some(armed) = peer.armed.replace(due) {
+            self.timers.remove(&(armed, slot));
+        }
+        self.timers.insert((due, slot));
+    }
+
+    pub(super) fn serve(&mut self, slot: Slot, now: Now) {
+        for _ in 0..NEEDS_PER_TURN {
+            let Some(need) = self.peers.get(slot).and_then(|peer| peer.need(now.instant)) else {
+                return;
+            };
+            match need {
+                Need::Forget => {
+                    self.out.counters.provisional_expired += 1;
+                    self.remove(slot, "no credential in time");
+                    return;
+                }
+                Need::GiveUp => self.give_up(slot, now),
+                Need::Initiate { silence } => {
+                    self.out.counters.handshakes_after_silence += u64::from(silence);
+                    if !self.initiate(slot, now) {
+                        self.give_up(slot, now);
+                    }
+                }
+                Need::Expire => self.expire(slot, now),
+                Need::Hello => self.send_hello(slot, now),
+                Need::Keepalive => self.keepalive(slot, now),
+            }
+        }
+    }
+
+    /// A session for a peer that has none: starts a handshake unless one runs.
+    ///
+    /// # Errors
+    /// [`MeshError::NoEndpoint`].
+    pub(super) fn want_session(&mut self, slot: Slot, now: Now) -> Result<(), MeshError> {
+        let Some(peer) = self.peers.get(slot) else { return Ok(()) };
+        if peer.session.is_some() || peer.attempt.is_some() {
+            return Ok(());
+        }
+        let node = peer.node;
+        let started = self.initiate(slot, now);
+        self.arm(slot);
+        if started { Ok(()) } else { Err(MeshError::NoEndpoint(node)) }
+    }
+
+    /// Moves the tunnel's clock before it is used, and renews an aging session.
+    pub(super) fn refresh(&mut self, slot: Slot, now: Now) {
+        let stale = |peer: &Peer| peer.stale(now.instant);
+        if !self.peers.get(slot).is_some_and(stale) {
+            return;
+        }
+        self.tick(slot, now);
+        if self.peers.get(slot).is_some_and(|peer| peer.wants_rekey(now.instant)) {
+            self.initiate(slot, now);
+        }
+    }
+
+    fn tick(&mut self, slot: Slot, now: Now) {
+        let jitter = self.jitter();
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        peer.last_tick = now.instant;
+        let mut packet = [0; MIN_OUTPUT];
+        if let Some(length) = peer.tunnel.tick(&mut packet) {
+            let bytes = &packet[..length];
+            if bytes[0] == TYPE_INITIATION {
+                let routes = handshake_routes(peer);
+                peer.initiated(now.instant, jitter);
+                self.out.counters.initiations_sent += 1;
+                send_to_all(&mut self.out, &routes, bytes);
+            } else if let Some(route) = peer.endpoint {
+                peer.sent(now.instant, 0, false, false);
+                self.out.transmit(route, bytes.to_vec());
+            }
+        }
+        self.check_session(slot, now);
+    }
+
+    /// The session is over by this clock, whatever the tunnel's own says.
+    fn expire(&mut self, slot: Slot, now: Now) {
+        self.tick(slot, now);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.tunnel.abandon();
+        }
+        self.check_session(slot, now);
+    }
+
+    /// Notices that the tunnel's session ended.
+    fn check_session(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.tunnel.has_session() || peer.session.is_none() {
+            return;
+        }
+        peer.session_lost();
+        let (node, told, configured) = (peer.node, peer.reported_up, peer.configured);
+        peer.reported_up = false;
+        if told {
+            self.out.tell(MeshEvent::SessionDown(node));
+        }
+        // A peer nobody named lives as long as its session, and then as long as a provisional one.
+        if !configured {
+            peer.provisional_until = Some(now.instant + self.config.provisional_life);
+        }
+    }
+
+    /// Sends an initiation and plans the next; false when no address is known.
+    fn initiate(&mut self, slot: Slot, now: Now) -> bool {
+        let jitter = self.jitter();
+        let stale = self.peers.get(slot).is_some_and(|peer| peer.stale(now.instant));
+        if stale {
+            let before = self.out.counters.initiations_sent;
+            self.tick(slot, now);
+            if self.out.counters.initiations_sent != before {
+                return true;
+            }
+        }
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        let routes = handshake_routes(peer);
+        let mut packet = [0; MIN_OUTPUT];
+        if routes.is_empty() {
+            return false;
+        }
+        let Some(length) = peer.tunnel.initiate(&mut packet) else { return false };
+        peer.initiated(now.instant, jitter);
+        self.out.counters.initiations_sent += 1;
+        send_to_all(&mut self.out, &routes, &packet[..length]);
+        true
+    }
+
+    fn give_up(&mut self, slot: Slot, now: Now) {
+        self.drop_queue(slot);
+        self.tick(slot, now);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            if peer.attempt.take().is_some() {
+                self.out.counters.handshakes_abandoned += 1;
+            }
+            peer.forget_waiting();
+        }
+    }
+
+    fn keepalive(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        peer.keepalive_done(now.instant);
+        if peer.session.is_some() {
+            self.send_packet(slot, now, &[]);
+        } else {
+            // Without an address there is nothing to keep alive; the next interval tries again.
+            let _ = self.want_session(slot, now);
+        }
+    }
+
+    /// A session exists that did not before, or a new one replaced it.
+    pub(super) fn session_up(&mut self, slot: Slot, now: Now) {
+        self.judge_known_credential(slot, now);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.showing.session_up(now.instant);
+        }
+        self.serve(slot, now);
+        self.flush_queue(slot, now);
+        self.report_up(slot);
+        self.out.notice(Notice::Ready);
+    }
+
+    /// Tells the user when the peer has become usable.
+    pub(super) fn report_up(&mut self, slot: Slot) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.admitted && peer.session.is_some() && !peer.reported_up {
+            peer.reported_up = true;
+            self.out.tell(MeshEvent::SessionUp(peer.node));
+        }
+    }
+}
+
+/// A renewal goes where the peer is first; everything else, and a renewal without an answer, goes
+/// to every address known.
+fn handshake_routes(peer: &Peer) -> Vec<Route> {
+    match (peer.endpoint, peer.session, peer.attempt) {
+        (Some(route), Some(_), None) => vec![route],
+        _ => peer.candidates(),
+    }
+}
+
+fn send_to_all(out: &mut Output, routes: &[Route], bytes: &[u8]) {
+    for route in routes {
+        out.transmit(*route, bytes.to_vec());
+    }
+}

@@ -1,0 +1,120 @@
+//! Counters of everything the mesh handles and drops.
+
+use serde::Serialize;
+
+/// Totals since start. Every reason for dropping something has its own field.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct MeshCounters {
+    /// Outer datagrams received, whatever they were.
+    pub datagrams_received: u64,
+    /// Outer bytes received.
+    pub bytes_received: u64,
+    /// Outer datagrams handed to the socket.
+    pub datagrams_sent: u64,
+    /// Outer bytes handed to the socket.
+    pub bytes_sent: u64,
+
+    /// Handshake initiations sent, retries included.
+    pub initiations_sent: u64,
+    /// Handshake initiations accepted and answered.
+    pub initiations_accepted: u64,
+    /// Handshakes completed as initiator.
+    pub handshakes_completed: u64,
+    /// Handshake attempts given up after 90 s without an answer.
+    pub handshakes_abandoned: u64,
+    /// Handshakes started because sent data got no answer.
+    pub handshakes_after_silence: u64,
+    /// Cookie replies sent because of load.
+    pub cookies_sent: u64,
+    /// Cookie replies received and accepted.
+    pub cookies_received: u64,
+    /// Peers whose authenticated packets came from a new address.
+    pub roams: u64,
+    /// Peers admitted by their credential.
+    pub admissions: u64,
+    /// Peers found to have been restarted.
+    pub restarts_seen: u64,
+    /// ICMPv6 echo requests answered.
+    pub echoes_answered: u64,
+
+    /// Dropped: not a WireGuard message.
+    pub dropped_malformed: u64,
+    /// Dropped: an initiation with a wrong MAC (not meant for this node, or noise).
+    pub dropped_bad_mac: u64,
+    /// Dropped: an initiation that does not decrypt.
+    pub dropped_bad_initiation: u64,
+    /// Dropped: an initiation that is not newer than the last one, so probably replayed.
+    pub dropped_replayed_initiation: u64,
+    /// Dropped: an initiation too soon after the previous one of the same peer.
+    pub dropped_frequent_initiation: u64,
+    /// Dropped: a handshake response or cookie nobody waits for, or that does not decrypt.
+    pub dropped_bad_response: u64,
+    /// Dropped: data for a session that does not exist.
+    pub dropped_unknown_session: u64,
+    /// Dropped: data that does not authenticate.
+    pub dropped_unauthentic: u64,
+    /// Dropped: data that was received before or is too old.
+    pub dropped_replayed: u64,
+    /// Dropped: an initiation of an unknown node while the table of peers was full.
+    pub dropped_no_room: u64,
+    /// Unknown nodes pushed out by newer ones before they showed a credential.
+    pub provisional_evicted: u64,
+    /// Unknown nodes that showed no valid credential in time.
+    pub provisional_expired: u64,
+
+    /// Dropped: an inner packet that is not IPv6 UDP or ICMPv6 echo.
+    pub dropped_inner_malformed: u64,
+    /// Dropped: an inner packet whose source is not the address of the peer that sent it.
+    pub dropped_inner_source: u64,
+    /// Dropped: an inner packet for another address than this node's.
+    pub dropped_inner_destination: u64,
+    /// Dropped: an inner packet with a wrong checksum.
+    pub dropped_inner_checksum: u64,
+    /// Dropped: an inner packet of a peer that is not admitted.
+    pub dropped_not_admitted: u64,
+    /// Dropped: a control message that cannot be decoded.
+    pub dropped_control: u64,
+    /// Credentials refused: tampered, foreign, expired or of another node.
+    pub credentials_refused: u64,
+    /// Messages of peers that refused this node's credential.
+    pub refused_by_peer: u64,
+
+    /// Dropped: packets over the bound while a peer's handshake runs.
+    pub dropped_queue_full: u64,
+    /// Dropped: queued packets whose peer went away or never answered.
+    pub dropped_queue_abandoned: u64,
+    /// Dropped: packets to an address no peer has, or to a peer without an endpoint.
+    pub dropped_no_route: u64,
+    /// Dropped: outgoing control packets over their bound.
+    pub dropped_transmit_full: u64,
+    /// Dropped: events the consumer was too slow for.
+    pub dropped_events: u64,
+    /// Peers named by the caller while the table was full.
+    pub peers_refused: u64,
+
+    /// Dropped: outer datagrams the socket refused for a reason other than being full.
+    pub dropped_send_error: u64,
+    /// Dropped: outer datagrams larger than the path allows (probes of MTU discovery).
+    pub dropped_send_too_large: u64,
+    /// Dropped: sealed batches over the bound while the socket was full.
+    pub dropped_send_backlog: u64,
+    /// Times the socket was full; the batch was kept and sent later.
+    pub socket_full: u64,
+
+    /// QUIC connections opened by this node.
+    pub connections_opened: u64,
+    /// QUIC connections accepted from peers.
+    pub connections_accepted: u64,
+    /// QUIC connections cut because the peer was removed, restarted or came back.
+    pub connections_cut: u64,
+    /// QUIC connection attempts that failed.
+    pub connections_failed: u64,
+    /// QUIC connection attempts of peers refused because of a bound.
+    pub connections_refused: u64,
+    /// Streams opened by this node.
+    pub streams_opened: u64,
+    /// Streams accepted from peers.
+    pub streams_accepted: u64,
+    /// Streams of peers refused because nobody took them in time.
+    pub streams_refused: u64,
+}

@@ -1,0 +1,65 @@
+//! The one error type of this crate, grouped by who is to blame.
+
+use meshport_config::NodeId;
+
+/// Why the mesh could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MeshError {
+    // The caller.
+    /// The identity does not fit together or is not valid now.
+    #[error("this node's identity cannot be used: {0}")]
+    Identity(String),
+    /// A value in the configuration is out of its bounds.
+    #[error("mesh configuration: {0}")]
+    Config(&'static str),
+    /// The peer was never named to the mesh and never came by itself.
+    #[error("node {0} is not a known peer; it has to be discovered or configured first")]
+    UnknownPeer(NodeId),
+    /// The peer is known, but not where it lives.
+    #[error("no address is known for node {0}; wait for discovery or configure a seed")]
+    NoEndpoint(NodeId),
+    /// A node does not talk to itself through the mesh.
+    #[error("node {0} is this node itself; use the local service directly")]
+    OwnNode(NodeId),
+    /// The datagram does not fit into one packet.
+    #[error("datagram of {length} bytes is longer than {limit}; split it")]
+    TooLarge {
+        /// Bytes offered.
+        length: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The mesh was closed.
+    #[error("the mesh is closed")]
+    Closed,
+
+    // This machine.
+    /// The UDP socket could not be used.
+    #[error("UDP socket: {0}")]
+    Socket(String),
+    /// Packets already wait for this peer's handshake; this one was dropped.
+    #[error("the queue for node {0} is full while its handshake runs; try again later")]
+    QueueFull(NodeId),
+
+    // The peer or the way to it.
+    /// No handshake or no connection within the time allowed.
+    #[error("node {0} did not answer in time; check that it runs and its UDP port is reachable")]
+    Unreachable(NodeId),
+    /// The connection ended.
+    #[error("connection to node {node} lost: {reason}")]
+    ConnectionLost {
+        /// The other side.
+        node: NodeId,
+        /// What ended it.
+        reason: String,
+    },
+    /// The peer gave up its sending half of the stream.
+    #[error("the peer reset the stream (code {0})")]
+    Reset(u64),
+    /// The peer does not want more data on the stream.
+    #[error("the peer stopped reading the stream (code {0})")]
+    Stopped(u64),
+    /// This half was finished, reset or stopped before.
+    #[error("this half of the stream is already closed")]
+    StreamClosed,
+}

@@ -1,0 +1,31 @@
+//! The edges: sockets, clocks, tokio and quinn.
+//!
+//! [`link`] joins the state machine with the outer socket; [`quic_socket`] is what quinn sees of
+//! it; [`driver`] does what is due without a packet; [`streams`] keeps the QUIC connections;
+//! [`mesh`] is the handle. Everything is meant for one current-thread runtime, and is `Send` and
+//! `Sync` all the same: each lock is held for one turn, never across an await. Lock order: quinn's
+//! own locks, then the link's send lock, then its core lock.
+
+mod driver;
+mod link;
+mod mesh;
+mod null_crypto;
+mod outer;
+mod quic_config;
+mod quic_socket;
+mod streams;
+pub mod testing;
+mod udp;
+
+pub use link::WallClock;
+pub use mesh::{Incoming, Mesh};
+pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
+pub use streams::{RecvHalf, SendHalf, Stream};
+pub use udp::UdpOuter;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, also after a panic elsewhere: every turn leaves the state consistent.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

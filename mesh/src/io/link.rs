@@ -1,0 +1,326 @@
+//! The state machine, the outer socket and the clock, joined.
+//!
+//! A *turn* locks the core, calls it with the current time and lets out what it produced: outgoing
+//! datagrams go to the socket, events to the user, and the driver is woken when it has to set its
+//! timer earlier or has notices to handle. Bounded: [`BACKLOG`] sealed batches wait while the
+//! socket is full, everything beyond is dropped and counted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use meshport_config::UnixSeconds;
+use tokio::sync::{Notify, mpsc};
+
+use super::lock;
+use super::outer::{OuterSocket, OuterTransmit};
+use crate::core::{Core, StreamBatch};
+use crate::event::{MeshEvent, Now, Route};
+use crate::{MeshCounters, MeshError};
+
+/// Gives the wall clock's time, for judging credentials.
+pub type WallClock = Arc<dyn Fn() -> UnixSeconds + Send + Sync>;
+
+/// Sealed batches kept while the socket is full. QUIC stops sending after one; the rest is room for
+/// control packets.
+const BACKLOG: usize = 64;
+/// Most bytes in one send with segments: the kernel's limit is a UDP datagram's 65,507.
+const MAX_SEND: usize = 65_000;
+/// Most segments in one send, the kernel's limit.
+const MAX_SEGMENTS: usize = 64;
+
+/// Counts of the socket side; the rest of [`MeshCounters`] is the core's.
+#[derive(Debug, Default)]
+pub(super) struct SocketCounters {
+    sent: AtomicU64,
+    sent_bytes: AtomicU64,
+    errors: AtomicU64,
+    too_large: AtomicU64,
+    backlog_full: AtomicU64,
+    full: AtomicU64,
+}
+
+/// Sealed datagrams the socket had no room for.
+#[derive(Debug)]
+struct Sealed {
+    route: Route,
+    bytes: Vec<u8>,
+    stride: usize,
+}
+
+/// The sending half of the link.
+#[derive(Debug, Default)]
+struct Sender {
+    /// Reused for every batch; grows to the largest one.
+    buffer: Vec<u8>,
+    backlog: VecDeque<Sealed>,
+}
+
+/// A core under its lock, and what the driver's timer is set to.
+#[derive(Debug)]
+struct Timed {
+    core: Core,
+    timer: Option<Instant>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Link {
+    timed: Mutex<Timed>,
+    sender: Mutex<Sender>,
+    pub(super) socket: Arc<dyn OuterSocket>,
+    pub(super) counters: SocketCounters,
+    clock: Clock,
+    events: mpsc::Sender<MeshEvent>,
+    /// The driver has something to do.
+    pub(super) wake: Notify,
+    /// A session came up somewhere.
+    pub(super) ready: Notify,
+    closed: AtomicBool,
+}
+
+struct Clock(WallClock);
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        core: Core,
+        socket: Arc<dyn OuterSocket>,
+        wall: WallClock,
+        events: mpsc::Sender<MeshEvent>,
+    ) -> Self {
+        Self {
+            timed: Mutex::new(Timed { core, timer: None }),
+            sender: Mutex::default(),
+            socket,
+            counters: SocketCounters::default(),
+            clock: Clock(wall),
+            events,
+            wake: Notify::new(),
+            ready: Notify::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        now(&self.clock.0)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the driver. Nothing is sent or received for the user any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+        self.ready.notify_waiters();
+    }
+
+    /// Fails once the mesh is closed.
+    pub(super) fn check_open(&self) -> Result<(), MeshError> {
+        if self.is_closed() { Err(MeshError::Closed) } else { Ok(()) }
+    }
+
+    /// Reads the core without changing it.
+    pub(super) fn look<T>(&self, read: impl FnOnce(&Core) -> T) -> T {
+        read(&lock(&self.timed).core)
+    }
+
+    /// One turn: `work` on the core, then out with what it made.
+    pub(super) fn turn<T>(&self, work: impl FnOnce(&mut Core, Now) -> T) -> T {
+        let now = self.now();
+        let mut sender = lock(&self.sender);
+        let mut timed = lock(&self.timed);
+        let result = work(&mut timed.core, now);
+        self.let_out(&mut timed, &mut sender);
+        result
+    }
+
+    /// Takes over a changed core's output.
+    fn let_out(&self, timed: &mut MutexGuard<'_, Timed>, sender: &mut Sender) {
+        while let Some(transmit) = timed.core.poll_transmit() {
+            let length = transmit.bytes.len();
+            self.send(sender, transmit.route, &transmit.bytes, length);
+        }
+        let waiting = !self.hand_out_events(&mut timed.core);
+        let earlier = match (timed.core.poll_timeout(), timed.timer) {
+            (Some(due), Some(timer)) => due < timer,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if waiting || earlier || timed.core.has_notices() || !sender.backlog.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// False when the user's queue is full and events wait.
+    fn hand_out_events(&self, core: &mut Core) -> bool {
+        while core.has_events() {
+            match self.events.try_reserve() {
+                Ok(permit) => {
+                    if let Some(event) = core.poll_event() {
+                        permit.send(event);
+                    }
+                }
+                Err(mpsc::error::TrySendError::Full(())) => return false,
+                // Nobody listens any more; that is the user's choice.
+                Err(mpsc::error::TrySendError::Closed(())) => drop(core.poll_event()),
+            }
+        }
+        true
+    }
+
+    /// Waits until the user's queue has room again.
+    pub(super) async fn room_for_events(&self) {
+        drop(self.events.reserve().await);
+    }
+
+    /// Notes when the driver will look next and answers what it has to know for that.
+    pub(super) fn plan(&self) -> Plan {
+        let mut sender = lock(&self.sender);
+        let blocked = !self.flush(&mut sender);
+        let mut timed = lock(&self.timed);
+        let events_wait = !self.hand_out_events(&mut timed.core);
+        timed.timer = timed.core.poll_timeout();
+        Plan { timer: timed.timer, events_wait, blocked }
+    }
+
+    /// The next notice for the driver.
+    pub(super) fn poll_notice(&self) -> Option<crate::core::Notice> {
+        lock(&self.timed).core.poll_notice()
+    }
+
+    /// Seals and sends a batch of QUIC datagrams. A full socket keeps it; nothing is ever sealed
+    /// twice.
+    pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
+        let now = self.now();
+        let mut sender = lock(&self.sender);
+        let mut buffer = std::mem::take(&mut sender.buffer);
+        let mut timed = lock(&self.timed);
+        let batch = timed.core.seal_streams(now, to, contents, segment, &mut buffer);
+        self.let_out(&mut timed, &mut sender);
+        drop(timed);
+        if let Some(StreamBatch { route, length, stride }) = batch {
+            self.send(&mut sender, route, &buffer[..length], stride);
+        }
+        sender.buffer = buffer;
+    }
+
+    /// Sends `bytes`, a datagram every `stride` bytes, or keeps what the socket has no room for.
+    fn send(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
+        if !self.flush(sender) {
+            self.keep(sender, route, bytes, stride);
+            return;
+        }
+        if let Some(rest) = self.send_now(route, bytes, stride) {
+            self.counters.full.fetch_add(1, Ordering::Relaxed);
+            self.keep(sender, route, &bytes[rest..], stride);
+        }
+    }
+
+    fn keep(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
+        if sender.backlog.len() >= BACKLOG {
+            self.counters.backlog_full.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        sender.backlog.push_back(Sealed { route, bytes: bytes.to_vec(), stride });
+        self.wake.notify_one();
+    }
+
+    /// True when nothing is kept any more.
+    fn flush(&self, sender: &mut Sender) -> bool {
+        while let Some(sealed) = sender.backlog.front_mut() {
+            if let Some(rest) = self.send_now(sealed.route, &sealed.bytes, sealed.stride) {
+                sealed.bytes.drain(..rest);
+                return false;
+            }
+            sender.backlog.pop_front();
+        }
+        true
+    }
+
+    /// True when the socket has taken everything so far.
+    pub(super) fn flush_backlog(&self) -> bool {
+        self.flush(&mut lock(&self.sender))
+    }
+
+    /// Sends as much as the socket takes. `Some(offset)` of the first byte it had no room for.
+    fn send_now(&self, route: Route, bytes: &[u8], stride: usize) -> Option<usize> {
+        let mut offset = 0;
+        while offset < bytes.len() {
+            let segments = self.socket.max_gso_segments().clamp(1, MAX_SEGMENTS);
+            let segments = segments.min(MAX_SEND / stride).max(1);
+            let end = bytes.len().min(offset + segments * stride);
+            let transmit = OuterTransmit {
+                destination: route.remote,
+                source: route.local,
+                contents: &bytes[offset..end],
+                segment: stride,
+            };
+            match self.socket.try_send(&transmit) {
+                Ok(()) => self.count_sent(end - offset, stride),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(offset),
+                // The socket may have stopped taking batches with this very call: once more,
+                // in pieces.
+                Err(_) if segments > 1 && self.socket.max_gso_segments() == 1 => continue,
+                Err(error) => self.count_error(&error),
+            }
+            offset = end;
+        }
+        None
+    }
+
+    fn count_sent(&self, bytes: usize, stride: usize) {
+        let datagrams = bytes.div_ceil(stride) as u64;
+        self.counters.sent.fetch_add(datagrams, Ordering::Relaxed);
+        self.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_error(&self, error: &io::Error) {
+        /// `EMSGSIZE` on Linux; the standard library has no kind for it.
+        const TOO_LARGE: i32 = 90;
+        if error.raw_os_error() == Some(TOO_LARGE) {
+            self.counters.too_large.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, "the socket refused a datagram");
+        }
+    }
+
+    /// The core's counters and the socket's; those of the streams are zero.
+    pub(super) fn counters(&self) -> MeshCounters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MeshCounters {
+            datagrams_sent: load(&self.counters.sent),
+            bytes_sent: load(&self.counters.sent_bytes),
+            dropped_send_error: load(&self.counters.errors),
+            dropped_send_too_large: load(&self.counters.too_large),
+            dropped_send_backlog: load(&self.counters.backlog_full),
+            socket_full: load(&self.counters.full),
+            ..self.look(|core| *core.counters())
+        }
+    }
+}
+
+/// What the driver has to wait for.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) timer: Option<Instant>,
+    pub(super) events_wait: bool,
+    pub(super) blocked: bool,
+}
+
+/// Both clocks. Tokio's is used for the monotonic one, so that tests can stop it.
+pub(super) fn now(wall: &WallClock) -> Now {
+    #[expect(clippy::disallowed_methods, reason = "the edge where the mesh reads the clock")]
+    let instant = tokio::time::Instant::now().into_std();
+    Now { instant, wall: wall() }
+}

@@ -1,0 +1,198 @@
+//! The handle.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, NodeId, UnixSeconds};
+use quinn::{Endpoint, TokioRuntime, VarInt};
+use tokio::sync::mpsc;
+
+use super::driver::drive;
+use super::link::{Link, WallClock, now};
+use super::outer::OuterSocket;
+use super::quic_config::QuicSetup;
+use super::quic_socket::QuicSocket;
+use super::streams::{CODE_CLOSED, Stream, Streams};
+use crate::core::Core;
+use crate::settings::{Identity, MeshConfig};
+use crate::{MeshCounters, MeshError, MeshEvent, PeerStatus};
+
+/// How long [`Mesh::close`] waits for peers to hear of it.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A running mesh. Clones are handles to the same one; it ends with [`Mesh::close`] or when the
+/// last handle is dropped.
+#[derive(Debug, Clone)]
+pub struct Mesh {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: NodeId,
+    local: SocketAddr,
+    link: Arc<Link>,
+    streams: Arc<Streams>,
+    endpoint: Endpoint,
+}
+
+/// What comes from peers. Both queues are bounded: datagrams nobody takes are dropped and counted,
+/// streams wait and are then refused.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Events and datagrams.
+    pub events: mpsc::Receiver<MeshEvent>,
+    /// Streams opened by peers.
+    pub streams: mpsc::Receiver<(NodeId, Stream)>,
+}
+
+impl Mesh {
+    /// Starts a mesh on `socket`, inside a tokio runtime. `seed` must be new in every process:
+    /// peers tell a restarted node by what is derived from it. `wall` gives the time by which
+    /// credentials are judged.
+    ///
+    /// # Errors
+    /// When the identity is not valid now, a limit is out of its bounds or the socket has no
+    /// address.
+    pub fn start(
+        identity: Identity,
+        config: MeshConfig,
+        socket: Arc<dyn OuterSocket>,
+        seed: [u8; 32],
+        wall: impl Fn() -> UnixSeconds + Send + Sync + 'static,
+    ) -> Result<(Mesh, Incoming), MeshError> {
+        let wall: WallClock = Arc::new(wall);
+        let failed = |error: std::io::Error| MeshError::Socket(error.to_string());
+        let local = socket.local_addr().map_err(failed)?;
+        let setup = QuicSetup::new(&config, &seed);
+        let endpoint_config = setup.endpoint(&identity.key, &seed)?;
+        let (event_sender, events) = mpsc::channel(config.max_events.max(1));
+        let (stream_sender, streams_queue) = mpsc::channel(config.max_waiting_streams.max(1));
+        let (patience, max_streams) = (config.connect_timeout, config.max_streams_per_peer);
+        let core = Core::new(identity, config, seed, now(&wall))?;
+        let node = core.node();
+        let link = Arc::new(Link::new(core, socket, wall, event_sender));
+        let quic_socket = QuicSocket::new(link.clone(), setup.max_datagram());
+        let endpoint = Endpoint::new_with_abstract_socket(
+            endpoint_config,
+            Some(setup.server(None, None)),
+            Arc::new(quic_socket),
+            Arc::new(TokioRuntime),
+        )
+        .map_err(failed)?;
+        let streams = Arc::new(Streams::new(link.clone(), setup, patience, max_streams));
+        tokio::spawn(drive(link.clone(), streams.clone()));
+        tokio::spawn(streams.clone().accept(endpoint.clone(), stream_sender));
+        let inner = Arc::new(Inner { node, local, link, streams, endpoint });
+        Ok((Mesh { inner }, Incoming { events, streams: streams_queue }))
+    }
+
+    /// This node.
+    pub fn node_id(&self) -> NodeId {
+        self.inner.node
+    }
+
+    /// The outer address of the socket.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local
+    }
+
+    /// Names a peer, where it may live (the first four addresses are used) and its credential if
+    /// known. Idempotent. An address proven by the peer's own packets wins over these. A peer
+    /// whose credential is valid is admitted as soon as its session exists.
+    pub fn set_peer(
+        &self,
+        node: NodeId,
+        endpoints: &[SocketAddr],
+        credential: Option<&Credential>,
+    ) {
+        self.inner.link.turn(|core, now| core.set_peer(now, node, endpoints, credential));
+    }
+
+    /// Forgets a peer and cuts its session and streams. It may come back by itself with a valid
+    /// credential.
+    pub fn remove_peer(&self, node: &NodeId) {
+        self.inner.link.turn(|core, _| core.remove_peer(node));
+    }
+
+    /// Starts a handshake now if there is no session. Nothing happens for unknown peers.
+    pub fn connect(&self, node: &NodeId) {
+        if let Err(error) = self.inner.link.turn(|core, now| core.connect(now, node)) {
+            tracing::debug!(%node, %error, "cannot connect");
+        }
+    }
+
+    /// The verified credential of an admitted peer.
+    pub fn credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.inner.link.look(|core| core.credential(node))
+    }
+
+    /// Sends a datagram of at most [`MAX_DATAGRAM`](crate::MAX_DATAGRAM) bytes to an inner port of
+    /// a peer. Without a session a handshake is started and the datagram waits in a bounded queue.
+    /// Delivery is not guaranteed.
+    ///
+    /// # Errors
+    /// [`MeshError::UnknownPeer`], [`MeshError::NoEndpoint`], [`MeshError::TooLarge`],
+    /// [`MeshError::QueueFull`], [`MeshError::OwnNode`] or [`MeshError::Closed`].
+    pub fn send_datagram(&self, to: NodeId, port: u16, payload: &[u8]) -> Result<(), MeshError> {
+        self.inner.link.check_open()?;
+        self.inner.link.turn(|core, now| core.send_datagram(now, to, port, payload))
+    }
+
+    /// Opens a stream. Handshakes are made as needed; all callers for one peer share them. Ends
+    /// within [`MeshConfig::connect_timeout`]. Dropping the future is fine at any time.
+    ///
+    /// # Errors
+    /// [`MeshError::Unreachable`] when nothing answers in time, [`MeshError::UnknownPeer`],
+    /// [`MeshError::NoEndpoint`], [`MeshError::OwnNode`], [`MeshError::ConnectionLost`] or
+    /// [`MeshError::Closed`].
+    pub async fn open_stream(&self, to: NodeId) -> Result<Stream, MeshError> {
+        if to == self.inner.node {
+            return Err(MeshError::OwnNode(to));
+        }
+        self.inner.streams.open(&self.inner.endpoint, to).await
+    }
+
+    /// Round-trip time of one ICMPv6 echo through the tunnel, handshake included when there is no
+    /// session. Any admitted WireGuard peer answers it.
+    ///
+    /// # Errors
+    /// [`MeshError::Unreachable`] after `timeout`, and as [`Mesh::send_datagram`].
+    pub async fn ping(&self, to: NodeId, timeout: Duration) -> Result<Duration, MeshError> {
+        self.inner.link.check_open()?;
+        self.inner.streams.ping(to, timeout).await
+    }
+
+    /// All peers, in order of their node.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let now = self.inner.link.now().instant;
+        let mut peers = self.inner.link.look(|core| core.status(now));
+        for status in &mut peers {
+            self.inner.streams.complete(status);
+        }
+        peers
+    }
+
+    /// Everything counted since start.
+    pub fn counters(&self) -> MeshCounters {
+        let mut total = self.inner.link.counters();
+        self.inner.streams.count_into(&mut total);
+        total
+    }
+
+    /// Closes all connections, tells the peers and ends the mesh. Waits at most a second.
+    pub async fn close(&self) {
+        self.inner.endpoint.close(VarInt::from_u32(CODE_CLOSED), b"closed");
+        // Peers that do not answer find out by themselves.
+        let _ = tokio::time::timeout(CLOSE_PATIENCE, self.inner.endpoint.wait_idle()).await;
+        self.inner.link.close();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.endpoint.close(VarInt::from_u32(CODE_CLOSED), b"dropped");
+        self.link.close();
+    }
+}

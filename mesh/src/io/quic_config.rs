@@ -1,0 +1,224 @@
+//! How QUIC is set up inside the tunnels.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hkdf::Hkdf;
+use meshport_config::NodeKey;
+use quinn::{ClientConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig};
+use quinn::{TransportConfig, VarInt};
+use quinn_proto::crypto::{CryptoError, HmacKey};
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, NoneTokenStore, ValidationTokenConfig};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use sha2::Sha256;
+
+use super::lock;
+use super::null_crypto::{NoTokens, NullCrypto};
+use crate::inner::UDP_OVERHEAD;
+use crate::settings::FIRST_STREAMS;
+use crate::tunnel::DATA_OVERHEAD;
+use crate::{MeshConfig, MeshError};
+
+/// Datagrams quinn puts into one batch at most; its own limit is 10.
+pub(super) const MAX_BATCH: usize = 64;
+/// Bytes a peer may have in flight on one stream: what a reader that stopped costs.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// The same for all streams of a connection. It must not be smaller than the sum over the busy
+/// streams: quinn serves streams that wait for it last in, first out.
+const CONNECTION_WINDOW: u32 = 64 << 20;
+/// A connection without any packet ends after this, in milliseconds.
+const IDLE_TIMEOUT_MS: u32 = 30_000;
+/// The side that opened a connection sends something this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// First guess of the RTT when the handshake did not measure it.
+const DEFAULT_RTT: Duration = Duration::from_millis(50);
+/// Added to a measured RTT for the work at both ends.
+const RTT_MARGIN: Duration = Duration::from_millis(5);
+/// Largest first guess: quinn's own default.
+const MAX_RTT: Duration = Duration::from_millis(333);
+/// Smallest datagram QUIC may rely on.
+const MIN_DATAGRAM: u16 = 1200;
+/// Bytes of handshake data buffered per connection; one exchange needs about 300.
+const CRYPTO_BUFFER: usize = 8192;
+/// Connection attempts of peers in progress at once.
+const MAX_INCOMING: usize = 1024;
+/// Bytes buffered for one of them until it is accepted, and for all together.
+const INCOMING_BUFFER: u64 = 64 << 10;
+const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
+/// Length of our connection ids, in bytes.
+const CID_LENGTH: usize = 8;
+/// Length of the first destination id a client invents.
+const INITIAL_CID_LENGTH: usize = 16;
+
+/// Makes the configurations of one endpoint. All randomness comes from one seed.
+#[derive(Debug)]
+pub(super) struct QuicSetup {
+    crypto: Arc<NullCrypto>,
+    random: Random,
+    mtu: u16,
+}
+
+type Random = Arc<Mutex<StdRng>>;
+
+/// 32 bytes for one purpose, from a secret.
+fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    Hkdf::<Sha256>::new(Some(b"meshport quic v1"), secret)
+        .expand(purpose, &mut out)
+        .expect("32 bytes are a permitted length");
+    out
+}
+
+impl QuicSetup {
+    /// `seed` is new in every process.
+    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32]) -> Self {
+        let random: Random = Arc::new(Mutex::new(StdRng::from_seed(derive(seed, b"ids"))));
+        let source = random.clone();
+        let crypto = Arc::new(NullCrypto::new(move |bytes| lock(&source).fill_bytes(bytes)));
+        Self { crypto, random, mtu: config.mtu }
+    }
+
+    /// Largest QUIC datagram for a path to `remote`.
+    fn datagram(&self, remote: Option<SocketAddr>) -> u16 {
+        let ip = if remote.is_some_and(|remote| remote.is_ipv4()) { 20 } else { 40 };
+        let overhead = ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD;
+        self.mtu.saturating_sub(u16::try_from(overhead).unwrap_or(u16::MAX)).max(MIN_DATAGRAM)
+    }
+
+    /// Largest QUIC datagram accepted from anyone.
+    pub(super) fn max_datagram(&self) -> u16 {
+        self.datagram(Some(SocketAddr::from(([0, 0, 0, 0], 0))))
+    }
+
+    /// The reset key outlives the process, so that a new one can end connections of the old.
+    ///
+    /// # Errors
+    /// When the largest datagram is out of QUIC's bounds.
+    pub(super) fn endpoint(
+        &self,
+        key: &NodeKey,
+        seed: &[u8; 32],
+    ) -> Result<EndpointConfig, MeshError> {
+        let reset = ResetKey(derive(&key.secret().to_bytes(), b"stateless reset"));
+        let mut config = EndpointConfig::new(Arc::new(reset));
+        let random = self.random.clone();
+        config
+            .rng_seed(Some(derive(seed, b"endpoint")))
+            .cid_generator(move || Box::new(Ids(random.clone())))
+            .max_udp_payload_size(self.max_datagram())
+            .map_err(|_| MeshError::Config("mtu is out of QUIC's bounds"))?;
+        Ok(config)
+    }
+
+    /// For one outgoing connection.
+    pub(super) fn client(
+        &self,
+        remote: Option<SocketAddr>,
+        handshake_rtt: Option<Duration>,
+    ) -> ClientConfig {
+        let mut transport = self.transport(remote, handshake_rtt);
+        // The peer opens streams on a connection of its own.
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
+        transport.keep_alive_interval(Some(KEEP_ALIVE));
+        let mut config = ClientConfig::new(self.crypto.clone());
+        let random = self.random.clone();
+        config
+            .transport_config(Arc::new(transport))
+            .token_store(Arc::new(NoneTokenStore))
+            .initial_dst_cid_provider(Arc::new(move || random_id(&random, INITIAL_CID_LENGTH)));
+        config
+    }
+
+    /// For incoming connections.
+    pub(super) fn server(
+        &self,
+        remote: Option<SocketAddr>,
+        handshake_rtt: Option<Duration>,
+    ) -> ServerConfig {
+        let mut transport = self.transport(remote, handshake_rtt);
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(FIRST_STREAMS));
+        let mut config = ServerConfig::new(self.crypto.clone(), Arc::new(NoTokens));
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.sent(0);
+        config
+            .transport_config(Arc::new(transport))
+            .migration(false)
+            .validation_token_config(tokens)
+            .max_incoming(MAX_INCOMING)
+            .incoming_buffer_size(INCOMING_BUFFER)
+            .incoming_buffer_size_total(INCOMING_BUFFER_TOTAL);
+        config
+    }
+
+    fn transport(
+        &self,
+        remote: Option<SocketAddr>,
+        handshake_rtt: Option<Duration>,
+    ) -> TransportConfig {
+        let mut transport = TransportConfig::default();
+        let largest = self.datagram(remote);
+        let discovery = (largest > MIN_DATAGRAM).then(|| {
+            let mut discovery = MtuDiscoveryConfig::default();
+            discovery.upper_bound(largest);
+            discovery
+        });
+        let rtt = handshake_rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
+        transport
+            .mtu_discovery_config(discovery)
+            .initial_rtt(rtt)
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+            .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+            .send_window(u64::from(CONNECTION_WINDOW))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .datagram_receive_buffer_size(None)
+            .crypto_buffer_size(CRYPTO_BUFFER)
+            .allow_spin(false)
+            .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))));
+        transport
+    }
+}
+
+/// Random connection ids.
+struct Ids(Random);
+
+impl ConnectionIdGenerator for Ids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        random_id(&self.0, CID_LENGTH)
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_LENGTH
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+fn random_id(random: &Random, length: usize) -> ConnectionId {
+    let mut bytes = [0; INITIAL_CID_LENGTH];
+    lock(random).fill_bytes(&mut bytes);
+    ConnectionId::new(&bytes[..length])
+}
+
+/// Makes the tokens of stateless resets: HKDF of the connection id under a key that is the same
+/// after a restart.
+struct ResetKey([u8; 32]);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
+        signature_out.copy_from_slice(&derive(&self.0, data));
+    }
+
+    fn signature_len(&self) -> usize {
+        32
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let expected = derive(&self.0, data);
+        let differs = expected.iter().zip(signature).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
+    }
+}

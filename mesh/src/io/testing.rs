@@ -1,0 +1,258 @@
+//! An outer network in memory, for tests and simulations: [`Switch`] hands out sockets that reach
+//! each other by address, with optional delay and loss. Time is tokio's, so it can be stopped.
+//! Same seed and same order of sends, same losses.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::lock;
+use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
+
+/// Bytes that may wait at one socket, as in a kernel.
+const QUEUE_BYTES: usize = 4 << 20;
+/// Datagrams kept by [`Switch::capture`].
+const CAPTURED: usize = 65_536;
+
+/// A datagram on the switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The receiver.
+    pub to: SocketAddr,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+type Filter = Box<dyn FnMut(&Datagram) -> bool + Send>;
+
+struct Network {
+    ports: BTreeMap<SocketAddr, Arc<Mutex<Port>>>,
+    delay: Duration,
+    loss: f64,
+    filter: Option<Filter>,
+    captured: Option<VecDeque<Datagram>>,
+    rng: StdRng,
+}
+
+struct Waiting {
+    at: Instant,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+    stride: usize,
+}
+
+#[derive(Default)]
+struct Port {
+    queue: VecDeque<Waiting>,
+    bytes: usize,
+    dropped: u64,
+    waker: Option<Waker>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// A network of in-memory sockets. Clones are the same network.
+#[derive(Clone)]
+pub struct Switch(Arc<Mutex<Network>>);
+
+impl std::fmt::Debug for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Switch")
+    }
+}
+
+impl Switch {
+    /// An empty network without delay or loss.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Network {
+            ports: BTreeMap::new(),
+            delay: Duration::ZERO,
+            loss: 0.0,
+            filter: None,
+            captured: None,
+            rng: StdRng::seed_from_u64(seed),
+        })))
+    }
+
+    /// A socket at `address`. An earlier one at the same address receives nothing any more.
+    pub fn attach(&self, address: SocketAddr) -> Arc<dyn OuterSocket> {
+        let port = Arc::new(Mutex::new(Port::default()));
+        lock(&self.0).ports.insert(address, port.clone());
+        Arc::new(MemorySocket { address: Mutex::new(address), port, switch: self.clone() })
+    }
+
+    /// Moves whatever lives at `from` to `to`, as a NAT or a changed network does.
+    pub fn move_port(&self, from: SocketAddr, to: SocketAddr) {
+        let mut network = lock(&self.0);
+        if let Some(port) = network.ports.remove(&from) {
+            network.ports.insert(to, port);
+        }
+    }
+
+    /// One-way delay of datagrams sent from now on.
+    pub fn set_delay(&self, delay: Duration) {
+        lock(&self.0).delay = delay;
+    }
+
+    /// Share of datagrams lost, 0 to 1.
+    pub fn set_loss(&self, loss: f64) {
+        lock(&self.0).loss = loss;
+    }
+
+    /// Drops datagrams for which `keep` says false.
+    pub fn set_filter(&self, keep: impl FnMut(&Datagram) -> bool + Send + 'static) {
+        lock(&self.0).filter = Some(Box::new(keep));
+    }
+
+    /// Lets everything pass again.
+    pub fn clear_filter(&self) {
+        lock(&self.0).filter = None;
+    }
+
+    /// Starts to keep a copy of every datagram sent, lost ones too.
+    pub fn capture(&self) {
+        lock(&self.0).captured = Some(VecDeque::new());
+    }
+
+    /// What was captured since the last call.
+    pub fn captured(&self) -> Vec<Datagram> {
+        lock(&self.0).captured.as_mut().map(std::mem::take).into_iter().flatten().collect()
+    }
+
+    /// Puts a datagram on the network as if `from` had sent it; no filter and no loss.
+    pub fn inject(&self, datagram: &Datagram) {
+        let network = lock(&self.0);
+        network.deliver(datagram.from, datagram.to, datagram.bytes.clone(), datagram.bytes.len());
+    }
+
+    fn send(&self, from: SocketAddr, transmit: &OuterTransmit<'_>) {
+        let network = &mut *lock(&self.0);
+        let to = transmit.destination;
+        if network.loss == 0.0 && network.filter.is_none() && network.captured.is_none() {
+            network.deliver(from, to, transmit.contents.to_vec(), transmit.segment);
+            return;
+        }
+        for bytes in transmit.contents.chunks(transmit.segment) {
+            let datagram = Datagram { from, to, bytes: bytes.to_vec() };
+            if let Some(captured) = &mut network.captured
+                && captured.len() < CAPTURED
+            {
+                captured.push_back(datagram.clone());
+            }
+            let kept = network.filter.as_mut().is_none_or(|keep| keep(&datagram));
+            if kept && !network.rng.random_bool(network.loss) {
+                network.deliver(from, to, datagram.bytes, bytes.len());
+            }
+        }
+    }
+}
+
+impl Network {
+    fn deliver(&self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>, stride: usize) {
+        let Some(port) = self.ports.get(&to) else { return };
+        #[expect(clippy::disallowed_methods, reason = "the network has its own clock, tokio's")]
+        let at = Instant::now() + self.delay;
+        let mut port = lock(port);
+        if port.bytes + bytes.len() > QUEUE_BYTES {
+            port.dropped += 1;
+            return;
+        }
+        port.bytes += bytes.len();
+        // Delays may shrink while datagrams are under way; the order of arrival is by time.
+        let place = port.queue.partition_point(|waiting| waiting.at <= at);
+        port.queue.insert(place, Waiting { at, from, bytes, stride: stride.max(1) });
+        if let Some(waker) = port.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+struct MemorySocket {
+    address: Mutex<SocketAddr>,
+    port: Arc<Mutex<Port>>,
+    switch: Switch,
+}
+
+impl std::fmt::Debug for MemorySocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MemorySocket").field(&*lock(&self.address)).finish()
+    }
+}
+
+impl MemorySocket {
+    /// Where this port lives now; it may have been moved.
+    fn here(&self) -> SocketAddr {
+        let known = *lock(&self.address);
+        let network = lock(&self.switch.0);
+        if network.ports.get(&known).is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
+            return known;
+        }
+        let moved = network.ports.iter().find(|(_, port)| Arc::ptr_eq(port, &self.port));
+        let here = moved.map_or(known, |(address, _)| *address);
+        drop(network);
+        *lock(&self.address) = here;
+        here
+    }
+}
+
+impl OuterSocket for MemorySocket {
+    fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
+        self.switch.send(self.here(), transmit);
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [OuterMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut port = lock(&self.port);
+        #[expect(clippy::disallowed_methods, reason = "the network has its own clock, tokio's")]
+        let now = Instant::now();
+        let mut count = 0;
+        while count < buffers.len().min(meta.len())
+            && port.queue.front().is_some_and(|waiting| waiting.at <= now)
+            && let Some(waiting) = port.queue.pop_front()
+        {
+            port.bytes -= waiting.bytes.len();
+            let length = waiting.bytes.len().min(buffers[count].len());
+            buffers[count][..length].copy_from_slice(&waiting.bytes[..length]);
+            meta[count] =
+                OuterMeta { from: waiting.from, local: None, length, stride: waiting.stride };
+            count += 1;
+        }
+        if count > 0 {
+            return Poll::Ready(Ok(count));
+        }
+        port.waker = Some(cx.waker().clone());
+        port.timer = port.queue.front().map(|waiting| Box::pin(sleep_until(waiting.at)));
+        if let Some(timer) = &mut port.timer
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.here())
+    }
+
+    fn max_gso_segments(&self) -> usize {
+        64
+    }
+}

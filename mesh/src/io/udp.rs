@@ -1,0 +1,218 @@
+//! The real UDP socket: dual stack, GSO and GRO, don't-fragment, big buffers.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{Interest, ReadBuf};
+use tokio::net::UdpSocket;
+
+use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
+
+/// Kernel buffer asked for in each direction, in bytes. The kernel may grant less.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// Messages received per system call.
+const MESSAGES: usize = 8;
+
+/// Outer MTU below which QUIC's smallest datagram does not fit into one packet over IPv6, in
+/// bytes: 1200 and all headers.
+const WHOLE_MTU: u16 = 1328;
+
+/// One UDP socket. Bound to `[::]` it serves IPv4 as well; IPv4 addresses appear as such.
+#[derive(Debug)]
+pub struct UdpOuter {
+    socket: UdpSocket,
+    /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram:
+    /// there the kernel's own defaults fragment it, and every datagram is a call of its own.
+    batched: Option<UdpSocketState>,
+    /// An IPv6 socket that also speaks IPv4 wants IPv4 destinations mapped.
+    mapped: bool,
+    /// Bound to a wildcard: answers name the address they were asked at.
+    wildcard: bool,
+}
+
+impl UdpOuter {
+    /// Binds `address` inside a tokio runtime. `[::]` falls back to `0.0.0.0` on machines without
+    /// IPv6.
+    ///
+    /// # Errors
+    /// When the address cannot be bound or the socket cannot be set up.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_for_mtu(address, u16::MAX)
+    }
+
+    /// As [`UdpOuter::bind`], for paths of a known outer `mtu`. Below 1328 bytes datagrams may be
+    /// fragmented.
+    ///
+    /// # Errors
+    /// When the address cannot be bound or the socket cannot be set up.
+    pub fn bind_for_mtu(address: SocketAddr, mtu: u16) -> io::Result<Self> {
+        let socket = match open(address) {
+            Err(error) if address.is_ipv6() && address.ip().is_unspecified() && no_ipv6(&error) => {
+                tracing::info!(%error, "IPv6 is not available; using IPv4 only");
+                open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))?
+            }
+            other => other?,
+        };
+        let sizes = set_buffers(&socket);
+        let socket = UdpSocket::from_std(socket.into())?;
+        let batched = match mtu {
+            WHOLE_MTU.. => Some(UdpSocketState::new(UdpSockRef::from(&socket))?),
+            _ => None,
+        };
+        let local = socket.local_addr()?;
+        tracing::info!(
+            address = %local,
+            receive_buffer = sizes.0,
+            send_buffer = sizes.1,
+            gso = batched.as_ref().map_or(1, UdpSocketState::max_gso_segments),
+            "UDP socket is bound"
+        );
+        Ok(Self { mapped: local.is_ipv6(), wildcard: local.ip().is_unspecified(), socket, batched })
+    }
+
+    fn send(&self, transmit: &OuterTransmit<'_>, source: Option<IpAddr>) -> io::Result<()> {
+        let destination = self.spell(transmit.destination);
+        let Some(state) = &self.batched else {
+            return self.socket.try_send_to(transmit.contents, destination).map(|_| ());
+        };
+        let segmented = transmit.contents.len() > transmit.segment;
+        let transmit = Transmit {
+            destination,
+            ecn: None,
+            contents: transmit.contents,
+            segment_size: segmented.then_some(transmit.segment),
+            src_ip: source,
+        };
+        self.socket.try_io(Interest::WRITABLE, || {
+            state.try_send(UdpSockRef::from(&self.socket), &transmit)
+        })
+    }
+
+    fn poll_recv_single(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        meta: &mut OuterMeta,
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        let from = ready!(self.socket.poll_recv_from(cx, &mut buffer))?;
+        let length = buffer.filled().len();
+        *meta = OuterMeta {
+            from: crate::core::canonical(&from),
+            local: None,
+            length,
+            stride: length.max(1),
+        };
+        Poll::Ready(Ok(1))
+    }
+
+    fn spell(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V4(v4) if self.mapped => {
+                SocketAddr::new(IpAddr::V6(v4.ip().to_ipv6_mapped()), v4.port())
+            }
+            other => other,
+        }
+    }
+}
+
+fn open(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Whether binding failed because the machine has no IPv6.
+fn no_ipv6(error: &io::Error) -> bool {
+    /// `EAFNOSUPPORT` on Linux; the standard library has no kind for it.
+    const NO_FAMILY: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
+}
+
+/// Asks for big buffers and answers what was granted: receive, send.
+fn set_buffers(socket: &Socket) -> (usize, usize) {
+    for (what, result) in [
+        ("receive", socket.set_recv_buffer_size(SOCKET_BUFFER)),
+        ("send", socket.set_send_buffer_size(SOCKET_BUFFER)),
+    ] {
+        if let Err(error) = result {
+            tracing::warn!(%error, what, "cannot enlarge the socket buffer");
+        }
+    }
+    (socket.recv_buffer_size().unwrap_or(0), socket.send_buffer_size().unwrap_or(0))
+}
+
+impl OuterSocket for UdpOuter {
+    fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
+        match self.send(transmit, transmit.source) {
+            // The wanted source address may be gone from this machine.
+            Err(error)
+                if transmit.source.is_some() && error.kind() != io::ErrorKind::WouldBlock =>
+            {
+                self.send(transmit, None)
+            }
+            other => other,
+        }
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [OuterMeta],
+    ) -> Poll<io::Result<usize>> {
+        let Some(state) = &self.batched else {
+            return match (buffers, meta) {
+                ([buffer, ..], [meta, ..]) => self.poll_recv_single(cx, buffer, meta),
+                _ => Poll::Ready(Ok(0)),
+            };
+        };
+        let mut received = [RecvMeta::default(); MESSAGES];
+        let limit = buffers.len().min(meta.len()).min(MESSAGES);
+        loop {
+            ready!(self.socket.poll_recv_ready(cx))?;
+            let result = self.socket.try_io(Interest::READABLE, || {
+                let socket = UdpSockRef::from(&self.socket);
+                state.recv(socket, &mut buffers[..limit], &mut received[..limit])
+            });
+            let count = match result {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            for (meta, received) in meta.iter_mut().zip(&received[..count]) {
+                *meta = OuterMeta {
+                    from: crate::core::canonical(&received.addr),
+                    local: received.dst_ip.filter(|_| self.wildcard).map(|ip| ip.to_canonical()),
+                    length: received.len,
+                    stride: received.stride,
+                };
+            }
+            return Poll::Ready(Ok(count));
+        }
+    }
+
+    fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
+        Box::pin(async move { self.socket.writable().await })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn max_gso_segments(&self) -> usize {
+        self.batched.as_ref().map_or(1, UdpSocketState::max_gso_segments)
+    }
+}
+
+#[cfg(test)]
+mod tests;

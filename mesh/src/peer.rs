@@ -1,0 +1,385 @@
+//! One peer: its tunnel, where it lives, whether it is admitted, and when it needs attention.
+//!
+//! All timers are here, on the caller's clock: retry of handshakes, rekey, keepalives, silence and
+//! hellos. The tunnel's own timers only end old sessions. [`Peer::due`] names the next moment at
+//! which something has to happen without a packet; an idle peer without a session has none.
+//!
+//! Bounds: [`QUEUE_LIMIT`] packets wait for a handshake, [`ENDPOINT_LIMIT`] addresses are tried.
+
+use std::collections::VecDeque;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, InnerAddr, NodeId};
+
+use crate::admission::Showing;
+use crate::event::Route;
+use crate::tunnel::Tunnel;
+
+/// Packets that wait for one peer's handshake: one flight of a QUIC connection and some gossip.
+pub(crate) const QUEUE_LIMIT: usize = 64;
+/// Addresses a handshake is sent to at once.
+pub(crate) const ENDPOINT_LIMIT: usize = 4;
+
+/// Gap before each of the first retries. WireGuard waits 5 s, which is longer than any failure
+/// detector above; a lost first packet should cost one second.
+const EARLY_RETRY: Duration = Duration::from_secs(1);
+/// Retries with the early gap.
+const EARLY_RETRIES: u32 = 5;
+/// Gap before later retries (the WireGuard paper, section 6.1: Rekey-Timeout).
+const LATE_RETRY: Duration = Duration::from_secs(5);
+/// Random extra of every retry, so that two nodes do not collide for ever.
+const RETRY_JITTER: Duration = Duration::from_millis(333);
+/// A handshake without an answer is given up after this (Rekey-Attempt-Time).
+const ATTEMPT_TIME: Duration = Duration::from_secs(90);
+/// A session in use is renewed by its initiator at this age (Rekey-After-Time), up to
+/// [`REKEY_JITTER`] earlier.
+const REKEY_AFTER: Duration = Duration::from_secs(120);
+/// Random part of the rekey time.
+const REKEY_JITTER: Duration = Duration::from_secs(10);
+/// Age at which either side renews a session in use, should its initiator have failed to.
+const REKEY_LATE: Duration = Duration::from_secs(165);
+/// Age at which a session ends (Reject-After-Time).
+const REJECT_AFTER: Duration = Duration::from_secs(180);
+/// Two sessions agreed within this time came from both sides at once.
+const SIMULTANEOUS: Duration = Duration::from_secs(10);
+/// An empty packet answers data after this when nothing else did (Keepalive-Timeout).
+const PASSIVE_KEEPALIVE: Duration = Duration::from_secs(10);
+/// Data without any answer for this long starts a handshake (Keepalive-Timeout + Rekey-Timeout).
+const SILENCE: Duration = Duration::from_secs(15);
+/// The same for data that always has an answer within a round trip.
+const PROMPT_SILENCE: Duration = Duration::from_secs(1);
+/// The tunnel's clock is moved before use when it is older than this.
+const TICK_GAP: Duration = Duration::from_secs(1);
+/// Extra time after which a session is looked at again to see it gone.
+const EXPIRY_SLACK: Duration = Duration::from_millis(1100);
+
+/// A handshake under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt {
+    pub(crate) started: Instant,
+    pub(crate) tries: u32,
+    pub(crate) next: Instant,
+}
+
+/// The session data is sealed with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) since: Instant,
+    /// Whether this side has to renew it.
+    pub(crate) initiator: bool,
+    /// Age at which it is renewed.
+    pub(crate) rekey_after: Duration,
+    /// Whether data was sent or received on it.
+    pub(crate) used: bool,
+}
+
+/// What a peer needs now; see [`Peer::due`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The provisional time is over.
+    Forget,
+    /// The handshake was tried long enough.
+    GiveUp,
+    /// Send an initiation: a retry, a rekey or after silence.
+    Initiate {
+        /// Nothing was heard although an answer was due.
+        silence: bool,
+    },
+    /// Send an empty packet.
+    Keepalive,
+    /// Show the credential.
+    Hello,
+    /// Move the tunnel's clock: the session's time is over.
+    Expire,
+}
+
+/// One peer and its state.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) node: NodeId,
+    pub(crate) inner: InnerAddr,
+    pub(crate) address: Ipv6Addr,
+    pub(crate) tunnel: Tunnel,
+    /// Named by the caller; survives without a session.
+    pub(crate) configured: bool,
+    /// Addresses the caller named.
+    pub(crate) hints: Vec<SocketAddr>,
+    /// Where authenticated packets came from last.
+    pub(crate) endpoint: Option<Route>,
+    /// A verified credential.
+    pub(crate) credential: Option<Arc<Credential>>,
+    /// The credential is valid and a session proves the key.
+    pub(crate) admitted: bool,
+    /// The user was told that the peer is up.
+    pub(crate) reported_up: bool,
+    /// Unknown until now; forgotten at this time unless admitted.
+    pub(crate) provisional_until: Option<Instant>,
+    /// The peer's process, from its hello.
+    pub(crate) instance: Option<u64>,
+    pub(crate) showing: Showing,
+    /// Why its credential was refused last; repeated refusals are told once.
+    pub(crate) last_refusal: Option<String>,
+
+    pub(crate) session: Option<Session>,
+    /// A session this side answered but which the initiator has not used yet: low byte of its
+    /// receiver index, and when.
+    pub(crate) pending: Option<(u8, Instant)>,
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) last_tick: Instant,
+    pub(crate) last_received: Option<Instant>,
+    pub(crate) last_sent: Option<Instant>,
+    pub(crate) last_initiation: Option<Instant>,
+    /// First data sent since the last packet received.
+    waiting: Option<Instant>,
+    /// The next data sent is answered within a round trip.
+    pub(crate) expects_answer: bool,
+    /// First data of that kind since the last packet received.
+    waiting_prompt: Option<Instant>,
+    /// Data received that nothing answered yet.
+    keepalive_at: Option<Instant>,
+    /// Interval of unconditional keepalives.
+    persistent: Option<Duration>,
+    /// Complete inner packets that wait for a session.
+    pub(crate) queue: VecDeque<Vec<u8>>,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
+    /// When this peer's timer is set, if it is.
+    pub(crate) armed: Option<Instant>,
+}
+
+impl Peer {
+    pub(crate) fn new(node: NodeId, inner: InnerAddr, tunnel: Tunnel, now: Instant) -> Self {
+        Self {
+            node,
+            inner,
+            address: inner.ip(),
+            tunnel,
+            configured: false,
+            hints: Vec::new(),
+            endpoint: None,
+            credential: None,
+            admitted: false,
+            reported_up: false,
+            provisional_until: None,
+            instance: None,
+            showing: Showing::default(),
+            last_refusal: None,
+            session: None,
+            pending: None,
+            attempt: None,
+            last_tick: now,
+            last_received: None,
+            last_sent: None,
+            last_initiation: None,
+            waiting: None,
+            expects_answer: false,
+            waiting_prompt: None,
+            keepalive_at: None,
+            persistent: None,
+            queue: VecDeque::new(),
+            rx_bytes: 0,
+            tx_bytes: 0,
+            armed: None,
+        }
+    }
+
+    /// Where to send a handshake: the proven endpoint first, then what the caller named.
+    pub(crate) fn candidates(&self) -> Vec<Route> {
+        let mut routes: Vec<Route> = self.endpoint.into_iter().collect();
+        for hint in &self.hints {
+            if routes.iter().all(|route| route.remote != *hint) {
+                routes.push(Route::from(*hint));
+            }
+        }
+        routes.truncate(ENDPOINT_LIMIT);
+        routes
+    }
+
+    /// Sets the interval of unconditional keepalives.
+    pub(crate) fn set_persistent(&mut self, every: Option<Duration>, now: Instant) {
+        self.persistent = every;
+        if every.is_some() && self.last_sent.is_none() {
+            self.last_sent = Some(now);
+        }
+    }
+
+    /// Whether the tunnel's clock has to be moved before it is used.
+    pub(crate) fn stale(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_tick) >= TICK_GAP
+    }
+
+    /// A packet was sealed. `data` is false for keepalives; `prompt` means that the other side
+    /// answers it within a round trip.
+    pub(crate) fn sent(&mut self, now: Instant, bytes: usize, data: bool, prompt: bool) {
+        self.last_sent = Some(now);
+        self.keepalive_at = None;
+        if data {
+            self.tx_bytes += bytes as u64;
+            self.waiting.get_or_insert(now);
+            if prompt {
+                self.waiting_prompt.get_or_insert(now);
+            }
+            if let Some(session) = &mut self.session {
+                session.used = true;
+            }
+        }
+    }
+
+    /// An authenticated packet arrived; `bytes` is 0 for keepalives and handshakes.
+    pub(crate) fn received(&mut self, now: Instant, bytes: usize) {
+        self.last_received = Some(now);
+        self.waiting = None;
+        self.waiting_prompt = None;
+        if bytes > 0 {
+            self.rx_bytes += bytes as u64;
+            self.keepalive_at.get_or_insert(now + PASSIVE_KEEPALIVE);
+            if let Some(session) = &mut self.session {
+                session.used = true;
+            }
+        }
+    }
+
+    /// This side's initiation was answered.
+    pub(crate) fn agreed_as_initiator(&mut self, now: Instant, jitter: f64) {
+        self.session = Some(Session {
+            since: now,
+            initiator: true,
+            rekey_after: REKEY_AFTER - REKEY_JITTER.mul_f64(jitter),
+            used: false,
+        });
+        self.attempt = None;
+    }
+
+    /// Data arrived on the receiver index ending in `low`. True when that made a pending session
+    /// the current one.
+    pub(crate) fn confirm(&mut self, low: u8, now: Instant, jitter: f64) -> bool {
+        match self.pending {
+            Some((index, since)) if index == low => {
+                self.pending = None;
+                // When both sides initiated at once, each confirms the other's session; both then
+                // stay responsible for the renewal, or neither would be.
+                let initiator = self.session.is_some_and(|session| {
+                    session.initiator
+                        && since.saturating_duration_since(session.since) < SIMULTANEOUS
+                });
+                let rekey_after = REKEY_AFTER - REKEY_JITTER.mul_f64(jitter);
+                self.session = Some(Session { since, initiator, rekey_after, used: true });
+                self.attempt = None;
+                true
+            }
+            // The tunnel opened a packet although no session is noted here: note it.
+            _ if self.session.is_none() => {
+                let rekey_after = REKEY_AFTER - REKEY_JITTER.mul_f64(jitter);
+                self.session =
+                    Some(Session { since: now, initiator: true, rekey_after, used: true });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes an initiation that was just sent and plans the next one.
+    pub(crate) fn initiated(&mut self, now: Instant, jitter: f64) {
+        let (started, tries) = self.attempt.map_or((now, 0), |a| (a.started, a.tries));
+        let gap = if tries < EARLY_RETRIES { EARLY_RETRY } else { LATE_RETRY };
+        let next = now + gap + RETRY_JITTER.mul_f64(jitter);
+        self.attempt = Some(Attempt { started, tries: tries + 1, next });
+        self.waiting = None;
+        self.waiting_prompt = None;
+        self.last_sent = Some(now);
+    }
+
+    /// Whether the session should be renewed although it still works.
+    pub(crate) fn wants_rekey(&self, now: Instant) -> bool {
+        let Some(session) = &self.session else { return false };
+        let age = now.saturating_duration_since(session.since);
+        let after = if session.initiator { session.rekey_after } else { REKEY_LATE };
+        self.attempt.is_none() && session.used && age >= after
+    }
+
+    /// The next moment at which [`Peer::need`] answers something.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        [
+            self.provisional_until,
+            self.attempt.map(|attempt| attempt.next),
+            self.silent_at(),
+            self.keepalive_due(),
+            self.showing.due().filter(|_| self.session.is_some()),
+            self.session.map(|session| session.since + REJECT_AFTER + EXPIRY_SLACK),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// What is due at `now`. Asked again until it answers `None`; every answer, once acted on,
+    /// moves its own time.
+    pub(crate) fn need(&self, now: Instant) -> Option<Need> {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.provisional_until) {
+            return Some(Need::Forget);
+        }
+        if let Some(attempt) = self.attempt {
+            if now.saturating_duration_since(attempt.started) >= ATTEMPT_TIME {
+                return Some(Need::GiveUp);
+            }
+            if attempt.next <= now {
+                return Some(Need::Initiate { silence: false });
+            }
+        }
+        if due(self.session.map(|session| session.since + REJECT_AFTER + EXPIRY_SLACK)) {
+            return Some(Need::Expire);
+        }
+        if due(self.silent_at()) {
+            return Some(Need::Initiate { silence: true });
+        }
+        if due(self.showing.due()) && self.session.is_some() {
+            return Some(Need::Hello);
+        }
+        due(self.keepalive_due()).then_some(Need::Keepalive)
+    }
+
+    fn silent_at(&self) -> Option<Instant> {
+        if self.attempt.is_some() {
+            return None;
+        }
+        let prompt = self.waiting_prompt.map(|since| since + PROMPT_SILENCE);
+        let any = self.waiting.map(|since| since + SILENCE);
+        prompt.into_iter().chain(any).min()
+    }
+
+    fn keepalive_due(&self) -> Option<Instant> {
+        let passive = self.keepalive_at.filter(|_| self.session.is_some());
+        let persistent = self
+            .persistent
+            .filter(|_| self.configured && self.attempt.is_none())
+            .and_then(|every| Some(self.last_sent? + every));
+        passive.into_iter().chain(persistent).min()
+    }
+
+    /// The session is gone: nothing that needs one is due any more.
+    pub(crate) fn session_lost(&mut self) {
+        self.session = None;
+        self.keepalive_at = None;
+        self.waiting = None;
+        self.waiting_prompt = None;
+        self.showing.session_down();
+    }
+
+    /// Nobody waits for an answer any more.
+    pub(crate) fn forget_waiting(&mut self) {
+        self.waiting = None;
+        self.waiting_prompt = None;
+    }
+
+    /// A keepalive was due; whatever happened to it, the next one is a full interval away.
+    pub(crate) fn keepalive_done(&mut self, now: Instant) {
+        self.keepalive_at = None;
+        self.last_sent = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! The table of peers: by slot, by node, by inner address, and the unknown ones by age.
+//!
+//! A slot is the upper 24 bits of the receiver index that a peer's packets carry, masked with a
+//! number that is new in every process: a packet for a session of an earlier process rarely finds
+//! a slot. Slots are reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
+//! [`Peers::provisional`] before it adds one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv6Addr;
+
+use meshport_config::NodeId;
+
+use crate::peer::Peer;
+use crate::tunnel::index_of;
+
+/// Bits of a receiver index that name the peer.
+const INDEX_MASK: u32 = 0x00ff_ffff;
+
+/// A peer's place in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(u32);
+
+#[derive(Debug)]
+pub(crate) struct Peers {
+    slots: Vec<Option<Box<Peer>>>,
+    free: VecDeque<u32>,
+    by_node: BTreeMap<NodeId, Slot>,
+    by_address: BTreeMap<Ipv6Addr, Slot>,
+    provisional: VecDeque<Slot>,
+    mask: u32,
+}
+
+impl Peers {
+    pub(crate) fn new(mask: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            by_node: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            provisional: VecDeque::new(),
+            mask: mask & INDEX_MASK,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_node.len()
+    }
+
+    /// How many peers are provisional.
+    pub(crate) fn provisional(&self) -> usize {
+        self.provisional.len()
+    }
+
+    /// The provisional peer that came first.
+    pub(crate) fn oldest_provisional(&self) -> Option<Slot> {
+        self.provisional.front().copied()
+    }
+
+    /// Adds the peer that `make` builds for its receiver index.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> Peer) -> Slot {
+        let number = self.free.pop_front().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("the caller bounds the table")
+        });
+        let slot = Slot(number);
+        let peer = make(number ^ self.mask);
+        self.by_node.insert(peer.node, slot);
+        self.by_address.insert(peer.address, slot);
+        if peer.provisional_until.is_some() {
+            self.provisional.push_back(slot);
+        }
+        self.slots[number as usize] = Some(Box::new(peer));
+        slot
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<Box<Peer>> {
+        let peer = self.slots.get_mut(slot.0 as usize)?.take()?;
+        self.by_node.remove(&peer.node);
+        self.by_address.remove(&peer.address);
+        self.settle(slot);
+        self.free.push_back(slot.0);
+        Some(peer)
+    }
+
+    /// The peer at `slot` is no longer provisional.
+    pub(crate) fn settle(&mut self, slot: Slot) {
+        self.provisional.retain(|other| *other != slot);
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> Option<&Peer> {
+        self.slots.get(slot.0 as usize)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut Peer> {
+        self.slots.get_mut(slot.0 as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn of_node(&self, node: &NodeId) -> Option<Slot> {
+        self.by_node.get(node).copied()
+    }
+
+    pub(crate) fn of_address(&self, address: &Ipv6Addr) -> Option<Slot> {
+        self.by_address.get(address).copied()
+    }
+
+    /// The slot a receiver index names, if there is a peer.
+    pub(crate) fn of_receiver(&self, receiver: u32) -> Option<Slot> {
+        let slot = Slot(index_of(receiver) ^ self.mask);
+        self.get(slot).map(|_| slot)
+    }
+
+    /// All peers in order of their node.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Peer)> {
+        self.by_node.values().filter_map(|slot| Some((*slot, self.get(*slot)?)))
+    }
+}

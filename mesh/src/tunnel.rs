@@ -1,0 +1,265 @@
+//! WireGuard itself: the only file that names boringtun.
+//!
+//! Owns the sessions of one peer ([`Tunnel`]) and the check of incoming initiations ([`Gate`]).
+//! boringtun keeps the Noise handshake, the AEAD, the replay window and the death of sessions
+//! after 180 s. It does not decide when to talk: retries, rekeys and keepalives are
+//! [`Peer`](crate::peer::Peer)'s, which calls [`Tunnel::tick`] whenever about a second has passed
+//! before touching a tunnel, because boringtun's clock only moves there.
+//!
+//! Buffers: boringtun panics when an output buffer is shorter than the packet plus
+//! [`DATA_OVERHEAD`] or a handshake message; every caller passes at least [`MIN_OUTPUT`] bytes and
+//! room for its packet, and the wrapper checks it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use boringtun::noise::errors::WireGuardError;
+use boringtun::noise::handshake::parse_handshake_anon;
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Packet, Tunn, TunnResult};
+use boringtun::x25519::{PublicKey, StaticSecret};
+use meshport_config::NodeId;
+
+/// Bytes WireGuard adds to an inner packet: header and authentication tag.
+pub(crate) const DATA_OVERHEAD: usize = 32;
+/// Smallest output buffer: a handshake initiation.
+pub(crate) const MIN_OUTPUT: usize = 148;
+/// First byte of a WireGuard data message.
+const TYPE_DATA: u8 = 4;
+
+/// What kind of message a datagram is, and which session it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A handshake initiation; it names no session.
+    Initiation,
+    /// A handshake response to the session with this receiver index.
+    Response(u32),
+    /// A cookie reply to the session with this receiver index.
+    Cookie(u32),
+    /// Data for the session with this receiver index.
+    Data(u32),
+}
+
+/// Reads type and receiver index; `None` is not WireGuard.
+pub(crate) fn classify(datagram: &[u8]) -> Option<Message> {
+    Some(match Tunn::parse_incoming_packet(datagram).ok()? {
+        Packet::HandshakeInit(_) => Message::Initiation,
+        Packet::HandshakeResponse(p) => Message::Response(p.receiver_idx),
+        Packet::PacketCookieReply(p) => Message::Cookie(p.receiver_idx),
+        Packet::PacketData(p) => Message::Data(p.receiver_idx),
+    })
+}
+
+/// The peer's slot from a receiver index: the low 8 bits count sessions.
+pub(crate) fn index_of(receiver: u32) -> u32 {
+    receiver >> 8
+}
+
+/// Checks initiations before any peer is touched: MAC, load, and who it claims to be.
+pub(crate) struct Gate {
+    limiter: RateLimiter,
+    /// Given to every tunnel, so that messages counted here are not counted again.
+    unlimited: Arc<RateLimiter>,
+    secret: StaticSecret,
+    public: PublicKey,
+}
+
+/// What the gate found.
+pub(crate) enum Checked {
+    /// The static key the initiator claims; proven only when its tunnel accepts the message.
+    Initiator(NodeId),
+    /// Under load: send these bytes of the output back.
+    Cookie(usize),
+    /// The first MAC is wrong.
+    BadMac,
+    /// It does not decrypt.
+    Invalid,
+}
+
+impl Gate {
+    /// `limit` is the number of initiations between two calls of [`Gate::reset`] that pass without
+    /// a cookie.
+    pub(crate) fn new(secret: &StaticSecret, limit: u32) -> Self {
+        let public = PublicKey::from(secret);
+        Self {
+            limiter: RateLimiter::new(&public, u64::from(limit)),
+            unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
+            secret: secret.clone(),
+            public,
+        }
+    }
+
+    /// Starts a new second of the limit.
+    pub(crate) fn reset(&self) {
+        self.limiter.reset_count();
+    }
+
+    /// Judges an initiation that came from `source`. A cookie reply is written to `out`.
+    pub(crate) fn check(&self, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Checked {
+        match self.limiter.verify_packet(Some(source), datagram, out) {
+            Ok(Packet::HandshakeInit(init)) => {
+                match parse_handshake_anon(&self.secret, &self.public, &init) {
+                    Ok(half) => Checked::Initiator(NodeId::from_bytes(half.peer_static_public)),
+                    Err(_) => Checked::Invalid,
+                }
+            }
+            Err(TunnResult::WriteToNetwork(reply)) => Checked::Cookie(reply.len()),
+            Err(TunnResult::Err(WireGuardError::InvalidMac)) => Checked::BadMac,
+            Ok(_) | Err(_) => Checked::Invalid,
+        }
+    }
+}
+
+/// The outcome of [`Tunnel::open`]. Lengths count bytes at the start of the output buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// An authenticated inner packet.
+    Packet(usize),
+    /// An authenticated packet without content, or a cookie that was accepted.
+    Nothing,
+    /// An authenticated packet that is not IP.
+    NotIp,
+    /// A handshake message to send back to where the datagram came from.
+    Reply(usize),
+    /// Not authentic, or nothing it could belong to.
+    Failed(Failure),
+}
+
+/// Why a datagram was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Seen before, or too old to know.
+    Replayed,
+    /// No such session.
+    NoSession,
+    /// Anything else: wrong keys, tampered, unexpected.
+    Invalid,
+}
+
+/// The sessions with one peer.
+pub(crate) struct Tunnel {
+    tunn: Tunn,
+    /// Whether data can be sealed now. Sessions end only in `tick`, so this stays exact.
+    session: bool,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+impl Tunnel {
+    /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
+    /// unasked: keepalives are off here and done by the peer.
+    pub(crate) fn new(gate: &Gate, peer: &NodeId, psk: [u8; 32], index: u32) -> Self {
+        let tunn = Tunn::new(
+            gate.secret.clone(),
+            PublicKey::from(*peer.as_bytes()),
+            Some(psk),
+            None,
+            index,
+            Some(gate.unlimited.clone()),
+        );
+        Self { tunn, session: false }
+    }
+
+    /// Whether data can be sealed.
+    pub(crate) fn has_session(&self) -> bool {
+        self.session
+    }
+
+    /// Round-trip time of the last handshake this side initiated, in whole milliseconds.
+    pub(crate) fn handshake_rtt(&self) -> Option<Duration> {
+        self.tunn.stats().4.map(|ms| Duration::from_millis(u64::from(ms)))
+    }
+
+    /// Seals `inner` (empty: a keepalive) into `out`, which has [`DATA_OVERHEAD`] bytes more.
+    /// `None` without a session.
+    pub(crate) fn seal(&mut self, inner: &[u8], out: &mut [u8]) -> Option<usize> {
+        if !self.session || out.len() < MIN_OUTPUT.max(inner.len() + DATA_OVERHEAD) {
+            return None;
+        }
+        match self.tunn.encapsulate(inner, out) {
+            TunnResult::WriteToNetwork(packet) if packet[0] == TYPE_DATA => Some(packet.len()),
+            _ => None,
+        }
+    }
+
+    /// Opens a datagram; `out` is at least as long, and at least [`MIN_OUTPUT`] bytes.
+    pub(crate) fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Opened {
+        if out.len() < datagram.len().max(MIN_OUTPUT) || datagram.is_empty() {
+            return Opened::Failed(Failure::Invalid);
+        }
+        let opened = match self.tunn.decapsulate(None, datagram, out) {
+            TunnResult::Done => Opened::Nothing,
+            TunnResult::WriteToTunnelV6(packet, _) | TunnResult::WriteToTunnelV4(packet, _) => {
+                Opened::Packet(packet.len())
+            }
+            TunnResult::WriteToNetwork(reply) => Opened::Reply(reply.len()),
+            TunnResult::Err(error) => refusal(datagram, &error),
+        };
+        match opened {
+            Opened::Packet(_) | Opened::NotIp => self.session = true,
+            // Keepalives confirm a session like data does; a cookie does not.
+            Opened::Nothing => self.session |= datagram[0] == TYPE_DATA,
+            // The response to our initiation makes a session; the answer is its first packet.
+            Opened::Reply(_) => self.session |= out[0] == TYPE_DATA,
+            Opened::Failed(_) => {}
+        }
+        if matches!(opened, Opened::Reply(_)) && self.session {
+            self.forget_queue();
+        }
+        opened
+    }
+
+    /// A new handshake initiation, even when one is under way.
+    pub(crate) fn initiate(&mut self, out: &mut [u8]) -> Option<usize> {
+        if out.len() < MIN_OUTPUT {
+            return None;
+        }
+        match self.tunn.format_handshake_initiation(out, true) {
+            TunnResult::WriteToNetwork(packet) => Some(packet.len()),
+            _ => None,
+        }
+    }
+
+    /// Moves boringtun's clock: sessions older than 180 s end here. May yield a packet to send.
+    pub(crate) fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
+        if out.len() < MIN_OUTPUT {
+            return None;
+        }
+        let length = match self.tunn.update_timers(out) {
+            TunnResult::WriteToNetwork(packet) => Some(packet.len()),
+            _ => None,
+        };
+        self.session = self.tunn.stats().0.is_some();
+        length
+    }
+
+    /// Seals nothing more until a handshake or a packet shows that a session exists.
+    pub(crate) fn abandon(&mut self) {
+        self.session = false;
+    }
+
+    /// boringtun may have queued keepalives of its own while there was no session; they have no
+    /// use any more.
+    fn forget_queue(&mut self) {
+        let mut scratch = [0; MIN_OUTPUT];
+        while !matches!(self.tunn.decapsulate(None, &[], &mut scratch), TunnResult::Done) {}
+    }
+}
+
+fn refusal(datagram: &[u8], error: &WireGuardError) -> Opened {
+    let failure = match error {
+        // The datagram's own form was checked by `classify`; this is the decrypted content.
+        WireGuardError::InvalidPacket if datagram[0] == TYPE_DATA => return Opened::NotIp,
+        WireGuardError::DuplicateCounter
+        | WireGuardError::InvalidCounter
+        | WireGuardError::WrongTai64nTimestamp => Failure::Replayed,
+        WireGuardError::NoCurrentSession | WireGuardError::WrongIndex => Failure::NoSession,
+        _ => Failure::Invalid,
+    };
+    Opened::Failed(failure)
+}

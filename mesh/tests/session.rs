@@ -1,0 +1,81 @@
+//! Sessions and streams between nodes on a network in memory, in stopped time.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use meshport_mesh::testing::Switch;
+use meshport_mesh::{MeshError, MeshEvent, ports};
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_carries_bytes_both_ways() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let (_b, _task) = echo(b);
+    within(Duration::from_secs(2), round_trip(&a.mesh, id(2), b"hello")).await.unwrap();
+    let counters = a.mesh.counters();
+    assert_eq!(counters.connections_opened, 1);
+    assert_eq!(counters.initiations_sent, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn datagrams_wait_for_the_handshake_and_arrive_in_order() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(20));
+    let (a, mut b) = pair(&switch);
+    for n in 0..20u8 {
+        a.mesh.send_datagram(id(2), ports::GOSSIP, &[n]).unwrap();
+    }
+    for n in 0..20u8 {
+        let (from, port, payload) = within(Duration::from_secs(2), datagram(&mut b)).await;
+        assert_eq!((from, port, &payload[..]), (id(1), ports::GOSSIP, &[n][..]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_sides_are_admitted_and_told_once() {
+    let switch = Switch::new(1);
+    let (mut a, mut b) = pair(&switch);
+    a.mesh.connect(&id(2));
+    for (node, other) in [(&mut a, 2), (&mut b, 1)] {
+        let first = within(Duration::from_secs(2), state_event(node)).await;
+        let MeshEvent::Admitted { credential } = first else { panic!("{first:?}") };
+        assert_eq!(credential.node, id(other));
+        let second = within(Duration::from_secs(2), state_event(node)).await;
+        assert!(matches!(second, MeshEvent::SessionUp(node) if node == id(other)), "{second:?}");
+        assert!(node.incoming.events.try_recv().is_err());
+        let status = &node.mesh.peers()[0];
+        assert!(status.admitted && status.session);
+        assert_eq!(status.name.as_ref().unwrap().to_string(), format!("node-{other}"));
+        assert_eq!(node.mesh.credential(&id(other)).unwrap().node, id(other));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_reached_is_said_so() {
+    let switch = Switch::new(1);
+    let (a, _b) = pair(&switch);
+    assert_eq!(a.mesh.open_stream(id(9)).await.unwrap_err(), MeshError::UnknownPeer(id(9)));
+    assert_eq!(a.mesh.open_stream(id(1)).await.unwrap_err(), MeshError::OwnNode(id(1)));
+    a.mesh.set_peer(id(8), &[], None);
+    assert_eq!(a.mesh.open_stream(id(8)).await.unwrap_err(), MeshError::NoEndpoint(id(8)));
+    a.mesh.set_peer(id(7), &[at(7)], None);
+    assert_eq!(a.mesh.open_stream(id(7)).await.unwrap_err(), MeshError::Unreachable(id(7)));
+    let long = [0; 1181];
+    let error = a.mesh.send_datagram(id(2), ports::GOSSIP, &long).unwrap_err();
+    assert_eq!(error, MeshError::TooLarge { length: 1181, limit: 1180 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn ping_measures_the_round_trip() {
+    let switch = Switch::new(1);
+    let (a, _b) = pair(&switch);
+    within(Duration::from_secs(2), a.mesh.ping(id(2), Duration::from_secs(1))).await.unwrap();
+    switch.set_delay(Duration::from_millis(30));
+    let rtt = a.mesh.ping(id(2), Duration::from_secs(1)).await.unwrap();
+    assert!((60..65).contains(&rtt.as_millis()), "{rtt:?}");
+    switch.set_loss(1.0);
+    let lost = a.mesh.ping(id(2), Duration::from_secs(1)).await.unwrap_err();
+    assert_eq!(lost, MeshError::Unreachable(id(2)));
+}
