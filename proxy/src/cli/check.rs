@@ -40,7 +40,8 @@ pub(crate) struct CheckArgs {
 pub(crate) struct CheckReport {
     /// Whether a daemon would start with it.
     pub(crate) ok: bool,
-    pub(crate) file: PathBuf,
+    /// Absent when the settings come from the credential alone, as for `meshport run`.
+    pub(crate) file: Option<PathBuf>,
     /// In the file itself.
     pub(crate) problems: Vec<Problem>,
     /// In files around it: a daemon would not start, or not work as configured.
@@ -56,8 +57,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
         return output::answer(&reference());
     }
     let paths = Paths::of_this_user()?;
-    let file = args.file.clone().unwrap_or_else(|| paths.config().to_owned());
-    let report = check(&file, args.state_dir.as_deref(), &paths, clock::wall())?;
+    let report = check(args.file.as_deref(), args.state_dir.as_deref(), &paths, clock::wall())?;
     if args.json {
         output::json(&report)?;
     } else {
@@ -71,9 +71,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
             output::advice(&format!("warning: {warning}"));
         }
     }
-    let CheckReport { problems, obstacles, .. } = report;
+    let CheckReport { file, problems, obstacles, .. } = report;
     if !problems.is_empty() {
-        return Err(Error::Config { path: file, problems });
+        return Err(Error::Config { path: file.unwrap_or_default(), problems });
     }
     match obstacles.len() {
         0 => Ok(()),
@@ -86,17 +86,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
 
 /// Looks at the file and at everything it names; starts nothing.
 pub(crate) fn check(
-    file: &Path,
+    file: Option<&Path>,
     state_dir: Option<&Path>,
     paths: &Paths,
     now: UnixSeconds,
 ) -> Result<CheckReport, Error> {
-    let mut report = CheckReport { file: file.to_owned(), ..CheckReport::default() };
-    let settings = match load::read(file, state_dir, paths) {
-        Ok(settings) => settings,
-        Err(Error::Config { problems, .. }) => {
-            report.problems = problems;
-            return Ok(report);
+    let (mut report, settings) = match load::settings(file, state_dir, paths) {
+        Ok(load::Loaded { settings, config_path: file }) => {
+            (CheckReport { file, ..CheckReport::default() }, settings)
+        }
+        Err(Error::Config { path, problems }) => {
+            let file = Some(path);
+            return Ok(CheckReport { file, problems, ..CheckReport::default() });
         }
         Err(error) => return Err(error),
     };

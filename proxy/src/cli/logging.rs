@@ -24,7 +24,9 @@ pub(crate) fn start(json: bool, level: &str) -> Result<(), Error> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
+        .with_ansi(io::stderr().is_terminal())
+        // A closed standard error must not end the daemon.
+        .log_internal_errors(false);
     let outcome = if json { builder.json().try_init() } else { builder.try_init() };
     outcome.map_err(|error| Error::Bug(format!("logging was started twice: {error}")))
 }

@@ -17,15 +17,18 @@ mod paths;
 mod query;
 mod render;
 mod run;
+mod stand_in;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use meshport_config::Settings;
 
 use crate::Error;
 
@@ -103,6 +106,9 @@ enum Verb {
     /// Sends probes through the tunnel, as ping(8) does outside of it.
     #[command(after_long_help = text::PING)]
     Ping(query::PingArgs),
+    /// Run an apiserver stand-in
+    #[command(hide = true)]
+    StandIn(stand_in::StandInArgs),
     /// Print the completions of a shell
     ///
     /// Source the output, or put it where the shell looks for completions.
@@ -112,6 +118,11 @@ enum Verb {
         #[arg(value_parser = ["bash", "zsh", "fish"])]
         shell: String,
     },
+}
+
+/// Reads a configuration as `meshport run` does, with this user's default places.
+pub(crate) fn load_settings(path: &Path) -> Result<Settings, Error> {
+    load::read(path, None, &paths::Paths::of_this_user()?)
 }
 
 /// Runs the command line of this process.
@@ -137,6 +148,7 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Routes(args) => query::routes(args),
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
+        Verb::StandIn(args) => stand_in::run(args),
         Verb::Completions { shell } => completions(shell),
     }
 }

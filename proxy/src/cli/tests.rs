@@ -357,11 +357,14 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     let file = machines.path("meshport.toml");
     let check = |text: &str| {
         fs::write(&file, text).expect("written");
-        check::check(&file, Some(&worker), &paths, NOW).expect("it can be read")
+        check::check(Some(&file), Some(&worker), &paths, NOW).expect("it can be read")
     };
     let good = check("site = \"nyc\"\n");
     assert!(good.ok && good.problems.is_empty() && good.obstacles.is_empty());
     assert!(good.warnings.iter().any(|text| text.contains("the credential ends")), "{good:?}");
+
+    let alone = check::check(None, Some(&worker), &paths, NOW).expect("the credential suffices");
+    assert!(alone.ok && alone.file.is_none());
 
     let bad = check("stie = \"nyc\"\n[mesh]\nmtu = 5\n");
     assert!(!bad.ok && bad.effective.is_none());

@@ -339,21 +339,38 @@ impl StateDir {
     /// [`Error::State`] when the stored number is damaged or at its end.
     pub fn next_generation(&self, wall: UnixSeconds) -> Result<u64, Error> {
         let path = self.file(GENERATION);
-        let stored = match read_text(&path, MAX_TEXT_BYTES, Content::Public)? {
-            None => 0,
-            Some(text) => text.trim().parse::<u64>().map_err(|_not_a_number| {
-                let remedy = "If the clock of this machine is right, remove the file: the wall \
-                              clock then gives the next number";
-                state_error(&path, "is damaged (not a number)", remedy)
-            })?,
-        };
-        let next = stored.checked_add(1).ok_or_else(|| {
+        let next = self.generation()?.checked_add(1).ok_or_else(|| {
             let remedy = "Set the clock of this machine and remove the file";
             state_error(&path, "has reached the last number there is", remedy)
         })?;
         let generation = next.max(wall.0);
         files::write(&path, format!("{generation}\n").as_bytes(), Existing::Replace)?;
         Ok(generation)
+    }
+
+    /// Keeps a generation that this node took while running, so that the next start is above it.
+    /// A lower one than the stored changes nothing.
+    ///
+    /// # Errors
+    /// As [`StateDir::next_generation`].
+    pub fn keep_generation(&self, used: u64) -> Result<(), Error> {
+        if used <= self.generation()? {
+            return Ok(());
+        }
+        let path = self.file(GENERATION);
+        files::write(&path, format!("{used}\n").as_bytes(), Existing::Replace)
+    }
+
+    fn generation(&self) -> Result<u64, Error> {
+        let path = self.file(GENERATION);
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Public)? else {
+            return Ok(0);
+        };
+        text.trim().parse().map_err(|_not_a_number| {
+            let remedy = "If the clock of this machine is right, remove the file: the wall clock \
+                          then gives the next number";
+            state_error(&path, "is damaged (not a number)", remedy)
+        })
     }
 
     fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {

@@ -262,6 +262,10 @@ fn generations_grow_whatever_the_clock_does() {
     let path = state.path().join(GENERATION);
     assert_eq!(fs::read_to_string(&path).expect("it is there"), "9000\n");
 
+    state.keep_generation(8_000).expect("lower");
+    state.keep_generation(10_000).expect("higher");
+    assert_eq!(state.next_generation(UnixSeconds(0)).expect("above both"), 10_001);
+
     fs::write(&path, "many").expect("written");
     let text = message(state.next_generation(NOW));
     assert!(text.contains("generation: is damaged") && text.contains("remove the file"), "{text}");
