@@ -1,1 +1,236 @@
-//! The header of a proxied stream.
+//! The header at the start of every proxied stream, and the one-byte answer to it.
+//!
+//! Layout: version (1 byte), body length (2 bytes, big endian), body (postcard). The client's first
+//! bytes follow at once, in the same flight; the answer byte precedes everything the origin sends
+//! back. Decoding is incremental, bounded by [`MAX_HEADER_BYTES`], and total: any bytes give a
+//! header, "more needed", or an error.
+
+use std::fmt;
+use std::time::Duration;
+
+use meshport_config::{NodeId, ServiceName};
+use serde::{Deserialize, Serialize};
+
+/// The only version so far. A new one is a new number, never a changed body.
+const VERSION: u8 = 1;
+/// Version and length.
+const PREFIX_BYTES: usize = 3;
+/// The longest header accepted, in bytes: a service name (63), a NodeId and three small numbers
+/// fit in half of it.
+pub const MAX_HEADER_BYTES: usize = 256;
+/// The longest deadline a header can carry. A client that waits longer has long given up.
+pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Who may still carry the stream on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hops {
+    /// The receiver must be the origin itself.
+    None,
+    /// The receiver may hand it to the target, and to nobody else.
+    One,
+}
+
+/// What the opener of a stream asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The service the client wants.
+    pub service: ServiceName,
+    /// The origin it is meant for; `None` means the receiver.
+    pub target: Option<NodeId>,
+    /// Whether the receiver may forward it.
+    pub hops: Hops,
+    /// How long the opener is willing to wait for [`Answer`], in milliseconds.
+    deadline_ms: u32,
+}
+
+impl Header {
+    /// A request to the receiver itself, answered within `deadline` (capped at [`MAX_DEADLINE`]).
+    pub fn direct(service: ServiceName, deadline: Duration) -> Self {
+        let deadline_ms = deadline.min(MAX_DEADLINE).as_millis();
+        let deadline_ms = u32::try_from(deadline_ms).expect("a minute in milliseconds fits");
+        Self { service, target: None, hops: Hops::None, deadline_ms }
+    }
+
+    /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes said.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_millis(u64::from(self.deadline_ms)).min(MAX_DEADLINE)
+    }
+
+    /// The bytes on the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_allocvec(self).expect("plain data serialises");
+        let length = u16::try_from(body.len()).expect("a service name is at most 63 bytes");
+        let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(&body);
+        debug_assert!(bytes.len() <= MAX_HEADER_BYTES);
+        bytes
+    }
+
+    /// Reads a header from the front of `bytes`. `Ok(None)` means that more bytes are needed;
+    /// otherwise the header and how many bytes it took.
+    ///
+    /// # Errors
+    /// [`BadHeader`] when no continuation of these bytes can be a header.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHeader> {
+        let Some((&version, rest)) = bytes.split_first() else { return Ok(None) };
+        if version != VERSION {
+            return Err(BadHeader::Version(version));
+        }
+        let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
+        let length = usize::from(u16::from_be_bytes(*length));
+        if PREFIX_BYTES + length > MAX_HEADER_BYTES {
+            return Err(BadHeader::TooLong(length));
+        }
+        let Some(body) = rest.get(..length) else { return Ok(None) };
+        match postcard::take_from_bytes::<Self>(body) {
+            Ok((header, [])) => Ok(Some((header, PREFIX_BYTES + length))),
+            Ok(_) | Err(_) => Err(BadHeader::Body),
+        }
+    }
+}
+
+/// Why bytes are not a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// A version this program does not speak.
+    #[error("stream header version {0} is not spoken here; the peer may be newer")]
+    Version(u8),
+    /// A body longer than [`MAX_HEADER_BYTES`] allows.
+    #[error("stream header of {0} bytes is too long")]
+    TooLong(usize),
+    /// A body that is not one.
+    #[error("stream header body is malformed")]
+    Body,
+}
+
+/// The first byte an origin sends back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Answer {
+    /// The instance is connected; what follows is its own.
+    Connected = 0,
+    /// This node does not offer that service.
+    NoSuchService = 1,
+    /// The peer's credential or the service's rules do not allow it.
+    NotAllowed = 2,
+    /// The instance refused the connection.
+    Refused = 3,
+    /// The instance did not answer in time.
+    TimedOut = 4,
+    /// A limit of this node is reached.
+    Overloaded = 5,
+    /// The header was not understood.
+    BadRequest = 6,
+    /// This node is going away.
+    Leaving = 7,
+    /// The instance could not be dialled for another reason.
+    Failed = 8,
+}
+
+impl Answer {
+    /// Every answer, for tables of counters.
+    pub const ALL: [Self; 9] = [
+        Self::Connected,
+        Self::NoSuchService,
+        Self::NotAllowed,
+        Self::Refused,
+        Self::TimedOut,
+        Self::Overloaded,
+        Self::BadRequest,
+        Self::Leaving,
+        Self::Failed,
+    ];
+
+    /// The byte on the wire.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Reads the byte; `None` for one that no version so far sends.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|answer| answer.code() == code)
+    }
+
+    /// The word used in labels and logs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::NoSuchService => "no-such-service",
+            Self::NotAllowed => "not-allowed",
+            Self::Refused => "refused",
+            Self::TimedOut => "timed-out",
+            Self::Overloaded => "overloaded",
+            Self::BadRequest => "bad-request",
+            Self::Leaving => "leaving",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Header {
+        let service = "kube-apiserver".parse().expect("a valid name");
+        Header::direct(service, Duration::from_secs(5))
+    }
+
+    #[test]
+    fn round_trips_and_asks_for_more_until_whole() {
+        let mut bytes = sample().encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Header::decode(&bytes[..cut]), Ok(None), "cut at {cut}");
+        }
+        let whole = bytes.len();
+        bytes.extend_from_slice(b"\x16\x03\x01client hello");
+        assert_eq!(Header::decode(&bytes), Ok(Some((sample(), whole))));
+    }
+
+    #[test]
+    fn refuses_other_versions_long_bodies_and_trailing_bytes() {
+        let mut bytes = sample().encode();
+        bytes[0] = 9;
+        assert_eq!(Header::decode(&bytes), Err(BadHeader::Version(9)));
+        assert_eq!(Header::decode(&[VERSION, 0xff, 0xff]), Err(BadHeader::TooLong(0xffff)));
+        let mut bytes = sample().encode();
+        bytes[2] += 1;
+        bytes.push(0);
+        assert_eq!(Header::decode(&bytes), Err(BadHeader::Body));
+    }
+
+    #[test]
+    fn answers_are_distinct_and_round_trip() {
+        for answer in Answer::ALL {
+            assert_eq!(Answer::from_code(answer.code()), Some(answer));
+        }
+        assert_eq!(Answer::from_code(200), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Header::decode(&bytes);
+        }
+
+        #[test]
+        fn any_body_is_a_value(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = vec![VERSION, 0, u8::try_from(body.len()).expect("below 200")];
+            bytes.extend_from_slice(&body);
+            if let Ok(Some((header, used))) = Header::decode(&bytes) {
+                prop_assert!(used <= bytes.len());
+                prop_assert!(header.deadline() <= MAX_DEADLINE);
+            }
+        }
+    }
+}

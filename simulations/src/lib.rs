@@ -1,1 +1,21 @@
-//! placeholder
+//! Many nodes in many datacenters, in virtual time, from one seed.
+//!
+//! Every simulated node is the daemon's own decision code ([`meshport::core::node::NodeCore`]);
+//! what is simulated is the world around it: links ([`meshport::wan::link`]), tunnels, instances
+//! and the clock. One event queue orders everything, so a scenario and a seed determine the run to
+//! the last byte, which [`trace::Trace`] turns into a hash.
+//!
+//! * [`scenario`] is what a run is made from: a TOML file, strictly read.
+//! * [`world`] is the event queue and what it acts on.
+//! * [`report`] is what a run says: who routed where, and how long changes took.
+
+mod error;
+mod instance;
+mod queue;
+pub mod report;
+pub mod scenario;
+pub mod trace;
+mod tunnel;
+pub mod world;
+
+pub use error::Error;

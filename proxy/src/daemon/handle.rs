@@ -76,7 +76,10 @@ impl Handle {
         self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Refused)
     }
 
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Error> {
+    async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+    ) -> Result<T, Error> {
         let (answer, receiver) = oneshot::channel();
         let stopping = || Error::Refused("it is stopping; ask again when it is back".into());
         self.questions.send(question(answer)).await.map_err(|_closed| stopping())?;

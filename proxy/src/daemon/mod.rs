@@ -1,5 +1,30 @@
 //! The daemon: every edge of the product in one process, one thread.
+//!
+//! [`run`] builds the parts, joins them and waits for a signal. Data flows one way: clients are
+//! accepted in [`listen`], find an origin in [`session`] and [`attempt`], and are carried by
+//! [`splice`]; streams of other nodes come in through [`egress`]; decisions are made by the core,
+//! which only [`driver`] touches; [`report`] and [`handle`] answer questions.
 
+mod attempt;
+mod clock;
+mod driver;
+mod egress;
+mod endpoints;
 mod handle;
+mod listen;
+mod opening;
+mod ping;
+mod probe;
+mod reload;
+mod report;
+mod run;
+mod session;
+mod sessions;
+mod splice;
+pub mod state;
 
 pub use handle::Handle;
+#[cfg(test)]
+pub(crate) use handle::Question;
+pub use run::{Options, run};
+pub use state::{Identity, StateDir};

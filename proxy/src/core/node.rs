@@ -1,0 +1,432 @@
+//! One node: membership, the health of its own instances, and a route per service.
+//!
+//! Drive it like this: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
+//! [`NodeCore::poll_event`], ask the questions of [`NodeCore::poll_probe`], then sleep until
+//! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed inside the call that brought
+//! the news, so an event is never older than its cause.
+//!
+//! Bounds: services are those of the configuration (at most [`MAX_SERVICES`]); origins per service
+//! at most [`MAX_ORIGINS`], nearest NodeId first beyond that; everything else is bounded by
+//! [`Discovery`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId, NodeName, ServiceName, SiteName, UnixSeconds};
+use meshport_discovery::{
+    Discovery, DiscoveryConfig, Event as Found, Liveness, LocalNode, OriginState, PathState,
+    PathUse, Transmit,
+};
+
+use super::health::{Health, HealthConfig, Outcome, Question};
+use super::route::{self, OriginView, PathView, Policy, Preference, Route};
+
+/// Services one daemon can use or offer.
+pub const MAX_SERVICES: usize = 64;
+/// Origins of one service that take part in a choice. Control planes have three to seven; a
+/// hundred times that still costs microseconds.
+pub const MAX_ORIGINS: usize = 512;
+
+/// What a node does with one service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceConfig {
+    /// How its sessions are spread.
+    pub policy: Policy,
+    /// How the own instance is asked, if this node hosts one.
+    pub health: Option<HealthConfig>,
+}
+
+/// What a node is made of.
+#[derive(Debug, Clone)]
+pub struct CoreConfig {
+    /// Settings of membership, records and path probes.
+    pub discovery: DiscoveryConfig,
+    /// The services it uses or offers.
+    pub services: BTreeMap<ServiceName, ServiceConfig>,
+}
+
+/// What the driver has to do or may want to log.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A service's route changed.
+    Route {
+        /// Which service.
+        service: ServiceName,
+        /// The new order.
+        route: Arc<Route>,
+        /// Whether another origin goes first now.
+        first_changed: bool,
+    },
+    /// The own instance of a service changed state.
+    Own {
+        /// Which service.
+        service: ServiceName,
+        /// Its state now.
+        state: OriginState,
+        /// The last outcome in words.
+        detail: String,
+    },
+    /// The mesh should know how to reach this node.
+    Peer {
+        /// Which node.
+        node: NodeId,
+        /// Where it may be reached.
+        endpoints: Vec<SocketAddr>,
+        /// Its verified credential.
+        credential: Arc<Credential>,
+    },
+    /// Membership changed its mind about a node.
+    Member {
+        /// Which node.
+        node: NodeId,
+        /// Whether it is present now.
+        up: bool,
+    },
+    /// Something a peer said was not taken.
+    Ignored {
+        /// Who is responsible for it.
+        node: NodeId,
+        /// Why, as a sentence.
+        reason: String,
+    },
+}
+
+#[derive(Debug)]
+struct Service {
+    policy: Policy,
+    health: Option<Health>,
+    memory: Preference,
+    route: Arc<Route>,
+    /// What each origin says of its instance, and since when it was known here.
+    states: BTreeMap<NodeId, (OriginState, Instant)>,
+}
+
+/// One node. See the module's doc for how to drive it.
+#[derive(Debug)]
+pub struct NodeCore {
+    me: NodeId,
+    name: NodeName,
+    site: SiteName,
+    discovery: Discovery,
+    services: BTreeMap<ServiceName, Service>,
+    /// Origins with sessions of this node, whose paths are watched closely.
+    busy: BTreeSet<NodeId>,
+    /// Origins whose paths are probed.
+    watched: BTreeMap<NodeId, PathUse>,
+    events: VecDeque<Event>,
+    /// Something a route depends on has changed since routes were chosen.
+    stale: bool,
+}
+
+impl NodeCore {
+    /// A node that knows nobody yet. `generation` is greater than at any earlier start of this
+    /// node; `seed` feeds everything random.
+    pub fn new(
+        config: CoreConfig,
+        me: LocalNode,
+        generation: u64,
+        seed: [u8; 32],
+        now: Instant,
+    ) -> Self {
+        let (id, name, site) =
+            (me.credential.node, me.credential.name.clone(), me.credential.site.clone());
+        let discovery = Discovery::new(config.discovery, me, generation, seed, now);
+        let mut core = Self {
+            me: id,
+            name,
+            site,
+            discovery,
+            services: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            events: VecDeque::new(),
+            stale: true,
+        };
+        for (service, config) in config.services.into_iter().take(MAX_SERVICES) {
+            core.set_service(service, config, now);
+        }
+        core.settle(now);
+        core
+    }
+
+    /// Adds a service or changes how it is used. A changed health setting starts the instance's
+    /// health anew; a changed policy keeps it.
+    pub fn set_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
+        let offers = config.health.is_some();
+        let health = config.health.map(|config| Health::new(config, now));
+        let service = Service {
+            policy: config.policy,
+            health,
+            memory: Preference::default(),
+            route: Arc::default(),
+            states: BTreeMap::new(),
+        };
+        self.services.insert(name.clone(), service);
+        if offers {
+            self.discovery.set_service(name, OriginState::Unknown, now);
+        }
+    }
+
+    /// Changes how a service's sessions are spread.
+    pub fn set_policy(&mut self, name: &ServiceName, policy: Policy, now: Instant) {
+        if let Some(service) = self.services.get_mut(name) {
+            service.policy = policy;
+            service.memory = Preference::default();
+            self.stale = true;
+        }
+        self.settle(now);
+    }
+
+    /// Takes a datagram of the gossip port from an admitted peer.
+    pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
+        self.discovery.handle_datagram(from, bytes, now, wall);
+        self.settle(now);
+    }
+
+    /// Takes word that a tunnel to a node exists or is gone.
+    pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
+        self.discovery.handle_session(node, up, now);
+        self.settle(now);
+    }
+
+    /// Takes a credential that the mesh has verified.
+    pub fn handle_credential(&mut self, credential: &Credential, now: Instant, wall: UnixSeconds) {
+        self.discovery.handle_credential(credential, now, wall);
+        self.settle(now);
+    }
+
+    /// Takes the outcome of a question from [`NodeCore::poll_probe`].
+    pub fn handle_outcome(
+        &mut self,
+        name: &ServiceName,
+        question: Question,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        let Some(health) = &mut service.health else { return };
+        if let Some(state) = health.handle_outcome(question, outcome, now) {
+            let detail = health.detail().to_owned();
+            self.discovery.set_service(name.clone(), state, now);
+            self.events.push_back(Event::Own { service: name.clone(), state, detail });
+            self.stale = true;
+            self.settle(now);
+        }
+    }
+
+    /// Takes the set of origins that carry sessions of this node.
+    pub fn handle_busy(&mut self, busy: BTreeSet<NodeId>, now: Instant) {
+        if self.busy != busy {
+            self.busy = busy;
+            self.stale = true;
+            self.settle(now);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
+        self.discovery.handle_timeout(now, wall);
+        self.settle(now);
+    }
+
+    /// Names the nodes to announce to until they are members.
+    pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
+        self.discovery.set_seeds(nodes, now);
+    }
+
+    /// Says where this node can be reached from outside.
+    pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
+        self.discovery.set_endpoints(endpoints, now);
+    }
+
+    /// Takes up what was known before a restart.
+    ///
+    /// # Errors
+    /// The bytes are damaged; nothing was taken up.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        wall: UnixSeconds,
+    ) -> Result<usize, meshport_discovery::DiscoveryError> {
+        let restored = self.discovery.restore(bytes, now, wall)?;
+        self.settle(now);
+        Ok(restored)
+    }
+
+    /// Says goodbye. What [`NodeCore::poll_transmit`] gives afterwards should still be sent.
+    pub fn leave(&mut self, now: Instant) {
+        self.discovery.leave(now);
+    }
+
+    /// The next datagram for the gossip port.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.discovery.poll_transmit()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next question to an own instance that is due.
+    pub fn poll_probe(&mut self, now: Instant) -> Option<(ServiceName, Question)> {
+        self.services.iter_mut().find_map(|(name, service)| {
+            let question = service.health.as_mut()?.poll_probe(now)?;
+            Some((name.clone(), question))
+        })
+    }
+
+    /// When [`NodeCore::handle_timeout`] or [`NodeCore::poll_probe`] next has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let services = self.services.values().flat_map(|service| {
+            let health = service.health.as_ref().and_then(Health::poll_timeout);
+            [health, service.memory.poll_timeout()].into_iter().flatten()
+        });
+        services.chain(self.discovery.poll_timeout()).min()
+    }
+
+    /// What membership and path probes know.
+    pub fn discovery(&self) -> &Discovery {
+        &self.discovery
+    }
+
+    /// The order of a service's origins now.
+    pub fn route(&self, service: &ServiceName) -> Option<&Arc<Route>> {
+        self.services.get(service).map(|service| &service.route)
+    }
+
+    /// Since when a service's first candidate is first.
+    pub fn preferred_since(&self, service: &ServiceName) -> Option<Instant> {
+        self.services.get(service)?.memory.preferred.map(|(_, since)| since)
+    }
+
+    /// Since when an origin says of its instance what it says now.
+    pub fn state_since(&self, service: &ServiceName, node: &NodeId) -> Option<Instant> {
+        self.services.get(service)?.states.get(node).map(|(_, since)| *since)
+    }
+
+    /// The health of the own instance of a service.
+    pub fn health(&self, service: &ServiceName) -> Option<&Health> {
+        self.services.get(service)?.health.as_ref()
+    }
+
+    /// The services of this node.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    /// Draws consequences until nothing changes: events of discovery, routes, watched paths.
+    fn settle(&mut self, now: Instant) {
+        while let Some(found) = self.discovery.poll_event() {
+            self.handle_found(found);
+        }
+        let waited = self.services.values().filter_map(|service| service.memory.poll_timeout());
+        if self.stale || waited.min().is_some_and(|due| due <= now) {
+            self.stale = false;
+            self.choose_routes(now);
+            self.watch_paths(now);
+        }
+    }
+
+    fn handle_found(&mut self, found: Found) {
+        self.stale = true;
+        match found {
+            Found::MemberUp(node) => self.events.push_back(Event::Member { node, up: true }),
+            Found::MemberDown(node) => self.events.push_back(Event::Member { node, up: false }),
+            Found::PeerWanted { node, endpoints, credential } => {
+                self.events.push_back(Event::Peer { node, endpoints, credential });
+            }
+            Found::Ignored { node, reason } => {
+                self.events.push_back(Event::Ignored { node, reason });
+            }
+            // All they say is that routes are stale.
+            Found::StateChanged(_) | Found::PathChanged(_) => {}
+        }
+    }
+
+    fn choose_routes(&mut self, now: Instant) {
+        let names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        for name in names {
+            let origins = self.origins(&name);
+            let service = self.services.get_mut(&name).expect("the name comes from this map");
+            let states = origins.iter().map(|origin| {
+                let known = service.states.get(&origin.node).copied();
+                let known = known.filter(|(state, _)| *state == origin.state);
+                (origin.node, known.unwrap_or((origin.state, now)))
+            });
+            let states = states.collect();
+            let (route, memory) = route::choose(origins, &service.policy, &service.memory, now);
+            service.memory = memory;
+            service.states = states;
+            if route == *service.route {
+                continue;
+            }
+            let first = |route: &Route| route.first().map(|candidate| candidate.origin.node);
+            let first_changed = first(&route) != first(&service.route);
+            service.route = Arc::new(route);
+            let route = service.route.clone();
+            self.events.push_back(Event::Route { service: name, route, first_changed });
+        }
+    }
+
+    fn origins(&self, service: &ServiceName) -> Vec<OriginView> {
+        let own = self.services.get(service).and_then(|service| service.health.as_ref());
+        let own = own.map(|health| OriginView {
+            node: self.me,
+            name: self.name.clone(),
+            site: self.site.clone(),
+            state: health.state(),
+            path: PathView::Own,
+            present: true,
+        });
+        let others = self.discovery.directory().origins(service).filter_map(|(entry, state)| {
+            let node = entry.credential.node;
+            (node != self.me && entry.liveness != Liveness::Left).then(|| OriginView {
+                node,
+                name: entry.credential.name.clone(),
+                site: entry.credential.site.clone(),
+                state,
+                path: self.path(&node),
+                present: entry.liveness != Liveness::Down,
+            })
+        });
+        own.into_iter().chain(others).take(MAX_ORIGINS).collect()
+    }
+
+    fn path(&self, node: &NodeId) -> PathView {
+        let Some(path) = self.discovery.paths().get(node) else { return PathView::Unmeasured };
+        match (path.state, path.rtt) {
+            (PathState::Dead, _) => PathView::Dead,
+            (PathState::Up, Some(rtt)) => PathView::Up(rtt),
+            (PathState::Up | PathState::Unknown, _) => PathView::Unmeasured,
+        }
+    }
+
+    fn watch_paths(&mut self, now: Instant) {
+        let mut wanted = BTreeMap::new();
+        for service in self.services.values() {
+            for candidate in &service.route.candidates {
+                let node = candidate.origin.node;
+                if node != self.me {
+                    let busy = self.busy.contains(&node);
+                    wanted.insert(node, if busy { PathUse::Active } else { PathUse::Idle });
+                }
+            }
+        }
+        if wanted == self.watched {
+            return;
+        }
+        for (node, usage) in &wanted {
+            if self.watched.get(node) != Some(usage) {
+                self.discovery.set_path_interest(*node, Some(*usage), now);
+            }
+        }
+        for node in self.watched.keys().filter(|node| !wanted.contains_key(node)) {
+            self.discovery.set_path_interest(*node, None, now);
+        }
+        self.watched = wanted;
+    }
+}

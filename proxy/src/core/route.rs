@@ -1,0 +1,364 @@
+//! Which origin a new session tries first, and which after it: a pure function.
+//!
+//! [`choose`] orders all origins of a service from what the directory says of them and what this
+//! node measured, with a memory of one preferred origin ([`Preference`]) so that small or
+//! short-lived gains move nothing. [`Route::attempt_order`] then spreads single sessions over the
+//! equally near. Neither reads a clock or draws a random number itself.
+//!
+//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy; the
+//! order contains each origin once; equal inputs give equal outputs.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meshport_config::{NodeId, NodeName, SiteName};
+use meshport_discovery::OriginState;
+
+/// A preferred origin gives way to a cheaper one only for more than this...
+const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
+/// ...or for more than this share of its own cost, in percent...
+const GAIN_PERCENT: u32 = 20;
+/// ...that has lasted this long.
+const GAIN_LASTING: Duration = Duration::from_secs(10);
+/// Stands in for the round trip of a path that is not measured yet: worse than any path worth
+/// having, so that measured ones go first.
+const UNMEASURED: Duration = Duration::from_secs(2);
+
+/// How a service's sessions are spread over its healthy origins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Policy {
+    /// The nearest; those about as near share.
+    Nearest {
+        /// Origins within this of the preferred one count as equally near...
+        band: Duration,
+        /// ...or within this share of its cost, in percent, whichever is more.
+        band_percent: u32,
+    },
+    /// All in turn.
+    Spread,
+    /// The first healthy one of this list, then the nearest. Names or NodeIds in text form.
+    Pinned(Vec<String>),
+}
+
+impl Policy {
+    /// The word for it in settings and tables.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Nearest { .. } => "nearest",
+            Self::Spread => "spread",
+            Self::Pinned(_) => "pinned",
+        }
+    }
+}
+
+/// What this node knows of the way to an origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathView {
+    /// The origin is this node.
+    Own,
+    /// It answers probes, with this smoothed round-trip time.
+    Up(Duration),
+    /// Not measured yet.
+    Unmeasured,
+    /// It stopped answering probes.
+    Dead,
+}
+
+/// What this node knows of one origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginView {
+    /// Which node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// Its site.
+    pub site: SiteName,
+    /// What it says of its instance.
+    pub state: OriginState,
+    /// The way there.
+    pub path: PathView,
+    /// Whether membership holds it for present.
+    pub present: bool,
+}
+
+/// How much trust a session may put in a candidate, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Says it is ready, and its path answers.
+    Healthy,
+    /// Says it is ready; its path is not measured yet.
+    Unproven,
+    /// Answers, but is not (or not known to be) ready: used when nothing better is left.
+    Doubtful,
+    /// Said to be refusing or hung, or its path is dead: tried last, since gossip may be wrong.
+    Down,
+}
+
+/// One origin in the order of a [`Route`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// What is known of it.
+    pub origin: OriginView,
+    /// How good it is.
+    pub standing: Standing,
+    /// What it costs: its round-trip time, zero for the own node.
+    pub cost: Duration,
+}
+
+/// The memory of [`choose`] from one call to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preference {
+    /// The origin that goes first, and since when.
+    pub preferred: Option<(NodeId, Instant)>,
+    /// A cheaper one that has not lasted long enough, and since when it is.
+    challenger: Option<(NodeId, Instant)>,
+}
+
+impl Preference {
+    /// When [`choose`] may decide differently without any news.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.challenger.map(|(_, since)| since + GAIN_LASTING)
+    }
+}
+
+/// The order in which a new session tries the origins of a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Best first; each origin once.
+    pub candidates: Vec<Candidate>,
+    /// How many of the first candidates share new sessions.
+    pub sharing: usize,
+    /// Why the first is first, as a phrase.
+    pub why: String,
+    /// Whether sharing candidates take turns instead of being compared by load.
+    in_turn: bool,
+}
+
+impl Route {
+    /// The first candidate.
+    pub fn first(&self) -> Option<&Candidate> {
+        self.candidates.first()
+    }
+
+    /// Whether a session has a fair chance: some candidate is not [`Standing::Down`].
+    pub fn is_usable(&self) -> bool {
+        self.first().is_some_and(|candidate| candidate.standing < Standing::Down)
+    }
+
+    /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
+    /// goes first (Mitzenmacher, "The Power of Two Choices"), or each in turn for `spread`.
+    /// `ticket` is a fresh random number, or a counter where they take turns; `open` tells how many
+    /// sessions an origin has.
+    pub fn attempt_order(&self, ticket: u64, open: impl Fn(&NodeId) -> u64) -> Vec<&Candidate> {
+        let mut order: Vec<&Candidate> = self.candidates.iter().collect();
+        let sharing = self.sharing.min(order.len());
+        if sharing < 2 {
+            return order;
+        }
+        let first = if self.in_turn { nth(ticket, sharing) } else { self.lighter(ticket, open) };
+        order[..sharing].rotate_left(first);
+        order
+    }
+
+    /// Whether the caller's ticket is a counter (`spread`) and not a random number.
+    pub fn takes_turns(&self) -> bool {
+        self.in_turn
+    }
+
+    fn lighter(&self, ticket: u64, open: impl Fn(&NodeId) -> u64) -> usize {
+        let one = nth(ticket >> 32, self.sharing);
+        let step = 1 + nth(ticket & 0xffff_ffff, self.sharing - 1);
+        let two = (one + step) % self.sharing;
+        let load = |index: usize| open(&self.candidates[index].origin.node);
+        if load(two) < load(one) { two } else { one }
+    }
+}
+
+fn nth(ticket: u64, count: usize) -> usize {
+    let count = u64::try_from(count).expect("a list of origins is short");
+    usize::try_from(ticket % count).expect("below a list's length")
+}
+
+/// Orders `origins` for a service under `policy`. The returned preference is the next call's
+/// `memory`; see the module for what it is for.
+pub fn choose(
+    origins: Vec<OriginView>,
+    policy: &Policy,
+    memory: &Preference,
+    now: Instant,
+) -> (Route, Preference) {
+    let mut candidates: Vec<Candidate> = origins.into_iter().map(candidate).collect();
+    candidates.sort_by(|a, b| by_standing_and_cost(a, b).then(a.origin.node.cmp(&b.origin.node)));
+    match policy {
+        Policy::Nearest { band, band_percent } => {
+            nearest(candidates, *band, *band_percent, memory, now)
+        }
+        Policy::Spread => spread(candidates, memory, now),
+        Policy::Pinned(list) => pinned(candidates, list, memory, now),
+    }
+}
+
+fn candidate(origin: OriginView) -> Candidate {
+    let cost = match origin.path {
+        PathView::Own => Duration::ZERO,
+        PathView::Up(rtt) => rtt,
+        PathView::Unmeasured | PathView::Dead => UNMEASURED,
+    };
+    Candidate { standing: standing(&origin), cost, origin }
+}
+
+fn standing(origin: &OriginView) -> Standing {
+    let reachable = match origin.path {
+        PathView::Own | PathView::Up(_) => true,
+        PathView::Unmeasured => origin.present,
+        PathView::Dead => false,
+    };
+    if !reachable {
+        return Standing::Down;
+    }
+    match origin.state {
+        OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
+        OriginState::Ready => Standing::Healthy,
+        OriginState::Unready | OriginState::Draining | OriginState::Unknown => Standing::Doubtful,
+        OriginState::Refusing | OriginState::Hung => Standing::Down,
+    }
+}
+
+fn by_standing_and_cost(a: &Candidate, b: &Candidate) -> Ordering {
+    a.standing.cmp(&b.standing).then(is_own(b).cmp(&is_own(a))).then(a.cost.cmp(&b.cost))
+}
+
+fn is_own(candidate: &Candidate) -> bool {
+    candidate.origin.path == PathView::Own
+}
+
+fn nearest(
+    mut candidates: Vec<Candidate>,
+    band: Duration,
+    band_percent: u32,
+    memory: &Preference,
+    now: Instant,
+) -> (Route, Preference) {
+    let Some(best) = candidates.first().cloned() else {
+        return (Route::default(), Preference::default());
+    };
+    let kept = kept(&candidates, &best, memory, now);
+    let (first, preference, why) = match kept {
+        Some((first, preference)) => {
+            let why = format!("kept: {} is nearer, not yet for long", best.origin.name);
+            let why = if first == 0 { reason(&best) } else { why };
+            (first, preference, why)
+        }
+        None => (0, settled_on(&best, memory, now), reason(&best)),
+    };
+    candidates[..=first].rotate_right(1);
+    let width = band.max(candidates[0].cost * band_percent / 100);
+    let sharing = if is_own(&candidates[0]) { 1 } else { gather_band(&mut candidates, width) };
+    (Route { candidates, sharing, why, in_turn: false }, preference)
+}
+
+/// The preferred origin's place in the order, if hysteresis keeps it first.
+fn kept(
+    candidates: &[Candidate],
+    best: &Candidate,
+    memory: &Preference,
+    now: Instant,
+) -> Option<(usize, Preference)> {
+    let (preferred, since) = memory.preferred?;
+    let place = candidates.iter().position(|candidate| candidate.origin.node == preferred)?;
+    let current = &candidates[place];
+    if current.standing != best.standing {
+        return None;
+    }
+    let preferred = Some((preferred, since));
+    if place == 0 || !is_gain(current, best) {
+        return Some((place, Preference { preferred, challenger: None }));
+    }
+    let challenged_since = match memory.challenger {
+        Some((node, since)) if node == best.origin.node => since,
+        _ => now,
+    };
+    if now.saturating_duration_since(challenged_since) >= GAIN_LASTING {
+        return None;
+    }
+    let challenger = Some((best.origin.node, challenged_since));
+    Some((place, Preference { preferred, challenger }))
+}
+
+fn is_gain(current: &Candidate, best: &Candidate) -> bool {
+    let gain = current.cost.saturating_sub(best.cost);
+    is_own(best) || gain > GAIN_ABSOLUTE || gain * 100 > current.cost * GAIN_PERCENT
+}
+
+fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference {
+    let since = match memory.preferred {
+        Some((node, since)) if node == best.origin.node => since,
+        _ => now,
+    };
+    Preference { preferred: Some((best.origin.node, since)), challenger: None }
+}
+
+/// Moves the candidates that are as good as the first and within `width` of its cost next to it;
+/// returns how many they are, the first included.
+fn gather_band(candidates: &mut [Candidate], width: Duration) -> usize {
+    let first = candidates[0].clone();
+    let shares = |candidate: &Candidate| {
+        candidate.standing == first.standing && candidate.cost.abs_diff(first.cost) <= width
+    };
+    candidates[1..].sort_by_key(|candidate| !shares(candidate));
+    candidates.iter().take_while(|candidate| shares(candidate)).count()
+}
+
+fn spread(candidates: Vec<Candidate>, memory: &Preference, now: Instant) -> (Route, Preference) {
+    let Some(best) = candidates.first() else {
+        return (Route::default(), Preference::default());
+    };
+    let preference = settled_on(best, memory, now);
+    let sharing =
+        candidates.iter().take_while(|candidate| candidate.standing == best.standing).count();
+    let why = format!("one of {sharing} that take turns");
+    (Route { sharing, why, in_turn: true, candidates }, preference)
+}
+
+fn pinned(
+    mut candidates: Vec<Candidate>,
+    list: &[String],
+    memory: &Preference,
+    now: Instant,
+) -> (Route, Preference) {
+    let ranks: BTreeMap<NodeId, usize> = candidates
+        .iter()
+        .map(|candidate| (candidate.origin.node, pin_rank(&candidate.origin, list)))
+        .collect();
+    candidates.sort_by_key(|candidate| (candidate.standing, ranks[&candidate.origin.node]));
+    let Some(first) = candidates.first() else {
+        return (Route::default(), Preference::default());
+    };
+    let why = match ranks[&first.origin.node] {
+        0 => "pinned first".to_owned(),
+        rank if rank < list.len() => format!("pinned as number {}", rank + 1),
+        _ => format!("no pinned one is better; {}", reason(first)),
+    };
+    let preference = settled_on(first, memory, now);
+    (Route { candidates, sharing: 1, why, in_turn: false }, preference)
+}
+
+fn pin_rank(origin: &OriginView, list: &[String]) -> usize {
+    let id = origin.node.to_string();
+    list.iter().position(|pin| *pin == id || pin == origin.name.as_ref()).unwrap_or(list.len())
+}
+
+fn reason(best: &Candidate) -> String {
+    let place = if is_own(best) { "this node" } else { "nearest" };
+    match best.standing {
+        Standing::Healthy if is_own(best) => "this node's own".to_owned(),
+        Standing::Healthy => "nearest ready".to_owned(),
+        Standing::Unproven => "ready, its path not measured yet".to_owned(),
+        Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
+        Standing::Down => "last resort: none answers".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+#![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn origin(number: u8, state: OriginState, path: PathView) -> OriginView {
+    OriginView {
+        node: NodeId::from_bytes([number; 32]),
+        name: format!("cp-{number}").parse().expect("a valid name"),
+        site: "fra".parse().expect("a valid name"),
+        state,
+        path,
+        present: true,
+    }
+}
+
+fn ready(number: u8, rtt_ms: u64) -> OriginView {
+    origin(number, OriginState::Ready, PathView::Up(ms(rtt_ms)))
+}
+
+fn nearest_policy() -> Policy {
+    Policy::Nearest { band: ms(1), band_percent: 15 }
+}
+
+fn names(route: &Route) -> Vec<String> {
+    route.candidates.iter().map(|candidate| candidate.origin.name.to_string()).collect()
+}
+
+#[test]
+fn nearest_ready_first_then_by_standing_and_cost() {
+    let origins = vec![
+        origin(1, OriginState::Refusing, PathView::Up(ms(1))),
+        origin(2, OriginState::Ready, PathView::Dead),
+        origin(3, OriginState::Unready, PathView::Up(ms(2))),
+        ready(4, 35),
+        ready(5, 120),
+        origin(6, OriginState::Ready, PathView::Unmeasured),
+    ];
+    let (route, _) = choose(origins, &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(names(&route), ["cp-4", "cp-5", "cp-6", "cp-3", "cp-1", "cp-2"]);
+    assert_eq!(route.why, "nearest ready");
+    assert!(route.is_usable());
+}
+
+#[test]
+fn own_node_goes_first_and_alone() {
+    let own = origin(9, OriginState::Ready, PathView::Own);
+    let (route, _) =
+        choose(vec![ready(1, 0), own], &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(names(&route), ["cp-9", "cp-1"]);
+    assert_eq!(route.sharing, 1);
+}
+
+#[test]
+fn an_unready_own_node_does_not_go_first() {
+    let own = origin(9, OriginState::Unready, PathView::Own);
+    let (route, _) =
+        choose(vec![own, ready(1, 80)], &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(names(&route), ["cp-1", "cp-9"]);
+}
+
+#[test]
+fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let (_, memory) =
+        choose(vec![ready(1, 20), ready(2, 40)], &policy, &Preference::default(), start);
+    let nearer = || vec![ready(1, 20), ready(2, 5)];
+    let (route, memory) = choose(nearer(), &policy, &memory, start + ms(100));
+    assert_eq!(names(&route)[0], "cp-1");
+    assert_eq!(memory.poll_timeout(), Some(start + ms(10_100)));
+    let (route, memory) = choose(nearer(), &policy, &memory, start + ms(10_099));
+    assert_eq!(names(&route)[0], "cp-1");
+    // The gain goes away and comes back: the count starts anew.
+    let (_, memory) =
+        choose(vec![ready(1, 20), ready(2, 40)], &policy, &memory, start + ms(10_100));
+    assert_eq!(memory.poll_timeout(), None);
+    let (_, memory) = choose(nearer(), &policy, &memory, start + ms(11_000));
+    let (route, memory) = choose(nearer(), &policy, &memory, start + ms(21_000));
+    assert_eq!(names(&route)[0], "cp-2");
+    assert_eq!(memory.preferred, Some((NodeId::from_bytes([2; 32]), start + ms(21_000))));
+}
+
+#[test]
+fn a_small_gain_never_moves_anything() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let (_, mut memory) = choose(vec![ready(1, 20)], &policy, &Preference::default(), start);
+    for second in 1..60 {
+        let origins = vec![ready(1, 20), ready(2, 17)];
+        let (route, next) = choose(origins, &policy, &memory, start + ms(second * 1000));
+        assert_eq!(names(&route)[0], "cp-1");
+        memory = next;
+    }
+}
+
+#[test]
+fn an_unhealthy_preferred_origin_is_left_at_once_and_regained_after_a_while() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let both = |state| vec![origin(1, state, PathView::Up(ms(2))), ready(2, 35)];
+    let (_, memory) = choose(both(OriginState::Ready), &policy, &Preference::default(), start);
+    let (route, memory) = choose(both(OriginState::Refusing), &policy, &memory, start + ms(1));
+    assert_eq!(names(&route), ["cp-2", "cp-1"]);
+    let (route, memory) = choose(both(OriginState::Ready), &policy, &memory, start + ms(2));
+    assert_eq!(names(&route), ["cp-2", "cp-1"]);
+    let (route, _) = choose(both(OriginState::Ready), &policy, &memory, start + ms(10_002));
+    assert_eq!(names(&route), ["cp-1", "cp-2"]);
+}
+
+#[test]
+fn all_unready_together_stay_usable() {
+    let origins = vec![
+        origin(1, OriginState::Unready, PathView::Up(ms(30))),
+        origin(2, OriginState::Unready, PathView::Up(ms(3))),
+    ];
+    let (route, _) = choose(origins, &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(names(&route), ["cp-2", "cp-1"]);
+    assert!(route.is_usable());
+    assert_eq!(route.why, "nearest, though unready: none is ready");
+}
+
+#[test]
+fn the_band_shares_by_two_choices_and_never_leaves_it() {
+    let origins = vec![ready(1, 10), ready(2, 11), ready(3, 30)];
+    let (route, _) = choose(origins, &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(route.sharing, 2);
+    let loads = |node: &NodeId| if node.as_bytes()[0] == 1 { 7 } else { 3 };
+    for ticket in 0..64_u64 {
+        let ticket = ticket.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let order = route.attempt_order(ticket, loads);
+        assert_eq!(order[0].origin.name.as_ref(), "cp-2", "the lighter of the two");
+        assert_eq!(order[2].origin.name.as_ref(), "cp-3");
+    }
+}
+
+#[test]
+fn spread_takes_turns_over_the_healthy_ones() {
+    let origins =
+        vec![ready(1, 10), ready(2, 90), ready(3, 30), origin(4, OriginState::Hung, PathView::Own)];
+    let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), Instant::now());
+    let firsts: Vec<String> =
+        (0..6).map(|turn| route.attempt_order(turn, |_| 0)[0].origin.name.to_string()).collect();
+    assert_eq!(firsts, ["cp-1", "cp-3", "cp-2", "cp-1", "cp-3", "cp-2"]);
+}
+
+#[test]
+fn pinned_follows_the_list_among_the_healthy() {
+    let list = Policy::Pinned(vec!["cp-3".into(), NodeId::from_bytes([2; 32]).to_string()]);
+    let now = Instant::now();
+    let all = vec![ready(1, 1), ready(2, 50), ready(3, 100)];
+    let (route, _) = choose(all, &list, &Preference::default(), now);
+    assert_eq!(names(&route), ["cp-3", "cp-2", "cp-1"]);
+    let third_down = vec![ready(1, 1), ready(2, 50), origin(3, OriginState::Hung, PathView::Own)];
+    let (route, _) = choose(third_down, &list, &Preference::default(), now);
+    assert_eq!(names(&route), ["cp-2", "cp-1", "cp-3"]);
+    assert_eq!(route.why, "pinned as number 2");
+}
+
+fn any_origin() -> impl Strategy<Value = OriginView> {
+    let state = prop_oneof![
+        Just(OriginState::Ready),
+        Just(OriginState::Unready),
+        Just(OriginState::Draining),
+        Just(OriginState::Refusing),
+        Just(OriginState::Hung),
+        Just(OriginState::Unknown),
+    ];
+    let path = prop_oneof![
+        Just(PathView::Own),
+        (0_u64..300).prop_map(|rtt| PathView::Up(ms(rtt))),
+        Just(PathView::Unmeasured),
+        Just(PathView::Dead),
+    ];
+    (any::<u8>(), state, path, any::<bool>()).prop_map(|(number, state, path, present)| {
+        OriginView { present, ..origin(number, state, path) }
+    })
+}
+
+fn any_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(nearest_policy()),
+        Just(Policy::Spread),
+        Just(Policy::Pinned(vec!["cp-7".into(), "cp-200".into()])),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_order_is_a_permutation_and_never_puts_the_unhealthy_first(
+        origins in proptest::collection::btree_map(any::<u8>(), any_origin(), 0..9),
+        policy in any_policy(),
+        ticket in any::<u64>(),
+    ) {
+        let origins: Vec<OriginView> = origins
+            .into_iter()
+            .map(|(number, view)| OriginView { node: NodeId::from_bytes([number; 32]), ..view })
+            .collect();
+        let start = Instant::now();
+        let mut memory = Preference::default();
+        for step in 0..3_u64 {
+            let (route, next) = choose(origins.clone(), &policy, &memory, start + ms(step * 6000));
+            let order = route.attempt_order(ticket, |node| u64::from(node.as_bytes()[0]));
+            prop_assert_eq!(order.len(), origins.len());
+            let mut nodes: Vec<_> = order.iter().map(|candidate| candidate.origin.node).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            prop_assert_eq!(nodes.len(), origins.len());
+            prop_assert!(order.is_sorted_by_key(|candidate| candidate.standing));
+            memory = next;
+        }
+    }
+}

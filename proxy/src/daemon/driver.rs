@@ -1,0 +1,248 @@
+//! The loop around the core: everything that happens to a node passes through here, in one order.
+//!
+//! One task owns the [`NodeCore`]. It waits for the next input (a mesh event, a probe's outcome, a
+//! question, a change of the busy origins, a timer), hands it to the core with the time read once,
+//! and then carries out what the core wants: datagrams, probes, peers, routes. Queues: mesh events
+//! are bounded by the mesh, questions by [`super::handle::MAX_QUESTIONS`], outcomes by
+//! [`MAX_OUTCOMES`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_mesh::{Mesh, MeshEvent, ports};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use crate::core::health::{Outcome, Question as Probe};
+use crate::core::node::{Event, NodeCore};
+use crate::core::route::{Policy, Route};
+
+use super::clock;
+use super::handle::Question;
+use super::ping;
+use super::probe::Prober;
+use super::report::Reporter;
+use super::sessions::Sessions;
+
+/// Outcomes of probes on their way back. Each service has at most two probes under way.
+const MAX_OUTCOMES: usize = 2 * crate::core::node::MAX_SERVICES;
+/// Mesh events handled before the core's wishes are carried out: a burst is taken up in one go,
+/// yet transmits never wait for long.
+const MAX_EVENTS_PER_TURN: usize = 64;
+
+type OutcomeOf = (ServiceName, Probe, Outcome);
+
+/// Orders from the rest of the daemon.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Announce to these nodes, which are reached there.
+    Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
+    /// Tell others to reach this node there.
+    Endpoints(Vec<SocketAddr>),
+    /// Spread a service's sessions so from now on.
+    Policy(ServiceName, Policy),
+    /// Ask a service's instance so from now on.
+    Prober(ServiceName, Prober),
+    /// Say goodbye; answered when the last datagram is handed over.
+    Leave(tokio::sync::oneshot::Sender<()>),
+    /// What is known now, for the next start.
+    Snapshot(tokio::sync::oneshot::Sender<Vec<u8>>),
+}
+
+/// Everything the loop owns.
+pub(super) struct Driver {
+    pub(super) core: NodeCore,
+    pub(super) mesh: Mesh,
+    pub(super) events: mpsc::Receiver<MeshEvent>,
+    pub(super) questions: mpsc::Receiver<Question>,
+    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
+    pub(super) probers: BTreeMap<ServiceName, Prober>,
+    pub(super) sessions: Sessions,
+    pub(super) reporter: Reporter,
+}
+
+impl Driver {
+    /// Runs until the mesh or all askers are gone.
+    pub(super) async fn run(mut self) {
+        let (outcome_sender, mut outcomes) = mpsc::channel::<OutcomeOf>(MAX_OUTCOMES);
+        let mut probes = JoinSet::new();
+        loop {
+            self.carry_out(&outcome_sender, &mut probes);
+            let wake = self.core.poll_timeout();
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(event) => self.take_events(event),
+                    None => return,
+                },
+                Some((service, probe, outcome)) = outcomes.recv() => {
+                    self.core.handle_outcome(&service, probe, outcome, clock::now());
+                }
+                Some(_) = probes.join_next(), if !probes.is_empty() => {}
+                question = self.questions.recv() => match question {
+                    Some(question) => self.answer(question),
+                    None => return,
+                },
+                Some(order) = self.orders.recv() => self.obey(order),
+                () = self.sessions.busy_changed() => {
+                    self.core.handle_busy(self.sessions.busy(), clock::now());
+                }
+                () = sleep_until(wake) => {
+                    self.core.handle_timeout(clock::now(), clock::wall());
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self, first: MeshEvent) {
+        self.take_event(first);
+        for _ in 1..MAX_EVENTS_PER_TURN {
+            let Ok(event) = self.events.try_recv() else { return };
+            self.take_event(event);
+        }
+    }
+
+    fn take_event(&mut self, event: MeshEvent) {
+        let (now, wall) = (clock::now(), clock::wall());
+        match event {
+            MeshEvent::Datagram { from, port, payload, .. } => {
+                if port == ports::GOSSIP {
+                    self.core.handle_datagram(from, &payload, now, wall);
+                }
+            }
+            MeshEvent::Admitted { credential } => {
+                let (name, site) = (&credential.name, &credential.site);
+                info!(%name, %site, node = %credential.node.short(), "peer admitted");
+                self.core.handle_credential(&credential, now, wall);
+            }
+            MeshEvent::SessionUp(node) => self.core.handle_session(node, true, now),
+            MeshEvent::SessionDown(node) => self.core.handle_session(node, false, now),
+            MeshEvent::Refused { node, reason } => {
+                warn!(node = %node.short(), %reason, "peer refused");
+            }
+        }
+    }
+
+    fn carry_out(&mut self, outcomes: &mpsc::Sender<OutcomeOf>, probes: &mut JoinSet<()>) {
+        let now = clock::now();
+        while let Some(event) = self.core.poll_event() {
+            self.take_decision(event);
+        }
+        while let Some(transmit) = self.core.poll_transmit() {
+            // A datagram that cannot go is lost like any other; the mesh counts it.
+            let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
+        }
+        while let Some((service, probe)) = self.core.poll_probe(now) {
+            let Some(prober) = self.probers.get(&service).cloned() else { continue };
+            let outcomes = outcomes.clone();
+            probes.spawn(async move {
+                let outcome = prober.ask(probe).await;
+                let _ = outcomes.send((service, probe, outcome)).await;
+            });
+        }
+    }
+
+    fn take_decision(&mut self, event: Event) {
+        match event {
+            Event::Route { service, route, first_changed } => {
+                if first_changed {
+                    match route.first() {
+                        Some(first) => info!(
+                            %service,
+                            origin = %first.origin.name,
+                            site = %first.origin.site,
+                            why = %route.why,
+                            "route changed"
+                        ),
+                        None => warn!(%service, "no origin is known"),
+                    }
+                }
+                if let Some(sender) = self.routes.get(&service) {
+                    sender.send_replace(route);
+                }
+            }
+            Event::Own { service, state, detail } => {
+                info!(%service, %state, detail, "own instance changed state");
+            }
+            Event::Peer { node, endpoints, credential } => {
+                self.mesh.set_peer(node, &endpoints, Some(&credential));
+            }
+            Event::Member { node, up } => {
+                let name = self.reporter.name(&self.core, &node);
+                if up { info!(%name, "member up") } else { warn!(%name, "member down") }
+            }
+            Event::Ignored { node, reason } => {
+                debug!(node = %node.short(), %reason, "ignored");
+            }
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        let now = clock::now();
+        let (core, mesh) = (&self.core, &self.mesh);
+        // An asker that went away needs no answer.
+        match question {
+            Question::Status(to) => {
+                let _ = to.send(self.reporter.status(core, now));
+            }
+            Question::Routes(to) => {
+                let _ = to.send(self.reporter.services(core, now));
+            }
+            Question::Peers(to) => {
+                let _ = to.send(self.reporter.peers(core, mesh));
+            }
+            Question::Samples(to) => {
+                let _ = to.send(self.reporter.samples(core, mesh, now));
+            }
+            Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
+                Ok(who) => ping::start(self.mesh.clone(), who, request.count, to),
+                Err(unknown) => {
+                    let _ = to.send(Err(unknown));
+                }
+            },
+        }
+    }
+
+    /// Carries out an order.
+    pub(super) fn obey(&mut self, order: Order) {
+        let now = clock::now();
+        match order {
+            Order::Seeds(seeds) => {
+                for (node, endpoints) in &seeds {
+                    self.mesh.set_peer(*node, endpoints, None);
+                }
+                self.core.set_seeds(seeds.into_iter().map(|(node, _)| node).collect(), now);
+            }
+            Order::Endpoints(endpoints) => self.core.set_endpoints(endpoints, now),
+            Order::Policy(service, policy) => {
+                if let Some(facts) = self.reporter.services.get_mut(&service) {
+                    facts.policy = policy.clone();
+                }
+                self.core.set_policy(&service, policy, now);
+            }
+            Order::Prober(service, prober) => {
+                self.probers.insert(service, prober);
+            }
+            Order::Leave(done) => {
+                self.core.leave(now);
+                while let Some(transmit) = self.core.poll_transmit() {
+                    let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
+                }
+                let _ = done.send(());
+            }
+            Order::Snapshot(to) => {
+                let _ = to.send(self.core.discovery().snapshot());
+            }
+        }
+    }
+}
+
+async fn sleep_until(wake: Option<std::time::Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,202 @@
+//! Asks this node's own instance of a service how it is.
+//!
+//! One question is one fresh connection: a kept one would go on answering while new ones are
+//! refused. Certificates are checked only where a CA file is configured, since nothing secret is
+//! sent without one; a bearer token or client certificate requires it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use meshport_config::{HealthMode, HealthSettings};
+use rustls::ClientConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use zeroize::Zeroizing;
+
+use crate::Error;
+use crate::core::health::{Outcome, Question};
+
+mod unverified;
+
+/// The question "alive" on a Kubernetes apiserver. Any status is an answer.
+const ALIVE_PATH: &str = "/version";
+/// The question "ready" on a Kubernetes apiserver.
+const READY_PATH: &str = "/readyz";
+/// The longest token accepted, in bytes; service account tokens have about one KiB.
+const MAX_TOKEN_BYTES: u64 = 16 * 1024;
+
+/// Asks one instance. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Prober {
+    address: String,
+    settings: Arc<HealthSettings>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl std::fmt::Debug for Prober {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prober").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Prober {
+    /// Reads the files the settings name.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Usage`] naming the file that does not serve.
+    pub(super) fn new(address: String, settings: HealthSettings) -> Result<Self, Error> {
+        let tls = match settings.mode {
+            HealthMode::Kubernetes => {
+                Some((connector(&settings)?, server_name(&address, &settings)?))
+            }
+            HealthMode::Http | HealthMode::Tcp => None,
+        };
+        Ok(Self { address, settings: Arc::new(settings), tls })
+    }
+
+    /// Asks, and waits for as long as the settings allow.
+    pub(super) async fn ask(&self, question: Question) -> Outcome {
+        let patience = match question {
+            Question::Alive => self.settings.timeout,
+            Question::Ready => self.settings.ready_timeout,
+        };
+        timeout(patience, self.ask_patiently(question)).await.unwrap_or(Outcome::Silent)
+    }
+
+    async fn ask_patiently(&self, question: Question) -> Outcome {
+        let tcp = match TcpStream::connect(&self.address).await {
+            Ok(tcp) => tcp,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Outcome::Refused;
+            }
+            Err(_) => return Outcome::Broken,
+        };
+        let status = match (&self.settings.mode, question) {
+            (HealthMode::Tcp, _) => return Outcome::Answered(None),
+            (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH).await,
+            (HealthMode::Kubernetes, Question::Ready) => self.over_tls(tcp, READY_PATH).await,
+            (HealthMode::Http, _) => status(tcp, &self.address, &self.settings.path, None).await,
+        };
+        match status {
+            Some(status) => Outcome::Answered(Some(self.as_ready(status))),
+            None => Outcome::Broken,
+        }
+    }
+
+    /// Plain HTTP services say "ready" with any success; only Kubernetes insists on 200.
+    fn as_ready(&self, status: u16) -> u16 {
+        let is_success = (200..300).contains(&status);
+        if self.settings.mode == HealthMode::Http && is_success { 200 } else { status }
+    }
+
+    async fn over_tls(&self, tcp: TcpStream, path: &str) -> Option<u16> {
+        let (connector, name) = self.tls.as_ref()?;
+        let tls = connector.connect(name.clone(), tcp).await.ok()?;
+        let token = match &self.settings.bearer_token_file {
+            Some(file) => Some(token(file).await.ok()?),
+            None => None,
+        };
+        status(tls, &self.address, path, token.as_deref().map(String::as_str)).await
+    }
+}
+
+async fn status(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    path: &str,
+    token: Option<&str>,
+) -> Option<u16> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let mut request = Request::get(path).header("host", host).header("user-agent", "meshport");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let request = request.body(Empty::<Bytes>::new()).ok()?;
+    tokio::select! {
+        answer = sender.send_request(request) => Some(answer.ok()?.status().as_u16()),
+        _ = connection => None,
+    }
+}
+
+/// Reads a token anew for each probe: Kubernetes rotates them in place.
+async fn token(file: &Path) -> io::Result<Zeroizing<String>> {
+    if tokio::fs::metadata(file).await?.len() > MAX_TOKEN_BYTES {
+        return Err(io::Error::other("longer than any token"));
+    }
+    let text = Zeroizing::new(tokio::fs::read_to_string(file).await?);
+    Ok(Zeroizing::new(text.trim().to_owned()))
+}
+
+fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| {
+            Error::Bug(format!("the TLS provider lacks a default version: {error}"))
+        })?;
+    let builder = match &settings.ca_file {
+        Some(file) => {
+            let mut roots = rustls::RootCertStore::empty();
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| unusable(file, &error))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        None => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(unverified::AnyCertificate::new(provider))),
+    };
+    let mut config = match (&settings.client_cert_file, &settings.client_key_file) {
+        (Some(certificate), Some(key_file)) => {
+            let key = PrivateKeyDer::from_pem_file(key_file)
+                .map_err(|error| unusable(key_file, &error))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, key)
+                .map_err(|error| unusable(certificate, &error))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| unusable(file, &error))?;
+    let all = read.collect::<Result<Vec<_>, _>>().map_err(|error| unusable(file, &error))?;
+    if all.is_empty() {
+        return Err(unusable(file, &"it holds no certificate"));
+    }
+    Ok(all)
+}
+
+fn unusable(file: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::Usage(format!(
+        "{}: cannot be used for health probes: {why}. Check the path and that it is PEM",
+        file.display()
+    ))
+}
+
+fn server_name(address: &str, settings: &HealthSettings) -> Result<ServerName<'static>, Error> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let name = settings.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+    ServerName::try_from(name.to_owned())
+        .map_err(|_| Error::Usage(format!("\"{name}\" is not a host name; set server-name")))
+}
+
+impl From<&HealthSettings> for crate::core::health::HealthConfig {
+    fn from(settings: &HealthSettings) -> Self {
+        let asks_ready = settings.mode != HealthMode::Tcp;
+        Self { interval: settings.interval, fall: settings.fall, asks_ready }
+    }
+}

@@ -1,0 +1,270 @@
+//! Puts what the daemon knows into the words of [`crate::admin::api`].
+//!
+//! Reads only; builds nothing unless somebody asked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use meshport_config::{NodeId, NodeName, ServiceName};
+use meshport_discovery::{Entry, Liveness};
+use meshport_mesh::Mesh;
+
+use crate::admin::api::{
+    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginStatus, PeerRow, ServiceStatus,
+    Status,
+};
+use crate::core::health::Health;
+use crate::core::node::NodeCore;
+use crate::core::route::{Candidate, PathView, Policy, Standing};
+
+use super::sessions::{Sessions, Side};
+
+mod samples;
+
+/// Days before its end at which a credential is worth a warning.
+const EXPIRY_WARNING_DAYS: u64 = 30;
+const DAY_S: u64 = 24 * 60 * 60;
+
+/// What is fixed for the life of the daemon, or changes only on reload.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pub(super) me: NodeRef,
+    pub(super) credential: meshport_config::Credential,
+    pub(super) started: Instant,
+    pub(super) mesh_listen: SocketAddr,
+    pub(super) admin_http: Option<SocketAddr>,
+    pub(super) sessions: Sessions,
+    pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
+}
+
+/// What the core does not know of a service.
+#[derive(Debug, Clone)]
+pub(super) struct ServiceFacts {
+    pub(super) listen: Vec<SocketAddr>,
+    pub(super) policy: Policy,
+    pub(super) origin: Option<String>,
+}
+
+impl Reporter {
+    pub(super) fn status(&self, core: &NodeCore, now: Instant) -> Status {
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        let mut absent = Vec::new();
+        for (node, entry) in core.discovery().directory().iter() {
+            if *node == self.me.node {
+                continue;
+            }
+            match entry.liveness {
+                Liveness::Down => members.down += 1,
+                Liveness::Left => members.left += 1,
+                _ => {
+                    members.alive += 1;
+                    continue;
+                }
+            }
+            absent.push(AbsentMember {
+                who: node_ref(entry),
+                liveness: entry.liveness.to_string(),
+                since_s: age_s(entry.since, now),
+            });
+        }
+        absent.sort_by_key(|member| member.since_s);
+        let services = self.services(core, now);
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            me: self.me.clone(),
+            roles: self.credential.roles.clone(),
+            credential_expires_at: self.credential.expires_at,
+            uptime_s: age_s(self.started, now),
+            mesh_listen: self.mesh_listen,
+            admin_http: self.admin_http,
+            members,
+            absent,
+            warnings: self.warnings(core, &services),
+            services,
+        }
+    }
+
+    pub(super) fn services(&self, core: &NodeCore, now: Instant) -> Vec<ServiceStatus> {
+        core.services().map(|name| self.service(core, name, now)).collect()
+    }
+
+    pub(super) fn peers(&self, core: &NodeCore, mesh: &Mesh) -> Vec<PeerRow> {
+        let directory = core.discovery().directory();
+        let row = |peer: meshport_mesh::PeerStatus| {
+            let entry = directory.get(&peer.node);
+            let credential = entry.map(|entry| &entry.credential);
+            let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
+            PeerRow {
+                node: peer.node,
+                name: credential.map(|credential| credential.name.clone()),
+                site: credential.map(|credential| credential.site.clone()),
+                roles: credential.map(|credential| credential.roles.clone()),
+                liveness: entry.map_or("unknown".into(), |entry| entry.liveness.to_string()),
+                endpoint: peer.endpoint,
+                handshake_age_s: peer.last_handshake.map(|age| age.as_secs()),
+                rtt_ms: rtt.or(peer.quic_rtt).map(in_ms),
+                rx_bytes: peer.rx_bytes,
+                tx_bytes: peer.tx_bytes,
+            }
+        };
+        mesh.peers().into_iter().map(row).collect()
+    }
+
+    /// A node by its name or NodeId.
+    pub(super) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, String> {
+        let matches = |who: &NodeRef| who.name.as_ref() == target || who.node.to_string() == target;
+        let entries = core.discovery().directory().iter();
+        let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
+        match (found.next(), found.next()) {
+            _ if matches(&self.me) => Err("that is this node itself".into()),
+            (Some(who), None) => Ok(who),
+            (Some(_), Some(_)) => {
+                Err(format!("several nodes are named {target}; use a NodeId from `meshport peers`"))
+            }
+            (None, _) => Err(format!("no node is named {target}; `meshport peers` lists them")),
+        }
+    }
+
+    /// A node's name, or the short form of its id while the name is unknown.
+    pub(super) fn name(&self, core: &NodeCore, node: &NodeId) -> String {
+        let entry = core.discovery().directory().get(node);
+        entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+    }
+
+    fn service(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> ServiceStatus {
+        let facts = self.services.get(name);
+        let route = core.route(name).cloned().unwrap_or_default();
+        let totals = self.sessions.totals(name);
+        let first = route.first().filter(|_| route.is_usable());
+        let chosen = first.map(|first| Chosen {
+            who: candidate_ref(first),
+            why: route.why.clone(),
+            since_s: core.preferred_since(name).map_or(0, |since| age_s(since, now)),
+        });
+        let place = |(at, candidate): (usize, &Candidate)| OriginStatus {
+            chosen: at == 0 && chosen.is_some(),
+            ..self.origin(core, name, candidate, now)
+        };
+        ServiceStatus {
+            name: name.clone(),
+            listen: facts.map(|facts| facts.listen.clone()).unwrap_or_default(),
+            policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
+            origins: route.candidates.iter().enumerate().map(place).collect(),
+            offering: self.offering(core, name, now),
+            sessions_open: self.sessions.count_side(name, Side::Client),
+            sessions_total: totals.accepted.load(Ordering::Relaxed),
+            sessions_failed: totals.failed.load(Ordering::Relaxed),
+            chosen,
+        }
+    }
+
+    fn origin(
+        &self,
+        core: &NodeCore,
+        service: &ServiceName,
+        candidate: &Candidate,
+        now: Instant,
+    ) -> OriginStatus {
+        let origin = &candidate.origin;
+        let path = core.discovery().paths().get(&origin.node);
+        let state_since = match origin.path {
+            PathView::Own => core.health(service).map(Health::since),
+            _ => core.state_since(service, &origin.node),
+        };
+        let (word, rtt) = match origin.path {
+            PathView::Own => ("own", None),
+            PathView::Up(rtt) => ("direct", Some(rtt)),
+            PathView::Unmeasured => ("unmeasured", None),
+            PathView::Dead => ("dead", None),
+        };
+        OriginStatus {
+            who: candidate_ref(candidate),
+            state: origin.state.to_string(),
+            state_since_s: state_since.map_or(0, |since| age_s(since, now)),
+            path: word.into(),
+            rtt_ms: rtt.map(in_ms),
+            loss_percent: path.filter(|_| rtt.is_some()).map(|path| path.loss_percent),
+            sessions: self.sessions.count(service, Side::Client, origin.node),
+            usable: candidate.standing < Standing::Down,
+            chosen: false,
+            lacks: lacks(candidate, path.map(|path| age_s(path.since, now))),
+        }
+    }
+
+    fn offering(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> Option<Offering> {
+        let health = core.health(name)?;
+        Some(Offering {
+            address: self.services.get(name)?.origin.clone()?,
+            state: health.state().to_string(),
+            since_s: age_s(health.since(), now),
+            detail: health.detail().to_owned(),
+            sessions: self.sessions.count_side(name, Side::Served),
+        })
+    }
+
+    fn warnings(&self, core: &NodeCore, services: &[ServiceStatus]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for service in services {
+            let name = &service.name;
+            if service.origins.is_empty() {
+                warnings.push(format!(
+                    "{name}: no origin is known. Set `origin` on a node whose credential has the \
+                     role origin:{name}"
+                ));
+            } else if service.chosen.is_none() {
+                warnings.push(format!("{name}: none of its origins answers"));
+            }
+            if core.health(name).is_some_and(|health| health.wants_credentials()) {
+                warnings.push(format!(
+                    "{name}: the own instance answers 401, so readiness is unknown. Set ca-file \
+                     and bearer-token-file or client-cert-file under [service.{name}.health]"
+                ));
+            }
+        }
+        let left = self.credential.expires_at.0.saturating_sub(super::clock::wall().0) / DAY_S;
+        if left < EXPIRY_WARNING_DAYS {
+            warnings.push(format!(
+                "this node's credential ends in {left} days. Join again with a new invite"
+            ));
+        }
+        warnings
+    }
+}
+
+fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
+    match (candidate.origin.path, candidate.standing) {
+        (PathView::Dead, _) => format!("path dead for {} s", path_age_s.unwrap_or_default()),
+        (PathView::Unmeasured, _) if !candidate.origin.present => "member down".into(),
+        (_, Standing::Healthy) => String::new(),
+        (_, Standing::Unproven) => "path not measured yet".into(),
+        (_, Standing::Doubtful | Standing::Down) => candidate.origin.state.to_string(),
+    }
+}
+
+fn node_ref(entry: &Entry) -> NodeRef {
+    let credential = &entry.credential;
+    NodeRef { node: credential.node, name: credential.name.clone(), site: credential.site.clone() }
+}
+
+fn candidate_ref(candidate: &Candidate) -> NodeRef {
+    let origin = &candidate.origin;
+    NodeRef { node: origin.node, name: origin.name.clone(), site: origin.site.clone() }
+}
+
+fn age_s(since: Instant, now: Instant) -> u64 {
+    now.saturating_duration_since(since).as_secs()
+}
+
+fn in_ms(time: Duration) -> f64 {
+    // Three digits after the point: a microsecond is finer than any path.
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// A name for log lines about this node.
+pub(super) fn of_credential(credential: &meshport_config::Credential) -> NodeRef {
+    let (node, name, site): (NodeId, NodeName, _) =
+        (credential.node, credential.name.clone(), credential.site.clone());
+    NodeRef { node, name, site }
+}

@@ -1,0 +1,170 @@
+//! Every number of the metrics page.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use meshport_config::ServiceName;
+use meshport_mesh::Mesh;
+use serde::Serialize;
+
+use crate::admin::api::Sample;
+use crate::core::node::NodeCore;
+use crate::wire::Answer;
+
+use super::super::sessions::{Side, Totals};
+use super::Reporter;
+
+/// Stands for all services that only other nodes name.
+const UNKNOWN: &str = "(unknown)";
+
+/// Collects samples under a running set of labels.
+struct Page {
+    samples: Vec<Sample>,
+}
+
+impl Page {
+    fn put(&mut self, name: &'static str, help: &'static str, labels: Labels<'_>, value: f64) {
+        self.push(name, help, false, labels, value);
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "2^53 events is out of reach")]
+    fn count(&mut self, name: &'static str, help: &'static str, labels: Labels<'_>, value: u64) {
+        self.push(name, help, true, labels, value as f64);
+    }
+
+    fn push(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        counter: bool,
+        labels: Labels<'_>,
+        value: f64,
+    ) {
+        let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
+        self.samples.push(Sample { name, help, counter, labels, value });
+    }
+}
+
+type Labels<'a> = &'a [(&'static str, &'a str)];
+
+impl Reporter {
+    /// The metrics page, in a stable order.
+    pub(crate) fn samples(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Vec<Sample> {
+        let mut page = Page { samples: Vec::new() };
+        let status = self.status(core, now);
+        #[expect(clippy::cast_precision_loss, reason = "ages and counts are far below 2^53")]
+        {
+            page.put(
+                "uptime_seconds",
+                "Seconds since the daemon started.",
+                &[],
+                status.uptime_s as f64,
+            );
+            let expires = status.credential_expires_at.0 as f64;
+            page.put(
+                "credential_expires_seconds",
+                "When the credential ends, Unix time.",
+                &[],
+                expires,
+            );
+            let members = status.members;
+            for (state, count) in
+                [("alive", members.alive), ("down", members.down), ("left", members.left)]
+            {
+                let help = "Members by liveness, this node included.";
+                page.put("members", help, &[("liveness", state)], count as f64);
+            }
+        }
+        for service in &status.services {
+            let labels = [("service", service.name.as_ref())];
+            let usable = f64::from(u8::from(service.chosen.is_some()));
+            page.put("service_usable", "Whether some origin can be used.", &labels, usable);
+            self.sessions_page(&mut page, &service.name);
+        }
+        for service in &status.services {
+            for origin in &service.origins {
+                let labels = [
+                    ("service", service.name.as_ref()),
+                    ("origin", origin.who.name.as_ref()),
+                    ("site", origin.who.site.as_ref()),
+                ];
+                let flag = |on: bool| f64::from(u8::from(on));
+                let ready = flag(origin.state == "ready");
+                page.put("origin_ready", "Whether the origin says it is ready.", &labels, ready);
+                page.put(
+                    "origin_usable",
+                    "Whether sessions may go there.",
+                    &labels,
+                    flag(origin.usable),
+                );
+                page.put("origin_chosen", "Whether it goes first.", &labels, flag(origin.chosen));
+                if let Some(rtt) = origin.rtt_ms {
+                    page.put("origin_rtt_seconds", "Smoothed round-trip time.", &labels, rtt / 1e3);
+                }
+                if let Some(loss) = origin.loss_percent {
+                    let ratio = f64::from(loss) / 100.0;
+                    page.put("origin_loss_ratio", "Loss over recent probes.", &labels, ratio);
+                }
+            }
+        }
+        served_page(&mut page, UNKNOWN, self.sessions.others());
+        for (event, value) in rows(&mesh.counters()) {
+            let help = "Events of the encrypted mesh, by kind.";
+            page.count("mesh_events", help, &[("event", &event)], value);
+        }
+        for (event, value) in rows(core.discovery().counters()) {
+            let help = "Events of membership and records, by kind.";
+            page.count("discovery_events", help, &[("event", &event)], value);
+        }
+        page.samples
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of sessions are far below 2^53")]
+    fn sessions_page(&self, page: &mut Page, service: &ServiceName) {
+        let name = service.as_ref();
+        for (word, side) in [("client", Side::Client), ("served", Side::Served)] {
+            let open = self.sessions.count_side(service, side) as f64;
+            let help = "Sessions open now: of this node's clients, and served for other nodes.";
+            page.put("sessions_open", help, &[("service", name), ("side", word)], open);
+        }
+        let totals = self.sessions.totals(service);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ends: [(&str, &AtomicU64); 5] = [
+            ("accepted", &totals.accepted),
+            ("connected", &totals.connected),
+            ("failed", &totals.failed),
+            ("abandoned", &totals.abandoned),
+            ("over-limit", &totals.over_limit),
+        ];
+        for (event, counter) in ends {
+            let help = "Client connections: accepted, and what became of them.";
+            page.count("sessions", help, &[("service", name), ("event", event)], read(counter));
+        }
+        let help = "Attempts beyond the first of a session.";
+        page.count("retries", help, &[("service", name)], read(&totals.retried));
+        for (direction, counter) in [("up", &totals.up_bytes), ("down", &totals.down_bytes)] {
+            let help = "Bytes of ended client sessions.";
+            let labels = [("service", name), ("direction", direction)];
+            page.count("session_bytes", help, &labels, read(counter));
+        }
+        served_page(page, name, &totals);
+    }
+}
+
+/// The fields of a struct of counters, by name.
+fn rows(counters: &impl Serialize) -> Vec<(String, u64)> {
+    let fields = match serde_json::to_value(counters) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        Ok(_) | Err(_) => return Vec::new(),
+    };
+    fields.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
+}
+
+fn served_page(page: &mut Page, service: &str, totals: &Totals) {
+    for answer in Answer::ALL {
+        let value = totals.answers[usize::from(answer.code())].load(Ordering::Relaxed);
+        let help = "Streams of other nodes, by the answer they got.";
+        let labels = [("service", service), ("answer", answer.word())];
+        page.count("served_streams", help, &labels, value);
+    }
+}

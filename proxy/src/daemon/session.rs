@@ -1,0 +1,211 @@
+//! One client connection, from accept to end.
+//!
+//! A session walks the candidates of its service's route until one answers, round after round,
+//! within the service's connect timeout. While nothing is usable it is held, for at most the
+//! service's hold time, and goes on the moment the route changes. A client that finds nobody gets
+//! a reset.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_mesh::Mesh;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::core::route::{Candidate, Route};
+use crate::wire::Header;
+
+use super::attempt::{Failure, Patience, Target, Upstream, Way, attempt};
+use super::clock;
+use super::opening::Opening;
+use super::sessions::{Guard, Sessions, Side, Totals, bump};
+use super::splice::{self, Carried};
+
+/// The pause before all candidates are tried again, when none was slow about failing.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
+/// What sessions of one service may do; replaced as a whole on reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SessionLimits {
+    /// From accept to the first byte of an answer.
+    pub(super) connect_timeout: Duration,
+    /// How long a connection waits while no candidate is usable.
+    pub(super) hold: Duration,
+    /// Sessions open at once.
+    pub(super) max_sessions: u64,
+    /// Where the own instance is dialled, if this node hosts one.
+    pub(super) own: Option<String>,
+}
+
+/// What every session of a service shares.
+#[derive(Debug)]
+pub(super) struct Ingress {
+    pub(super) me: NodeId,
+    pub(super) service: ServiceName,
+    pub(super) mesh: Mesh,
+    pub(super) route: watch::Receiver<Arc<Route>>,
+    pub(super) limits: watch::Receiver<Arc<SessionLimits>>,
+    pub(super) sessions: Sessions,
+    pub(super) totals: Arc<Totals>,
+    /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
+    /// and all bits of its mix are used.
+    tickets: AtomicU64,
+}
+
+impl Ingress {
+    pub(super) fn new(
+        (me, service): (NodeId, ServiceName),
+        mesh: Mesh,
+        route: watch::Receiver<Arc<Route>>,
+        limits: watch::Receiver<Arc<SessionLimits>>,
+        sessions: Sessions,
+    ) -> Self {
+        let totals = sessions.totals(&service);
+        Self { me, service, mesh, route, limits, sessions, totals, tickets: AtomicU64::new(0) }
+    }
+
+    /// Serves one client to its end.
+    pub(super) async fn serve(&self, client: TcpStream) {
+        let limits = self.limits.borrow().clone();
+        let mut opening = Opening::default();
+        let found = self.find(&client, &mut opening, &limits).await;
+        match found {
+            Ok((upstream, guard)) => {
+                bump(&self.totals.connected);
+                self.carry(client, &opening, upstream).await;
+                drop(guard);
+            }
+            Err(Failure::Client) => bump(&self.totals.abandoned),
+            Err(failure) => {
+                bump(&self.totals.failed);
+                debug!(service = %self.service, %failure, "no origin for a client");
+                splice::reset(&client);
+            }
+        }
+    }
+
+    async fn find(
+        &self,
+        client: &TcpStream,
+        opening: &mut Opening,
+        limits: &SessionLimits,
+    ) -> Result<(Upstream, Guard), Failure> {
+        let started: Instant = clock::now().into();
+        let mut routes = self.route.clone();
+        let mut last = Failure::Path("no origin is known".into());
+        let mut attempts = 0;
+        for round in 0.. {
+            let route = routes.borrow_and_update().clone();
+            let patient = if route.is_usable() { limits.connect_timeout } else { limits.hold };
+            for candidate in route.attempt_order(self.ticket(&route), |node| self.open(node)) {
+                let left = patient.saturating_sub(Instant::from_std(clock::now()) - started);
+                if left.is_zero() {
+                    return Err(last);
+                }
+                attempts += 1;
+                if attempts > 1 {
+                    bump(&self.totals.retried);
+                }
+                match self.attempt(client, opening, limits, (candidate, round, left)).await {
+                    Ok(found) => return Ok(found),
+                    Err(failure) if matches!(failure, Failure::Client) || !opening.may_retry() => {
+                        return Err(failure);
+                    }
+                    Err(failure) => {
+                        let name = &candidate.origin.name;
+                        debug!(service = %self.service, origin = %name, %failure, "next candidate");
+                        last = failure;
+                    }
+                }
+            }
+            let deadline = started + patient;
+            if Instant::from_std(clock::now()) >= deadline {
+                return Err(last);
+            }
+            self.pause(client, opening, &mut routes, deadline, !route.candidates.is_empty())
+                .await?;
+        }
+        Err(last)
+    }
+
+    /// Waits for a change of the route; after failed attempts also just for a moment. A client
+    /// that leaves meanwhile ends the wait.
+    async fn pause(
+        &self,
+        client: &TcpStream,
+        opening: &mut Opening,
+        routes: &mut watch::Receiver<Arc<Route>>,
+        deadline: Instant,
+        has_candidates: bool,
+    ) -> Result<(), Failure> {
+        let soon = Instant::from_std(clock::now()) + ROUND_PAUSE;
+        let until = if has_candidates { soon.min(deadline) } else { deadline };
+        let until = tokio::time::sleep_until(until);
+        tokio::pin!(until);
+        loop {
+            let reads = !opening.ended && opening.room() > 0;
+            tokio::select! {
+                _ = routes.changed() => return Ok(()),
+                () = &mut until => return Ok(()),
+                bytes = splice::read(client), if reads => match bytes {
+                    Ok(Some(bytes)) => opening.push(&bytes),
+                    Ok(None) | Err(_) => return Err(Failure::Client),
+                },
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        client: &TcpStream,
+        opening: &mut Opening,
+        limits: &SessionLimits,
+        (candidate, round, left): (&Candidate, u32, Duration),
+    ) -> Result<(Upstream, Guard), Failure> {
+        let node = candidate.origin.node;
+        // The guard is taken before the attempt: connections under way weigh in the comparison of
+        // loads, and their path is watched closely from the start.
+        let guard = self.sessions.open(&self.service, Side::Client, node);
+        let patience = Patience::new(candidate, round, left);
+        let header = Header::direct(self.service.clone(), left);
+        let own = (node == self.me).then_some(limits.own.as_deref()).flatten();
+        let target = Target { mesh: &self.mesh, header: &header, candidate, own, patience };
+        attempt(client, opening, target).await.map(|upstream| (upstream, guard))
+    }
+
+    async fn carry(&self, client: TcpStream, opening: &Opening, upstream: Upstream) {
+        let Upstream { way, first } = upstream;
+        let mut carried = Carried { up: opening.len() as u64, down: 0 };
+        let ended = match way {
+            Way::Mesh(stream) => splice::with_stream(client, stream, first, &mut carried).await,
+            Way::Own(tcp) => splice::with_tcp(client, tcp, first, &mut carried).await,
+        };
+        if let Err(error) = ended {
+            debug!(service = %self.service, %error, "session broke");
+        }
+        self.totals.up_bytes.fetch_add(carried.up, Ordering::Relaxed);
+        self.totals.down_bytes.fetch_add(carried.down, Ordering::Relaxed);
+    }
+
+    fn open(&self, node: &NodeId) -> u64 {
+        self.sessions.count(&self.service, Side::Client, *node)
+    }
+
+    fn ticket(&self, route: &Route) -> u64 {
+        let turn = self.tickets.fetch_add(1, Ordering::Relaxed);
+        if route.takes_turns() { turn } else { mix(turn) }
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
+/// Generators"): spreads a counter over all 64 bits.
+fn mix(counter: u64) -> u64 {
+    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

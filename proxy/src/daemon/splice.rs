@@ -1,0 +1,244 @@
+//! Carries bytes between a TCP connection and its other half, both ways, until both are done.
+//!
+//! A direction that ends is ended on the far side too (half-close); a direction that breaks breaks
+//! everything: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end
+//! to end: nothing is read from one side before the other has taken what was read before, so a
+//! session holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the
+//! mesh. Idle sessions hold no buffer.
+
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes, BytesMut};
+use meshport_mesh::{RecvHalf, SendHalf, Stream};
+use tokio::net::TcpStream;
+
+/// Most bytes taken from a TCP connection at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Most pieces taken from a stream at once; one vectored write carries them.
+const READ_CHUNKS: usize = 32;
+/// The code on resets and stops of a session's stream. One is enough: the reason is that the other
+/// side's connection broke.
+pub(super) const ABORTED: u32 = 1;
+
+/// How many bytes went each way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// From the TCP connection.
+    pub(super) up: u64,
+    /// To the TCP connection.
+    pub(super) down: u64,
+}
+
+/// Joins a TCP connection and a stream of which `first` was read already. `Err` says that one of
+/// them broke; both are reset then.
+pub(super) async fn with_stream(
+    tcp: TcpStream,
+    stream: Stream,
+    first: Vec<Bytes>,
+    carried: &mut Carried,
+) -> io::Result<()> {
+    let Stream { mut send, mut recv } = stream;
+    let Carried { up, down } = carried;
+    let to_tcp = to_tcp(&mut recv, &tcp, first, down);
+    let result = tokio::try_join!(to_stream(&tcp, &mut send, up), to_tcp);
+    if let Err(error) = result {
+        send.reset(ABORTED);
+        recv.stop(ABORTED);
+        reset(&tcp);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Joins two TCP connections, `first` being what was read of `two` already.
+pub(super) async fn with_tcp(
+    one: TcpStream,
+    two: TcpStream,
+    first: Vec<Bytes>,
+    carried: &mut Carried,
+) -> io::Result<()> {
+    let Carried { up, down } = carried;
+    let result =
+        tokio::try_join!(between(&one, &two, Vec::new(), up), between(&two, &one, first, down));
+    if let Err(error) = result {
+        reset(&one);
+        reset(&two);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Makes the kernel send a reset instead of a FIN when the connection is dropped.
+pub(super) fn reset(tcp: &TcpStream) {
+    // A connection that is already gone needs no reset.
+    let _ = socket2::SockRef::from(tcp).set_linger(Some(std::time::Duration::ZERO));
+}
+
+/// What is there to read now, waiting for something; `None` at the end. No buffer exists while it
+/// waits.
+pub(super) async fn read(tcp: &TcpStream) -> io::Result<Option<Bytes>> {
+    loop {
+        tcp.readable().await?;
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        match tcp.try_read_buf(&mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(buffer.freeze())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes all of `chunks`, leaving them empty.
+pub(super) async fn write(tcp: &TcpStream, chunks: &mut [Bytes]) -> io::Result<()> {
+    let mut first = 0;
+    while first < chunks.len() {
+        if chunks[first].is_empty() {
+            first += 1;
+            continue;
+        }
+        let slices: [IoSlice<'_>; READ_CHUNKS] = std::array::from_fn(|at| {
+            IoSlice::new(chunks.get(first + at).map_or(&[], Bytes::as_ref))
+        });
+        let mut written =
+            match tcp.try_write_vectored(&slices[..slices.len().min(chunks.len() - first)]) {
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tcp.writable().await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+        while written > 0 {
+            let taken = written.min(chunks[first].len());
+            chunks[first].advance(taken);
+            written -= taken;
+            if chunks[first].is_empty() {
+                first += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends a FIN; a connection that is already closed needs none.
+pub(super) fn finish(tcp: &TcpStream) {
+    let _ = socket2::SockRef::from(tcp).shutdown(std::net::Shutdown::Write);
+}
+
+async fn to_stream(tcp: &TcpStream, send: &mut SendHalf, count: &mut u64) -> io::Result<()> {
+    while let Some(bytes) = read(tcp).await? {
+        let length = bytes.len() as u64;
+        send.write_chunk(bytes).await.map_err(io::Error::other)?;
+        *count += length;
+    }
+    send.finish().map_err(io::Error::other)
+}
+
+async fn to_tcp(
+    recv: &mut RecvHalf,
+    tcp: &TcpStream,
+    mut first: Vec<Bytes>,
+    count: &mut u64,
+) -> io::Result<()> {
+    *count += total(&first);
+    write(tcp, &mut first).await?;
+    let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
+    while let Some(filled) = recv.read_chunks(&mut chunks).await.map_err(io::Error::other)? {
+        *count += total(&chunks[..filled]);
+        write(tcp, &mut chunks[..filled]).await?;
+    }
+    finish(tcp);
+    Ok(())
+}
+
+async fn between(
+    from: &TcpStream,
+    to: &TcpStream,
+    mut first: Vec<Bytes>,
+    count: &mut u64,
+) -> io::Result<()> {
+    *count += total(&first);
+    write(to, &mut first).await?;
+    while let Some(bytes) = read(from).await? {
+        *count += bytes.len() as u64;
+        write(to, &mut [bytes]).await?;
+    }
+    finish(to);
+    Ok(())
+}
+
+fn total(chunks: &[Bytes]) -> u64 {
+    chunks.iter().map(|chunk| chunk.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (near.expect("connects"), far.expect("accepts").0)
+    }
+
+    #[tokio::test]
+    async fn carries_both_ways_and_half_closes() {
+        let (mut client, near) = pair().await;
+        let (far, mut server) = pair().await;
+        let splice = tokio::spawn(async move {
+            let mut carried = Carried::default();
+            with_tcp(near, far, Vec::new(), &mut carried).await.map(|()| carried)
+        });
+        client.write_all(b"question").await.expect("writes");
+        client.shutdown().await.expect("half-closes");
+        let mut question = Vec::new();
+        server.read_to_end(&mut question).await.expect("reads to the end");
+        assert_eq!(question, b"question");
+        let answer = vec![7_u8; 300_000];
+        server.write_all(&answer).await.expect("still writes after the client's end");
+        drop(server);
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.expect("reads to the end");
+        assert_eq!(received, answer);
+        let carried = splice.await.expect("no panic").expect("no reset");
+        assert_eq!(carried, Carried { up: 8, down: 300_000 });
+    }
+
+    #[tokio::test]
+    async fn a_reset_on_one_side_is_a_reset_on_the_other() {
+        let (client, near) = pair().await;
+        let (far, mut server) = pair().await;
+        let splice =
+            tokio::spawn(
+                async move { with_tcp(near, far, Vec::new(), &mut Carried::default()).await },
+            );
+        reset(&client);
+        drop(client);
+        let error = server.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert!(splice.await.expect("no panic").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_stopped_reader_stops_the_writer() {
+        let (client, near) = pair().await;
+        let (far, _server) = pair().await;
+        tokio::spawn(async move { with_tcp(near, far, Vec::new(), &mut Carried::default()).await });
+        let block = vec![0_u8; 1 << 20];
+        let mut accepted = 0;
+        let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {
+            loop {
+                client.writable().await.expect("open");
+                accepted += client.try_write(&block).unwrap_or(0);
+            }
+        });
+        assert!(stalled.await.is_err());
+        // The kernel's own buffers of four sockets, and no more.
+        assert!(accepted < 64 << 20, "accepted {accepted} bytes");
+    }
+}
