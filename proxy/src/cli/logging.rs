@@ -8,6 +8,9 @@ use crate::Error;
 
 /// Overrides the level for parts of the program, in `tracing`'s words: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
+/// Comes before every choice, so that any choice can undo it: boringtun logs at ERROR what is the
+/// normal end of a session, and the mesh has words of its own for what matters.
+const BASE: &str = "boringtun=off";
 
 /// Starts logging at `level` unless the variable says otherwise. Call it once.
 ///
@@ -18,7 +21,7 @@ pub(crate) fn start(json: bool, level: &str) -> Result<(), Error> {
         Ok(directives) if !directives.is_empty() => (VARIABLE, directives),
         _ => ("log level", level.to_owned()),
     };
-    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+    let filter = EnvFilter::try_new(format!("{BASE},{directives}")).map_err(|error| {
         Error::Usage(format!("{from} {directives:?} is not understood: {error}"))
     })?;
     let builder = tracing_subscriber::fmt()

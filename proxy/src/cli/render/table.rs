@@ -46,7 +46,7 @@ impl<'a> Table<'a> {
     /// One cell per column, in order.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells.iter().map(|cell| clean(cell)).collect());
+        self.rows.push(cells.map(|cell| clean(&cell)).to_vec());
     }
 
     /// The header and the rows, each line indented and without trailing spaces. Columns in which

@@ -112,7 +112,7 @@ fn each_damaged_file_is_named_and_left_alone() {
             let (_folder, state) = joined();
             let path = state.path().join(name);
             fs::write(&path, damage).expect("written");
-            let error = state.identity(NOW).err().expect("it is refused");
+            let error = state.identity(NOW).expect_err("it is refused");
             assert_eq!(error.exit_code(), 4);
             let text = error.to_string();
             assert!(text.contains(name), "{text}");
@@ -192,7 +192,7 @@ fn a_foreign_record_key_is_named() {
 #[test]
 fn an_expired_credential_is_refused_as_such() {
     let (_folder, state) = joined();
-    let error = state.identity(NOW.saturating_add(DAY)).err().expect("it has ended");
+    let error = state.identity(NOW.saturating_add(DAY)).expect_err("it has ended");
     assert!(matches!(error, Error::Trust(meshport_config::Error::Expired { .. })), "{error}");
 }
 
