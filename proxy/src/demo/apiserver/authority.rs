@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -36,9 +36,14 @@ pub const COMMON_NAMES: [&str; 5] = [
 /// The application protocols offered, best first.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A certificate authority that lives as long as the value.
+/// The files of an authority that is shared by way of a folder.
+const CERTIFICATE_FILE: &str = "ca.crt";
+const KEY_FILE: &str = "ca.key";
+const LOCK_FILE: &str = "lock";
+
+/// A certificate authority.
 pub struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
@@ -54,14 +59,49 @@ impl Authority {
     /// # Errors
     /// The system has no randomness.
     pub fn generate() -> Result<Self, Error> {
+        let params = Self::params();
+        let key = KeyPair::generate().map_err(cannot("make a key"))?;
+        let certificate = params.self_signed(&key).map_err(cannot("sign an authority"))?;
+        Ok(Self { pem: certificate.pem(), issuer: Issuer::new(params, key) })
+    }
+
+    /// The authority of a folder: `ca.crt` and `ca.key`, which are made if they are not there, as
+    /// is the folder. Processes that share the folder share the authority, also when they start at
+    /// the same moment.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or the key is damaged.
+    pub fn in_folder(folder: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(folder).map_err(Error::io(format!("make {}", folder.display())))?;
+        let lock = fs::File::create(folder.join(LOCK_FILE));
+        let _lock = lock
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(Error::io(format!("lock {}", folder.display())))?;
+        let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
+        if key.exists() && certificate.exists() {
+            let key = Zeroizing::new(read_file(&key)?);
+            let key = KeyPair::from_pem(&key).map_err(|_| {
+                Error::Usage(format!("{KEY_FILE} in {} is damaged", folder.display()))
+            })?;
+            return Ok(Self {
+                pem: read_file(&certificate)?,
+                issuer: Issuer::new(Self::params(), key),
+            });
+        }
+        let authority = Self::generate()?;
+        let pem = Zeroizing::new(authority.issuer.key().serialize_pem());
+        write_file(&key, &pem, 0o600)?;
+        write_file(&certificate, &authority.pem, 0o644)?;
+        Ok(authority)
+    }
+
+    /// The same for each authority: that is how one is restored from its key alone.
+    fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "meshport stand-in authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate().map_err(cannot("make a key"))?;
-        let issuer =
-            CertifiedIssuer::self_signed(params, key).map_err(cannot("sign an authority"))?;
-        Ok(Self { pem: issuer.pem(), issuer })
+        params
     }
 
     /// The authority's certificate, PEM.
@@ -138,13 +178,10 @@ impl Leaf {
     /// # Errors
     /// A file cannot be read. What is in it is checked when it is used.
     pub fn read(name: &str, certificate: &Path, key: &Path) -> Result<Self, Error> {
-        let read = |path: &Path| {
-            fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())))
-        };
         Ok(Self {
             name: name.to_owned(),
-            certificate: read(certificate)?,
-            key: Zeroizing::new(read(key)?),
+            certificate: read_file(certificate)?,
+            key: Zeroizing::new(read_file(key)?),
         })
     }
 
@@ -235,7 +272,11 @@ pub fn origin_name(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(name.to_owned())
 }
 
-pub(super) fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
+fn read_file(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())))
+}
+
+fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);
     options

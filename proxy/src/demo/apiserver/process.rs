@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::authority::{Authority, Leaf, write_file};
+use super::authority::{Authority, Leaf};
 use super::{StandIn, StandInConfig};
 use crate::Error;
 
@@ -34,8 +34,8 @@ pub enum TlsSource {
         /// If set, client certificates of this authority are accepted as credentials.
         client_ca: Option<PathBuf>,
     },
-    /// A new authority of its own; `ca.pem`, `cert.pem` and `key.pem` are written to this folder,
-    /// which is made if need be. Files of these names are replaced.
+    /// A new certificate by the authority of this folder, see [`Authority::in_folder`]. Client
+    /// certificates of that authority are accepted as credentials.
     Folder(PathBuf),
 }
 
@@ -65,12 +65,8 @@ impl ServeOptions {
                 (Leaf::read(&self.name, certificate, key)?, client_ca)
             }
             TlsSource::Folder(folder) => {
-                let authority = Authority::generate()?;
+                let authority = Authority::in_folder(folder)?;
                 let leaf = authority.issue_server(&self.name)?;
-                fs::create_dir_all(folder)
-                    .map_err(Error::io(format!("make {}", folder.display())))?;
-                write_file(&folder.join("ca.pem"), authority.certificate_pem(), 0o644)?;
-                leaf.write(&folder.join("cert.pem"), &folder.join("key.pem"))?;
                 (leaf, Some(authority.certificate_pem().to_owned()))
             }
         };

@@ -239,6 +239,30 @@ async fn certificates_survive_their_files() {
 }
 
 #[tokio::test]
+async fn a_folder_has_one_authority_for_all_who_use_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("pki");
+    let at_once: Vec<_> = (0..4)
+        .map(|_| {
+            let pki = pki.clone();
+            std::thread::spawn(move || Authority::in_folder(&pki).unwrap())
+        })
+        .collect();
+    let authorities: Vec<Authority> = at_once.into_iter().map(|t| t.join().unwrap()).collect();
+    let ca = std::fs::read_to_string(pki.join("ca.crt")).unwrap();
+    assert_eq!(pki.join("ca.key").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for (index, authority) in authorities.iter().enumerate() {
+        assert_eq!(authority.certificate_pem(), ca);
+        let name = format!("cp-{index}");
+        let leaf = authority.issue_server(&name).unwrap();
+        let stand_in = StandIn::start(StandInConfig::new(leaf)).unwrap();
+        assert_eq!(Client::new(stand_in.addr(), &ca).unwrap().whoami().await.unwrap().origin, name);
+    }
+    std::fs::write(pki.join("ca.key"), "no key").unwrap();
+    assert!(matches!(Authority::in_folder(&pki), Err(Error::Usage(_))));
+}
+
+#[tokio::test]
 async fn a_process_announces_its_port_and_writes_its_authority() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("pki");
@@ -261,7 +285,7 @@ async fn a_process_announces_its_port_and_writes_its_authority() {
     let line = json(line.await.unwrap().unwrap().as_bytes());
     assert_eq!(line["name"], "fra");
     let addr = line["listening"].as_str().unwrap().parse().unwrap();
-    let ca = std::fs::read_to_string(pki.join("ca.pem")).unwrap();
+    let ca = std::fs::read_to_string(pki.join("ca.crt")).unwrap();
     let client = Client::new(addr, &ca).unwrap();
     assert_eq!(client.whoami().await.unwrap().origin, "fra");
     serving.abort();
