@@ -125,7 +125,7 @@ fn place(who: &NodeRef) -> String {
 
 fn offered(offering: &Offering) -> String {
     let detail = match clean(&offering.detail) {
-        detail if detail.is_empty() => String::new(),
+        detail if detail.is_empty() || detail == offering.state => String::new(),
         detail => format!(" ({detail})"),
     };
     format!(
