@@ -71,6 +71,9 @@ impl Sync {
     /// A record arrived, from whomever.
     pub(crate) fn got(&mut self, short: Short) {
         self.wants.remove(&short);
+        if self.wants.is_empty() {
+            self.fetch = None;
+        }
     }
 
     /// Whether records are still to be fetched.

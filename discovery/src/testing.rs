@@ -1,9 +1,109 @@
-//! What the unit tests share: a start of time and made-up identities.
+//! What the unit tests share: a start of time, and made-up members of a made-up mesh.
 
 use std::time::Instant;
+
+use meshport_config::{
+    AuthorityKey, Credential, Delegation, DelegationKey, Grant, MeshId, NodeKey, RecordKey, Role,
+    Roles, Subject, UnixSeconds,
+};
+
+use crate::state::{NodeState, SignedState};
+
+/// Wall time of the tests.
+pub(crate) const WALL: UnixSeconds = UnixSeconds(1_700_000_000);
 
 /// Where virtual time starts; tests only ever add to it.
 pub(crate) fn base() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an arbitrary start; no test reads it again")]
     Instant::now()
+}
+
+/// A mesh that issues credentials by one delegation, as invites do.
+pub(crate) struct Mesh {
+    pub(crate) authority: AuthorityKey,
+    delegation: Delegation,
+    key: DelegationKey,
+}
+
+/// One node's keys and credential.
+pub(crate) struct Member {
+    pub(crate) credential: Credential,
+    seed: [u8; 32],
+}
+
+impl Mesh {
+    pub(crate) fn new(seed: u8) -> Self {
+        let authority = AuthorityKey::from_bytes([seed; 32]);
+        let key = DelegationKey::from_bytes([seed ^ 0xff; 32]);
+        let grant = Grant {
+            roles: roles("node,origin:kube-apiserver,relay"),
+            site: None,
+            name: None,
+            not_before: UnixSeconds(WALL.0 - 1000),
+            join_until: UnixSeconds(WALL.0 + 1000),
+            credential_ttl_s: 400 * 24 * 3600,
+        };
+        let delegation = Delegation::issue(&authority, key.public(), grant).unwrap();
+        Self { authority, delegation, key }
+    }
+
+    pub(crate) fn id(&self) -> MeshId {
+        self.authority.public()
+    }
+
+    /// The member of this number; the same number has the same keys.
+    pub(crate) fn member(&self, number: u32, site: &str, roles_text: &str) -> Member {
+        self.member_issued(number, site, roles_text, WALL)
+    }
+
+    pub(crate) fn member_issued(
+        &self,
+        number: u32,
+        site: &str,
+        roles_text: &str,
+        at: UnixSeconds,
+    ) -> Member {
+        let mut seed = [7; 32];
+        // Not at the start, where X25519 ignores some bits.
+        seed[4..8].copy_from_slice(&number.to_le_bytes());
+        let subject = Subject {
+            node: NodeKey::from_bytes(seed).public(),
+            record_key: RecordKey::from_bytes(seed).public(),
+            name: format!("worker-{number}").parse().unwrap(),
+            site: site.parse().unwrap(),
+            roles: roles(roles_text),
+        };
+        let expires = UnixSeconds(at.0 + 300 * 24 * 3600);
+        let credential =
+            Credential::issue_by_delegation(&self.delegation, &self.key, subject, at, expires);
+        Member { credential: credential.unwrap(), seed }
+    }
+}
+
+impl Member {
+    pub(crate) fn record_key(&self) -> RecordKey {
+        RecordKey::from_bytes(self.seed)
+    }
+
+    /// An empty record of this member.
+    pub(crate) fn state(&self, generation: u64, version: u64) -> NodeState {
+        NodeState {
+            node: self.credential.node,
+            generation,
+            renewal: 0,
+            version,
+            endpoints: Vec::new(),
+            services: Vec::new(),
+            distances: Vec::new(),
+            left: false,
+        }
+    }
+
+    pub(crate) fn sign(&self, state: NodeState) -> SignedState {
+        SignedState::sign(state, &self.credential.mesh, &self.record_key())
+    }
+}
+
+fn roles(text: &str) -> Roles {
+    Roles::new(text.split(',').map(|role| role.parse::<Role>().unwrap())).unwrap()
 }

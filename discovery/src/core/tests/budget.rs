@@ -1,0 +1,34 @@
+//! What it costs.
+
+use super::net::{Net, ms, secs};
+use crate::state::OriginState;
+
+#[test]
+fn two_hundred_nodes_stay_within_the_byte_budget() {
+    let mut net = Net::with_nodes(31, 200, 5, 5);
+    net.until(secs(60), "200 nodes joining at once", Net::agreed);
+    net.run(secs(60));
+    let (bytes, packets) = net.rate(secs(120));
+    let with_headers = bytes + packets * 112.0;
+    println!("quiet: {bytes:.0} B/s, {packets:.1} packets/s, {with_headers:.0} B/s with headers");
+    let all = net.running().map(|it| *net.get(it).counters());
+    let sums = all.fold([0; 4], |sum, it| {
+        [
+            sum[0] + it.sent_swim_bytes,
+            sum[1] + it.sent_path_bytes,
+            sum[2] + it.sent_news_bytes,
+            sum[3] + it.sent_sync_bytes,
+        ]
+    });
+    println!(
+        "since the start: swim {} path {} news {} sync {}",
+        sums[0], sums[1], sums[2], sums[3]
+    );
+    assert!(bytes < 600.0, "{bytes}");
+    assert!(with_headers < 2048.0, "{with_headers}");
+    net.loss_percent = 1;
+    net.set_service(2, OriginState::Unready);
+    net.until(ms(1500), "news among 200", |net| {
+        net.running().all(|it| net.sees_service(it, 2) == Some(OriginState::Unready))
+    });
+}

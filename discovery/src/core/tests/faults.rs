@@ -1,0 +1,160 @@
+//! Crashes, partitions, loss and starvation.
+
+use super::net::{Net, ms, secs};
+use crate::core::Event;
+use crate::directory::Liveness;
+use crate::paths::{PathState, PathUse};
+
+#[test]
+fn a_crash_is_known_everywhere_within_seconds() {
+    for (seed, victim) in [(11, 9), (12, 1), (13, 30)] {
+        let mut net = Net::with_nodes(seed, 60, 5, 3);
+        net.loss_percent = 1;
+        net.run(secs(40));
+        net.crash(victim);
+        net.until(secs(8), "death", |net| {
+            net.running().all(|it| net.sees(it, victim) == Some(Liveness::Down))
+        });
+    }
+}
+
+#[test]
+fn loss_of_two_percent_evicts_nobody() {
+    let mut net = Net::with_nodes(14, 40, 4, 3);
+    net.loss_percent = 2;
+    net.run(secs(40));
+    let start = net.now();
+    net.run(secs(1800));
+    let downs: usize = net
+        .running()
+        .map(|it| net.count_events(it, start, |event| matches!(event, Event::MemberDown(_))))
+        .sum();
+    let sum = |of: fn(&crate::Counters) -> u64| -> u64 {
+        net.running().map(|it| of(net.get(it).counters())).sum()
+    };
+    println!("suspicions {} refutations {}", sum(|it| it.suspicions), sum(|it| it.refutations));
+    assert_eq!(downs, 0);
+    assert_eq!(sum(|it| it.renewals), 0);
+}
+
+#[test]
+fn a_starved_node_evicts_nobody_and_is_not_evicted_for_long() {
+    let mut net = Net::with_nodes(15, 30, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    net.run(secs(5));
+    let start = net.now();
+    for _ in 0..20 {
+        net.freeze(4, ms(2500));
+        net.run(ms(3500));
+    }
+    let others = |net: &Net, of: usize| {
+        net.count_events(
+            of,
+            start,
+            |event| matches!(event, Event::MemberDown(node) if *node != net.id(4)),
+        )
+    };
+    assert!(net.running().all(|it| others(&net, it) == 0));
+    assert!(net.get(4).counters().stalls >= 20);
+    net.until(secs(10), "calm", Net::agreed);
+    // A long freeze is a death to the others, and nobody dies of it.
+    let start = net.now();
+    net.freeze(4, secs(30));
+    net.run(secs(20));
+    assert_eq!(net.sees(0, 4), Some(Liveness::Down));
+    net.run(secs(10));
+    net.until(secs(15), "awake", Net::agreed);
+    assert_eq!(net.count_events(4, start, |event| matches!(event, Event::MemberDown(_))), 0);
+}
+
+#[test]
+fn a_site_of_nodes_starved_for_200_ms_at_a_time_evicts_nobody() {
+    let mut net = Net::with_nodes(16, 30, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    let start = net.now();
+    for _ in 0..300 {
+        for number in (0..30).step_by(3) {
+            net.freeze(number, ms(200));
+        }
+        net.run(ms(400));
+    }
+    let downs = |it| net.count_events(it, start, |event| matches!(event, Event::MemberDown(_)));
+    assert_eq!(net.running().map(downs).sum::<usize>(), 0);
+}
+
+#[test]
+fn a_partition_is_noticed_by_both_sides_and_heals() {
+    let mut net = Net::with_nodes(17, 24, 2, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    let (even, odd): (Vec<usize>, Vec<usize>) = (0..24).partition(|it| it % 2 == 0);
+    net.partition(&even, &odd);
+    net.until(secs(30), "partition", |net| {
+        even.iter().all(|it| net.sees(*it, 1) == Some(Liveness::Down))
+            && odd.iter().all(|it| net.sees(*it, 0) == Some(Liveness::Down))
+    });
+    net.run(secs(60));
+    net.heal();
+    net.until(secs(30), "healing", Net::agreed);
+}
+
+#[test]
+fn a_peer_without_a_session_is_not_blamed() {
+    // Sessions are made on first use here, and each first packet waits for a round trip of 560 ms.
+    let mut net = Net::new(18);
+    net.latency = |a, b| if a == b { 1 } else { 140 };
+    for number in 0..30 {
+        net.add(number % 2, "node");
+    }
+    for number in 0..30 {
+        net.start(number, &[0]);
+    }
+    net.until(secs(30), "joining over a slow link", Net::agreed);
+    let start = net.now();
+    net.run(secs(120));
+    let downs = |it| net.count_events(it, start, |event| matches!(event, Event::MemberDown(_)));
+    assert_eq!(net.running().map(downs).sum::<usize>(), 0);
+    let suspicions: u64 = net.running().map(|it| net.get(it).counters().suspicions).sum();
+    assert_eq!(suspicions, 0);
+}
+
+#[test]
+fn an_active_path_dies_in_about_a_second_and_comes_back() {
+    let mut net = Net::with_nodes(19, 6, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    let origin = net.id(1);
+    net.with(5, |node, now| node.set_path_interest(origin, Some(PathUse::Active), now));
+    net.run(secs(20));
+    let state = |net: &Net| net.get(5).paths().get(&origin).unwrap().state;
+    assert_eq!(state(&net), PathState::Up);
+    net.partition(&[5], &[1]);
+    net.until(ms(1500), "path death", |net| state(net) == PathState::Dead);
+    net.run(secs(20));
+    assert_eq!(net.sees(5, 1), Some(Liveness::Alive), "others still reach it, so it lives");
+    net.heal();
+    net.until(ms(1500), "path life", |net| state(net) == PathState::Up);
+    assert_eq!(net.get(5).counters().dropped_transmits, 0);
+}
+
+#[test]
+fn loss_of_two_percent_kills_no_path() {
+    let mut net = Net::with_nodes(20, 6, 3, 3);
+    net.loss_percent = 2;
+    net.until(secs(20), "joining", Net::agreed);
+    for number in 0..6 {
+        for origin in (0..3).filter(|it| *it != number) {
+            let origin = net.id(origin);
+            net.with(number, |node, now| {
+                node.set_path_interest(origin, Some(PathUse::Active), now)
+            });
+        }
+    }
+    net.run(secs(5));
+    let deaths = |net: &Net| {
+        let paths = net.running().flat_map(|it| net.get(it).paths().iter().map(|it| it.1));
+        paths.filter(|path| path.state == PathState::Dead).count()
+    };
+    for _ in 0..3600 {
+        net.run(ms(500));
+        assert_eq!(deaths(&net), 0, "at {:?}", net.now());
+    }
+}

@@ -1,0 +1,152 @@
+//! Joining, news, leaving, restarting and cold starts.
+
+use super::net::{Net, ms, secs};
+use crate::core::Event;
+use crate::directory::Liveness;
+use crate::paths::PathState;
+use crate::state::OriginState;
+
+#[test]
+fn three_nodes_find_each_other_through_one_seed() {
+    let mut net = Net::with_nodes(1, 3, 3, 1);
+    net.until(secs(5), "joining", Net::agreed);
+    assert_eq!(net.sees_service(2, 0), Some(OriginState::Ready));
+    net.until(secs(5), "measuring", |net| {
+        let path = |number| net.get(number).paths().get(&net.id(0)).map(|path| path.state);
+        path(1) == Some(PathState::Up) && path(2) == Some(PathState::Up)
+    });
+    let rtt = net.get(2).paths().get(&net.id(0)).unwrap().rtt.unwrap();
+    assert!((ms(48)..ms(60)).contains(&rtt), "{rtt:?}");
+}
+
+#[test]
+fn sixty_nodes_in_five_sites_agree_within_seconds() {
+    let mut net = Net::with_nodes(2, 60, 5, 3);
+    net.until(secs(20), "60 nodes joining at once", Net::agreed);
+    assert_eq!(net.unroutable, 0, "nobody is contacted before it is known where it is");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+    let trace = |seed| {
+        let mut net = Net::with_nodes(seed, 20, 3, 2);
+        net.loss_percent = 2;
+        net.run(secs(20));
+        net.crash(7);
+        net.run(secs(10));
+        net.hash
+    };
+    assert_eq!(trace(3), trace(3));
+    assert_ne!(trace(3), trace(4));
+}
+
+#[test]
+fn news_of_an_unready_origin_is_everywhere_within_a_second() {
+    let mut net = Net::with_nodes(5, 60, 5, 3);
+    net.loss_percent = 1;
+    net.run(secs(30));
+    net.set_service(1, OriginState::Unready);
+    net.until(ms(1500), "news", |net| {
+        net.running().all(|it| net.sees_service(it, 1) == Some(OriginState::Unready))
+    });
+    net.set_service(1, OriginState::Ready);
+    net.until(ms(1500), "good news", |net| {
+        net.running().all(|it| net.sees_service(it, 1) == Some(OriginState::Ready))
+    });
+}
+
+#[test]
+fn a_leave_is_known_at_once_and_is_not_a_crash() {
+    let mut net = Net::with_nodes(6, 20, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    net.with(1, |node, now| node.leave(now));
+    net.until(ms(1500), "farewell", |net| {
+        net.running().filter(|it| *it != 1).all(|it| net.sees(it, 1) == Some(Liveness::Left))
+    });
+    net.run(secs(1));
+    net.crash(1);
+    let start = net.now();
+    net.run(secs(30));
+    let suspicions: u64 = net.running().map(|it| net.get(it).counters().suspicions).sum();
+    assert_eq!(suspicions, 0, "nobody waits for a node that said farewell");
+    assert!(net.running().all(|it| net.sees(it, 1) == Some(Liveness::Left)));
+    let downs = net.count_events(0, start, |event| matches!(event, Event::MemberDown(_)));
+    assert_eq!(downs, 0);
+    net.start(1, &[0]);
+    net.until(secs(5), "back after a leave", Net::agreed);
+}
+
+#[test]
+fn a_restarted_node_is_back_at_once_in_a_new_generation() {
+    let mut net = Net::with_nodes(7, 20, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    net.crash(5);
+    net.run(ms(300));
+    net.start(5, &[0]);
+    net.until(secs(4), "a quick restart", Net::agreed);
+    let generation = |net: &Net| {
+        let entry = net.get(3).directory().get(&net.id(5)).unwrap().node_state().unwrap();
+        entry.generation
+    };
+    assert_eq!(generation(&net), 2);
+    net.crash(5);
+    net.until(secs(15), "death", |net| {
+        net.running().all(|it| net.sees(it, 5) == Some(Liveness::Down))
+    });
+    net.start(5, &[0]);
+    net.until(secs(4), "a restart after death", Net::agreed);
+    assert_eq!(generation(&net), 3);
+}
+
+#[test]
+fn a_mesh_boots_cold_from_snapshots_without_any_seed() {
+    let mut net = Net::with_nodes(8, 12, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    net.run(secs(5));
+    let snapshots: Vec<_> = (0..12).map(|it| net.get(it).snapshot()).collect();
+    for number in 0..12 {
+        net.crash(number);
+    }
+    net.run(secs(60));
+    for (number, snapshot) in snapshots.iter().enumerate() {
+        net.boot(number, &[], Some(snapshot));
+        let unknown = net
+            .get(number)
+            .directory()
+            .iter()
+            .filter(|(_, entry)| entry.liveness == Liveness::Unknown);
+        assert_eq!(unknown.count(), 11);
+    }
+    net.until(secs(20), "cold boot", Net::agreed);
+}
+
+#[test]
+fn a_generation_that_was_lost_is_found_again_in_the_mesh() {
+    let mut net = Net::with_nodes(9, 10, 2, 1);
+    net.until(secs(20), "joining", Net::agreed);
+    net.nodes[4].generation = 50;
+    net.crash(4);
+    net.start(4, &[0]);
+    net.until(secs(5), "restart", Net::agreed);
+    net.crash(4);
+    net.nodes[4].generation = 0;
+    net.start(4, &[0]);
+    net.until(secs(15), "restart in an old generation", Net::agreed);
+    assert!(net.get(4).generation() > 51);
+}
+
+#[test]
+fn a_lone_node_keeps_announcing_to_its_seeds_for_ever() {
+    let mut net = Net::new(10);
+    for _ in 0..2 {
+        net.add(0, "node");
+    }
+    net.start(1, &[0]);
+    net.run(secs(600));
+    let before = net.get(1).counters().sent_packets;
+    net.run(secs(120));
+    let sent = net.get(1).counters().sent_packets - before;
+    assert!((3..20).contains(&sent), "{sent} announcements in two minutes");
+    net.start(0, &[]);
+    net.until(secs(40), "the seed comes up", Net::agreed);
+}

@@ -1,0 +1,458 @@
+//! A deterministic network of discoveries: one event queue, virtual time, latency and loss per link,
+//! and what the mesh does below: sessions made on first use, credentials exchanged at admission.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use meshport_config::{NodeId, UnixSeconds};
+
+use crate::DiscoveryConfig;
+use crate::core::{Discovery, Event, LocalNode};
+use crate::dice::Dice;
+use crate::directory::Liveness;
+use crate::state::OriginState;
+use crate::testing::{Member, Mesh, WALL, base};
+use crate::verify::Memo;
+
+/// The service all origins offer.
+pub(super) const SERVICE: &str = "kube-apiserver";
+/// What the mesh queues per peer while a handshake runs, and how often it tries.
+const QUEUED: usize = 16;
+const HANDSHAKES: u32 = 5;
+
+pub(super) fn ms(value: u64) -> Duration {
+    Duration::from_millis(value)
+}
+
+pub(super) fn secs(value: u64) -> Duration {
+    Duration::from_secs(value)
+}
+
+enum What {
+    Deliver { from: usize, to: usize, bytes: Vec<u8> },
+    Timer { node: usize },
+    Handshake { from: usize, to: usize, tries: u32 },
+}
+
+pub(super) struct Node {
+    pub(super) member: Member,
+    pub(super) site: usize,
+    pub(super) discovery: Option<Discovery>,
+    pub(super) generation: u64,
+    pub(super) events: Vec<(Duration, Event)>,
+    /// Peers with a session, and what waits for one.
+    sessions: BTreeSet<usize>,
+    queued: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// Peers whose address is known.
+    routable: BTreeSet<usize>,
+    timer: Option<Duration>,
+    frozen_until: Duration,
+}
+
+pub(super) struct Net {
+    pub(super) mesh: Mesh,
+    pub(super) nodes: Vec<Node>,
+    pub(super) config: DiscoveryConfig,
+    /// Share of datagrams lost on any link, in percent.
+    pub(super) loss_percent: usize,
+    /// One-way latency in milliseconds between sites.
+    pub(super) latency: fn(usize, usize) -> u64,
+    pub(super) hash: u64,
+    pub(super) unroutable: u64,
+    cut: BTreeSet<(usize, usize)>,
+    index: BTreeMap<NodeId, usize>,
+    queue: BTreeMap<(Duration, u64), What>,
+    sequence: u64,
+    /// Steps without time passing; many of them mean that a timer is due for ever.
+    spins: u32,
+    now: Duration,
+    base: Instant,
+    dice: Dice,
+    memo: Memo,
+    seed: u8,
+}
+
+impl Net {
+    pub(super) fn new(seed: u8) -> Self {
+        println!("seed {seed}");
+        Self {
+            mesh: Mesh::new(1),
+            nodes: Vec::new(),
+            config: DiscoveryConfig::default(),
+            loss_percent: 0,
+            latency: |a, b| if a == b { 0 } else { 10 + 7 * (a + b) as u64 },
+            hash: 0xcbf2_9ce4_8422_2325,
+            unroutable: 0,
+            cut: BTreeSet::new(),
+            index: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            spins: 0,
+            now: Duration::ZERO,
+            base: base(),
+            dice: Dice::new([seed; 32], b'n'),
+            memo: Memo::default(),
+            seed,
+        }
+    }
+
+    /// `count` nodes spread over `sites`, the first `origins` of them origins that are ready, all
+    /// started with the first node as seed.
+    pub(super) fn with_nodes(seed: u8, count: usize, sites: usize, origins: usize) -> Self {
+        let mut net = Self::new(seed);
+        for number in 0..count {
+            let roles = if number < origins { "node,origin:kube-apiserver" } else { "node" };
+            net.add(number % sites, roles);
+        }
+        for number in 0..count {
+            net.start(number, &[0]);
+            if number < origins {
+                net.set_service(number, OriginState::Ready);
+            }
+        }
+        net
+    }
+
+    /// Adds a node that is not running yet.
+    pub(super) fn add(&mut self, site: usize, roles: &str) -> usize {
+        let number = self.nodes.len();
+        let member = self.mesh.member(number as u32, &format!("site-{site}"), roles);
+        self.index.insert(member.credential.node, number);
+        self.nodes.push(Node {
+            member,
+            site,
+            discovery: None,
+            generation: 0,
+            events: Vec::new(),
+            sessions: BTreeSet::new(),
+            queued: BTreeMap::new(),
+            routable: BTreeSet::new(),
+            timer: None,
+            frozen_until: Duration::ZERO,
+        });
+        number
+    }
+
+    /// Starts a node with these seeds, in a new generation.
+    pub(super) fn start(&mut self, number: usize, seeds: &[usize]) {
+        self.boot(number, seeds, None);
+    }
+
+    /// Starts a node, from a snapshot if there is one.
+    pub(super) fn boot(&mut self, number: usize, seeds: &[usize], snapshot: Option<&[u8]>) {
+        let (now, wall) = (self.instant(), self.wall());
+        let ids: Vec<NodeId> = seeds.iter().map(|it| self.id(*it)).collect();
+        let node = &mut self.nodes[number];
+        node.generation += 1;
+        let me = LocalNode {
+            credential: node.member.credential.clone(),
+            record_key: node.member.record_key(),
+        };
+        let mut seed = [self.seed; 32];
+        seed[..4].copy_from_slice(&(number as u32).to_le_bytes());
+        seed[4] = node.generation as u8;
+        let discovery = Discovery::new(self.config.clone(), me, node.generation, seed, now);
+        let mut discovery = discovery.with_verifier(Box::new(self.memo.clone()));
+        let endpoint = format!("10.{}.{}.{}:51820", node.site, number / 256, number % 256);
+        discovery.set_endpoints(vec![endpoint.parse().unwrap()], now);
+        if let Some(snapshot) = snapshot {
+            discovery.restore(snapshot, now, wall).expect("the snapshot is good");
+        }
+        discovery.set_seeds(ids, now);
+        node.discovery = Some(discovery);
+        node.routable.extend(seeds);
+        self.drain(number);
+    }
+
+    /// Stops a node without a word. Its peers keep their sessions, as WireGuard does.
+    pub(super) fn crash(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.discovery = None;
+        node.sessions.clear();
+        node.queued.clear();
+        node.timer = None;
+    }
+
+    pub(super) fn freeze(&mut self, number: usize, by: Duration) {
+        self.nodes[number].frozen_until = self.now + by;
+    }
+
+    /// Cuts both directions between two groups.
+    pub(super) fn partition(&mut self, a: &[usize], b: &[usize]) {
+        for a in a {
+            for b in b {
+                self.cut.extend([(*a, *b), (*b, *a)]);
+            }
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    pub(super) fn set_service(&mut self, number: usize, state: OriginState) {
+        let now = self.instant();
+        self.discovery(number).set_service(SERVICE.parse().unwrap(), state, now);
+        self.drain(number);
+    }
+
+    /// Calls something on a node and drains it.
+    pub(super) fn with(&mut self, number: usize, act: impl FnOnce(&mut Discovery, Instant)) {
+        let now = self.instant();
+        act(self.discovery(number), now);
+        self.drain(number);
+    }
+
+    /// Delivers bytes as if one node had sent them to another over their session.
+    pub(super) fn inject(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+        self.push(self.now, What::Deliver { from, to, bytes });
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.base + self.now
+    }
+
+    pub(super) fn wall(&self) -> UnixSeconds {
+        UnixSeconds(WALL.0 + self.now.as_secs())
+    }
+
+    pub(super) fn id(&self, number: usize) -> NodeId {
+        self.nodes[number].member.credential.node
+    }
+
+    pub(super) fn get(&self, number: usize) -> &Discovery {
+        self.nodes[number].discovery.as_ref().expect("the node runs")
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = usize> {
+        (0..self.nodes.len()).filter(|it| self.nodes[*it].discovery.is_some())
+    }
+
+    /// How one node sees another.
+    pub(super) fn sees(&self, observer: usize, number: usize) -> Option<Liveness> {
+        self.get(observer).directory().get(&self.id(number)).map(|entry| entry.liveness)
+    }
+
+    pub(super) fn sees_service(&self, observer: usize, number: usize) -> Option<OriginState> {
+        let entry = self.get(observer).directory().get(&self.id(number))?;
+        entry.service(&SERVICE.parse().unwrap())
+    }
+
+    /// All running nodes see all running nodes alive and have the same directory.
+    pub(super) fn agreed(&self) -> bool {
+        let running: Vec<usize> = self.running().collect();
+        let root = self.get(running[0]).directory().root();
+        running.iter().all(|it| {
+            let directory = self.get(*it).directory();
+            directory.alive() == running.len() && directory.root() == root
+        })
+    }
+
+    /// Events of a kind that a node reported since `since`.
+    pub(super) fn count_events(
+        &self,
+        number: usize,
+        since: Duration,
+        is: impl Fn(&Event) -> bool,
+    ) -> usize {
+        let events = self.nodes[number].events.iter();
+        events.filter(|(at, event)| *at >= since && is(event)).count()
+    }
+
+    /// Runs for some time.
+    pub(super) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) {
+            let ((at, _), what) = entry.remove_entry();
+            self.spins = if at > self.now { 0 } else { self.spins + 1 };
+            assert!(self.spins < 100_000, "the network spins at {:?}", self.now);
+            self.now = self.now.max(at);
+            self.step(what);
+        }
+        self.now = end;
+    }
+
+    /// Runs until something holds, checked every 20 ms; how long it took, or a failed test.
+    pub(super) fn until(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        holds: impl Fn(&Self) -> bool,
+    ) -> Duration {
+        let start = self.now;
+        while !holds(self) {
+            assert!(self.now - start < limit, "{what} took longer than {limit:?}");
+            self.run(ms(20));
+        }
+        println!("{what}: {:?}", self.now - start);
+        self.now - start
+    }
+
+    /// Bytes and packets sent per node and second while running for `time`.
+    pub(super) fn rate(&mut self, time: Duration) -> (f64, f64) {
+        let total = |net: &Self| {
+            net.running()
+                .map(|it| net.get(it).counters())
+                .fold((0, 0), |sum, it| (sum.0 + it.sent_bytes, sum.1 + it.sent_packets))
+        };
+        let before = total(self);
+        self.run(time);
+        let after = total(self);
+        let per = self.running().count() as f64 * time.as_secs_f64();
+        ((after.0 - before.0) as f64 / per, (after.1 - before.1) as f64 / per)
+    }
+
+    fn discovery(&mut self, number: usize) -> &mut Discovery {
+        self.nodes[number].discovery.as_mut().expect("the node runs")
+    }
+
+    fn push(&mut self, at: Duration, what: What) {
+        self.sequence += 1;
+        self.queue.insert((at, self.sequence), what);
+    }
+
+    fn step(&mut self, what: What) {
+        let (number, timer) = match &what {
+            What::Deliver { to, .. } => (*to, false),
+            What::Timer { node } => (*node, true),
+            What::Handshake { from, to, tries } => return self.handshake(*from, *to, *tries),
+        };
+        if self.nodes[number].frozen_until > self.now {
+            let until = self.nodes[number].frozen_until;
+            return self.push(until, what);
+        }
+        let (now, wall) = (self.instant(), self.wall());
+        let node = &mut self.nodes[number];
+        let Some(discovery) = &mut node.discovery else { return };
+        match what {
+            What::Timer { .. } => {
+                node.timer = None;
+                if discovery.poll_timeout().is_some_and(|due| due <= now) {
+                    discovery.handle_timeout(now, wall);
+                }
+            }
+            What::Deliver { from, bytes, .. } => {
+                if !node.sessions.contains(&from) {
+                    // The peer holds a session this node lost with its last life.
+                    self.push(self.now + secs(5), What::Handshake { from, to: number, tries: 0 });
+                    return;
+                }
+                let from = self.id(from);
+                self.discovery(number).handle_datagram(from, &bytes, now, wall);
+            }
+            What::Handshake { .. } => {}
+        }
+        debug_assert!(timer || self.nodes[number].discovery.is_some());
+        self.drain(number);
+    }
+
+    fn lost(&mut self, from: usize, to: usize) -> bool {
+        self.dice.below(100) < self.loss_percent || self.cut.contains(&(from, to))
+    }
+
+    fn latency(&mut self, from: usize, to: usize) -> Duration {
+        let base = ms((self.latency)(self.nodes[from].site, self.nodes[to].site));
+        base + Duration::from_micros(200) + self.dice.up_to(base / 20 + Duration::from_micros(50))
+    }
+
+    fn handshake(&mut self, from: usize, to: usize, tries: u32) {
+        let both = self.nodes[from].discovery.is_some() && self.nodes[to].discovery.is_some();
+        let lost = self.lost(from, to) || self.lost(to, from);
+        let made =
+            self.nodes[from].sessions.contains(&to) && self.nodes[to].sessions.contains(&from);
+        if self.nodes[from].discovery.is_none() || made {
+            return self.release(from, to);
+        }
+        if !both || lost {
+            if tries < HANDSHAKES {
+                self.push(self.now + secs(1), What::Handshake { from, to, tries: tries + 1 });
+            } else {
+                self.nodes[from].queued.remove(&to);
+            }
+            return;
+        }
+        for (a, b) in [(from, to), (to, from)] {
+            let (now, wall) = (self.instant(), self.wall());
+            let (peer, credential) = (self.id(b), self.nodes[b].member.credential.clone());
+            self.nodes[a].sessions.insert(b);
+            self.nodes[a].routable.insert(b);
+            let discovery = self.discovery(a);
+            discovery.handle_credential(&credential, now, wall);
+            discovery.handle_session(peer, true, now);
+        }
+        self.release(from, to);
+        self.release(to, from);
+        self.drain(from);
+        self.drain(to);
+    }
+
+    fn release(&mut self, from: usize, to: usize) {
+        for bytes in self.nodes[from].queued.remove(&to).unwrap_or_default() {
+            self.transmit(from, to, bytes);
+        }
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+        if self.nodes[from].sessions.contains(&to) {
+            let at = self.now + self.latency(from, to);
+            for word in [at.as_micros() as u64, from as u64, to as u64, bytes.len() as u64] {
+                self.hash = (self.hash ^ word).wrapping_mul(0x0100_0000_01b3);
+            }
+            if !self.lost(from, to) {
+                self.push(at, What::Deliver { from, to, bytes });
+            }
+        } else if self.nodes[from].routable.contains(&to) {
+            let waiting = self.nodes[from].queued.entry(to).or_default();
+            if waiting.is_empty() {
+                let at = self.now + self.latency(from, to) + self.latency(to, from);
+                self.push(at, What::Handshake { from, to, tries: 0 });
+            }
+            let waiting = self.nodes[from].queued.entry(to).or_default();
+            if waiting.len() < QUEUED {
+                waiting.push(bytes);
+            }
+        } else {
+            self.unroutable += 1;
+        }
+    }
+
+    fn drain(&mut self, number: usize) {
+        let at = self.now;
+        let Some(discovery) = &mut self.nodes[number].discovery else { return };
+        let mut transmits = Vec::new();
+        while let Some(transmit) = discovery.poll_transmit() {
+            assert!(transmit.payload.len() <= crate::MAX_DATAGRAM);
+            transmits.push(transmit);
+        }
+        let mut events = Vec::new();
+        while let Some(event) = discovery.poll_event() {
+            events.push(event);
+        }
+        let due = discovery.poll_timeout().map(|due| due.saturating_duration_since(self.base));
+        for event in events {
+            if let Event::PeerWanted { node, endpoints, .. } = &event {
+                if !endpoints.is_empty() {
+                    let peer = self.index[node];
+                    self.nodes[number].routable.insert(peer);
+                }
+            } else {
+                self.nodes[number].events.push((at, event));
+            }
+        }
+        for transmit in transmits {
+            let to = self.index[&transmit.to];
+            self.transmit(number, to, transmit.payload);
+        }
+        let timer = self.nodes[number].timer;
+        if let Some(due) = due.map(|due| due.max(at))
+            && timer.is_none_or(|set| due < set)
+        {
+            self.nodes[number].timer = Some(due);
+            self.push(due, What::Timer { node: number });
+        }
+    }
+}
