@@ -44,8 +44,10 @@ const REKEY_LATE: Duration = Duration::from_secs(165);
 const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// Two sessions agreed within this time came from both sides at once.
 const SIMULTANEOUS: Duration = Duration::from_secs(10);
-/// An empty packet answers data after this when nothing else did (Keepalive-Timeout).
-const PASSIVE_KEEPALIVE: Duration = Duration::from_secs(10);
+/// An empty packet answers data after this when nothing else did. Keepalive-Timeout is 10 s; a
+/// little more lets whatever else is sent each 10 s go first, and is well below the 15 s after
+/// which the other side worries.
+const PASSIVE_KEEPALIVE: Duration = Duration::from_millis(10_500);
 /// Data without any answer for this long starts a handshake (Keepalive-Timeout + Rekey-Timeout).
 const SILENCE: Duration = Duration::from_secs(15);
 /// The same for data that always has an answer within a round trip.
@@ -378,6 +380,12 @@ impl Peer {
     pub(crate) fn keepalive_done(&mut self, now: Instant) {
         self.keepalive_at = None;
         self.last_sent = Some(now);
+        // A session that is to be kept open is in use.
+        if self.persistent.is_some()
+            && let Some(session) = &mut self.session
+        {
+            session.used = true;
+        }
     }
 }
 

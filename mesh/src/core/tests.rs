@@ -1,1 +1,241 @@
+//! Several state machines on a wire that is a list, in time that is a variable.
 
+mod admission;
+mod hostile;
+mod sessions;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meshport_config::{AuthorityKey, MeshSecret, NodeKey, RecordKey, Subject, UnixSeconds};
+
+use super::*;
+use crate::ports;
+
+const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+
+fn key(number: u8) -> NodeKey {
+    NodeKey::from_bytes([number; 32])
+}
+
+fn id(number: u8) -> NodeId {
+    key(number).public()
+}
+
+fn at(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number], 51820))
+}
+
+/// A credential for node `number`, signed by the authority made from `authority`.
+fn credential(authority: u8, number: u8, until: UnixSeconds) -> Credential {
+    let subject = Subject {
+        node: id(number),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: format!("node-{number}").parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: "node".parse().unwrap(),
+    };
+    let issued = UnixSeconds(until.0.min(WALL.0) - 3600);
+    let authority = AuthorityKey::from_bytes([authority; 32]);
+    Credential::issue_by_authority(&authority, subject, issued, until).unwrap()
+}
+
+fn good(number: u8) -> Credential {
+    credential(1, number, UnixSeconds(WALL.0 + 86_400))
+}
+
+fn identity(number: u8) -> Identity {
+    let secret = MeshSecret::from_bytes([1; 32]);
+    Identity { key: key(number), credential: good(number), secret }
+}
+
+/// A datagram that was sent.
+#[derive(Debug, Clone)]
+struct Sent {
+    at: Instant,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+impl Sent {
+    fn is_initiation(&self) -> bool {
+        self.bytes[0] == 1
+    }
+}
+
+/// Decides whether a datagram arrives.
+type Keep = Box<dyn FnMut(&Sent) -> bool>;
+
+struct Net {
+    now: Now,
+    start: Instant,
+    nodes: BTreeMap<SocketAddr, Core>,
+    sent: Vec<Sent>,
+    keep: Keep,
+    /// QUIC payloads that came out, by receiver.
+    streams: Vec<(SocketAddr, Vec<u8>)>,
+    /// Times a node was woken by its timer.
+    wakes: usize,
+}
+
+impl Net {
+    fn new(count: u8) -> Self {
+        Self::with(count, &MeshConfig::default())
+    }
+
+    /// Nodes 1..=count that know each other's addresses.
+    fn with(count: u8, config: &MeshConfig) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let start = Instant::now();
+        let mut net = Self {
+            now: Now { instant: start, wall: WALL },
+            start,
+            nodes: BTreeMap::new(),
+            sent: Vec::new(),
+            keep: Box::new(|_| true),
+            streams: Vec::new(),
+            wakes: 0,
+        };
+        for number in 1..=count {
+            net.add(number, identity(number), config.clone());
+        }
+        for number in 1..=count {
+            for other in (1..=count).filter(|other| *other != number) {
+                net.node(number, |core, now| core.set_peer(now, id(other), &[at(other)], None));
+            }
+        }
+        net
+    }
+
+    fn add(&mut self, number: u8, identity: Identity, config: MeshConfig) {
+        let mut seed = [number; 32];
+        // A process that replaces another one has another seed.
+        seed[0] = self.sent.len() as u8;
+        let core = Core::new(identity, config, seed, self.now).unwrap();
+        self.nodes.insert(at(number), core);
+    }
+
+    fn node<T>(&mut self, number: u8, work: impl FnOnce(&mut Core, Now) -> T) -> T {
+        work(self.nodes.get_mut(&at(number)).unwrap(), self.now)
+    }
+
+    fn counters(&self, number: u8) -> MeshCounters {
+        *self.nodes[&at(number)].counters()
+    }
+
+    fn events(&mut self, number: u8) -> Vec<MeshEvent> {
+        self.node(number, |core, _| std::iter::from_fn(|| core.poll_event()).collect())
+    }
+
+    fn notices(&mut self, number: u8) -> Vec<Notice> {
+        self.node(number, |core, _| std::iter::from_fn(|| core.poll_notice()).collect())
+    }
+
+    /// Payloads of the datagrams among the events of a node; drops the other events.
+    fn datagrams(&mut self, number: u8) -> Vec<Vec<u8>> {
+        let payload = |event| match event {
+            MeshEvent::Datagram { payload, .. } => Some(payload.to_vec()),
+            _ => None,
+        };
+        self.events(number).into_iter().filter_map(payload).collect()
+    }
+
+    fn deliver(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let now = self.now;
+        let Some(core) = self.nodes.get_mut(&to) else { return };
+        let mut out = vec![0; 2048.max(bytes.len())];
+        if let Some(packet) = core.handle_datagram(now, Route::from(from), bytes, &mut out) {
+            let payload = out[packet.start..packet.start + packet.length].to_vec();
+            self.streams.push((to, payload));
+        }
+    }
+
+    /// Moves datagrams until nobody has anything to say.
+    fn pump(&mut self) {
+        loop {
+            let mut moved = Vec::new();
+            for (from, core) in &mut self.nodes {
+                while let Some(Transmit { route, bytes }) = core.poll_transmit() {
+                    let at = self.now.instant;
+                    moved.push(Sent { at, from: *from, to: route.remote, bytes });
+                }
+            }
+            if moved.is_empty() {
+                return;
+            }
+            for datagram in moved {
+                self.sent.push(datagram.clone());
+                if (self.keep)(&datagram) {
+                    self.deliver(datagram.from, datagram.to, &datagram.bytes);
+                }
+            }
+        }
+    }
+
+    /// Lets time pass, serving every timer when it is due.
+    fn run(&mut self, time: Duration) {
+        let end = self.now.instant + time;
+        self.pump();
+        while let Some(due) = self.nodes.values().filter_map(Core::poll_timeout).min()
+            && due <= end
+        {
+            self.now.instant = self.now.instant.max(due);
+            for core in self.nodes.values_mut() {
+                if core.poll_timeout().is_some_and(|at| at <= self.now.instant) {
+                    self.wakes += 1;
+                    core.handle_timeout(self.now);
+                    let next = core.poll_timeout();
+                    assert!(next.is_none_or(|at| at > self.now.instant), "a timer does not move");
+                }
+            }
+            self.pump();
+        }
+        self.now.instant = end;
+    }
+
+    fn connect(&mut self, from: u8, to: u8) {
+        self.node(from, |core, now| core.connect(now, &id(to))).unwrap();
+        self.pump();
+    }
+
+    fn send(&mut self, from: u8, to: u8, payload: &[u8]) -> Result<(), MeshError> {
+        self.node(from, |core, now| core.send_datagram(now, id(to), ports::GOSSIP, payload))
+    }
+
+    /// Sends and moves a datagram and says whether it arrived.
+    fn reaches(&mut self, from: u8, to: u8) -> bool {
+        self.events(to);
+        self.send(from, to, b"probe").unwrap();
+        self.pump();
+        self.datagrams(to).contains(&b"probe".to_vec())
+    }
+
+    fn up(&self, number: u8, other: u8) -> bool {
+        self.nodes[&at(number)].peer(&id(other)).is_some_and(|p| p.session.is_some() && p.admitted)
+    }
+
+    fn endpoint(&self, number: u8, other: u8) -> Option<SocketAddr> {
+        self.nodes[&at(number)].peer(&id(other))?.endpoint.map(|route| route.remote)
+    }
+
+    fn since_start(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+
+    /// Seals `packet`, whatever it is, in the session that `from` has with `to`.
+    fn seal(&mut self, from: u8, to: u8, packet: &[u8]) -> Vec<u8> {
+        self.node(from, |core, _| {
+            let slot = core.peers.of_node(&id(to)).unwrap();
+            let mut out = vec![0; packet.len() + 256];
+            let tunnel = &mut core.peers.get_mut(slot).unwrap().tunnel;
+            let length = tunnel.seal(packet, &mut out).unwrap();
+            out.truncate(length);
+            out
+        })
+    }
+
+    fn seconds(&mut self, seconds: u64) {
+        self.run(Duration::from_secs(seconds));
+    }
+}

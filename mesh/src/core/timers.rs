@@ -23,7 +23,6 @@ impl Core {
             if let Some(peer) = self.peers.get_mut(slot) {
                 peer.armed = None;
             }
-            self.refresh(slot, now);
             self.serve(slot, now);
             self.arm(slot);
         }
@@ -62,8 +61,14 @@ impl Core {
                     }
                 }
                 Need::Expire => self.expire(slot, now),
-                Need::Hello => self.send_hello(slot, now),
-                Need::Keepalive => self.keepalive(slot, now),
+                Need::Hello => {
+                    self.freshen(slot, now);
+                    self.send_hello(slot, now);
+                }
+                Need::Keepalive => {
+                    self.freshen(slot, now);
+                    self.keepalive(slot, now);
+                }
             }
         }
     }
@@ -83,24 +88,36 @@ impl Core {
         if started { Ok(()) } else { Err(MeshError::NoEndpoint(node)) }
     }
 
-    /// Moves the tunnel's clock before it is used, and renews an aging session.
+    /// Before a packet: moves the tunnel's clock, and renews an aging session. Only packets do
+    /// that, so that an idle session ends.
     pub(super) fn refresh(&mut self, slot: Slot, now: Now) {
-        let stale = |peer: &Peer| peer.stale(now.instant);
-        if !self.peers.get(slot).is_some_and(stale) {
-            return;
+        if self.freshen(slot, now) {
+            self.renew(slot, now);
         }
-        self.tick(slot, now);
+    }
+
+    /// Moves the tunnel's clock, if it is old.
+    fn freshen(&mut self, slot: Slot, now: Now) -> bool {
+        let stale = self.peers.get(slot).is_some_and(|peer| peer.stale(now.instant));
+        if stale {
+            self.tick(slot, now, true);
+        }
+        stale
+    }
+
+    fn renew(&mut self, slot: Slot, now: Now) {
         if self.peers.get(slot).is_some_and(|peer| peer.wants_rekey(now.instant)) {
             self.initiate(slot, now);
         }
     }
 
-    fn tick(&mut self, slot: Slot, now: Now) {
+    /// `speak`: what the tunnel wants to send is sent.
+    fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
         let jitter = self.jitter();
         let Some(peer) = self.peers.get_mut(slot) else { return };
         peer.last_tick = now.instant;
         let mut packet = [0; MIN_OUTPUT];
-        if let Some(length) = peer.tunnel.tick(&mut packet) {
+        if let Some(length) = peer.tunnel.tick(&mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
             if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
@@ -115,9 +132,10 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// The session is over by this clock, whatever the tunnel's own says.
+    /// The session is over by this clock, whatever the tunnel's own says. The tunnel would renew a
+    /// session that was ever used; nobody needs one now.
     fn expire(&mut self, slot: Slot, now: Now) {
-        self.tick(slot, now);
+        self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.tunnel.abandon();
         }
@@ -145,13 +163,9 @@ impl Core {
     /// Sends an initiation and plans the next; false when no address is known.
     fn initiate(&mut self, slot: Slot, now: Now) -> bool {
         let jitter = self.jitter();
-        let stale = self.peers.get(slot).is_some_and(|peer| peer.stale(now.instant));
-        if stale {
-            let before = self.out.counters.initiations_sent;
-            self.tick(slot, now);
-            if self.out.counters.initiations_sent != before {
-                return true;
-            }
+        let before = self.out.counters.initiations_sent;
+        if self.freshen(slot, now) && self.out.counters.initiations_sent != before {
+            return true;
         }
         let Some(peer) = self.peers.get_mut(slot) else { return false };
         let routes = handshake_routes(peer);
@@ -168,7 +182,7 @@ impl Core {
 
     fn give_up(&mut self, slot: Slot, now: Now) {
         self.drop_queue(slot);
-        self.tick(slot, now);
+        self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
             if peer.attempt.take().is_some() {
                 self.out.counters.handshakes_abandoned += 1;
@@ -182,6 +196,7 @@ impl Core {
         peer.keepalive_done(now.instant);
         if peer.session.is_some() {
             self.send_packet(slot, now, &[]);
+            self.renew(slot, now);
         } else {
             // Without an address there is nothing to keep alive; the next interval tries again.
             let _ = self.want_session(slot, now);

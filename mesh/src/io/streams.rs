@@ -263,14 +263,18 @@ impl Streams {
 
     /// Ends all connections with a peer.
     pub(super) fn cut(&self, node: &NodeId, reason: &str) {
-        let outgoing = match lock(&self.outgoing).remove(node) {
-            Some(Outgoing::Ready(live)) => Some(live),
-            Some(connecting) => {
-                // Its packets are repeated until the peer answers, whichever process that is.
-                lock(&self.outgoing).entry(*node).or_insert(connecting);
-                None
+        // An attempt under way goes on: its packets are repeated until the peer answers, whichever
+        // process that is.
+        let outgoing = {
+            let mut outgoing = lock(&self.outgoing);
+            match outgoing.get(node) {
+                Some(Outgoing::Ready(live)) => {
+                    let live = live.clone();
+                    outgoing.remove(node);
+                    Some(live)
+                }
+                _ => None,
             }
-            None => None,
         };
         let incoming = lock(&self.incoming).remove(node);
         for live in outgoing.into_iter().chain(incoming).filter(Live::is_open) {
@@ -323,9 +327,8 @@ impl Streams {
         };
         count(&self.counters.accepted);
         let live = Live::new(connection);
-        if let Some(old) = lock(&self.incoming).insert(node, live.clone())
-            && old.is_open()
-        {
+        let old = lock(&self.incoming).insert(node, live.clone());
+        if let Some(old) = old.filter(Live::is_open) {
             count(&self.counters.cut);
             old.connection.close(VarInt::from_u32(CODE_REPLACED), b"replaced by a newer one");
         }
@@ -392,7 +395,8 @@ impl Streams {
 
     /// An echo request was answered.
     pub(super) fn pong(&self, node: &NodeId, token: u32) {
-        if let Some(waiting) = lock(&self.pings).remove(&(*node, token)) {
+        let waiting = lock(&self.pings).remove(&(*node, token));
+        if let Some(waiting) = waiting {
             // The one who asked may have given up.
             let _ = waiting.send(());
         }

@@ -83,7 +83,7 @@ impl Switch {
         })))
     }
 
-    /// A socket at `address`. An earlier one at the same address receives nothing any more.
+    /// A socket at `address`. An earlier one at the same address neither sends nor receives any more.
     pub fn attach(&self, address: SocketAddr) -> Arc<dyn OuterSocket> {
         let port = Arc::new(Mutex::new(Port::default()));
         lock(&self.0).ports.insert(address, port.clone());
@@ -189,24 +189,24 @@ impl std::fmt::Debug for MemorySocket {
 }
 
 impl MemorySocket {
-    /// Where this port lives now; it may have been moved.
-    fn here(&self) -> SocketAddr {
-        let known = *lock(&self.address);
+    /// Where this port lives now; it may have been moved. `None` when another took its place.
+    fn here(&self) -> Option<SocketAddr> {
+        let mut known = lock(&self.address);
         let network = lock(&self.switch.0);
         if network.ports.get(&known).is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
-            return known;
+            return Some(*known);
         }
         let moved = network.ports.iter().find(|(_, port)| Arc::ptr_eq(port, &self.port));
-        let here = moved.map_or(known, |(address, _)| *address);
-        drop(network);
-        *lock(&self.address) = here;
-        here
+        *known = *moved?.0;
+        Some(*known)
     }
 }
 
 impl OuterSocket for MemorySocket {
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
-        self.switch.send(self.here(), transmit);
+        if let Some(here) = self.here() {
+            self.switch.send(here, transmit);
+        }
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl OuterSocket for MemorySocket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.here())
+        Ok(self.here().unwrap_or(*lock(&self.address)))
     }
 
     fn max_gso_segments(&self) -> usize {

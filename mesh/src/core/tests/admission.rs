@@ -1,0 +1,223 @@
+//! Who is let in, and what of those who are not.
+
+use meshport_config::Error;
+
+use super::*;
+use crate::admission::Control;
+use crate::inner;
+
+/// Node 3 with an identity of its own making; nodes 1 and 2 do not know it.
+fn stranger(identity: Identity) -> Net {
+    let mut net = Net::new(2);
+    // The core refuses to start with a credential that is not valid, so it starts with a good one
+    // and shows the other.
+    let shown = identity.credential.to_bytes();
+    let usable = Identity { credential: good(3), ..identity };
+    net.add(3, usable, MeshConfig::default());
+    net.node(3, |core, now| {
+        core.credential = shown;
+        core.set_peer(now, id(1), &[at(1)], None);
+    });
+    net
+}
+
+fn showing(credential: Credential) -> Identity {
+    Identity { key: key(3), credential, secret: MeshSecret::from_bytes([1; 32]) }
+}
+
+fn refusal(net: &mut Net, number: u8) -> Option<String> {
+    let events = net.events(number);
+    assert!(!events.iter().any(|event| matches!(event, MeshEvent::Datagram { .. })));
+    events.into_iter().find_map(|event| match event {
+        MeshEvent::Refused { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_unknown_node_with_a_valid_credential_is_admitted() {
+    let mut net = stranger(showing(good(3)));
+    net.send(3, 1, b"hello").unwrap();
+    net.pump();
+    let events = net.events(1);
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|event| match event {
+            MeshEvent::Admitted { credential } if credential.node == id(3) => "admitted",
+            MeshEvent::SessionUp(_) => "up",
+            MeshEvent::Datagram { .. } => "datagram",
+            _ => "other",
+        })
+        .collect();
+    assert_eq!(kinds, ["admitted", "up", "datagram"], "the credential goes before the queue");
+    net.seconds(30);
+    assert!(net.up(1, 3), "no longer provisional");
+}
+
+#[test]
+fn bad_credentials_are_refused_with_their_reason() {
+    let hour_ago = UnixSeconds(WALL.0 - 3600);
+    let mut tampered = good(3);
+    tampered.site = "other".parse().unwrap();
+    let until = UnixSeconds(WALL.0 + 86_400);
+    let expired = credential(1, 3, hour_ago);
+    let foreign = credential(2, 3, until);
+    for (what, bad) in
+        [("expired", expired), ("foreign", foreign), ("tampered", tampered), ("other", good(2))]
+    {
+        let reason = bad.verify(&good(1).mesh, WALL).err().as_ref().map(Error::to_string);
+        let mut net = stranger(showing(bad));
+        net.send(3, 1, b"let me in").unwrap();
+        net.pump();
+        assert!(!net.up(1, 3), "{what}");
+        let counters = net.counters(1);
+        assert_eq!(counters.credentials_refused, 1, "{what}");
+        assert_eq!(counters.dropped_not_admitted, 1, "{what}: its datagram is not processed");
+        let told = refusal(&mut net, 1).expect(what);
+        match reason {
+            Some(reason) => assert_eq!(told, reason, "{what}"),
+            None => assert!(told.contains("another node"), "{told}"),
+        }
+        let heard = refusal(&mut net, 3).expect("the refused side hears of it");
+        assert!(heard.contains("refuses this node's credential"), "{heard}");
+        // It repeats itself; the user is told once, and then it is forgotten.
+        net.seconds(9);
+        assert!(net.counters(1).credentials_refused > 1, "{what}");
+        assert_eq!(refusal(&mut net, 1), None, "{what}");
+        net.seconds(5);
+        assert_eq!(net.counters(1).provisional_expired, 1, "{what}");
+        assert!(net.nodes[&at(1)].peer(&id(3)).is_none(), "{what}");
+    }
+}
+
+#[test]
+fn another_mesh_secret_leads_nowhere() {
+    let secret = MeshSecret::from_bytes([9; 32]);
+    let mut net = stranger(Identity { key: key(3), credential: good(3), secret });
+    net.send(3, 1, b"let me in").unwrap();
+    net.run(Duration::from_millis(500));
+    assert_eq!(net.counters(1).initiations_accepted, 1);
+    assert_eq!(net.counters(3).dropped_bad_response, 1);
+    assert!(!net.up(1, 3) && !net.up(3, 1));
+    net.seconds(120);
+    assert!(net.nodes[&at(1)].peer(&id(3)).is_none());
+    assert_eq!(net.events(1).len(), 0);
+}
+
+#[test]
+fn a_known_credential_admits_without_a_hello() {
+    let mut net = Net::new(2);
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
+    // Control messages are lost: only handshakes, keepalives and small datagrams pass.
+    net.keep = Box::new(|sent| sent.bytes.len() < 150);
+    net.connect(1, 2);
+    assert!(net.up(1, 2));
+    assert!(!net.up(2, 1), "node 2 does not know node 1's");
+    assert!(matches!(net.events(1)[..], [MeshEvent::SessionUp(_)]));
+    net.keep = Box::new(|_| true);
+    net.seconds(2);
+    assert!(net.up(2, 1), "hellos are repeated until one arrives");
+    assert!(matches!(net.events(1)[..], []), "nothing new was learned");
+}
+
+#[test]
+fn a_credential_given_for_another_node_is_refused() {
+    let mut net = Net::new(2);
+    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&good(3))));
+    assert!(refusal(&mut net, 1).unwrap().contains("another node"));
+    let expired = credential(1, 2, UnixSeconds(WALL.0 - 600));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&expired)));
+    assert!(refusal(&mut net, 1).unwrap().contains("expired"));
+    assert_eq!(net.counters(1).credentials_refused, 2);
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
+    net.connect(1, 2);
+    assert!(net.up(1, 2), "its own hello counts");
+}
+
+#[test]
+fn a_credential_that_runs_out_ends_the_admission_at_the_next_renewal() {
+    let mut net = Net::new(1);
+    let soon = credential(1, 2, UnixSeconds(WALL.0 + 60));
+    let secret = MeshSecret::from_bytes([1; 32]);
+    net.add(2, Identity { key: key(2), credential: soon, secret }, MeshConfig::default());
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
+    net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+    net.connect(1, 2);
+    assert!(net.up(1, 2));
+    net.events(1);
+    for _ in 0..130 {
+        net.send(1, 2, b"x").unwrap();
+        net.now.wall.0 += 1;
+        net.seconds(1);
+    }
+    assert!(!net.up(1, 2));
+    let told = net.events(1);
+    assert!(told.iter().any(|event| matches!(event, MeshEvent::SessionDown(_))), "{told:?}");
+    assert!(told.iter().any(|event| matches!(event, MeshEvent::Refused { .. })), "{told:?}");
+}
+
+#[test]
+fn nothing_but_control_is_processed_before_admission() {
+    // Node 3 shows nothing that is accepted, then tries everything.
+    let mut net = stranger(showing(credential(2, 3, UnixSeconds(WALL.0 + 86_400))));
+    net.connect(3, 1);
+    let (own, other) = (net.nodes[&at(3)].address(), net.nodes[&at(1)].address());
+    let flow = |port| inner::Flow {
+        source: own,
+        destination: other,
+        source_port: port,
+        destination_port: port,
+    };
+    let udp = |port| send::udp_packet(&flow(port), b"payload");
+    let before = net.counters(1).dropped_not_admitted;
+    for packet in
+        [udp(ports::GOSSIP), udp(ports::STREAMS), udp(53), inner::echo_request(&own, &other, 7)]
+    {
+        let sealed = net.seal(3, 1, &packet);
+        net.deliver(at(3), at(1), &sealed);
+    }
+    assert_eq!(net.counters(1).dropped_not_admitted, before + 4);
+    assert_eq!(net.counters(1).echoes_answered, 0);
+    assert!(net.streams.is_empty());
+    let sealed = net.seal(3, 1, &udp(ports::CONTROL));
+    net.deliver(at(3), at(1), &sealed);
+    assert_eq!(net.counters(1).dropped_control, 1);
+}
+
+#[test]
+fn control_messages_are_answered_at_the_port_they_came_from() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let (own, other) = (net.nodes[&at(2)].address(), net.nodes[&at(1)].address());
+    let bytes = good(2).to_bytes();
+    let hello = Control::Hello { instance: 5, has_yours: true, credential: &bytes };
+    let flow = inner::Flow {
+        source: own,
+        destination: other,
+        source_port: 40_000,
+        destination_port: ports::CONTROL,
+    };
+    let sealed = net.seal(2, 1, &send::udp_packet(&flow, &hello.encode()));
+    net.events(2);
+    net.deliver(at(2), at(1), &sealed);
+    net.pump();
+    let answers = net.events(2);
+    let [MeshEvent::Datagram { port: 40_000, payload, .. }] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(Control::decode(payload), Some(Control::Ack { instance: 5 }));
+}
+
+#[test]
+fn an_identity_that_does_not_fit_is_refused_at_start() {
+    let net = Net::new(1);
+    let make = |identity| Core::new(identity, MeshConfig::default(), [0; 32], net.now).err();
+    let error = make(Identity { key: key(2), ..identity(1) }).unwrap();
+    assert!(matches!(error, MeshError::Identity(_)), "{error}");
+    let expired = credential(1, 1, UnixSeconds(WALL.0 - 600));
+    let error = make(Identity { credential: expired, ..identity(1) }).unwrap();
+    assert!(error.to_string().contains("expired"), "{error}");
+    let config = MeshConfig { mtu: 1000, ..MeshConfig::default() };
+    let error = Core::new(identity(1), config, [0; 32], net.now).err().unwrap();
+    assert!(error.to_string().contains("mtu"), "{error}");
+}

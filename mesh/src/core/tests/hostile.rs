@@ -1,0 +1,298 @@
+//! Packets nobody should have sent.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::inner::{self, Flow};
+
+const MALLORY: u8 = 66;
+
+fn connected() -> Net {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    net.seconds(1);
+    net
+}
+
+#[test]
+fn replayed_packets_do_nothing_and_move_nobody() {
+    let mut net = connected();
+    let recorded = net.sent.clone();
+    net.events(1);
+    net.events(2);
+    let before = net.counters(2);
+    for datagram in &recorded {
+        net.deliver(at(MALLORY), datagram.to, &datagram.bytes);
+    }
+    let after = net.counters(2);
+    assert!(after.dropped_replayed > before.dropped_replayed);
+    assert_eq!(after.dropped_replayed_initiation, before.dropped_replayed_initiation + 1);
+    assert!(net.counters(1).dropped_bad_response > 0);
+    assert_eq!(after.roams, 0);
+    assert_eq!((net.endpoint(1, 2), net.endpoint(2, 1)), (Some(at(2)), Some(at(1))));
+    assert!(net.events(2).is_empty() && net.datagrams(1).is_empty());
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+}
+
+#[test]
+fn truncated_and_changed_packets_are_dropped_and_counted() {
+    let mut net = connected();
+    let recorded = net.sent.clone();
+    net.send(1, 2, b"fresh").unwrap();
+    let fresh = net.node(1, |core, _| core.poll_transmit()).unwrap().bytes;
+    for bytes in recorded.iter().map(|sent| &sent.bytes).chain([&fresh]) {
+        for cut in 0..bytes.len() {
+            net.deliver(at(MALLORY), at(2), &bytes[..cut]);
+        }
+        for position in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[position] ^= 0x10;
+            net.deliver(at(MALLORY), at(2), &changed);
+        }
+    }
+    let counters = net.counters(2);
+    assert!(counters.dropped_malformed > 0);
+    assert!(counters.dropped_unauthentic > 0);
+    assert!(counters.dropped_unknown_session > 0);
+    assert!(counters.dropped_bad_mac > 0);
+    assert_eq!(counters.roams, 0);
+    assert_eq!(net.endpoint(2, 1), Some(at(1)));
+    net.events(2);
+    net.deliver(at(1), at(2), &fresh);
+    assert_eq!(net.datagrams(2), [b"fresh"], "the untouched packet is still good");
+}
+
+#[test]
+fn a_peer_that_moves_is_followed() {
+    let mut net = connected();
+    // Node 1 appears at another address, as behind a NAT that forgot.
+    let core = net.nodes.remove(&at(1)).unwrap();
+    net.nodes.insert(at(9), core);
+    net.nodes
+        .get_mut(&at(9))
+        .unwrap()
+        .send_datagram(net.now, id(2), ports::GOSSIP, b"new")
+        .unwrap();
+    net.pump();
+    assert_eq!(net.endpoint(2, 1), Some(at(9)));
+    assert_eq!(net.counters(2).roams, 1);
+    net.send(2, 1, b"answer").unwrap();
+    net.pump();
+    let arrived = std::iter::from_fn(|| net.nodes.get_mut(&at(9)).unwrap().poll_event())
+        .any(|event| matches!(event, MeshEvent::Datagram { payload, .. } if payload == "answer"));
+    assert!(arrived);
+}
+
+#[test]
+fn a_fresh_initiation_alone_does_not_move_a_peer() {
+    let mut net = connected();
+    // Recorded and sent on from elsewhere before the original arrives: valid, but no proof of
+    // where node 1 is.
+    net.keep = Box::new(|sent| !sent.is_initiation());
+    net.node(1, |core, now| {
+        let slot = core.peers.of_node(&id(2)).unwrap();
+        core.peers.get_mut(slot).unwrap().session = None;
+        core.want_session(slot, now).unwrap();
+    });
+    net.pump();
+    let initiation = net.sent.last().unwrap().bytes.clone();
+    net.deliver(at(MALLORY), at(2), &initiation);
+    assert_eq!(net.counters(2).initiations_accepted, 2);
+    assert_eq!(net.endpoint(2, 1), Some(at(1)));
+}
+
+#[test]
+fn under_load_initiators_prove_their_address() {
+    let config = MeshConfig { handshakes_per_second: 1, ..MeshConfig::default() };
+    let mut net = Net::with(4, &config);
+    net.connect(2, 1);
+    net.connect(3, 1);
+    net.connect(4, 1);
+    assert!(net.up(1, 2));
+    assert!(!net.up(1, 3) && !net.up(1, 4));
+    assert_eq!(net.counters(1).cookies_sent, 2);
+    assert_eq!(net.counters(3).cookies_received, 1);
+    assert_eq!(net.endpoint(3, 1), None, "a cookie is no proof of who sent it");
+    net.run(Duration::from_millis(100));
+    assert!(net.up(1, 3) && net.up(1, 4), "with the cookie they pass, under load");
+}
+
+#[test]
+fn a_cookie_reply_moves_nobody() {
+    let config = MeshConfig { handshakes_per_second: 1, ..MeshConfig::default() };
+    let mut net = Net::with(3, &config);
+    net.connect(2, 1);
+    // A renewal that is answered by a cookie, delivered from elsewhere.
+    net.keep = Box::new(|sent| sent.bytes[0] != 3);
+    net.seconds(1);
+    for from in [2, 3] {
+        net.node(from, |core, now| {
+            let slot = core.peers.of_node(&id(1)).unwrap();
+            let peer = core.peers.get_mut(slot).unwrap();
+            peer.session = None;
+            core.want_session(slot, now).unwrap();
+        });
+    }
+    net.pump();
+    let cookie = net.sent.iter().rev().find(|sent| sent.bytes[0] == 3).unwrap().clone();
+    let number = if cookie.to == at(2) { 2 } else { 3 };
+    let before = net.endpoint(number, 1);
+    net.deliver(at(MALLORY), cookie.to, &cookie.bytes);
+    assert_eq!(net.counters(number).cookies_received, 1);
+    assert_eq!(net.endpoint(number, 1), before);
+}
+
+#[test]
+fn unknown_initiators_are_bounded() {
+    let config = MeshConfig { max_provisional: 3, ..MeshConfig::default() };
+    let mut net = Net::with(1, &config);
+    // Each leaves a session that is never confirmed: the responses are lost.
+    for number in 10..20 {
+        net.add(number, identity(number), MeshConfig::default());
+        net.node(number, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+    }
+    net.keep = Box::new(|sent| sent.is_initiation());
+    for number in 10..20 {
+        net.connect(number, 1);
+    }
+    assert_eq!(net.nodes[&at(1)].peers.provisional(), 3);
+    assert_eq!(net.counters(1).provisional_evicted, 7);
+    net.keep = Box::new(|_| false);
+    net.seconds(11);
+    assert_eq!(net.nodes[&at(1)].peers.len(), 0);
+    assert_eq!(net.counters(1).provisional_expired, 3);
+}
+
+#[test]
+fn the_table_of_peers_is_bounded() {
+    let config = MeshConfig { max_peers: 2, ..MeshConfig::default() };
+    let mut net = Net::with(1, &config);
+    net.node(1, |core, now| {
+        for other in 2..=5 {
+            core.set_peer(now, id(other), &[at(other)], None);
+        }
+    });
+    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1).peers_refused), (2, 2));
+    net.add(9, identity(9), MeshConfig::default());
+    net.node(9, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+    net.connect(9, 1);
+    assert_eq!(net.counters(1).dropped_no_room, 1);
+}
+
+#[test]
+fn one_peer_cannot_make_us_shake_hands_all_the_time() {
+    let mut net = connected();
+    net.node(1, |core, now| {
+        let slot = core.peers.of_node(&id(2)).unwrap();
+        for _ in 0..5 {
+            let peer = core.peers.get_mut(slot).unwrap();
+            peer.session = None;
+            peer.attempt = None;
+            core.want_session(slot, now).unwrap();
+        }
+    });
+    net.pump();
+    assert_eq!(net.counters(2).dropped_frequent_initiation, 4);
+    assert_eq!(net.counters(2).initiations_accepted, 2);
+}
+
+#[test]
+fn a_peer_speaks_only_for_itself() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.connect(3, 2);
+    let address = |net: &Net, number: u8| net.nodes[&at(number)].address();
+    let (one, two, three) = (address(&net, 1), address(&net, 2), address(&net, 3));
+    let flow = |source, destination| Flow {
+        source,
+        destination,
+        source_port: ports::GOSSIP,
+        destination_port: ports::GOSSIP,
+    };
+    net.events(2);
+    let mut offer = |packet: Vec<u8>| {
+        let sealed = net.seal(3, 2, &packet);
+        net.deliver(at(3), at(2), &sealed);
+    };
+    // As node 1; to node 1; with a broken checksum; not UDP; not IPv6.
+    offer(send::udp_packet(&flow(one, two), b"lie"));
+    offer(send::udp_packet(&flow(three, one), b"pass on"));
+    let mut broken = send::udp_packet(&flow(three, two), b"broken");
+    broken[50] ^= 1;
+    offer(broken);
+    let mut tcp = send::udp_packet(&flow(three, two), b"tcp");
+    tcp[6] = 6;
+    offer(tcp);
+    offer(vec![0x45; 60]);
+    let echo = inner::echo_request(&one, &two, 1);
+    offer(echo);
+    let counters = net.counters(2);
+    assert_eq!(counters.dropped_inner_source, 2);
+    assert_eq!(counters.dropped_inner_destination, 1);
+    assert_eq!(counters.dropped_inner_checksum, 1);
+    assert_eq!(counters.dropped_inner_malformed, 2);
+    assert_eq!(counters.echoes_answered, 0);
+    assert!(net.events(2).is_empty());
+    assert!(net.reaches(3, 2) && net.reaches(1, 2));
+}
+
+#[test]
+fn a_slow_user_loses_datagrams_and_not_changes() {
+    let config = MeshConfig { max_events: 10, ..MeshConfig::default() };
+    let mut net = Net::with(3, &config);
+    net.connect(1, 2);
+    net.events(2);
+    for _ in 0..50 {
+        net.send(1, 2, b"flood").unwrap();
+    }
+    net.pump();
+    net.connect(3, 2);
+    assert_eq!(net.counters(2).dropped_events, 40);
+    let events = net.events(2);
+    assert_eq!(events.len(), 12);
+    assert!(matches!(events[11], MeshEvent::SessionUp(node) if node == id(3)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn arbitrary_datagrams_never_panic(
+        noise in proptest::collection::vec(
+            (0u8..6, proptest::collection::vec(any::<u8>(), 0..300)), 1..40),
+    ) {
+        let mut net = connected();
+        for (kind, mut bytes) in noise {
+            if bytes.len() >= 4 && kind > 0 {
+                bytes[..4].copy_from_slice(&[kind, 0, 0, 0]);
+                match kind {
+                    1 => bytes.resize(148, 7),
+                    2 => bytes.resize(92, 7),
+                    3 => bytes.resize(64, 7),
+                    _ => {}
+                }
+            }
+            net.deliver(at(MALLORY), at(2), &bytes);
+        }
+        prop_assert!(net.reaches(1, 2));
+    }
+
+    #[test]
+    fn arbitrary_inner_packets_never_panic(
+        packets in proptest::collection::vec(
+            proptest::collection::vec(any::<u8>(), 1..200), 1..20),
+        real_header: bool,
+    ) {
+        let mut net = connected();
+        for packet in packets {
+            let (own, other) = (net.nodes[&at(1)].address(), net.nodes[&at(2)].address());
+            let port = 7400 + u16::from(packet[0] % 4);
+            let flow = Flow { source: own, destination: other, source_port: port, destination_port: port };
+            let packet = if real_header { send::udp_packet(&flow, &packet) } else { packet };
+            let sealed = net.seal(1, 2, &packet);
+            net.deliver(at(1), at(2), &sealed);
+        }
+        prop_assert!(net.reaches(1, 2));
+    }
+}

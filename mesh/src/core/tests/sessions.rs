@@ -1,0 +1,295 @@
+//! Handshakes, rekeys, silence, keepalives, restarts.
+
+use super::*;
+
+#[test]
+fn a_handshake_admits_both_sides_within_two_round_trips() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    assert!(net.up(1, 2) && net.up(2, 1));
+    assert_eq!(net.since_start(net.now.instant), Duration::ZERO, "nothing waited for a timer");
+    assert_eq!(net.endpoint(1, 2), Some(at(2)));
+    assert_eq!(net.endpoint(2, 1), Some(at(1)));
+}
+
+#[test]
+fn a_lost_first_packet_costs_about_a_second() {
+    let mut net = Net::new(2);
+    let mut lost = false;
+    net.keep = Box::new(move |sent| !sent.is_initiation() || std::mem::replace(&mut lost, true));
+    net.connect(1, 2);
+    assert!(!net.up(1, 2));
+    net.run(Duration::from_millis(999));
+    assert!(!net.up(1, 2));
+    net.run(Duration::from_millis(335));
+    assert!(net.up(1, 2) && net.up(2, 1));
+}
+
+#[test]
+fn retries_have_jitter_and_end() {
+    let mut net = Net::new(2);
+    net.keep = Box::new(|_| false);
+    net.connect(1, 2);
+    net.send(1, 2, b"in vain").unwrap();
+    net.seconds(100);
+    let times: Vec<Duration> = net.sent.iter().map(|sent| net.since_start(sent.at)).collect();
+    assert_eq!(times.len(), net.counters(1).initiations_sent as usize);
+    assert!((18..=24).contains(&times.len()), "{times:?}");
+    for (number, gap) in times.windows(2).map(|pair| pair[1] - pair[0]).enumerate() {
+        let least = Duration::from_secs(if number < 5 { 1 } else { 5 });
+        assert!(gap >= least && gap <= least + Duration::from_millis(334), "{number}: {gap:?}");
+        assert!(gap > least, "retry {number} has no jitter");
+    }
+    assert!(*times.last().unwrap() <= Duration::from_secs(91));
+    let counters = net.counters(1);
+    assert_eq!((counters.handshakes_abandoned, counters.dropped_queue_abandoned), (1, 1));
+    assert_eq!(net.node(1, |core, _| core.poll_timeout()), None, "nothing is due any more");
+}
+
+#[test]
+fn an_idle_mesh_sleeps() {
+    let mut net = Net::new(8);
+    for other in 2..=8 {
+        net.connect(1, other);
+        assert!(net.reaches(1, other) && net.reaches(other, 1));
+    }
+    net.wakes = 0;
+    net.sent.clear();
+    net.seconds(3600);
+    // Seven pairs: a passive keepalive each way, and the end of the session on both sides.
+    assert!(net.wakes <= 7 * 2 * 4, "{} wake-ups", net.wakes);
+    assert!(net.sent.len() <= 14, "{} packets", net.sent.len());
+    assert!(!net.up(1, 2));
+    assert_eq!(net.nodes.values().filter_map(Core::poll_timeout).min(), None);
+    // The first packet afterwards brings the session back.
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+}
+
+#[test]
+fn a_session_that_ended_is_told() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.events(1);
+    net.seconds(200);
+    let events = net.events(1);
+    assert!(matches!(events[..], [MeshEvent::SessionDown(node)] if node == id(2)), "{events:?}");
+}
+
+#[test]
+fn a_session_in_use_is_renewed_without_a_stall() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.events(2);
+    for second in 0..400u32 {
+        // Only one direction, and never a moment without a usable session.
+        net.send(1, 2, &second.to_be_bytes()).unwrap();
+        net.pump();
+        assert_eq!(net.datagrams(2), [second.to_be_bytes()], "second {second}");
+        net.seconds(1);
+    }
+    let counters = net.counters(1);
+    assert_eq!(counters.handshakes_completed, 4, "one and three renewals in 400 s");
+    assert_eq!(counters.handshakes_after_silence, 0);
+    assert_eq!(net.counters(2).handshakes_completed, 0, "the initiator renews");
+}
+
+#[test]
+fn a_lost_renewal_does_not_stall() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let start = net.start;
+    net.keep = Box::new(move |sent| {
+        let age = sent.at.saturating_duration_since(start);
+        sent.bytes[0] == 4 || age > Duration::from_secs(140)
+    });
+    for second in 0..200u32 {
+        assert!(net.reaches(1, 2), "second {second}");
+        assert!(net.reaches(2, 1), "second {second}");
+        net.seconds(1);
+    }
+    assert_eq!(net.counters(1).handshakes_completed + net.counters(2).handshakes_completed, 2);
+}
+
+#[test]
+fn both_sides_may_initiate_at_once() {
+    let mut net = Net::new(2);
+    net.node(1, |core, now| core.connect(now, &id(2))).unwrap();
+    net.node(2, |core, now| core.connect(now, &id(1))).unwrap();
+    net.pump();
+    assert!(net.up(1, 2) && net.up(2, 1));
+    for second in 0..300 {
+        assert!(net.reaches(1, 2) && net.reaches(2, 1), "second {second}");
+        net.seconds(1);
+    }
+    let renewals = net.counters(1).handshakes_completed + net.counters(2).handshakes_completed;
+    assert!((3..=8).contains(&renewals), "{renewals} handshakes in 300 s");
+}
+
+#[test]
+fn silence_after_data_starts_a_handshake() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(1);
+    net.keep = Box::new(|_| false);
+    net.send(1, 2, b"anyone?").unwrap();
+    net.run(Duration::from_millis(14_900));
+    assert_eq!(net.counters(1).initiations_sent, 1);
+    net.run(Duration::from_millis(200));
+    assert_eq!(net.counters(1).handshakes_after_silence, 1);
+    assert_eq!(net.counters(1).initiations_sent, 2);
+}
+
+/// Seals a QUIC datagram from one node to another and puts it on the wire.
+fn stream(net: &mut Net, from: u8, to: u8, payload: &[u8]) -> Option<StreamBatch> {
+    let address = net.node(from, |core, _| core.address_of(&id(to))).unwrap();
+    let mut out = Vec::new();
+    let batch = net.node(from, |core, now| {
+        core.expect_answer(&address);
+        core.seal_streams(now, &address, payload, payload.len().min(1000), &mut out)
+    })?;
+    for bytes in out[..batch.length].chunks(batch.stride) {
+        net.deliver(at(from), batch.route.remote, bytes);
+    }
+    Some(batch)
+}
+
+#[test]
+fn silence_after_stream_data_is_noticed_in_a_second() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(1);
+    net.keep = Box::new(|_| false);
+    stream(&mut net, 1, 2, &[1; 100]).unwrap();
+    net.run(Duration::from_millis(1100));
+    assert_eq!(net.counters(1).handshakes_after_silence, 1);
+}
+
+#[test]
+fn a_batch_of_stream_datagrams_comes_out_as_it_went_in() {
+    let mut net = Net::new(2);
+    let payload: Vec<u8> = (0..2500u32).map(|n| n as u8).collect();
+    assert_eq!(stream(&mut net, 1, 2, &payload), None, "queued for the handshake");
+    net.pump();
+    let arrived = |net: &mut Net| -> Vec<u8> {
+        std::mem::take(&mut net.streams).into_iter().flat_map(|(_, bytes)| bytes).collect()
+    };
+    assert_eq!(arrived(&mut net), payload);
+    let batch = stream(&mut net, 1, 2, &payload).unwrap();
+    assert_eq!((batch.stride, batch.length), (1080, 2 * 1080 + 580));
+    assert_eq!(arrived(&mut net), payload);
+}
+
+#[test]
+fn a_first_packet_after_idling_is_not_taken_for_silence() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(60);
+    net.keep = Box::new(|_| false);
+    net.send(1, 2, b"late").unwrap();
+    net.run(Duration::from_secs(3));
+    net.send(1, 2, b"later").unwrap();
+    net.run(Duration::from_secs(3));
+    assert_eq!(net.counters(1).initiations_sent, 1);
+}
+
+#[test]
+fn data_is_answered_by_a_keepalive_after_ten_seconds() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(15);
+    assert!(net.reaches(1, 2));
+    net.sent.clear();
+    net.run(Duration::from_millis(10_400));
+    assert_eq!(net.sent.len(), 0);
+    net.run(Duration::from_millis(200));
+    assert_eq!(net.sent.len(), 1);
+    assert_eq!((net.sent[0].from, net.sent[0].bytes.len()), (at(2), 32));
+}
+
+#[test]
+fn persistent_keepalives_hold_a_nat_open() {
+    let config = MeshConfig { keepalive: Some(Duration::from_secs(25)), ..MeshConfig::default() };
+    let mut net = Net::with(2, &config);
+    net.seconds(26);
+    assert!(net.up(1, 2), "the keepalive made a session");
+    net.events(1);
+    net.sent.clear();
+    net.seconds(1000);
+    assert_eq!(net.events(1).len(), 0, "the session is renewed before it ends");
+    let sent = net.sent.iter().filter(|sent| sent.from == at(1)).count();
+    assert!((40..=70).contains(&sent), "{sent} packets in 1000 s");
+    assert!(net.up(1, 2));
+}
+
+#[test]
+fn a_restarted_peer_is_noticed_by_its_next_packet() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    net.notices(1);
+    net.seconds(1);
+    net.add(2, identity(2), MeshConfig::default());
+    net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+    // Data of the old session makes the new process shake hands at once.
+    stream(&mut net, 1, 2, &[1; 100]);
+    net.pump();
+    assert!(net.up(1, 2) && net.up(2, 1));
+    let cut = |notice: &Notice| matches!(notice, Notice::Cut(node, _) if *node == id(2));
+    assert_eq!(net.notices(1).iter().filter(|notice| cut(notice)).count(), 1);
+    assert_eq!(net.counters(1).restarts_seen, 1);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+}
+
+#[test]
+fn a_restarted_peer_that_knows_nobody_is_found_again() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(1);
+    net.add(2, identity(2), MeshConfig::default());
+    stream(&mut net, 1, 2, &[1; 100]);
+    net.run(Duration::from_millis(1100));
+    assert!(net.up(1, 2) && net.up(2, 1));
+    assert_eq!(net.counters(1).restarts_seen, 1);
+}
+
+#[test]
+fn a_handshake_goes_to_all_addresses_and_the_answer_picks_one() {
+    let mut net = Net::new(2);
+    net.node(1, |core, now| {
+        core.set_peer(now, id(2), &[at(90), at(91), at(2), at(93), at(94)], None)
+    });
+    net.connect(1, 2);
+    let asked: Vec<_> = net.sent.iter().filter(|s| s.is_initiation()).map(|s| s.to).collect();
+    assert_eq!(asked, [at(90), at(91), at(2), at(93)]);
+    assert_eq!(net.endpoint(1, 2), Some(at(2)));
+    // Naming the peer again does not change what its packets proved.
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(90)], None));
+    assert_eq!(net.endpoint(1, 2), Some(at(2)));
+    assert!(net.reaches(1, 2));
+}
+
+#[test]
+fn what_waits_for_a_handshake_is_bounded() {
+    let mut net = Net::new(2);
+    net.keep = Box::new(|_| false);
+    let results: Vec<_> = (0..70u8).map(|n| net.send(1, 2, &[n])).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 64);
+    assert_eq!(results[64], Err(MeshError::QueueFull(id(2))));
+    assert_eq!(net.counters(1).dropped_queue_full, 6);
+}
+
+#[test]
+fn a_removed_peer_is_gone() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.events(1);
+    net.node(1, |core, _| core.remove_peer(&id(2)));
+    assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
+    assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
+    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
+    assert_eq!(net.node(1, |core, _| core.poll_timeout()), None);
+    // Its packets find nobody, its next handshake is that of an unknown node.
+    net.send(2, 1, b"x").unwrap();
+    net.pump();
+    assert_eq!(net.counters(1).dropped_unknown_session, 1);
+}

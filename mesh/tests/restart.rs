@@ -1,0 +1,232 @@
+//! Peers that go away and come back, on a network in memory, in stopped time.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use meshport_mesh::testing::Switch;
+use meshport_mesh::{Mesh, MeshConfig, MeshError};
+use tokio::time::Instant;
+
+/// What a caller does: opens and uses streams until one works.
+async fn until_it_works(mesh: &Mesh, node: u8) -> Duration {
+    let start = Instant::now();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let once = round_trip(mesh, id(node), b"are you there?");
+        // A caller that is in a hurry hedges; one that is not would wait for the stream's error.
+        match tokio::time::timeout(Duration::from_secs(5), once).await {
+            Ok(Ok(())) => return start.elapsed(),
+            Ok(Err(error)) => assert!(tries < 50, "still failing: {error}"),
+            Err(_) => panic!("a stream hangs"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A network on which node 1 has an open connection to node 2, and how to start node 2 again.
+async fn connected(switch: &Switch) -> (Node, tokio::task::JoinHandle<()>, Mesh) {
+    switch.set_delay(Duration::from_millis(20));
+    let (a, b) = pair(switch);
+    let (b, task) = echo(b);
+    round_trip(&a.mesh, id(2), b"first").await.unwrap();
+    (a, task, b)
+}
+
+/// Node 2 dies without a word.
+fn kill(switch: &Switch, node: Mesh, task: &tokio::task::JoinHandle<()>) {
+    switch.attach(at(2));
+    task.abort();
+    drop(node);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_peer_that_knows_us_serves_within_a_round_trip_or_two() {
+    let switch = Switch::new(1);
+    let (a, task, b) = connected(&switch).await;
+    let mut stuck = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stuck.send, b"x").await;
+    kill(&switch, b, &task);
+    let again = start(World::new(1).identity(2), switch.attach(at(2)), 99);
+    again.mesh.set_peer(id(1), &[at(1)], None);
+    let (_again, _task) = echo(again);
+    let took = until_it_works(&a.mesh, 2).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let end = within(Duration::from_secs(1), read_to_end(&mut stuck.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "old streams end: {end:?}");
+    assert_eq!(a.mesh.counters().connections_cut, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_peer_that_knows_nobody_serves_within_three_seconds() {
+    let switch = Switch::new(1);
+    let (a, task, b) = connected(&switch).await;
+    kill(&switch, b, &task);
+    let (_again, _task) = echo(start(World::new(1).identity(2), switch.attach(at(2)), 99));
+    let took = until_it_works(&a.mesh, 2).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_peer_that_speaks_first_is_recognised() {
+    let switch = Switch::new(1);
+    let (a, task, b) = connected(&switch).await;
+    kill(&switch, b, &task);
+    let again = start(World::new(1).identity(2), switch.attach(at(2)), 99);
+    again.mesh.set_peer(id(1), &[at(1)], None);
+    again.mesh.connect(&id(1));
+    let (_again, _task) = echo(again);
+    eventually(|| a.mesh.counters().restarts_seen == 1).await;
+    // Nothing is left of the old connection: the very first try works.
+    let limit = Duration::from_secs(1);
+    within(limit, round_trip(&a.mesh, id(2), b"now")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_own_restart_replaces_the_incoming_connection() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let (b, _task) = echo(b);
+    round_trip(&a.mesh, id(2), b"first").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let Node { mesh, incoming } = a;
+    switch.attach(at(1));
+    drop((mesh, incoming));
+    let a = start(World::new(1).identity(1), switch.attach(at(1)), 77);
+    a.mesh.set_peer(id(2), &[at(2)], None);
+    let limit = Duration::from_secs(1);
+    within(limit, round_trip(&a.mesh, id(2), b"again")).await.unwrap();
+    assert_eq!(b.counters().restarts_seen, 1);
+    assert_eq!(b.counters().connections_accepted, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_polite_end_is_seen_at_once() {
+    let switch = Switch::new(1);
+    let (a, task, b) = connected(&switch).await;
+    let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stream.send, b"x").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    b.close().await;
+    let end = within(Duration::from_millis(200), read_to_end(&mut stream.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+    task.abort();
+    drop(b);
+    let (_again, _task) = echo(start(World::new(1).identity(2), switch.attach(at(2)), 99));
+    let took = until_it_works(&a.mesh, 2).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_mesh_refuses_work() {
+    let switch = Switch::new(1);
+    let (a, _b) = pair(&switch);
+    a.mesh.close().await;
+    assert_eq!(a.mesh.open_stream(id(2)).await.unwrap_err(), MeshError::Closed);
+    let error = a.mesh.send_datagram(id(2), 7402, b"x").unwrap_err();
+    assert_eq!(error, MeshError::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_breaks_and_heals_needs_no_new_connection() {
+    let switch = Switch::new(1);
+    let (a, _task, _b) = connected(&switch).await;
+    switch.set_loss(1.0);
+    let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stream.send, b"held").await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    switch.set_loss(0.0);
+    stream.send.finish().unwrap();
+    let answer = within(Duration::from_secs(8), read_to_end(&mut stream.recv)).await;
+    assert_eq!(answer.unwrap(), b"held");
+    assert_eq!(a.mesh.counters().connections_opened, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_share_one_connection_attempt_and_may_leave() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(50));
+    let (a, b) = pair(&switch);
+    let (_b, _task) = echo(b);
+    let first = a.mesh.clone();
+    let impatient = tokio::spawn(async move { first.open_stream(id(2)).await });
+    let others: Vec<_> = (0..10)
+        .map(|_| {
+            let mesh = a.mesh.clone();
+            tokio::spawn(async move { round_trip(&mesh, id(2), b"shared").await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    impatient.abort();
+    for other in others {
+        within(Duration::from_secs(2), other).await.unwrap().unwrap();
+    }
+    let counters = a.mesh.counters();
+    assert_eq!((counters.connections_opened, counters.initiations_sent), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_delays_but_does_not_break() {
+    let switch = Switch::new(7);
+    switch.set_delay(Duration::from_millis(10));
+    switch.set_loss(0.05);
+    let (a, b) = pair(&switch);
+    let (_b, _task) = echo(b);
+    for _ in 0..5 {
+        let bytes = vec![3; 200_000];
+        within(Duration::from_secs(30), round_trip(&a.mesh, id(2), &bytes)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_nobody_takes_are_refused() {
+    let switch = Switch::new(1);
+    let world = World::new(1);
+    let config = MeshConfig { max_waiting_streams: 2, ..MeshConfig::default() };
+    let a = start(world.identity(1), switch.attach(at(1)), 1);
+    let b = start_with(world.identity(2), switch.attach(at(2)), 2, config);
+    a.mesh.set_peer(id(2), &[at(2)], None);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+        write(&mut stream.send, b"x").await;
+        streams.push(stream);
+    }
+    let refused = async {
+        for stream in &mut streams[2..] {
+            assert!(matches!(read_some(&mut stream.recv).await, Err(MeshError::Reset(_))));
+        }
+    };
+    within(Duration::from_secs(12), refused).await;
+    assert_eq!(b.mesh.counters().streams_refused, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn removing_a_peer_cuts_its_streams() {
+    let switch = Switch::new(1);
+    let (a, _task, _b) = connected(&switch).await;
+    let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stream.send, b"x").await;
+    a.mesh.remove_peer(&id(2));
+    let end = within(Duration::from_secs(1), read_to_end(&mut stream.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+    let error = a.mesh.open_stream(id(2)).await.unwrap_err();
+    assert_eq!(error, MeshError::UnknownPeer(id(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_mesh_uses_no_timers_but_its_keepalives() {
+    let switch = Switch::new(1);
+    let (a, _task, b) = connected(&switch).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let after = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
+    // A ping each 10 s and its acknowledgement.
+    assert!(after.0 - before.0 <= 14, "{}", after.0 - before.0);
+    assert!(after.1 - before.1 <= 14, "{}", after.1 - before.1);
+    round_trip(&a.mesh, id(2), b"still there").await.unwrap();
+    assert_eq!(a.mesh.counters().connections_opened, 1);
+}
