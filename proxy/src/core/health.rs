@@ -178,11 +178,13 @@ impl Health {
     fn handle_alive(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Answered(_) => {
-                self.alive = Alive::Yes;
-                self.silent_in_row = 0;
                 if !self.config.asks_ready {
                     self.detail = "accepts connections".into();
+                } else if self.alive != Alive::Yes {
+                    self.detail = "answers; not known to be ready yet".into();
                 }
+                self.alive = Alive::Yes;
+                self.silent_in_row = 0;
             }
             Outcome::Refused => {
                 self.alive = Alive::Refused;

@@ -21,6 +21,9 @@ const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
 const GAIN_LASTING: Duration = Duration::from_secs(10);
+/// A node that has just learned of its first origin learns of the others within this time; until then
+/// there is nothing worth keeping.
+const SETTLING: Duration = Duration::from_secs(5);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
 /// having, so that measured ones go first.
 const UNMEASURED: Duration = Duration::from_secs(2);
@@ -113,6 +116,8 @@ pub struct Preference {
     pub preferred: Option<(NodeId, Instant)>,
     /// A cheaper one that has not lasted long enough, and since when it is.
     challenger: Option<(NodeId, Instant)>,
+    /// When any origin was preferred for the first time.
+    first_at: Option<Instant>,
 }
 
 impl Preference {
@@ -266,6 +271,10 @@ fn kept(
     now: Instant,
 ) -> Option<(usize, Preference)> {
     let (preferred, since) = memory.preferred?;
+    if memory.first_at.is_none_or(|first| now.saturating_duration_since(first) < SETTLING) {
+        return None;
+    }
+    let first_at = memory.first_at;
     let place = candidates.iter().position(|candidate| candidate.origin.node == preferred)?;
     let current = &candidates[place];
     if current.standing != best.standing {
@@ -273,7 +282,7 @@ fn kept(
     }
     let preferred = Some((preferred, since));
     if place == 0 || !is_gain(current, best) {
-        return Some((place, Preference { preferred, challenger: None }));
+        return Some((place, Preference { preferred, challenger: None, first_at }));
     }
     let challenged_since = match memory.challenger {
         Some((node, since)) if node == best.origin.node => since,
@@ -283,7 +292,7 @@ fn kept(
         return None;
     }
     let challenger = Some((best.origin.node, challenged_since));
-    Some((place, Preference { preferred, challenger }))
+    Some((place, Preference { preferred, challenger, first_at }))
 }
 
 fn is_gain(current: &Candidate, best: &Candidate) -> bool {
@@ -296,7 +305,8 @@ fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference
         Some((node, since)) if node == best.origin.node => since,
         _ => now,
     };
-    Preference { preferred: Some((best.origin.node, since)), challenger: None }
+    let first_at = Some(memory.first_at.unwrap_or(now));
+    Preference { preferred: Some((best.origin.node, since)), challenger: None, first_at }
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;

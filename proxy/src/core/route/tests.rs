@@ -27,6 +27,13 @@ fn nearest_policy() -> Policy {
     Policy::Nearest { band: ms(1), band_percent: 15 }
 }
 
+/// The memory of a node that has been going to `origins`' best for a while.
+fn settled(origins: Vec<OriginView>, at: Instant) -> Preference {
+    let long_ago = at.checked_sub(SETTLING).expect("the machine has been up for a while");
+    let (_, memory) = choose(origins.clone(), &nearest_policy(), &Preference::default(), long_ago);
+    choose(origins, &nearest_policy(), &memory, at).1
+}
+
 fn names(route: &Route) -> Vec<String> {
     route.candidates.iter().map(|candidate| candidate.origin.name.to_string()).collect()
 }
@@ -68,8 +75,7 @@ fn an_unready_own_node_does_not_go_first() {
 fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
     let start = Instant::now();
     let policy = nearest_policy();
-    let (_, memory) =
-        choose(vec![ready(1, 20), ready(2, 40)], &policy, &Preference::default(), start);
+    let memory = settled(vec![ready(1, 20), ready(2, 40)], start);
     let nearer = || vec![ready(1, 20), ready(2, 5)];
     let (route, memory) = choose(nearer(), &policy, &memory, start + ms(100));
     assert_eq!(names(&route)[0], "cp-1");
@@ -87,10 +93,23 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
 }
 
 #[test]
+fn a_fresh_node_takes_the_nearest_as_soon_as_it_learns_of_it() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let (_, memory) = choose(vec![ready(1, 20)], &policy, &Preference::default(), start);
+    let (route, memory) =
+        choose(vec![ready(1, 20), ready(2, 2)], &policy, &memory, start + ms(250));
+    assert_eq!(names(&route), ["cp-2", "cp-1"]);
+    let nearer = vec![ready(1, 20), ready(2, 2), ready(3, 0)];
+    let (route, _) = choose(nearer, &policy, &memory, start + ms(5000));
+    assert_eq!(names(&route)[0], "cp-2", "by now it is worth keeping");
+}
+
+#[test]
 fn a_small_gain_never_moves_anything() {
     let start = Instant::now();
     let policy = nearest_policy();
-    let (_, mut memory) = choose(vec![ready(1, 20)], &policy, &Preference::default(), start);
+    let mut memory = settled(vec![ready(1, 20)], start);
     for second in 1..60 {
         let origins = vec![ready(1, 20), ready(2, 17)];
         let (route, next) = choose(origins, &policy, &memory, start + ms(second * 1000));
@@ -104,7 +123,7 @@ fn an_unhealthy_preferred_origin_is_left_at_once_and_regained_after_a_while() {
     let start = Instant::now();
     let policy = nearest_policy();
     let both = |state| vec![origin(1, state, PathView::Up(ms(2))), ready(2, 35)];
-    let (_, memory) = choose(both(OriginState::Ready), &policy, &Preference::default(), start);
+    let memory = settled(both(OriginState::Ready), start);
     let (route, memory) = choose(both(OriginState::Refusing), &policy, &memory, start + ms(1));
     assert_eq!(names(&route), ["cp-2", "cp-1"]);
     let (route, memory) = choose(both(OriginState::Ready), &policy, &memory, start + ms(2));
