@@ -89,7 +89,8 @@ pub struct Paths {
 struct Prober {
     path: Path,
     usage: PathUse,
-    session: bool,
+    /// Since when a session exists.
+    session_since: Option<Instant>,
     due: Instant,
     send_at: Instant,
     sent_at: Instant,
@@ -102,14 +103,14 @@ struct Prober {
 }
 
 impl Paths {
-    pub(crate) fn new(config: &DiscoveryConfig, seed: [u8; 32]) -> Self {
+    pub(crate) fn new(config: &DiscoveryConfig, seed: [u8; 32], stream: u8) -> Self {
         Self {
             probers: BTreeMap::new(),
             schedule: BTreeSet::new(),
             active: config.path_probe_active,
             idle: config.path_probe_idle,
             allowance: config.handshake_allowance,
-            dice: Dice::new(seed, b'p'),
+            dice: Dice::new(seed, stream),
             idle_count: 0,
             sends: VecDeque::new(),
             changes: VecDeque::new(),
@@ -180,7 +181,7 @@ impl Paths {
     /// A WireGuard session exists or is gone. With a new one a path that is not up is probed at once.
     pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        prober.session = up;
+        prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
         if up && prober.path.state != PathState::Up {
             self.schedule.remove(&(prober.due, node));
             prober.send_at = now;
@@ -281,6 +282,8 @@ fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) 
         PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
         PathState::Dead => usual,
         PathState::Up if prober.is_silent() => usual.min(prober.wait() / 2),
+        // A choice should not rest on one sample for long.
+        PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
         PathState::Up => usual,
         PathState::Unknown => usual.min(LONGEST_WAIT / 2),
     }
@@ -297,7 +300,7 @@ impl Prober {
                 last_answer: None,
             },
             usage,
-            session,
+            session_since: session.then_some(now),
             due: now,
             send_at: now,
             sent_at: now,
@@ -338,7 +341,9 @@ impl Prober {
         // What is older than the answered probe and still open is most likely lost.
         for passed in 0..=at {
             let Some((_, sent)) = self.outstanding.pop_front() else { break };
-            if passed == at {
+            // What waited for a handshake says nothing about the path.
+            let travelled = self.session_since.is_some_and(|since| sent >= since);
+            if passed == at && travelled {
                 self.rtt.add(now.saturating_duration_since(sent), now);
             }
             self.loss.add(passed == at);
@@ -364,7 +369,7 @@ impl Prober {
             self.send_at = now;
         }
         let allowance = match self.path.state {
-            PathState::Unknown if !self.session => allowance,
+            PathState::Unknown if self.session_since.is_none() => allowance,
             PathState::Unknown | PathState::Up | PathState::Dead => Duration::ZERO,
         };
         let patience = wait * SILENT_INTERVALS + allowance;

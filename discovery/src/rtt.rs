@@ -2,12 +2,16 @@
 //!
 //! A median of three samples removes single outliers. The smoothed value rises at once to a higher
 //! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving average
-//! of Finagle's balancer): bad news count at once, good news have to last.
+//! of Finagle's balancer): bad news count at once, good news have to last. Until the median rests on
+//! [`YOUNG`] samples it is taken as it is, or an unlucky first one would linger.
 
 use std::time::{Duration, Instant};
 
 /// Time constant of the fall towards lower samples.
 const DECAY: Duration = Duration::from_secs(10);
+
+/// Samples that are too few to smooth.
+const YOUNG: usize = 3;
 
 /// A smoothed round-trip time.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +28,7 @@ impl Rtt {
         self.samples += 1;
         let median = self.median();
         let value = match self.smoothed {
-            Some((before, at)) if median < before => {
+            Some((before, at)) if median < before && self.samples > YOUNG => {
                 // A first-order step: exact enough, and the same on every machine.
                 let passed = now.saturating_duration_since(at).as_secs_f64();
                 let weight = passed / (passed + DECAY.as_secs_f64());
@@ -38,6 +42,11 @@ impl Rtt {
     /// The smoothed value, none before the first sample.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.smoothed.map(|(value, _)| value)
+    }
+
+    /// Whether there are too few samples to trust the value.
+    pub(crate) fn is_young(&self) -> bool {
+        self.samples < YOUNG
     }
 
     /// Forgets everything: the path is another one now.
@@ -106,12 +115,24 @@ mod tests {
     fn a_fall_takes_about_the_decay_time() {
         let mut rtt = Rtt::default();
         let start = base();
-        rtt.add(ms(100), start);
+        for _ in 0..YOUNG {
+            rtt.add(ms(100), start);
+        }
         for step in 1..=20 {
             rtt.add(ms(10), start + ms(500 * step));
         }
         let after_ten_seconds = rtt.get().expect("has samples");
         assert!((ms(30)..ms(60)).contains(&after_ten_seconds), "{after_ten_seconds:?}");
+    }
+
+    #[test]
+    fn an_unlucky_first_sample_does_not_linger() {
+        let mut rtt = Rtt::default();
+        let start = base();
+        for (step, sample) in [(0, 1000), (1, 10), (2, 12)] {
+            rtt.add(ms(sample), start + ms(500 * step));
+        }
+        assert_eq!(rtt.get(), Some(ms(12)));
     }
 
     #[test]
