@@ -6,6 +6,7 @@
 
 mod check;
 mod clock;
+mod demo;
 mod init;
 mod invite;
 mod join;
@@ -106,6 +107,16 @@ enum Verb {
     /// Sends probes through the tunnel, as ping(8) does outside of it.
     #[command(after_long_help = text::PING)]
     Ping(query::PingArgs),
+    /// Show the product on this machine
+    ///
+    /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
+    /// requests, stops the nearest apiserver, shows the traffic move and come home. Needs no root
+    /// and leaves nothing behind.
+    #[command(after_long_help = text::DEMO)]
+    Demo(demo::DemoArgs),
+    /// Run a daemon for as long as the demo that started it
+    #[command(name = crate::demo::VERB, hide = true)]
+    DemoNode(demo::NodeArgs),
     /// Run an apiserver stand-in
     #[command(hide = true)]
     StandIn(stand_in::StandInArgs),
@@ -148,6 +159,8 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Routes(args) => query::routes(args),
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
+        Verb::Demo(args) => demo::run(args),
+        Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),
         Verb::Completions { shell } => completions(shell),
     }

@@ -102,6 +102,16 @@ EXAMPLES:
 Exit code 1 when nothing answered.
 ";
 
+pub(super) const DEMO: &str = "\
+EXAMPLES:
+  meshport demo
+  meshport demo --for 60 --keep-running
+  meshport demo --json | jq .failover_ms
+
+Exit code 1 when a request failed, the nearest apiserver was not chosen, or the traffic did not move
+or come home.
+";
+
 pub(super) const COMPLETIONS: &str = "\
 EXAMPLES:
   source <(meshport completions bash)

@@ -469,6 +469,6 @@ impl Drop for Driver {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the client is an I/O edge: it measures real time")]
-fn clock() -> Instant {
+pub(super) fn clock() -> Instant {
     Instant::now()
 }

@@ -3,14 +3,13 @@
 //! Rendering is pure: a [`Board`] goes in, text comes out through whatever [`Write`] was given.
 //! On a terminal the table overwrites itself with plain ANSI sequences, no longer than the width
 //! given, so that no line wraps; elsewhere (a pipe, a log) one line is written per change of the
-//! phase, of who answers a site, or of the failures, so that the log stays short.
+//! phase, of who answers, or of the failures, so that the log stays short.
 //!
-//! Bounds: a [`Tally`] keeps the last [`WINDOW`] latencies.
+//! Bounds: an [`OriginRow`] keeps the last [`WINDOW`] latencies.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,39 +20,24 @@ mod tests;
 /// How many latencies the median is taken over: few enough to follow what is going on.
 pub const WINDOW: usize = 64;
 
-/// Requests of one site, as they come in.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// Requests that were answered.
-    pub ok: u64,
-    /// Requests that were not.
-    pub failed: u64,
-    /// Who answered last.
-    pub origin: Option<String>,
-    /// The last failure, in words.
-    pub last_error: Option<String>,
+/// One origin of the demo, as the client sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OriginRow {
+    /// Its name.
+    pub name: String,
+    /// The round trip from the client's site to its own.
+    pub distance: Duration,
+    /// What is wrong with its apiserver, in a word or two; `None` while it serves.
+    pub trouble: Option<String>,
+    /// Requests it answered.
+    pub answered: u64,
     latencies: VecDeque<Duration>,
 }
 
-impl Tally {
-    /// Notes an answer.
-    pub fn answered(&mut self, origin: &str, latency: Duration) {
-        self.ok += 1;
-        if self.origin.as_deref() != Some(origin) {
-            self.origin = Some(origin.to_owned());
-            // The median of two origins would be the latency of neither.
-            self.latencies.clear();
-        }
-        if self.latencies.len() == WINDOW {
-            self.latencies.pop_front();
-        }
-        self.latencies.push_back(latency);
-    }
-
-    /// Notes a failure.
-    pub fn failed(&mut self, error: impl std::fmt::Display) {
-        self.failed += 1;
-        self.last_error = Some(error.to_string());
+impl OriginRow {
+    /// An origin that has not answered yet.
+    pub fn new(name: String, distance: Duration) -> Self {
+        Self { name, distance, trouble: None, answered: 0, latencies: VecDeque::new() }
     }
 
     /// The latest latency.
@@ -61,25 +45,31 @@ impl Tally {
         self.latencies.back().copied()
     }
 
-    /// The median latency of the last answers, all from the same origin.
+    /// The median latency of its last answers.
     pub fn median(&self) -> Option<Duration> {
         let mut sorted: Vec<Duration> = self.latencies.iter().copied().collect();
         sorted.sort_unstable();
         sorted.get(sorted.len().saturating_sub(1) / 2).copied()
     }
-}
 
-/// One site of the demo.
-#[derive(Clone, Debug)]
-pub struct SiteRow {
-    /// Its name.
-    pub site: String,
-    /// The address behind which its clients find an apiserver.
-    pub local: SocketAddr,
-    /// What is wrong with its own apiserver, in a word or two; `None` while it serves.
-    pub trouble: Option<String>,
-    /// Its requests.
-    pub tally: Tally,
+    fn note(&mut self, latency: Duration) {
+        self.answered += 1;
+        if self.latencies.len() == WINDOW {
+            self.latencies.pop_front();
+        }
+        self.latencies.push_back(latency);
+    }
+
+    fn state(&self) -> &str {
+        self.trouble.as_deref().unwrap_or("serving")
+    }
+
+    fn how_far(&self) -> String {
+        match self.distance {
+            Duration::ZERO => "same site".to_owned(),
+            distance => format!("{} ms", distance.as_millis()),
+        }
+    }
 }
 
 /// Everything the table shows.
@@ -89,36 +79,63 @@ pub struct Board {
     pub elapsed: Duration,
     /// What is going on, in a short sentence.
     pub phase: String,
-    /// The sites, in the order they are shown.
-    pub sites: Vec<SiteRow>,
+    /// The origins, in the order they are shown.
+    pub origins: Vec<OriginRow>,
+    /// Which of them answered last.
+    pub current: Option<usize>,
+    /// Requests that were not answered.
+    pub failed: u64,
+    /// The last failure, in words.
+    pub last_error: Option<String>,
 }
 
 impl Board {
+    /// Before the first request.
+    pub fn new(phase: String, origins: Vec<OriginRow>) -> Self {
+        let elapsed = Duration::ZERO;
+        Self { elapsed, phase, origins, current: None, failed: 0, last_error: None }
+    }
+
+    /// Notes an answer. One of an origin that is not on the board is not shown.
+    pub fn answered(&mut self, origin: &str, latency: Duration) {
+        self.current = self.origins.iter().position(|row| row.name == origin);
+        if let Some(row) = self.current.and_then(|at| self.origins.get_mut(at)) {
+            row.note(latency);
+        }
+    }
+
+    /// Notes a failure.
+    pub fn failed(&mut self, error: impl std::fmt::Display) {
+        self.failed += 1;
+        self.last_error = Some(error.to_string());
+    }
+
     /// The lines of the table, without line ends.
     pub fn lines(&self) -> Vec<String> {
-        let width = |header: &str, cell: fn(&SiteRow) -> String| {
-            let cells = self.sites.iter().map(|site| cell(site).chars().count());
-            cells.chain([header.len()]).max().unwrap_or(0)
-        };
-        let site = width("SITE", |row| row.site.clone());
-        let local = width("LOCAL ADDRESS", |row| row.local.to_string());
-        let origin = width("ANSWERED BY", answered_by);
-        let mut lines = vec![format!("{}  {}", seconds(self.elapsed), self.phase), String::new()];
-        lines.push(format!(
-            "{:site$}  {:local$}  {:origin$}  {:>9}  {:>9}  {:>7}  {:>6}  OWN APISERVER",
-            "SITE", "LOCAL ADDRESS", "ANSWERED BY", "MEDIAN", "LAST", "OK", "FAILED"
-        ));
-        for row in &self.sites {
+        let names = self.origins.iter().map(|row| row.name.chars().count());
+        let name = names.chain(["ANSWERED BY".len()]).max().unwrap_or(0);
+        let states = self.origins.iter().map(|row| row.state().chars().count());
+        let state = states.chain(["APISERVER".len()]).max().unwrap_or(0);
+        let answered: u64 = self.origins.iter().map(|row| row.answered).sum();
+        let mut lines = vec![
+            format!("{}  {}", seconds(self.elapsed), self.phase),
+            format!("          {answered} requests answered, {} failed", self.failed),
+            String::new(),
+            format!(
+                "   {:name$}  {:>9}  {:state$}  {:>8}  {:>9}  {:>9}",
+                "ANSWERED BY", "DISTANCE", "APISERVER", "REQUESTS", "MEDIAN", "LAST"
+            ),
+        ];
+        for (at, row) in self.origins.iter().enumerate() {
             lines.push(format!(
-                "{:site$}  {:local$}  {:origin$}  {:>9}  {:>9}  {:>7}  {:>6}  {}",
-                row.site,
-                row.local.to_string(),
-                answered_by(row),
-                millis(row.tally.median()),
-                millis(row.tally.last()),
-                row.tally.ok,
-                row.tally.failed,
-                row.trouble.as_deref().unwrap_or("serving"),
+                " {} {:name$}  {:>9}  {:state$}  {:>8}  {:>9}  {:>9}",
+                if self.current == Some(at) { '>' } else { ' ' },
+                row.name,
+                row.how_far(),
+                row.state(),
+                row.answered,
+                millis(row.median()),
+                millis(row.last()),
             ));
         }
         lines
@@ -131,36 +148,27 @@ impl Board {
         if before.is_none_or(|before| before.phase != self.phase) {
             lines.push(format!("{at}  {}", self.phase));
         }
-        for row in &self.sites {
-            let old = before.and_then(|b| b.sites.iter().find(|old| old.site == row.site));
-            let (site, tally) = (&row.site, &row.tally);
-            if old.and_then(|old| old.trouble.as_ref()) != row.trouble.as_ref() {
-                let state = row.trouble.as_deref().unwrap_or("serving");
-                lines.push(format!("{at}  {site}: own apiserver is {state}"));
+        let last = before.and_then(Self::answering);
+        if let Some(row) = self.answering()
+            && last.is_none_or(|last| last.name != row.name)
+        {
+            let mut line = format!("{at}  answered by {} in {}", row.name, millis(row.last()));
+            if let Some(last) = last {
+                // Writing to a string does not fail.
+                let _ = write!(line, " (before: {} in {})", last.name, millis(last.median()));
             }
-            let previous = old.and_then(|old| old.tally.origin.as_ref());
-            if let Some(origin) = &tally.origin
-                && previous != Some(origin)
-            {
-                let mut line =
-                    format!("{at}  {site}: answered by {origin} in {}", millis(tally.last()));
-                if let Some(previous) = previous {
-                    // Writing to a string does not fail.
-                    let _ = write!(line, " (before: {previous})");
-                }
-                lines.push(line);
-            }
-            if tally.failed > old.map_or(0, |old| old.tally.failed) {
-                let why = tally.last_error.as_deref().unwrap_or("no reason known");
-                lines.push(format!("{at}  {site}: {} failed so far, last: {why}", tally.failed));
-            }
+            lines.push(line);
+        }
+        if self.failed > before.map_or(0, |before| before.failed) {
+            let why = self.last_error.as_deref().unwrap_or("no reason known");
+            lines.push(format!("{at}  {} failed so far, last: {why}", self.failed));
         }
         lines
     }
-}
 
-fn answered_by(row: &SiteRow) -> String {
-    row.tally.origin.clone().unwrap_or_else(|| "-".to_owned())
+    fn answering(&self) -> Option<&OriginRow> {
+        self.current.and_then(|at| self.origins.get(at))
+    }
 }
 
 fn millis(latency: Option<Duration>) -> String {
@@ -219,7 +227,7 @@ impl<W: Write> Table<W> {
                     text.push_str(cut.trim_end());
                     text.push('\n');
                 }
-                // A board with fewer sites leaves no old lines behind.
+                // A board with fewer origins leaves no old lines behind.
                 text.push_str("\x1b[J");
                 self.drawn = lines.len();
             }
@@ -248,6 +256,11 @@ impl<W: Write> Table<W> {
         self.out.flush()
     }
 
+    /// Leaves what was drawn where it is; the next drawing and the next note go below it.
+    pub fn release(&mut self) {
+        self.drawn = 0;
+    }
+
     /// Gives the output back; what was drawn stays.
     pub fn finish(self) -> W {
         self.out
@@ -268,6 +281,12 @@ pub struct Summary {
     pub failover_ms: Option<u64>,
     /// From its restart until its clients were answered by it again, in ms; `null` likewise.
     pub home_again_ms: Option<u64>,
+    /// Whether an apiserver was to be stopped.
+    #[serde(skip)]
+    pub stops: bool,
+    /// Whether it was to come back.
+    #[serde(skip)]
+    pub returns: bool,
 }
 
 impl Summary {
@@ -277,11 +296,33 @@ impl Summary {
 
     /// Whether everything the demo promises was seen.
     pub fn succeeded(&self) -> bool {
-        self.requests > 0
-            && self.failed == 0
-            && self.nearest_share >= Self::NEAREST_SHARE_MIN
-            && self.failover_ms.is_some()
-            && self.home_again_ms.is_some()
+        self.shortcomings().is_empty()
+    }
+
+    /// What was promised and not seen, a sentence each.
+    pub fn shortcomings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.requests == 0 {
+            found.push("no request was made".to_owned());
+        }
+        if self.failed > 0 {
+            found.push(format!("{} of {} requests failed", self.failed, self.requests));
+        }
+        let least = Self::NEAREST_SHARE_MIN;
+        // Said this way round, a share that is no number falls short as well.
+        let enough = self.nearest_share >= least;
+        if !enough {
+            let (share, least) = (self.nearest_share * 100.0, least * 100.0);
+            found
+                .push(format!("{share:.1} % were answered by the nearest, less than {least:.0} %"));
+        }
+        if self.stops && self.failover_ms.is_none() {
+            found.push("no other apiserver took over".to_owned());
+        }
+        if self.returns && self.home_again_ms.is_none() {
+            found.push("the traffic did not come home".to_owned());
+        }
+        found
     }
 
     /// One JSON object on one line.
@@ -291,8 +332,10 @@ impl Summary {
 
     /// A few lines for people, without a line end after the last.
     pub fn text(&self) -> String {
-        let time = |value: Option<u64>| {
-            value.map_or_else(|| "not seen".to_owned(), |ms| format!("{ms} ms"))
+        let time = |planned: bool, value: Option<u64>| match value {
+            Some(ms) => format!("{ms} ms"),
+            None if planned => "not seen".to_owned(),
+            None => "not tried".to_owned(),
         };
         let verdict = if self.succeeded() { "All well." } else { "This is not as it should be." };
         format!(
@@ -305,8 +348,8 @@ impl Summary {
             self.requests,
             self.failed,
             self.nearest_share * 100.0,
-            time(self.failover_ms),
-            time(self.home_again_ms),
+            time(self.stops, self.failover_ms),
+            time(self.returns, self.home_again_ms),
         )
     }
 }

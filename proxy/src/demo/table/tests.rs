@@ -3,17 +3,11 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 
 fn board() -> Board {
-    let site = |site: &str, port: u16| SiteRow {
-        site: site.to_owned(),
-        local: SocketAddr::from(([127, 0, 0, 1], port)),
-        trouble: None,
-        tally: Tally::default(),
-    };
-    Board {
-        elapsed: Duration::from_millis(12_340),
-        phase: "everything serves".to_owned(),
-        sites: vec![site("fra", 7445), site("nyc", 17445)],
-    }
+    let near = OriginRow::new("fra".to_owned(), Duration::ZERO);
+    let far = OriginRow::new("a-long-name-of-an-origin".to_owned(), 35 * MS);
+    let mut board = Board::new("everything serves".to_owned(), vec![near, far]);
+    board.elapsed = Duration::from_millis(12_340);
+    board
 }
 
 fn text(out: &[u8]) -> &str {
@@ -23,24 +17,16 @@ fn text(out: &[u8]) -> &str {
 #[test]
 fn columns_line_up() {
     let mut board = board();
-    board.sites[0].tally.answered("fra", 2 * MS);
-    board.sites[1].tally.answered("a-long-name-of-an-origin", 123 * MS);
-    board.sites[1].trouble = Some("stopped".to_owned());
+    board.answered("fra", 2 * MS);
+    board.answered("a-long-name-of-an-origin", 123 * MS);
+    board.origins[0].trouble = Some("stopped".to_owned());
     let expected = [
         "  12.3 s  everything serves",
+        "          2 requests answered, 0 failed",
         "",
-        concat!(
-            "SITE  LOCAL ADDRESS    ANSWERED BY                ",
-            "  MEDIAN       LAST       OK  FAILED  OWN APISERVER",
-        ),
-        concat!(
-            "fra   127.0.0.1:7445   fra                        ",
-            "  2.0 ms     2.0 ms        1       0  serving",
-        ),
-        concat!(
-            "nyc   127.0.0.1:17445  a-long-name-of-an-origin   ",
-            "123.0 ms   123.0 ms        1       0  stopped",
-        ),
+        "   ANSWERED BY                DISTANCE  APISERVER  REQUESTS     MEDIAN       LAST",
+        "   fra                       same site  stopped           1     2.0 ms     2.0 ms",
+        " > a-long-name-of-an-origin      35 ms  serving           1   123.0 ms   123.0 ms",
     ];
     assert_eq!(board.lines(), expected);
 }
@@ -50,17 +36,20 @@ fn a_terminal_is_overwritten_and_never_wraps() {
     let mut table = Table::new(Vec::new(), Style::InPlace { columns: 40 });
     let mut board = board();
     table.draw(&board).unwrap();
-    board.sites.pop();
+    board.origins.pop();
     table.draw(&board).unwrap();
     table.draw(&board).unwrap();
     table.note("stays").unwrap();
     table.draw(&board).unwrap();
+    table.release();
+    table.note("below").unwrap();
     let out = table.finish();
     let drawings: Vec<&str> = text(&out).split("\x1b[J").collect();
-    assert!(!drawings[0].contains("\x1b[5A"), "nothing to overwrite yet");
-    assert!(drawings[1].starts_with("\x1b[5A"), "five lines are on the screen");
-    assert!(drawings[2].starts_with("\x1b[4A"), "then four");
+    assert!(!drawings[0].contains("\x1b[6A"), "nothing to overwrite yet");
+    assert!(drawings[1].starts_with("\x1b[6A"), "six lines are on the screen");
+    assert!(drawings[2].starts_with("\x1b[5A"), "then five");
     assert!(drawings[4].starts_with("stays\n\r\x1b[2K"), "a note is not overwritten");
+    assert_eq!(drawings[5], "below\n", "nor is what was released");
     for line in text(&out).lines() {
         let visible = line.rsplit("\x1b[2K").next().unwrap();
         assert!(visible.chars().count() <= 40, "{visible:?}");
@@ -73,41 +62,41 @@ fn elsewhere_there_is_one_line_per_change() {
     let mut board = board();
     table.draw(&board).unwrap();
     for _ in 0..5 {
-        board.sites[0].tally.answered("fra", 2 * MS);
+        board.answered("fra", 2 * MS);
         table.draw(&board).unwrap();
     }
     board.phase = "the apiserver of fra is stopped".to_owned();
-    board.sites[0].trouble = Some("stopped".to_owned());
-    board.sites[0].tally.failed("no answer within 5000 ms");
+    board.origins[0].trouble = Some("stopped".to_owned());
+    board.failed("no answer within 5000 ms");
     table.draw(&board).unwrap();
-    board.sites[0].tally.answered("nyc", 35 * MS);
+    board.answered("a-long-name-of-an-origin", 35 * MS);
     table.draw(&board).unwrap();
     table.draw(&board).unwrap();
     let expected = "  12.3 s  everything serves
-  12.3 s  fra: answered by fra in 2.0 ms
+  12.3 s  answered by fra in 2.0 ms
   12.3 s  the apiserver of fra is stopped
-  12.3 s  fra: own apiserver is stopped
-  12.3 s  fra: 1 failed so far, last: no answer within 5000 ms
-  12.3 s  fra: answered by nyc in 35.0 ms (before: fra)
+  12.3 s  1 failed so far, last: no answer within 5000 ms
+  12.3 s  answered by a-long-name-of-an-origin in 35.0 ms (before: fra in 2.0 ms)
 ";
     assert_eq!(text(&table.finish()), expected);
 }
 
 #[test]
-fn the_median_is_of_the_current_origin_and_recent() {
-    let mut tally = Tally::default();
-    assert_eq!((tally.median(), tally.last()), (None, None));
+fn the_median_is_of_recent_answers() {
+    let mut board = board();
+    assert_eq!((board.origins[0].median(), board.origins[0].last()), (None, None));
     for ms in [9, 1, 5] {
-        tally.answered("fra", MS * ms);
+        board.answered("fra", MS * ms);
     }
-    assert_eq!((tally.median(), tally.last()), (Some(5 * MS), Some(5 * MS)));
-    tally.answered("nyc", 40 * MS);
-    assert_eq!(tally.median(), Some(40 * MS), "the latencies of fra are gone");
+    assert_eq!((board.origins[0].median(), board.origins[0].last()), (Some(5 * MS), Some(5 * MS)));
     for _ in 0..WINDOW {
-        tally.answered("nyc", 30 * MS);
+        board.answered("fra", 30 * MS);
     }
-    assert_eq!((tally.median(), tally.latencies.len()), (Some(30 * MS), WINDOW));
-    assert_eq!(tally.ok, 4 + WINDOW as u64);
+    let row = &board.origins[0];
+    assert_eq!((row.median(), row.latencies.len()), (Some(30 * MS), WINDOW));
+    assert_eq!(row.answered, 3 + WINDOW as u64);
+    board.answered("a stranger", MS);
+    assert_eq!(board.current, None);
 }
 
 #[test]
@@ -118,6 +107,8 @@ fn the_summary_has_exactly_the_promised_keys() {
         nearest_share: 0.99,
         failover_ms: Some(42),
         home_again_ms: Some(1800),
+        stops: true,
+        returns: true,
     };
     assert!(good.succeeded());
     let json =
@@ -137,4 +128,7 @@ fn the_summary_has_exactly_the_promised_keys() {
         assert!(!summary.text().starts_with("All well."), "{}", summary.text());
     }
     assert!(bad[4].json().contains("\"failover_ms\":null"));
+    assert!(bad[4].text().contains("not seen"));
+    let untried = Summary { stops: false, returns: false, ..bad[4] };
+    assert!(untried.succeeded() && untried.text().contains("not tried"));
 }

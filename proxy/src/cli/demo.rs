@@ -1,0 +1,53 @@
+//! `meshport demo`: the product on one machine, in half a minute.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::run::RunArgs;
+use super::{clock, output, runtime};
+use crate::Error;
+use crate::demo::{self, Options, Screen};
+
+/// `meshport demo`
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How long requests are sent; 20 or more tell the whole story
+    #[arg(
+        long = "for", value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    seconds: u64,
+    /// Print nothing but one JSON object at the end
+    #[arg(long)]
+    json: bool,
+    /// Leave everything up afterwards, for playing by hand, until Ctrl-C
+    #[arg(long)]
+    keep_running: bool,
+    /// Decides which packets the emulated WAN delays and loses
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+/// A daemon of the demo: `run`, and not longer than the demo runs.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+pub(crate) fn run(args: &DemoArgs) -> Result<(), Error> {
+    let options = Options {
+        length: Duration::from_secs(args.seconds),
+        keep_running: args.keep_running,
+        seed: args.seed,
+        now: clock::wall(),
+    };
+    let mut screen = if args.json { Screen::Json } else { Screen::text(output::width()) };
+    runtime()?.block_on(demo::run(&options, &mut screen))
+}
+
+pub(crate) fn node(args: &NodeArgs) -> Result<(), Error> {
+    demo::end_with_parent()?;
+    super::run::run(&args.run)
+}

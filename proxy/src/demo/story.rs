@@ -1,0 +1,99 @@
+//! When what happens in the demo, from how long it may take: pure.
+//!
+//! The whole story is calm, the stop of the nearest apiserver, its return, and traffic coming home.
+//! The last takes the longest: a preferred origin gives way only to a gain that has lasted 10 s
+//! (see [`crate::core::route`]). A shorter demo ends earlier in the story and says so.
+
+use std::time::Duration;
+
+/// The shortest calm before the stop.
+const CALM_MIN: Duration = Duration::from_secs(3);
+/// The shortest time without the nearest apiserver.
+const GONE_MIN: Duration = Duration::from_secs(3);
+/// From the restart to the end: the hysteresis of 10 s, the probe that finds the apiserver ready,
+/// and a moment at home.
+const HOMECOMING: Duration = Duration::from_secs(14);
+/// The longest that calm or absence are made: more of the same shows nothing new.
+const CHAPTER_MAX: Duration = Duration::from_secs(20);
+/// The shortest demo that stops an apiserver at all.
+const FAILOVER_MIN: Duration = Duration::from_secs(6);
+
+/// The shortest demo that tells the whole story.
+pub const WHOLE: Duration = CALM_MIN.saturating_add(GONE_MIN).saturating_add(HOMECOMING);
+
+/// Times since requests began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Story {
+    /// The end.
+    pub length: Duration,
+    /// The nearest apiserver stops; never, in a demo that is too short.
+    pub stop_at: Option<Duration>,
+    /// It starts again; never, in a demo that is too short.
+    pub restart_at: Option<Duration>,
+}
+
+impl Story {
+    /// The most of the story that fits `length`.
+    pub fn of(length: Duration) -> Self {
+        let Some(spare) = length.checked_sub(WHOLE) else {
+            let stop_at = (length >= FAILOVER_MIN).then(|| CALM_MIN.min(length / 2));
+            return Self { length, stop_at, restart_at: None };
+        };
+        let stop_at = (CALM_MIN + spare * 3 / 10).min(CHAPTER_MAX);
+        let gone = (GONE_MIN + spare * 3 / 10).min(CHAPTER_MAX);
+        Self { length, stop_at: Some(stop_at), restart_at: Some(stop_at + gone) }
+    }
+
+    /// What is left out for want of time, as a sentence.
+    pub fn shortened(&self) -> Option<String> {
+        let left_out = match (self.stop_at, self.restart_at) {
+            (Some(_), Some(_)) => return None,
+            (Some(_), None) => "the stopped apiserver does not come back",
+            (None, _) => "no apiserver is stopped",
+        };
+        Some(format!(
+            "{} s are too short for the whole story: {left_out}. --for {} shows all of it.",
+            self.length.as_secs(),
+            WHOLE.as_secs()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story(seconds: u64) -> Story {
+        Story::of(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_default_tells_everything() {
+        let Story { length, stop_at, restart_at } = story(30);
+        assert_eq!(
+            (length.as_secs(), stop_at, restart_at),
+            (30, Some(Duration::from_secs(6)), Some(Duration::from_secs(12)))
+        );
+        assert_eq!(story(30).shortened(), None);
+    }
+
+    #[test]
+    fn whoever_hears_it_all_has_time_for_the_way_home() {
+        assert_eq!(WHOLE.as_secs(), 20);
+        for seconds in 20..200 {
+            let Story { length, stop_at, restart_at } = story(seconds);
+            let (stop_at, restart_at) = (stop_at.unwrap(), restart_at.unwrap());
+            assert!(stop_at >= CALM_MIN && restart_at - stop_at >= GONE_MIN, "{seconds}");
+            assert!(length - restart_at >= HOMECOMING, "{seconds}");
+            assert!(restart_at <= 2 * CHAPTER_MAX, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        assert_eq!((story(19).stop_at.is_some(), story(19).restart_at), (true, None));
+        assert!(story(19).shortened().unwrap().contains("--for 20"));
+        assert_eq!((story(5).stop_at, story(5).restart_at), (None, None));
+        assert!(story(5).shortened().unwrap().contains("no apiserver is stopped"));
+    }
+}
