@@ -21,6 +21,10 @@ const RECORDS_PER_S: f64 = 512.0;
 /// Datagrams of the directory comparison a peer may cause, likewise.
 const REPLIES_BURST: f64 = 256.0;
 const REPLIES_PER_S: f64 = 128.0;
+/// The same over all peers together: a seed must not choke when a thousand nodes join through it.
+/// They find the rest with each other.
+const TOTAL_BURST: f64 = 2048.0;
+const TOTAL_PER_S: f64 = 1024.0;
 /// The shortest time between two reminders to one peer that something is out of step.
 const NUDGE: Duration = Duration::from_millis(500);
 
@@ -38,6 +42,8 @@ struct Contact {
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
     peers: BTreeMap<NodeId, Contact>,
+    /// What may still be sent because anybody asked, and as of when.
+    total: Option<(f64, Instant)>,
 }
 
 impl Contacts {
@@ -69,7 +75,16 @@ impl Contacts {
 
     /// Whether another datagram may be sent because the peer asked.
     pub(crate) fn allow_reply(&mut self, peer: NodeId, now: Instant) -> bool {
-        self.contact(peer, now).is_some_and(|contact| take(&mut contact.replies))
+        let (before, at) = self.total.unwrap_or((TOTAL_BURST, now));
+        let passed = now.saturating_duration_since(at).as_secs_f64();
+        let mut total = (before + passed * TOTAL_PER_S).min(TOTAL_BURST);
+        let allowed = total >= 1.0
+            && self.contact(peer, now).is_some_and(|contact| take(&mut contact.replies));
+        if allowed {
+            total -= 1.0;
+        }
+        self.total = Some((total, now));
+        allowed
     }
 
     /// Whether the peer may be reminded now.

@@ -105,6 +105,9 @@ pub struct Discovery {
     dice: Dice,
     directory: Directory,
     paths: Paths,
+    /// The ways to the few members this node watches.
+    watch: Paths,
+    watch_changed: bool,
     counters: Counters,
     contacts: Contacts,
     own: Own,
@@ -150,7 +153,8 @@ impl Discovery {
     ) -> Self {
         let config = config.sanitized();
         let (node, mesh) = (me.credential.node, me.credential.mesh);
-        let mut dice = Dice::new(seed, b'd');
+        let dice = Dice::new(seed, b'd');
+        let watch = DiscoveryConfig { path_probe_active: config.probe_interval, ..config.clone() };
         let life = Life { generation, renewal: 0 };
         let mut discovery = Self {
             mesh,
@@ -159,14 +163,16 @@ impl Discovery {
             credential: Arc::new(me.credential),
             verifier: Box::new(Direct),
             directory: Directory::new(),
-            paths: Paths::new(&config, seed),
+            paths: Paths::new(&config, seed, b'p'),
+            watch: Paths::new(&watch, seed, b'w'),
+            watch_changed: false,
             counters: Counters::default(),
             contacts: Contacts::default(),
             own: Own::new(node, mesh, me.record_key, generation, config.publish_interval),
             swim: Swim::new(&config, node, life, seed),
             news: News::default(),
             rumours: Rumours::default(),
-            sync: Sync::new(now + dice.up_to(config.sync_interval)),
+            sync: Sync::new(now + config.announce_first),
             seeds: Seeds::new(config.announce_first, config.announce_longest),
             interests: BTreeMap::new(),
             transmits: VecDeque::new(),
@@ -218,6 +224,7 @@ impl Discovery {
         }
         self.contacts.set_session(node, up, now);
         self.paths.handle_session(node, up, now);
+        self.watch.handle_session(node, up, now);
         let is_member = self.directory.get(&node).is_some_and(|entry| entry.is_alive());
         if up && !is_member && !self.own.has_left() {
             self.seeds.wake(&node, now);
@@ -245,12 +252,12 @@ impl Discovery {
             self.counters.stalls += 1;
             self.swim.stalled(late + AFTER_STALL);
             self.paths.stalled(late + AFTER_STALL);
+            self.watch.stalled(late + AFTER_STALL);
             self.shifted = true;
         } else {
             self.shifted = false;
         }
         self.swim.handle_timeout(eyes!(self), now);
-        self.paths.handle_timeout(now);
         if !self.own.has_left() {
             self.run_rounds(now);
         }
@@ -366,7 +373,10 @@ impl Discovery {
     fn take_message(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         match message {
             Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
-            Message::Echo(nonce) => self.paths.handle_echo(from, nonce, now),
+            Message::Echo(nonce) => {
+                self.paths.handle_echo(from, nonce, now);
+                self.watch.handle_echo(from, nonce, now);
+            }
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             _ if self.own.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),

@@ -23,6 +23,8 @@ pub(crate) const MAX_RUMOURS: usize = 64;
 /// Rounds a rumour is passed on for, and times it has to come back to end it.
 const ROUNDS: u8 = 4;
 const HEARD_ENOUGH: u8 = 3;
+/// How long a rumour may wait for its rounds when there are many; by then comparison has spread it.
+const LIFETIME: Duration = Duration::from_secs(3);
 
 /// The newest own record on its way to the connected peers.
 #[derive(Debug, Default)]
@@ -103,6 +105,7 @@ struct Rumour {
     with_credential: bool,
     rounds: u8,
     heard: u8,
+    until: Instant,
 }
 
 impl Rumours {
@@ -111,9 +114,11 @@ impl Rumours {
         if self.spreading.len() >= MAX_RUMOURS && !self.spreading.contains_key(&node) {
             return false;
         }
-        let rumour = Rumour { with_credential, rounds: ROUNDS, heard: 0 };
+        let rumour = Rumour { with_credential, rounds: ROUNDS, heard: 0, until: now + LIFETIME };
+        if self.spreading.is_empty() {
+            self.next = Some(now);
+        }
         self.spreading.insert(node, rumour);
-        self.next = self.next.or(Some(now));
         true
     }
 
@@ -127,22 +132,35 @@ impl Rumours {
         }
     }
 
-    /// What to pass on in this round, if a round is due: nodes and whether with credential.
-    pub(crate) fn take_round(&mut self, interval: Duration, now: Instant) -> Vec<(NodeId, bool)> {
-        if self.next.is_none_or(|next| next > now) {
-            return Vec::new();
+    /// Whether a round is due; the next one is an interval away.
+    pub(crate) fn take_due(&mut self, interval: Duration, now: Instant) -> bool {
+        if self.spreading.is_empty() || self.next.is_none_or(|next| next > now) {
+            return false;
         }
-        let round = self.spreading.iter().map(|(node, it)| (*node, it.with_credential)).collect();
-        self.spreading.retain(|_, rumour| {
+        self.spreading.retain(|_, rumour| rumour.until > now);
+        self.next = Some(now + interval);
+        true
+    }
+
+    /// What is being passed on, the least told first: nodes and whether with credential.
+    pub(crate) fn freshest(&self) -> Vec<(NodeId, bool)> {
+        let mut all: Vec<_> = self.spreading.iter().collect();
+        all.sort_by_key(|(_, rumour)| std::cmp::Reverse(rumour.rounds));
+        all.into_iter().map(|(node, rumour)| (*node, rumour.with_credential)).collect()
+    }
+
+    /// A rumour was passed on in this round.
+    pub(crate) fn told(&mut self, node: &NodeId) {
+        if let Some(rumour) = self.spreading.get_mut(node) {
             rumour.rounds -= 1;
-            rumour.rounds > 0
-        });
-        self.next = (!self.spreading.is_empty()).then_some(now + interval);
-        round
+            if rumour.rounds == 0 {
+                self.spreading.remove(node);
+            }
+        }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.next
+        self.next.filter(|_| !self.spreading.is_empty())
     }
 }
 
@@ -179,15 +197,20 @@ mod tests {
         let (mut rumours, start) = (Rumours::default(), base());
         assert!(rumours.add(node(1), true, start));
         assert!(rumours.add(node(2), false, start));
-        let round = rumours.take_round(ms(200), start);
-        assert_eq!(round, [(node(1), true), (node(2), false)]);
-        assert!(rumours.take_round(ms(200), start).is_empty(), "one round per interval");
+        assert!(rumours.take_due(ms(200), start));
+        assert_eq!(rumours.freshest(), [(node(1), true), (node(2), false)]);
+        rumours.told(&node(1));
+        assert_eq!(rumours.freshest()[0], (node(2), false), "the least told comes first");
+        rumours.told(&node(2));
+        assert!(!rumours.take_due(ms(200), start), "one round per interval");
         for _ in 0..HEARD_ENOUGH {
             rumours.heard(&node(1));
         }
         let mut rounds = 1;
         while let Some(next) = rumours.poll_timeout() {
-            assert_eq!(rumours.take_round(ms(200), next), [(node(2), false)]);
+            assert!(rumours.take_due(ms(200), next));
+            assert_eq!(rumours.freshest(), [(node(2), false)]);
+            rumours.told(&node(2));
             rounds += 1;
         }
         assert_eq!(rounds, ROUNDS);

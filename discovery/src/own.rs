@@ -3,7 +3,7 @@
 //! A change of a service, a leave or a new life is urgent and goes out at once. New endpoints follow
 //! within the publish interval. Distances are published only when they matter, after a random pause
 //! and ever more rarely the larger the mesh is, because every version reaches every node: the whole
-//! mesh together publishes about one of them per second at most, whatever its size.
+//! mesh together publishes about one of them in two seconds at most, whatever its size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use crate::state::{
 /// The shortest time between two urgent versions; changes in between go out together.
 const URGENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Per member, the time between two versions for distances only.
-const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(1);
+const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
 /// Per member, the longest random pause before such a version, so that an event which everybody sees
 /// does not make everybody speak at once.
-const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(20);
+const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
 
@@ -53,6 +53,8 @@ pub(crate) struct Own {
     /// What is waiting to be published, and when it may.
     pending: Option<(Urgency, Instant)>,
     published_at: Option<Instant>,
+    /// When the last version went out that had new distances.
+    distances_at: Option<Instant>,
     interval: Duration,
 }
 
@@ -76,6 +78,7 @@ impl Own {
             left: false,
             pending: None,
             published_at: None,
+            distances_at: None,
             interval,
         }
     }
@@ -194,6 +197,9 @@ impl Own {
         let mut nearest = distances();
         nearest.sort_by_key(|it| (it.rtt_us.unwrap_or(u32::MAX), it.origin));
         nearest.truncate(MAX_DISTANCES);
+        if nearest.iter().any(|it| differs(self.distances.get(&it.origin), it)) {
+            self.distances_at = Some(now);
+        }
         self.distances = nearest.into_iter().map(|it| (it.origin, it)).collect();
         let state = NodeState {
             node: self.node,

@@ -202,6 +202,22 @@ impl Swim {
         self.settle(view, now);
     }
 
+    /// Suspects a member, because something else than a probe of the protocol found it silent.
+    pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
+        let id = Id { node, life };
+        let known = self.foca.iter_members().find(|member| *member.id() == id);
+        let (Some(incarnation), Some(token)) =
+            (known.map(Member::incarnation), self.collector.token)
+        else {
+            return;
+        };
+        let suspect = Member::new(id, incarnation, State::Suspect);
+        let _ = self.foca.apply_many(std::iter::once(suspect), true, &mut self.collector);
+        let timer = Timer::ChangeSuspectToDown { member_id: id, incarnation, token };
+        self.collector.submit_after(timer, self.config.suspicion);
+        self.settle(view, now);
+    }
+
     /// Declares this node's own life over and stops taking part.
     pub(crate) fn leave(&mut self, view: &impl View, now: Instant) {
         let _ = self.foca.leave_cluster(&mut self.collector);
@@ -441,6 +457,8 @@ struct Collector {
     sends: Vec<(NodeId, Vec<u8>)>,
     timers: Vec<(Timer<Id>, Duration)>,
     notices: Vec<Output>,
+    /// What the protocol marks its present timers with.
+    token: Option<foca::TimerToken>,
 }
 
 impl Runtime<Id> for Collector {
@@ -459,6 +477,9 @@ impl Runtime<Id> for Collector {
     }
 
     fn submit_after(&mut self, timer: Timer<Id>, after: Duration) {
+        if let Timer::ProbeRandomMember(token) = &timer {
+            self.token = Some(*token);
+        }
         self.timers.push((timer, after));
     }
 }

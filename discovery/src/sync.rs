@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
+use crate::dice::Dice;
 use crate::wire::{MAX_WANTED, Short};
 
 /// Records waiting to be fetched; more are found again by the next comparison.
@@ -18,12 +19,13 @@ const MAX_IN_FLIGHT: usize = 96;
 /// How long an answer may take, and how often a record is asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
-/// The shortest time between two comparisons that are not routine.
+/// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Want {
     from: NodeId,
+    with_credential: bool,
     asked: Option<Instant>,
     tries: u8,
 }
@@ -33,6 +35,8 @@ struct Want {
 pub(crate) struct Sync {
     next: Instant,
     last: Option<Instant>,
+    /// Grows from [`SOONEST`] to the routine interval.
+    pause: Duration,
     wants: BTreeMap<Short, Want>,
     /// When an answer is overdue.
     fetch: Option<Instant>,
@@ -40,7 +44,7 @@ pub(crate) struct Sync {
 
 impl Sync {
     pub(crate) fn new(first: Instant) -> Self {
-        Self { next: first, last: None, wants: BTreeMap::new(), fetch: None }
+        Self { next: first, last: None, pause: SOONEST, wants: BTreeMap::new(), fetch: None }
     }
 
     /// Asks for a comparison soon.
@@ -49,22 +53,31 @@ impl Sync {
         self.next = self.next.min(soonest);
     }
 
-    /// Whether a comparison is due; the next routine one is then `pause` away.
-    pub(crate) fn take_due(&mut self, pause: Duration, now: Instant) -> bool {
+    /// Much may have changed: compares soon and several times, with growing pauses.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        self.pause = SOONEST;
+        self.trigger(now);
+    }
+
+    /// Whether a comparison is due. The next one is a pause away, which grows to `routine`.
+    pub(crate) fn take_due(&mut self, routine: Duration, dice: &mut Dice, now: Instant) -> bool {
         if self.next > now {
             return false;
         }
         self.last = Some(now);
-        self.next = now + pause;
+        self.next = now + dice.jitter(self.pause, 25);
+        self.pause = (self.pause * 2).min(routine);
         true
     }
 
-    /// A peer has a record this node lacks; false when too many are waiting already.
-    pub(crate) fn want(&mut self, short: Short, from: NodeId) -> bool {
+    /// A peer has a record this node lacks, and maybe the credential; false when too many are waiting
+    /// already.
+    pub(crate) fn want(&mut self, short: Short, with_credential: bool, from: NodeId) -> bool {
         if self.wants.len() >= MAX_WANTS && !self.wants.contains_key(&short) {
             return false;
         }
-        self.wants.entry(short).or_insert(Want { from, asked: None, tries: 0 });
+        let new = Want { from, with_credential, asked: None, tries: 0 };
+        self.wants.entry(short).or_insert(new).with_credential |= with_credential;
         true
     }
 
@@ -82,12 +95,15 @@ impl Sync {
     }
 
     /// What to ask whom for now.
-    pub(crate) fn take_requests(&mut self, now: Instant) -> BTreeMap<NodeId, Vec<Vec<Short>>> {
+    pub(crate) fn take_requests(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<NodeId, Vec<Vec<(Short, bool)>>> {
         let overdue = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
         self.wants.retain(|_, want| want.tries < TRIES || !overdue(want));
         let under_way = |want: &&Want| want.asked.is_some() && !overdue(want);
         let mut room = MAX_IN_FLIGHT.saturating_sub(self.wants.values().filter(under_way).count());
-        let mut requests: BTreeMap<NodeId, Vec<Vec<Short>>> = BTreeMap::new();
+        let mut requests: BTreeMap<NodeId, Vec<Vec<(Short, bool)>>> = BTreeMap::new();
         for (short, want) in &mut self.wants {
             if room == 0 {
                 break;
@@ -98,14 +114,16 @@ impl Sync {
             want.asked = Some(now);
             want.tries += 1;
             room -= 1;
+            let wanted = (*short, want.with_credential);
             let lists = requests.entry(want.from).or_default();
             match lists.last_mut() {
-                Some(list) if list.len() < MAX_WANTED => list.push(*short),
-                _ => lists.push(vec![*short]),
+                Some(list) if list.len() < MAX_WANTED => list.push(wanted),
+                _ => lists.push(vec![wanted]),
             }
         }
-        let asked = self.wants.values().filter_map(|want| want.asked).min();
-        self.fetch = asked.map(|at| at + PATIENCE);
+        // Those overdue already wait for room, which the next answer or silence makes.
+        let under_way = self.wants.values().filter_map(|want| want.asked.map(|at| at + PATIENCE));
+        self.fetch = under_way.filter(|at| *at > now).min();
         requests
     }
 
@@ -124,7 +142,7 @@ mod tests {
         Short((number as u64).to_be_bytes())
     }
 
-    fn count(requests: &BTreeMap<NodeId, Vec<Vec<Short>>>) -> usize {
+    fn count(requests: &BTreeMap<NodeId, Vec<Vec<(Short, bool)>>>) -> usize {
         requests.values().flatten().map(Vec::len).sum()
     }
 
@@ -133,9 +151,9 @@ mod tests {
         let (start, peer) = (base(), NodeId::from_bytes([1; 32]));
         let mut sync = Sync::new(start);
         for number in 0..MAX_WANTS {
-            assert!(sync.want(short(number), peer));
+            assert!(sync.want(short(number), true, peer));
         }
-        assert!(!sync.want(short(MAX_WANTS), peer));
+        assert!(!sync.want(short(MAX_WANTS), true, peer));
         let first = sync.take_requests(start);
         assert_eq!(count(&first), MAX_IN_FLIGHT);
         assert!(first[&peer].iter().all(|list| list.len() <= MAX_WANTED));
@@ -151,14 +169,18 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_rate_limited() {
-        let start = base();
-        let mut sync = Sync::new(start);
-        assert!(sync.take_due(Duration::from_secs(10), start));
-        sync.trigger(start);
-        assert!(!sync.take_due(Duration::from_secs(10), start));
-        assert_eq!(sync.poll_timeout(), Some(start + SOONEST));
-        assert!(sync.take_due(Duration::from_secs(10), start + SOONEST));
-        assert_eq!(sync.poll_timeout(), Some(start + SOONEST + Duration::from_secs(10)));
+    fn comparisons_are_rate_limited_and_calm_down() {
+        let (start, routine) = (base(), Duration::from_secs(10));
+        let (mut sync, mut dice) = (Sync::new(start), Dice::new([1; 32], 0));
+        assert!(sync.take_due(routine, &mut dice, start));
+        sync.hasten(start);
+        assert!(!sync.take_due(routine, &mut dice, start));
+        let (mut count, mut now) = (0, start);
+        while now < start + Duration::from_secs(60) {
+            now = sync.poll_timeout().expect("there is always a next one");
+            assert!(sync.take_due(routine, &mut dice, now));
+            count += 1;
+        }
+        assert!((7..=12).contains(&count), "{count}");
     }
 }

@@ -128,8 +128,8 @@ pub(crate) enum Message<'a> {
     Summary(#[serde(borrow)] &'a [u8]),
     /// What the sender has in some range. Answered by items it lacks and a `Want`.
     Haves(Haves),
-    /// The sender asks for these nodes. Answered by `Items`.
-    Want(Vec<Short>),
+    /// The sender asks for these nodes, with or without credential. Answered by `Items`.
+    Want(Vec<(Short, bool)>),
     /// Records asked for or owed.
     Items(#[serde(borrow)] Vec<Item<'a>>),
     /// Records that are news and shall be passed on by whoever did not know them.

@@ -59,7 +59,7 @@ impl Discovery {
     /// What the peer has in a range. Sends what it lacks, or a list of that if it is much; asks for
     /// what this node lacks.
     pub(super) fn take_haves(&mut self, from: NodeId, haves: &Haves, now: Instant) {
-        let mut owed: Vec<NodeId> = Vec::new();
+        let mut owed: Vec<(NodeId, bool)> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         let mut listed = haves.entries.iter().peekable();
         let mine: Vec<Have> = self.directory.range(haves.from, haves.to).map(Entry::have).collect();
@@ -69,16 +69,18 @@ impl Discovery {
             }
             let Some(node) = self.directory.resolve(have.short) else { continue };
             let Some(theirs) = listed.next_if(|it| it.short == have.short) else {
-                owed.push(node);
+                owed.push((node, true));
                 continue;
             };
             let (my_key, their_key) =
                 ((have.generation, have.version), (theirs.generation, theirs.version));
-            if their_key > my_key || (their_key == my_key && theirs.digest != have.digest) {
-                self.fetch(have.short, from);
+            // The same record under another digest: the credential is another one.
+            let credential = their_key == my_key && theirs.digest != have.digest;
+            if their_key > my_key || credential {
+                self.fetch(have.short, credential, from);
             }
-            if my_key > their_key || theirs.digest != have.digest || have.life > theirs.life {
-                owed.push(node);
+            if my_key > their_key || credential || have.life > theirs.life {
+                owed.push((node, credential));
             }
             if theirs.life > have.life
                 && let Some((life, over)) = theirs.life
@@ -96,52 +98,38 @@ impl Discovery {
             self.send_lists(from, &[(haves.from, haves.to)], now);
         } else {
             owed.truncate(2 * PUSHED_RECORDS);
-            self.send_items(from, &owed, true, MAX_PUSH, now);
+            self.send_items(from, &owed, MAX_PUSH, now);
         }
     }
 
-    pub(super) fn take_want(&mut self, from: NodeId, wanted: &[Short], now: Instant) {
-        let nodes: Vec<NodeId> =
-            wanted.iter().filter_map(|short| self.directory.resolve(*short)).collect();
-        self.send_items(from, &nodes, true, MAX_REPLY, now);
+    pub(super) fn take_want(&mut self, from: NodeId, wanted: &[(Short, bool)], now: Instant) {
+        let resolve =
+            |(short, with): &(Short, bool)| Some((self.directory.resolve(*short)?, *with));
+        let nodes: Vec<(NodeId, bool)> = wanted.iter().filter_map(resolve).collect();
+        self.send_items(from, &nodes, MAX_REPLY, now);
     }
 
     /// Remembers to ask a peer for a record.
-    pub(super) fn fetch(&mut self, short: Short, from: NodeId) {
-        self.counters.dropped_wants += u64::from(!self.sync.want(short, from));
+    pub(super) fn fetch(&mut self, short: Short, with_credential: bool, from: NodeId) {
+        let taken = self.sync.want(short, with_credential, from);
+        self.counters.dropped_wants += u64::from(!taken);
     }
 
-    /// Sends what is known of some nodes.
-    pub(super) fn send_records(
-        &mut self,
-        to: NodeId,
-        nodes: &[NodeId],
-        with_credential: bool,
-        now: Instant,
-    ) {
-        self.send_items(to, nodes, with_credential, MAX_PUSH, now);
+    /// Sends the record of a node.
+    pub(super) fn send_record(&mut self, to: NodeId, node: NodeId, now: Instant) {
+        self.send_items(to, &[(node, false)], 1, now);
     }
 
-    /// Passes on the newest records of some nodes, as rumours.
-    pub(super) fn send_rumours(&mut self, to: NodeId, nodes: &[(NodeId, bool)]) {
+    /// One datagram with the newest records of the first few of some nodes, and of how many.
+    pub(super) fn pack_rumours(&self, nodes: &[(NodeId, bool)]) -> (Vec<Vec<u8>>, usize) {
         let parts: Vec<_> =
             nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
-        let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Rumours, MAX_PUSH);
-        for payload in datagrams {
-            self.send_bytes(to, payload);
-        }
+        wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
     }
 
-    fn send_items(
-        &mut self,
-        to: NodeId,
-        nodes: &[NodeId],
-        with_credential: bool,
-        limit: usize,
-        now: Instant,
-    ) {
+    fn send_items(&mut self, to: NodeId, nodes: &[(NodeId, bool)], limit: usize, now: Instant) {
         let parts: Vec<_> =
-            nodes.iter().filter_map(|node| self.parts(node, with_credential)).collect();
+            nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
         let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);
         for payload in datagrams {
             if self.may_reply(to, now) {
@@ -186,7 +174,7 @@ impl Discovery {
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
         // A node this one has forgotten, or is about to forget, is not fetched again.
         if !self.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
-            self.fetch(theirs.short, from);
+            self.fetch(theirs.short, true, from);
         }
     }
 

@@ -51,7 +51,7 @@ impl Discovery {
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.directory.resolve(item.short) else {
                 self.counters.rejected_states += u64::from(item.state.is_some());
-                self.fetch(item.short, from);
+                self.fetch(item.short, true, from);
                 continue;
             };
             if let Some(bytes) = item.state {
@@ -60,7 +60,7 @@ impl Discovery {
                 self.pass_on(node, taken, first, channel, now);
                 if taken == Taken::Older && from == node {
                     // A node that is behind its own past must hear of it.
-                    self.send_records(from, &[node], false, now);
+                    self.send_record(from, node, now);
                 }
             }
             if let Some(claim) = item.claim {
@@ -244,9 +244,7 @@ impl Discovery {
     fn pass_on(&mut self, node: NodeId, taken: Taken, first: bool, channel: Channel, now: Instant) {
         match taken {
             Taken::New { first: new } if channel == Channel::Rumour => {
-                if !self.rumours.add(node, first || new, now) {
-                    self.counters.dropped_rumours += 1;
-                }
+                self.spread(node, first || new, now);
             }
             Taken::Same => self.rumours.heard(&node),
             Taken::New { .. } | Taken::Older | Taken::Nothing => {}

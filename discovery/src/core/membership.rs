@@ -12,7 +12,8 @@ use crate::state::Life;
 use crate::swim::{Output, View};
 use crate::wire::{Claim, Item, Message, Short, Standing};
 
-/// A member heard this recently is suspected, not down, whatever others say.
+/// A member heard this recently is suspected, not down, whatever others say. No true death is
+/// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 
 impl Discovery {
@@ -40,7 +41,7 @@ impl Discovery {
                     Some(node) => claims.extend(self.believable(from, node, claim, now)),
                     None => {
                         self.counters.dropped_claims_unknown += 1;
-                        self.fetch(short, from);
+                        self.fetch(short, true, from);
                     }
                 }
             }
@@ -79,7 +80,7 @@ impl Discovery {
         let signed = entry.node_state().map(crate::state::NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
             self.counters.dropped_claims_unsigned += 1;
-            self.fetch(Short::of(&node), from);
+            self.fetch(Short::of(&node), false, from);
             return None;
         }
         let gone = entry.liveness == Liveness::Left;
@@ -87,7 +88,8 @@ impl Discovery {
             return None;
         }
         let heard = eyes!(self).heard(&node);
-        let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < HEARD_JUST_NOW);
+        let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
+        let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
         if claim.standing == Standing::Down && from != node && !gone && just_now {
             self.counters.softened_claims += 1;
             claim.standing = Standing::Suspect;
@@ -130,6 +132,7 @@ impl Discovery {
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
         let before = self.directory.set_liveness(&node, Liveness::Left, Some(life), now);
         if before == Some(Liveness::Alive) {
+            self.watch_changed = true;
             self.report(Event::MemberDown(node));
             self.swim.set_size(self.directory.alive());
         }
@@ -140,7 +143,7 @@ impl Discovery {
     /// Reminds a peer of this node's record and life.
     pub(super) fn remind(&mut self, peer: NodeId, now: Instant) {
         if self.contacts.allow_nudge(peer, now) {
-            self.send_records(peer, &[self.me], false, now);
+            self.send_record(peer, self.me, now);
         }
     }
 
@@ -157,8 +160,11 @@ impl Discovery {
             self.swim.set_size(self.directory.alive());
         }
         if first {
-            self.sync.trigger(now);
+            // Whoever took this node in does not know yet where it can be reached.
+            self.sync.hasten(now);
+            self.spread(self.me, true, now);
         }
+        self.watch_changed = true;
         self.adjust_path(node, now);
     }
 
@@ -173,11 +179,13 @@ impl Discovery {
             self.report(Event::MemberDown(node));
             self.swim.set_size(self.directory.alive());
         }
+        self.watch_changed = true;
         self.seeds.wake(&node, now);
     }
 
     fn renewed(&mut self, life: Life, now: Instant) {
         self.counters.renewals += 1;
+        self.sync.hasten(now);
         self.own.set_life(life, now);
         self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
     }
@@ -193,6 +201,13 @@ impl Discovery {
         self.drain_swim(now);
     }
 
+    /// Passes on the newest record of a node as a rumour.
+    pub(super) fn spread(&mut self, node: NodeId, with_credential: bool, now: Instant) {
+        if !self.rumours.add(node, with_credential, now) {
+            self.counters.dropped_rumours += 1;
+        }
+    }
+
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
         let (paths, directory) = (&self.paths, &self.directory);
@@ -206,8 +221,8 @@ impl Discovery {
         let credential = std::sync::Arc::clone(&self.credential);
         let record = crate::directory::Record { credential, state: Some(state) };
         self.directory.merge(&record, now);
-        if urgency >= Urgency::Rumour && !self.rumours.add(self.me, first, now) {
-            self.counters.dropped_rumours += 1;
+        if urgency >= Urgency::Rumour {
+            self.spread(self.me, first, now);
         }
         if urgency == Urgency::News {
             self.start_news(now);

@@ -21,6 +21,8 @@ const TOMBSTONE_FACTOR: u32 = 7;
 /// at to find them.
 const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
+/// Members of the own site that a node watches, and is watched by.
+const WATCHED: usize = 2;
 /// Steps taken from a random id to find a random member; evens out the gaps between ids.
 const STEPS: usize = 8;
 const LOOKS: usize = 64;
@@ -34,8 +36,7 @@ impl Discovery {
             self.swim.announce(node, eyes!(self), now);
         }
         self.search(now);
-        let pause = self.dice.jitter(self.config.sync_interval, 25);
-        if self.sync.take_due(pause, now)
+        if self.sync.take_due(self.config.sync_interval, &mut self.dice, now)
             && let Some(peer) = self.random_members(1, &[]).first().copied()
         {
             self.compare_with(peer);
@@ -50,6 +51,8 @@ impl Discovery {
     pub(super) fn settle(&mut self, now: Instant) {
         self.latest = self.latest.max(now);
         self.drain_swim(now);
+        self.adjust_watch(now);
+        self.drain_watch(now);
         self.drain_paths(now);
         self.publish(now);
         self.tell_news(now);
@@ -58,11 +61,13 @@ impl Discovery {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let farewell = [self.news.poll_timeout(), self.rumours.poll_timeout()];
+        let rumours = self.rumours.poll_timeout().filter(|_| self.directory.alive() > 1);
+        let farewell = [self.news.poll_timeout(), rumours];
         let left = self.own.has_left();
         let others = [
             self.swim.poll_timeout(),
             self.paths.poll_timeout(),
+            self.watch.poll_timeout(),
             self.own.poll_timeout(),
             self.sync.poll_timeout(),
             self.seeds.poll_timeout(),
@@ -150,6 +155,54 @@ impl Discovery {
         }
     }
 
+    /// Keeps an eye on the next few members of the own site in the order of ids, so that each member
+    /// is watched by as many others. Random probes find a crash sooner or later; these find it soon.
+    fn adjust_watch(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.watch_changed) || self.own.has_left() {
+            return;
+        }
+        let others = |entry: &Entry| entry.is_alive() && entry.node() != self.me;
+        let near = |entry: &Entry| others(entry) && entry.credential.site == self.site;
+        let next = |fits: &dyn Fn(&Entry) -> bool| -> Vec<NodeId> {
+            let around = self.directory.around(self.me).filter(|(_, entry)| fits(entry));
+            around.map(|(node, _)| *node).take(WATCHED).collect()
+        };
+        let mut wanted = next(&near);
+        if wanted.len() < WATCHED {
+            wanted = next(&others);
+        }
+        let dropped: Vec<NodeId> = self
+            .watch
+            .iter()
+            .map(|(node, _)| *node)
+            .filter(|node| !wanted.contains(node))
+            .collect();
+        for node in dropped {
+            self.watch.set(node, None, false, now);
+        }
+        for node in wanted {
+            let session = self.contacts.session(&node);
+            self.watch.set(node, Some(PathUse::Active), session, now);
+        }
+    }
+
+    fn drain_watch(&mut self, now: Instant) {
+        if self.watch.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
+            self.watch.handle_timeout(now);
+        }
+        while let Some((node, nonce)) = self.watch.poll_send() {
+            self.send(node, &Message::Probe(nonce));
+        }
+        while let Some(node) = self.watch.poll_change() {
+            let dead = self.watch.get(&node).is_some_and(|path| path.state == PathState::Dead);
+            let life = self.directory.get(&node).filter(|entry| entry.is_alive());
+            if let Some(life) = life.and_then(|entry| entry.life).filter(|_| dead) {
+                self.swim.suspect(node, life, eyes!(self), now);
+                self.drain_swim(now);
+            }
+        }
+    }
+
     fn tell_news(&mut self, now: Instant) {
         while let Some(telling) = self.news.take_due(now) {
             let own = self.directory.get(&self.me).and_then(|entry| entry.state.clone());
@@ -170,12 +223,17 @@ impl Discovery {
     }
 
     fn spread_rumours(&mut self, now: Instant) {
-        let round = self.rumours.take_round(self.config.gossip_interval, now);
-        if round.is_empty() {
+        // Nobody to tell: the rumour keeps until there is.
+        if self.directory.alive() <= 1 || !self.rumours.take_due(self.config.gossip_interval, now) {
             return;
         }
+        let told = self.rumours.freshest();
+        let packed = self.pack_rumours(&told);
         for peer in self.random_members(usize::from(self.config.gossip_fanout), &[]) {
-            self.send_rumours(peer, &round);
+            packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
+        }
+        for (node, _) in &told[..packed.1.min(told.len())] {
+            self.rumours.told(node);
         }
     }
 
@@ -204,6 +262,8 @@ impl Discovery {
         let mut start = [0; 32];
         start[..8].copy_from_slice(&self.dice.bytes());
         let wanted = |entry: &Entry| match entry.liveness {
+            // Without an endpoint it has just been admitted elsewhere, and its record will follow.
+            _ if entry.endpoints().is_empty() => false,
             Liveness::Unknown => true,
             Liveness::Down => alone,
             Liveness::Alive | Liveness::Left => false,
@@ -278,8 +338,9 @@ pub(super) fn distances(paths: &Paths, directory: &Directory) -> Vec<Distance> {
         }
         let micros = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         let rtt_us = match path.state {
-            PathState::Unknown => continue,
-            PathState::Up => path.rtt.map(micros),
+            PathState::Up if path.rtt.is_some() => path.rtt.map(micros),
+            // Not measured yet.
+            PathState::Up | PathState::Unknown => continue,
             PathState::Dead => None,
         };
         distances.push(Distance { origin: *node, rtt_us, loss_percent: path.loss_percent });

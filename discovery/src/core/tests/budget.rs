@@ -7,23 +7,28 @@ use crate::state::OriginState;
 fn two_hundred_nodes_stay_within_the_byte_budget() {
     let mut net = Net::with_nodes(31, 200, 5, 5);
     net.until(secs(60), "200 nodes joining at once", Net::agreed);
-    net.run(secs(60));
+    let spent = |net: &Net, when: &str| {
+        let all = net.running().map(|it| *net.get(it).counters());
+        let sums = all.fold([0; 4], |sum, it| {
+            [
+                sum[0] + it.sent_swim_bytes,
+                sum[1] + it.sent_path_bytes,
+                sum[2] + it.sent_news_bytes,
+                sum[3] + it.sent_sync_bytes,
+            ]
+        });
+        let [swim, path, news, sync] = sums.map(|sum| sum / 200);
+        println!("per node {when}: swim {swim} path {path} news {news} sync {sync}");
+    };
+    spent(&net, "after joining");
+    net.run(secs(10));
+    spent(&net, "10 s later");
+    net.run(secs(50));
+    spent(&net, "60 s later");
     let (bytes, packets) = net.rate(secs(120));
     let with_headers = bytes + packets * 112.0;
     println!("quiet: {bytes:.0} B/s, {packets:.1} packets/s, {with_headers:.0} B/s with headers");
-    let all = net.running().map(|it| *net.get(it).counters());
-    let sums = all.fold([0; 4], |sum, it| {
-        [
-            sum[0] + it.sent_swim_bytes,
-            sum[1] + it.sent_path_bytes,
-            sum[2] + it.sent_news_bytes,
-            sum[3] + it.sent_sync_bytes,
-        ]
-    });
-    println!(
-        "since the start: swim {} path {} news {} sync {}",
-        sums[0], sums[1], sums[2], sums[3]
-    );
+    spent(&net, "180 s later");
     assert!(bytes < 600.0, "{bytes}");
     assert!(with_headers < 2048.0, "{with_headers}");
     net.loss_percent = 1;

@@ -22,7 +22,8 @@ fn three_nodes_find_each_other_through_one_seed() {
 #[test]
 fn sixty_nodes_in_five_sites_agree_within_seconds() {
     let mut net = Net::with_nodes(2, 60, 5, 3);
-    net.until(secs(20), "60 nodes joining at once", Net::agreed);
+    net.until(secs(10), "60 nodes joining at once", Net::agreed);
+    net.until(secs(200), "60 nodes quiescent", Net::identical);
     assert_eq!(net.unroutable, 0, "nobody is contacted before it is known where it is");
 }
 

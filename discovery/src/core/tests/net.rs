@@ -242,14 +242,25 @@ impl Net {
         entry.service(&SERVICE.parse().unwrap())
     }
 
-    /// All running nodes see all running nodes alive and have the same directory.
+    /// All running nodes see exactly the running nodes alive, each with the record of its generation.
     pub(super) fn agreed(&self) -> bool {
         let running: Vec<usize> = self.running().collect();
-        let root = self.get(running[0]).directory().root();
         running.iter().all(|it| {
             let directory = self.get(*it).directory();
-            directory.alive() == running.len() && directory.root() == root
+            let current = |other: &usize| {
+                let entry = directory.get(&self.id(*other));
+                let state = entry.and_then(|it| it.node_state());
+                state.is_some_and(|state| state.generation == self.get(*other).generation())
+            };
+            directory.alive() == running.len() && running.iter().all(current)
         })
+    }
+
+    /// All running nodes have the very same directory.
+    pub(super) fn identical(&self) -> bool {
+        let roots: BTreeSet<u64> =
+            self.running().map(|it| self.get(it).directory().root()).collect();
+        roots.len() == 1
     }
 
     /// Events of a kind that a node reported since `since`.
@@ -285,11 +296,30 @@ impl Net {
     ) -> Duration {
         let start = self.now;
         while !holds(self) {
+            if self.now - start >= limit {
+                self.explain();
+            }
             assert!(self.now - start < limit, "{what} took longer than {limit:?}");
             self.run(ms(20));
         }
         println!("{what}: {:?}", self.now - start);
         self.now - start
+    }
+
+    /// Prints in what directories differ, for a test that is about to fail.
+    fn explain(&self) {
+        let running: Vec<usize> = self.running().collect();
+        for about in &running {
+            let mut views: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+            for observer in &running {
+                let entry = self.get(*observer).directory().get(&self.id(*about));
+                let view = entry.map(|it| (it.liveness, it.have()));
+                views.entry(format!("{view:?}")).or_default().push(*observer);
+            }
+            if views.len() > 1 {
+                println!("about {about}: {views:#?}");
+            }
+        }
     }
 
     /// Bytes and packets sent per node and second while running for `time`.
