@@ -1,6 +1,6 @@
 //! Admission: how two nodes show each other their credentials once a session exists.
 //!
-//! Messages travel as UDP datagrams to [`CONTROL_PORT`](crate::CONTROL_PORT) inside the tunnel.
+//! Messages travel as UDP datagrams to [`CONTROL`](crate::ports::CONTROL) inside the tunnel.
 //! `Hello` carries the sender's credential and its instance, a number that is new in every process;
 //! it is repeated with growing gaps until the peer sends `Ack`, or [`HELLO_TRIES`] are spent.
 //! `Refused` tells a peer why its credential was not accepted. A `Hello` that says "I do not have

@@ -323,13 +323,12 @@ impl Peer {
         if due(self.provisional_until) {
             return Some(Need::Forget);
         }
-        if let Some(attempt) = self.attempt {
-            if now.saturating_duration_since(attempt.started) >= ATTEMPT_TIME {
-                return Some(Need::GiveUp);
-            }
-            if attempt.next <= now {
-                return Some(Need::Initiate { silence: false });
-            }
+        if let Some(attempt) = self.attempt.filter(|attempt| attempt.next <= now) {
+            let tried = now.saturating_duration_since(attempt.started);
+            return Some(match tried >= ATTEMPT_TIME {
+                true => Need::GiveUp,
+                false => Need::Initiate { silence: false },
+            });
         }
         if due(self.session.map(|session| session.since + REJECT_AFTER + EXPIRY_SLACK)) {
             return Some(Need::Expire);

@@ -1,5 +1,7 @@
 //! Peers that go away and come back, on a network in memory, in stopped time.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
 mod common;
 
 use std::time::Duration;
@@ -11,6 +13,7 @@ use tokio::time::Instant;
 
 /// What a caller does: opens and uses streams until one works.
 async fn until_it_works(mesh: &Mesh, node: u8) -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "a test measures how long something takes")]
     let start = Instant::now();
     let mut tries = 0;
     loop {

@@ -79,3 +79,65 @@ async fn ping_measures_the_round_trip() {
     let lost = a.mesh.ping(id(2), Duration::from_secs(1)).await.unwrap_err();
     assert_eq!(lost, MeshError::Unreachable(id(2)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_moves_keeps_its_streams() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(10));
+    let (a, b) = pair(&switch);
+    let (b, _task) = echo(b);
+    let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stream.send, b"before").await;
+    assert_eq!(read_some(&mut stream.recv).await.unwrap().unwrap(), "before");
+    switch.move_port(at(1), at(9));
+    write(&mut stream.send, b"after").await;
+    let answer = within(Duration::from_secs(1), read_some(&mut stream.recv)).await;
+    assert_eq!(answer.unwrap().unwrap(), "after");
+    assert_eq!(b.peers()[0].endpoint, Some(at(9)));
+    assert_eq!(b.counters().roams, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_shows_what_an_operator_asks() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(15));
+    let (a, b) = pair(&switch);
+    let (b, _task) = echo(b);
+    let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stream.send, b"x").await;
+    read_some(&mut stream.recv).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for (mesh, other) in [(&a.mesh, 2), (&b, 1)] {
+        let peers = mesh.peers();
+        let [status] = &peers[..] else { panic!("{peers:?}") };
+        assert_eq!((status.node, status.endpoint, status.streams), (id(other), Some(at(other)), 1));
+        let rtt = status.quic_rtt.unwrap().as_millis();
+        assert!((30..50).contains(&rtt), "{rtt} ms");
+        assert!((3000..3200).contains(&status.last_handshake.unwrap().as_millis()));
+        assert!(status.rx_bytes > 0 && status.tx_bytes > 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_nodes_meet_at_one() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(5));
+    let world = World::new(1);
+    let hub = start(world.identity(200), switch.attach(at(200)), 200);
+    let (hub, _task) = echo(hub);
+    let nodes: Vec<Node> = (1..=100)
+        .map(|n| {
+            let node = start(world.identity(n), switch.attach(at(n)), n);
+            node.mesh.set_peer(id(200), &[at(200)], None);
+            node
+        })
+        .collect();
+    let work = nodes.iter().map(|node| {
+        let mesh = node.mesh.clone();
+        tokio::spawn(async move { round_trip(&mesh, id(200), b"hello").await })
+    });
+    for task in work.collect::<Vec<_>>() {
+        within(Duration::from_secs(5), task).await.unwrap().unwrap();
+    }
+    assert_eq!(hub.peers().iter().filter(|peer| peer.admitted).count(), 100);
+}

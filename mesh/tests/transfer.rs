@@ -1,5 +1,7 @@
 //! Streams under load, over real UDP sockets on loopback.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
 mod common;
 
 use std::net::SocketAddr;

@@ -1,1 +1,108 @@
+use meshport_config::{AuthorityKey, NodeKey};
+use proptest::prelude::*;
 
+use super::*;
+use crate::tunnel::Gate;
+
+fn peer(now: Instant) -> Peer {
+    let own = NodeKey::from_bytes([1; 32]);
+    let other = NodeKey::from_bytes([2; 32]).public();
+    let mesh = AuthorityKey::from_bytes([3; 32]).public();
+    let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &other, [4; 32], 7);
+    Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel, now)
+}
+
+/// What can happen to a peer.
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(u32),
+    Send { data: bool, prompt: bool },
+    Receive(usize),
+    Initiate,
+    Answered,
+    Responded(u8),
+    Confirm(u8),
+    Keepalive(Option<u32>),
+    Provisional(u32),
+    SessionUp,
+    Acknowledged,
+    Serve,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u32..200_000).prop_map(Step::Wait),
+        (any::<bool>(), any::<bool>()).prop_map(|(data, prompt)| Step::Send { data, prompt }),
+        (0usize..2000).prop_map(Step::Receive),
+        Just(Step::Initiate),
+        Just(Step::Answered),
+        (0u8..3).prop_map(Step::Responded),
+        (0u8..3).prop_map(Step::Confirm),
+        proptest::option::of(1000u32..60_000).prop_map(Step::Keepalive),
+        (1u32..20_000).prop_map(Step::Provisional),
+        Just(Step::SessionUp),
+        Just(Step::Acknowledged),
+        Just(Step::Serve),
+    ]
+}
+
+/// Acts on a need as the core does, as far as times go. False when the peer would be forgotten.
+fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
+    match need {
+        Need::Forget => return false,
+        Need::GiveUp => {
+            peer.attempt = None;
+            peer.forget_waiting();
+        }
+        Need::Initiate { .. } => peer.initiated(now, 0.5),
+        Need::Keepalive => peer.keepalive_done(now),
+        Need::Hello => assert!(peer.showing.take(now)),
+        Need::Expire => peer.session_lost(),
+    }
+    true
+}
+
+proptest! {
+    /// The timer and the work agree: at the due time there is work, before it there is none, and
+    /// doing the work always moves the due time. Otherwise a node would spin or sleep too long.
+    #[test]
+    fn due_times_and_needs_agree(steps in proptest::collection::vec(step(), 1..60)) {
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let mut now = Instant::now();
+        let mut peer = peer(now);
+        peer.configured = true;
+        for step in steps {
+            match step {
+                Step::Wait(ms) => now += Duration::from_millis(u64::from(ms)),
+                Step::Send { data, prompt } => peer.sent(now, 100, data, prompt),
+                Step::Receive(bytes) => peer.received(now, bytes),
+                Step::Initiate => peer.initiated(now, 0.3),
+                Step::Answered => peer.agreed_as_initiator(now, 0.7),
+                Step::Responded(index) => peer.pending = Some((index, now)),
+                Step::Confirm(low) => { peer.confirm(low, now, 0.1); }
+                Step::Keepalive(ms) => {
+                    let every = ms.map(|ms| Duration::from_millis(u64::from(ms)));
+                    peer.set_persistent(every, now);
+                }
+                Step::Provisional(ms) => {
+                    peer.provisional_until = Some(now + Duration::from_millis(u64::from(ms)));
+                }
+                Step::SessionUp => peer.showing.session_up(now),
+                Step::Acknowledged => peer.showing.acknowledged(),
+                Step::Serve => {}
+            }
+            let mut rounds = 0;
+            while let Some(need) = peer.need(now) {
+                rounds += 1;
+                prop_assert!(rounds <= 16, "{need:?} comes back at once");
+                if !act(&mut peer, need, now) {
+                    return Ok(());
+                }
+            }
+            let Some(due) = peer.due() else { continue };
+            prop_assert!(due > now, "nothing to do, yet due");
+            prop_assert_eq!(peer.need(due - Duration::from_nanos(1)), None);
+            prop_assert!(peer.need(due).is_some(), "due, yet nothing to do");
+        }
+    }
+}

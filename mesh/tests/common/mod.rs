@@ -199,10 +199,13 @@ pub(crate) async fn round_trip(
     node: NodeId,
     bytes: &[u8],
 ) -> Result<(), meshport_mesh::MeshError> {
-    let mut stream = mesh.open_stream(node).await?;
-    stream.send.write_chunk(Bytes::copy_from_slice(bytes)).await?;
-    stream.send.finish()?;
-    let answer = read_to_end(&mut stream.recv).await?;
+    let Stream { mut send, mut recv } = mesh.open_stream(node).await?;
+    // Both at once: an echo that nobody reads fills both windows.
+    let write = async {
+        send.write_chunk(Bytes::copy_from_slice(bytes)).await?;
+        send.finish()
+    };
+    let ((), answer) = tokio::try_join!(write, read_to_end(&mut recv))?;
     assert!(answer == bytes, "the echo differs");
     Ok(())
 }

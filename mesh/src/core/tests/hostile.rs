@@ -152,7 +152,7 @@ fn unknown_initiators_are_bounded() {
         net.add(number, identity(number), MeshConfig::default());
         net.node(number, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     }
-    net.keep = Box::new(|sent| sent.is_initiation());
+    net.keep = Box::new(Sent::is_initiation);
     for number in 10..20 {
         net.connect(number, 1);
     }

@@ -256,7 +256,7 @@ fn a_restarted_peer_that_knows_nobody_is_found_again() {
 fn a_handshake_goes_to_all_addresses_and_the_answer_picks_one() {
     let mut net = Net::new(2);
     net.node(1, |core, now| {
-        core.set_peer(now, id(2), &[at(90), at(91), at(2), at(93), at(94)], None)
+        core.set_peer(now, id(2), &[at(90), at(91), at(2), at(93), at(94)], None);
     });
     net.connect(1, 2);
     let asked: Vec<_> = net.sent.iter().filter(|s| s.is_initiation()).map(|s| s.to).collect();

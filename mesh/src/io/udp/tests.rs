@@ -1,1 +1,101 @@
+use std::future::poll_fn;
+use std::net::Ipv6Addr;
 
+use super::*;
+
+/// Receives until `bytes` bytes are there; answers the first sender, and the datagram sizes.
+async fn receive(socket: &UdpOuter, bytes: usize) -> (SocketAddr, Option<IpAddr>, Vec<usize>) {
+    let mut space = vec![0; MESSAGES << 16];
+    let mut sizes = Vec::new();
+    let mut first = None;
+    while sizes.iter().sum::<usize>() < bytes {
+        let mut meta = [OuterMeta::default(); MESSAGES];
+        let mut buffers: Vec<IoSliceMut<'_>> =
+            space.chunks_mut(1 << 16).map(IoSliceMut::new).collect();
+        let count = poll_fn(|cx| socket.poll_recv(cx, &mut buffers, &mut meta)).await.unwrap();
+        for meta in &meta[..count] {
+            first.get_or_insert((meta.from, meta.local));
+            let mut rest = meta.length;
+            while rest > 0 {
+                sizes.push(rest.min(meta.stride));
+                rest -= rest.min(meta.stride);
+            }
+        }
+    }
+    let (from, local) = first.unwrap();
+    (from, local, sizes)
+}
+
+/// A socket that is known to be writable.
+async fn loopback(address: &str) -> UdpOuter {
+    let outer = UdpOuter::bind(address.parse().unwrap()).unwrap();
+    outer.socket.writable().await.unwrap();
+    outer
+}
+
+fn send(socket: &UdpOuter, destination: SocketAddr, contents: &[u8], segment: usize) {
+    let transmit = OuterTransmit { destination, source: None, contents, segment };
+    socket.try_send(&transmit).unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_arrives_as_its_datagrams() {
+    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let segments = a.max_gso_segments().min(40);
+    let contents = vec![1; segments * 1400 - 100];
+    send(&a, b.local_addr().unwrap(), &contents, 1400);
+    let (from, local, sizes) = receive(&b, contents.len()).await;
+    assert_eq!((from, local), (a.local_addr().unwrap(), None));
+    let mut expected = vec![1400; segments];
+    expected[segments - 1] -= 100;
+    assert_eq!(sizes, expected);
+}
+
+#[tokio::test]
+async fn a_dual_stack_socket_speaks_both_and_spells_ipv4_plainly() {
+    let dual = loopback("[::]:0").await;
+    let port = dual.local_addr().unwrap().port();
+    for (other, ip) in [
+        (loopback("127.0.0.1:0").await, IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        (loopback("[::1]:0").await, IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    ] {
+        let here = other.local_addr().unwrap();
+        send(&other, SocketAddr::new(ip, port), b"question", 8);
+        let (from, local, _) = receive(&dual, 8).await;
+        assert_eq!((from, local), (here, Some(ip)));
+        let transmit =
+            OuterTransmit { destination: from, source: local, contents: b"answer", segment: 6 };
+        dual.try_send(&transmit).unwrap();
+        let (from, _, sizes) = receive(&other, 6).await;
+        assert_eq!((from, sizes), (SocketAddr::new(ip, port), vec![6]));
+    }
+}
+
+#[tokio::test]
+async fn a_source_address_that_is_gone_does_not_stop_the_packet() {
+    let (a, b) = (loopback("0.0.0.0:0").await, loopback("127.0.0.1:0").await);
+    let gone = Some(IpAddr::from([203, 0, 113, 77]));
+    let destination = b.local_addr().unwrap();
+    a.try_send(&OuterTransmit { destination, source: gone, contents: b"x", segment: 1 }).unwrap();
+    assert_eq!(receive(&b, 1).await.2, [1]);
+}
+
+#[tokio::test]
+async fn too_large_a_datagram_is_an_error_that_says_so() {
+    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let contents = vec![0; 65_530];
+    let transmit = OuterTransmit {
+        destination: b.local_addr().unwrap(),
+        source: None,
+        contents: &contents,
+        segment: contents.len(),
+    };
+    assert_eq!(a.try_send(&transmit).unwrap_err().raw_os_error(), Some(90));
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_an_error() {
+    let first = loopback("127.0.0.1:0").await;
+    let error = UdpOuter::bind(first.local_addr().unwrap()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+}
