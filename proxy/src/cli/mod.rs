@@ -24,12 +24,10 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use meshport_config::Settings;
 
 use crate::Error;
 
@@ -129,11 +127,6 @@ enum Verb {
         #[arg(value_parser = ["bash", "zsh", "fish"])]
         shell: String,
     },
-}
-
-/// Reads a configuration as `meshport run` does, with this user's default places.
-pub(crate) fn load_settings(path: &Path) -> Result<Settings, Error> {
-    load::read(path, None, &paths::Paths::of_this_user()?)
 }
 
 /// Runs the command line of this process.

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use meshport_config::{LogFormat, LogLevel};
+use meshport_config::{LogFormat, LogLevel, Settings};
 
 use super::paths::Paths;
 use super::{load, logging, runtime};
 use crate::Error;
 use crate::daemon::state::StateDir;
-use crate::daemon::{self, Options};
+use crate::daemon::{self, Options, Reread};
 
 /// `meshport run`
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     /// Configuration file [default: the one of this user, if it is there]
     #[arg(long, value_name = "FILE")]
@@ -37,6 +37,20 @@ enum Format {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    let (settings, from_file) = effective(args)?;
+    let state = StateDir::open(&settings.state_dir)?;
+    if let Some(credential) = state.credential()? {
+        load::check_credential(&settings, &credential)?;
+    }
+    logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
+    let args = args.clone();
+    let reread: Option<Reread> = from_file
+        .then(|| Box::new(move || effective(&args).map(|(settings, _)| settings)) as Reread);
+    runtime()?.block_on(daemon::run(Options { settings, reread, state }))
+}
+
+/// The settings of the file with the flags over them, and whether there is a file.
+fn effective(args: &RunArgs) -> Result<(Settings, bool), Error> {
     let paths = Paths::of_this_user()?;
     let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;
     let load::Loaded { mut settings, config_path } = loaded;
@@ -46,10 +60,5 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
         None => {}
     }
     settings.log.level = args.log_level.unwrap_or(settings.log.level);
-    let state = StateDir::open(&settings.state_dir)?;
-    if let Some(credential) = state.credential()? {
-        load::check_credential(&settings, &credential)?;
-    }
-    logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
-    runtime()?.block_on(daemon::run(Options { settings, config_path, state }))
+    Ok((settings, config_path.is_some()))
 }

@@ -49,7 +49,16 @@ pub(super) enum Order {
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
-    Snapshot(tokio::sync::oneshot::Sender<Vec<u8>>),
+    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// What the next start wants to know.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    /// All nodes, in discovery's own form.
+    pub(super) directory: Vec<u8>,
+    /// The generation of this process, which may be above the one it started with.
+    pub(super) generation: u64,
 }
 
 /// Everything the loop owns.
@@ -234,7 +243,9 @@ impl Driver {
                 let _ = done.send(());
             }
             Order::Snapshot(to) => {
-                let _ = to.send(self.core.discovery().snapshot());
+                let discovery = self.core.discovery();
+                let (directory, generation) = (discovery.snapshot(), discovery.generation());
+                let _ = to.send(Snapshot { directory, generation });
             }
         }
     }

@@ -13,6 +13,7 @@ mod endpoints;
 mod handle;
 mod listen;
 mod opening;
+mod parts;
 mod ping;
 mod probe;
 mod reload;
@@ -26,5 +27,5 @@ pub mod state;
 pub use handle::Handle;
 #[cfg(test)]
 pub(crate) use handle::Question;
-pub use run::{Options, run};
+pub use run::{Options, Reread, run};
 pub use state::{Identity, StateDir};

@@ -3,7 +3,6 @@
 //!
 //! A file with problems changes nothing. No session is touched.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use meshport_config::{ServiceName, ServiceSettings, Settings};
@@ -14,18 +13,19 @@ use crate::admin::api::ReloadReport;
 
 use super::driver::Order;
 use super::endpoints;
+use super::parts::{offers, policy, session_limits};
 use super::probe::Prober;
-use super::run::{Controls, offers, policy, session_limits};
+use super::run::{Controls, Reread};
 
 /// Remembers what is in force.
 pub(super) struct Reload {
     settings: Settings,
-    path: Option<PathBuf>,
+    reread: Option<Reread>,
 }
 
 impl Reload {
-    pub(super) fn new(settings: Settings, path: Option<PathBuf>) -> Self {
-        Self { settings, path }
+    pub(super) fn new(settings: Settings, reread: Option<Reread>) -> Self {
+        Self { settings, reread }
     }
 
     /// Reads the file and applies it.
@@ -48,11 +48,11 @@ impl Reload {
     }
 
     fn read(&self) -> Result<Settings, Error> {
-        let path = self
-            .path
+        let reread = self
+            .reread
             .as_ref()
             .ok_or_else(|| Error::Usage("there is no configuration file to read again".into()))?;
-        crate::cli::load_settings(path)
+        reread()
     }
 
     async fn apply(&mut self, new: Settings, controls: &Controls) -> Result<ReloadReport, Error> {
@@ -112,11 +112,11 @@ fn change(
     }
     // Becoming or ceasing to be an origin changes what the core is made of.
     let same_kind = old.origin.is_some() == new.origin.is_some();
-    if let (true, Some(origin)) = (same_kind, &new.origin) {
-        if old.origin != new.origin || old.health != new.health {
-            let prober = Prober::new(origin.to_string(), new.health.clone())?;
-            orders.push(Order::Prober(name.clone(), prober));
-        }
+    if let (true, Some(origin)) = (same_kind, &new.origin)
+        && (old.origin != new.origin || old.health != new.health)
+    {
+        let prober = Prober::new(origin.to_string(), new.health.clone())?;
+        orders.push(Order::Prober(name.clone(), prober));
     }
     let needs_restart = if old.listen != new.listen {
         Some(format!("service.{name}.listen"))

@@ -216,7 +216,7 @@ impl Reporter {
             } else if service.chosen.is_none() {
                 warnings.push(format!("{name}: none of its origins answers"));
             }
-            if core.health(name).is_some_and(|health| health.wants_credentials()) {
+            if core.health(name).is_some_and(Health::wants_credentials) {
                 warnings.push(format!(
                     "{name}: the own instance answers 401, so readiness is unknown. Set ca-file \
                      and bearer-token-file or client-cert-file under [service.{name}.health]"

@@ -1,0 +1,156 @@
+//! From settings to the parts of a daemon: nothing here runs yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meshport_config::{
+    Credential, DiscoverySettings, Role, Seed, ServiceName, ServiceSettings, Settings,
+};
+use meshport_discovery::{DiscoveryConfig, LocalNode};
+use meshport_mesh::{Incoming, Mesh, MeshConfig, UdpOuter};
+use tracing::warn;
+
+use crate::Error;
+use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
+use crate::core::route::Policy;
+
+use super::clock;
+use super::egress::Offers;
+use super::probe::Prober;
+use super::session::SessionLimits;
+use super::state::{Identity, StateDir};
+
+/// Binds the mesh and starts its tasks.
+pub(super) fn start_mesh(
+    settings: &Settings,
+    identity: &Identity,
+) -> Result<(Mesh, Incoming), Error> {
+    let address = settings.mesh.listen;
+    let socket = UdpOuter::bind(address).map_err(|error| Error::Io {
+        what: format!("bind the mesh to UDP {address} (mesh.listen)"),
+        source: std::io::Error::other(error),
+    })?;
+    let config = MeshConfig {
+        mtu: settings.mesh.mtu,
+        keepalive: settings.mesh.keepalive,
+        ..MeshConfig::default()
+    };
+    let mesh_identity = meshport_mesh::Identity {
+        key: identity.node_key.clone(),
+        credential: identity.credential.clone(),
+        secret: identity.secret.clone(),
+    };
+    Ok(Mesh::start(mesh_identity, config, Arc::new(socket), seed()?, clock::wall)?)
+}
+
+/// The node's decisions, at their beginning.
+pub(super) fn build_core(
+    settings: &Settings,
+    identity: &Identity,
+    generation: u64,
+) -> Result<NodeCore, Error> {
+    let me = LocalNode {
+        credential: identity.credential.clone(),
+        record_key: identity.record_key.clone(),
+    };
+    let config = core_config(settings);
+    Ok(NodeCore::new(config, me, generation, seed()?, clock::now()))
+}
+
+/// The pure part of the settings.
+fn core_config(settings: &Settings) -> CoreConfig {
+    let service = |(name, service): (&ServiceName, &ServiceSettings)| {
+        let health = service.origin.as_ref().map(|_| (&service.health).into());
+        (name.clone(), ServiceConfig { policy: policy(service), health })
+    };
+    CoreConfig {
+        discovery: discovery_config(&settings.discovery),
+        services: settings.services.iter().map(service).collect(),
+    }
+}
+
+fn discovery_config(settings: &DiscoverySettings) -> DiscoveryConfig {
+    DiscoveryConfig {
+        probe_interval: settings.probe_interval,
+        probe_timeout: settings.probe_timeout,
+        suspicion: settings.suspicion,
+        path_probe_active: settings.path_probe_active,
+        path_probe_idle: settings.path_probe_idle,
+        sync_interval: settings.sync_interval,
+        ..DiscoveryConfig::default()
+    }
+}
+
+/// How a service's sessions are spread.
+pub(super) fn policy(service: &ServiceSettings) -> Policy {
+    match service.policy {
+        meshport_config::Policy::Nearest => {
+            Policy::Nearest { band: service.band, band_percent: u32::from(service.band_percent) }
+        }
+        meshport_config::Policy::Spread => Policy::Spread,
+        meshport_config::Policy::Pinned => {
+            Policy::Pinned(service.pinned.iter().map(ToString::to_string).collect())
+        }
+    }
+}
+
+/// What a service's sessions may do.
+pub(super) fn session_limits(service: &ServiceSettings) -> SessionLimits {
+    SessionLimits {
+        connect_timeout: service.connect_timeout,
+        hold: service.hold,
+        max_sessions: u64::from(service.max_sessions),
+        own: service.origin.as_ref().map(ToString::to_string),
+    }
+}
+
+/// Where the offered services are dialled.
+pub(super) fn offers(settings: &Settings) -> Offers {
+    let services = settings.services.iter();
+    services.filter_map(|(name, s)| Some((name.clone(), s.origin.as_ref()?.to_string()))).collect()
+}
+
+/// Who asks the offered services how they are.
+pub(super) fn probers(settings: &Settings) -> Result<BTreeMap<ServiceName, Prober>, Error> {
+    let services = settings.services.iter();
+    let offered = services.filter_map(|(name, s)| Some((name, s.origin.as_ref()?, &s.health)));
+    offered
+        .map(|(name, origin, health)| {
+            Ok((name.clone(), Prober::new(origin.to_string(), health.clone())?))
+        })
+        .collect()
+}
+
+/// A service that is offered without the role for it is ignored by every other node: say so here,
+/// where it can be mended.
+pub(super) fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
+    for (name, service) in &settings.services {
+        if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
+            warn!(
+                service = %name,
+                "this node's credential lacks the role origin:{name}, so other nodes will ignore \
+                 its offer; join again with an invite that has it"
+            );
+        }
+    }
+}
+
+/// The seeds of the settings, then those of the state folder.
+pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Result<Vec<Seed>, Error> {
+    let mut seeds = settings.mesh.seeds.clone();
+    for seed in state.seeds()? {
+        if !seeds.iter().any(|known| known.node == seed.node) {
+            seeds.push(seed);
+        }
+    }
+    Ok(seeds)
+}
+
+fn seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
+        let source = std::io::Error::other(error.to_string());
+        Error::Io { what: "draw random bytes".into(), source }
+    })?;
+    Ok(seed)
+}
