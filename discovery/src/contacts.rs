@@ -23,8 +23,8 @@ const REPLIES_BURST: f64 = 256.0;
 const REPLIES_PER_S: f64 = 128.0;
 /// The same over all peers together: a seed must not choke when a thousand nodes join through it.
 /// They find the rest with each other.
-const TOTAL_BURST: f64 = 2048.0;
-const TOTAL_PER_S: f64 = 1024.0;
+const TOTAL_BURST: f64 = 4096.0;
+const TOTAL_PER_S: f64 = 2048.0;
 /// The shortest time between two reminders to one peer that something is out of step.
 const NUDGE: Duration = Duration::from_millis(500);
 

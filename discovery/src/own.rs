@@ -138,14 +138,10 @@ impl Own {
         let members = u32::try_from(members).unwrap_or(u32::MAX);
         let pause = (DISTANCE_PAUSE_PER_MEMBER * members).max(Duration::from_millis(200));
         let pause = pause / 2 + dice.up_to(pause / 2);
-        // In a small mesh a rumour costs next to nothing.
-        let urgency = if members <= 64 { Urgency::Rumour } else { Urgency::Quiet };
         let rest = DISTANCE_INTERVAL_PER_MEMBER * members;
-        let rested = self
-            .published_at
-            .map_or(Duration::ZERO, |at| (at + rest).saturating_duration_since(now));
+        let rested = self.distances_at.map_or(now, |at| at + rest).saturating_duration_since(now);
         if self.pending.is_none() {
-            self.want(urgency, pause.max(rested), now);
+            self.want(Urgency::Quiet, pause.max(rested), now);
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) const MAX_WANTS: usize = 4096;
 const MAX_IN_FLIGHT: usize = 96;
 /// How long an answer may take, and how often a record is asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
-const TRIES: u8 = 3;
+const TRIES: u8 = 4;
 /// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
 
@@ -94,9 +94,16 @@ impl Sync {
         !self.wants.is_empty()
     }
 
-    /// What to ask whom for now.
+    /// Whether some answer is overdue.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        self.fetch.is_some_and(|at| at <= now)
+    }
+
+    /// What to ask whom for now. What a peer did not answer is asked of one of the `others`, since it
+    /// may be overwhelmed.
     pub(crate) fn take_requests(
         &mut self,
+        others: &[NodeId],
         now: Instant,
     ) -> BTreeMap<NodeId, Vec<Vec<(Short, bool)>>> {
         let overdue = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
@@ -110,6 +117,9 @@ impl Sync {
             }
             if want.asked.is_some() && !overdue(want) {
                 continue;
+            }
+            if want.asked.is_some() && !others.is_empty() {
+                want.from = others[room % others.len()];
             }
             want.asked = Some(now);
             want.tries += 1;
@@ -154,16 +164,16 @@ mod tests {
             assert!(sync.want(short(number), true, peer));
         }
         assert!(!sync.want(short(MAX_WANTS), true, peer));
-        let first = sync.take_requests(start);
+        let first = sync.take_requests(&[], start);
         assert_eq!(count(&first), MAX_IN_FLIGHT);
         assert!(first[&peer].iter().all(|list| list.len() <= MAX_WANTED));
-        assert_eq!(count(&sync.take_requests(start)), 0);
+        assert_eq!(count(&sync.take_requests(&[], start)), 0);
         sync.got(short(0));
-        assert_eq!(count(&sync.take_requests(start)), 1, "an arrival makes room");
+        assert_eq!(count(&sync.take_requests(&[], start)), 1, "an arrival makes room");
         let mut now = start;
         for _ in 0..1000 {
             now += PATIENCE;
-            sync.take_requests(now);
+            sync.take_requests(&[], now);
         }
         assert!(!sync.is_fetching(), "a silent peer is not asked for ever");
     }

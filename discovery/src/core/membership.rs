@@ -12,6 +12,8 @@ use crate::state::Life;
 use crate::swim::{Output, View};
 use crate::wire::{Claim, Item, Message, Short, Standing};
 
+/// Up to this many members even unimportant news are passed on as rumours.
+const SMALL_MESH: usize = 64;
 /// A member heard this recently is suspected, not down, whatever others say. No true death is
 /// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
@@ -221,7 +223,8 @@ impl Discovery {
         let credential = std::sync::Arc::clone(&self.credential);
         let record = crate::directory::Record { credential, state: Some(state) };
         self.directory.merge(&record, now);
-        if urgency >= Urgency::Rumour {
+        // In a small mesh a rumour costs next to nothing.
+        if urgency >= Urgency::Rumour || self.directory.alive() <= SMALL_MESH {
             self.spread(self.me, first, now);
         }
         if urgency == Urgency::News {

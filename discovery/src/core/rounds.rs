@@ -149,10 +149,14 @@ impl Discovery {
             self.report(Event::PathChanged(node));
         }
         if changed {
-            let distances = distances(&self.paths, &self.directory);
-            let members = self.directory.alive();
-            self.own.set_distances(distances, members, &mut self.dice, now);
+            self.measure_distances(now);
         }
+    }
+
+    fn measure_distances(&mut self, now: Instant) {
+        let distances = distances(&self.paths, &self.directory);
+        let members = self.directory.alive();
+        self.own.set_distances(distances, members, &mut self.dice, now);
     }
 
     /// Keeps an eye on the next few members of the own site in the order of ids, so that each member
@@ -241,7 +245,9 @@ impl Discovery {
         if !self.sync.is_fetching() {
             return;
         }
-        for (peer, lists) in self.sync.take_requests(now) {
+        let others =
+            if self.sync.is_overdue(now) { self.random_members(4, &[]) } else { Vec::new() };
+        for (peer, lists) in self.sync.take_requests(&others, now) {
             for list in lists {
                 self.send(peer, &Message::Want(list));
             }
@@ -283,6 +289,7 @@ impl Discovery {
 
     fn sweep(&mut self, now: Instant) {
         self.contacts.prune(now);
+        self.measure_distances(now);
         let forget_after = self.config.forget_after;
         let mut fading = Vec::new();
         let mut forgotten = Vec::new();

@@ -18,6 +18,18 @@ fn two_hundred_nodes_stay_within_the_byte_budget() {
             ]
         });
         let [swim, path, news, sync] = sums.map(|sum| sum / 200);
+        let of = |f: fn(&crate::Counters) -> u64| -> u64 {
+            net.running().map(|it| f(net.get(it).counters())).sum()
+        };
+        println!(
+            "published {} merged {} syncs {} rumours dropped {} requests dropped {} wants {}",
+            of(|it| it.published),
+            of(|it| it.merged),
+            of(|it| it.syncs),
+            of(|it| it.dropped_rumours),
+            of(|it| it.dropped_requests),
+            of(|it| it.dropped_wants),
+        );
         println!("per node {when}: swim {swim} path {path} news {news} sync {sync}");
     };
     spent(&net, "after joining");
