@@ -58,7 +58,7 @@ impl Default for MeshConfig {
             handshakes_per_second: 200,
             max_peers: 4096,
             max_provisional: 256,
-            provisional_life: Duration::from_secs(10),
+            provisional_life: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             max_events: 1024,
             max_waiting_streams: 256,

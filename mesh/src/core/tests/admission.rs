@@ -81,7 +81,7 @@ fn bad_credentials_are_refused_with_their_reason() {
         let heard = refusal(&mut net, 3).expect("the refused side hears of it");
         assert!(heard.contains("refuses this node's credential"), "{heard}");
         // It repeats itself; the user is told once, and then it is forgotten.
-        net.seconds(9);
+        net.seconds(29);
         assert!(net.counters(1).credentials_refused > 1, "{what}");
         assert_eq!(refusal(&mut net, 1), None, "{what}");
         net.seconds(5);

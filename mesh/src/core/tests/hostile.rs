@@ -159,7 +159,7 @@ fn unknown_initiators_are_bounded() {
     assert_eq!(net.nodes[&at(1)].peers.provisional(), 3);
     assert_eq!(net.counters(1).provisional_evicted, 7);
     net.keep = Box::new(|_| false);
-    net.seconds(11);
+    net.seconds(31);
     assert_eq!(net.nodes[&at(1)].peers.len(), 0);
     assert_eq!(net.counters(1).provisional_expired, 3);
 }
