@@ -180,7 +180,7 @@ impl Health {
             Outcome::Answered(_) => {
                 if !self.config.asks_ready {
                     self.detail = "accepts connections".into();
-                } else if self.alive != Alive::Yes {
+                } else if self.alive != Alive::Yes && self.ready == Ready::Unknown {
                     self.detail = "answers; not known to be ready yet".into();
                 }
                 self.alive = Alive::Yes;
