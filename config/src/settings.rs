@@ -366,11 +366,11 @@ impl Default for DiscoverySettings {
     fn default() -> Self {
         Self {
             probe_interval: Duration::from_secs(1),
-            probe_timeout: Duration::from_millis(500),
-            suspicion: Duration::from_secs(4),
+            probe_timeout: Duration::from_millis(400),
+            suspicion: Duration::from_secs(3),
             path_probe_active: Duration::from_millis(500),
             path_probe_idle: Duration::from_secs(5),
-            sync_interval: Duration::from_secs(30),
+            sync_interval: Duration::from_secs(10),
         }
     }
 }

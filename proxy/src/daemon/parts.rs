@@ -154,3 +154,16 @@ fn seed() -> Result<[u8; 32], Error> {
     })?;
     Ok(seed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_file_and_the_code_agree_on_defaults() {
+        let settings = Settings::defaults("fra".parse().expect("a site"));
+        assert_eq!(discovery_config(&settings.discovery), DiscoveryConfig::default());
+        assert_eq!(settings.mesh.mtu, MeshConfig::default().mtu);
+        assert_eq!(settings.mesh.keepalive, MeshConfig::default().keepalive);
+    }
+}
