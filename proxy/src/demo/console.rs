@@ -94,8 +94,9 @@ async fn follow(world: &mut World, screen: &mut Screen) -> Result<(), Error> {
         if let Some(how) = daemon.newly_ended() {
             let config = daemon.places.config.display();
             screen.tell(&format!(
-                "{} ended ({how}); start it again with: meshport run --config {config}",
-                daemon.plan.name()
+                "{} ended ({how}); start it again with:\n  {} run --config {config}",
+                daemon.plan.name(),
+                program()
             ))?;
         }
         if let Ok(status) = daemon.admin.status().await {
@@ -117,12 +118,18 @@ fn guide(world: &mut World) -> String {
         format!("  {:<11} {:>7}  {config}\n", daemon.plan.name(), daemon.pid())
     });
     let nodes: String = nodes.collect();
+    let program = program();
     format!(
         "\nEverything stays up until Ctrl-C. Clients in each site:\n{curls}\n\
          The daemons, their process ids and configurations (logs are beside them):\n{nodes}\n\
-         Ask one of them:  meshport status --config FILE     (also routes, peers, ping NAME)\n\
+         Ask one of them:  {program} status --config FILE     (also routes, peers, ping NAME)\n\
          Type here:        {USAGE}"
     )
+}
+
+/// This program as it was called, for lines that can be copied.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "meshport".to_owned())
 }
 
 /// Lines of standard input. When it ends, none come any more.

@@ -65,24 +65,27 @@ pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
     }
     let mut world = tokio::select! {
         world = open(options, screen) => world?,
-        () = interrupt.came() => return Err(interrupted()),
+        () = interrupt.came() => return Err(interrupted(screen)),
     };
     let summary = tokio::select! {
         summary = show::play(&mut world, &story, screen) => summary?,
-        () = interrupt.came() => return Err(interrupted()),
+        () = interrupt.came() => return Err(interrupted(screen)),
     };
     screen.note("")?;
     screen.summary(&summary)?;
     if options.keep_running {
         tokio::select! {
             ended = console::play(&mut world, screen) => ended?,
-            () = interrupt.came() => {}
+            // The terminal has shown the keys of the interrupt.
+            () = interrupt.came() => screen.note("")?,
         }
     }
     verdict(&summary, &mut world)
 }
 
-fn interrupted() -> Error {
+fn interrupted(screen: &mut Screen) -> Error {
+    // The terminal has shown the keys of the interrupt. What cannot be shown does not matter now.
+    let _ = screen.note("");
     Error::Negative("interrupted before the end; nothing is left behind".to_owned())
 }
 
