@@ -24,6 +24,9 @@ pub(crate) struct CheckArgs {
     /// Configuration file [default: the one of this user]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// The same, as the other verbs call it
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) config: Option<PathBuf>,
     /// State folder, over the configuration's
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -31,7 +34,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Show every key with its default and its meaning, and read no file
-    #[arg(long, conflicts_with_all = ["file", "state_dir", "json"])]
+    #[arg(long, conflicts_with_all = ["file", "config", "state_dir", "json"])]
     pub(crate) reference: bool,
 }
 
@@ -57,7 +60,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
         return output::answer(&reference());
     }
     let paths = Paths::of_this_user()?;
-    let report = check(args.file.as_deref(), args.state_dir.as_deref(), &paths, clock::wall())?;
+    let file = args.file.as_deref().or(args.config.as_deref());
+    let report = check(file, args.state_dir.as_deref(), &paths, clock::wall())?;
     if args.json {
         output::json(&report)?;
     } else {
