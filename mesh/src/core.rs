@@ -309,7 +309,10 @@ impl Core {
         if peer.reported_up {
             self.out.tell(MeshEvent::SessionDown(peer.node));
         }
-        self.out.notice(Notice::Cut(peer.node, reason));
+        // Whoever never got a packet through has no streams.
+        if peer.last_received.is_some() {
+            self.out.notice(Notice::Cut(peer.node, reason));
+        }
     }
 
     /// Starts a handshake with a peer that has no session.

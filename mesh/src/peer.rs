@@ -21,6 +21,8 @@ use crate::tunnel::Tunnel;
 pub(crate) const QUEUE_LIMIT: usize = 64;
 /// Addresses a handshake is sent to at once.
 pub(crate) const ENDPOINT_LIMIT: usize = 4;
+/// Answered sessions that may wait for their first packet; the tunnel itself keeps eight.
+const PENDING_LIMIT: usize = 4;
 
 /// Gap before each of the first retries. WireGuard waits 5 s, which is longer than any failure
 /// detector above; a lost first packet should cost one second.
@@ -125,9 +127,9 @@ pub(crate) struct Peer {
     pub(crate) last_refusal: Option<String>,
 
     pub(crate) session: Option<Session>,
-    /// A session this side answered but which the initiator has not used yet: low byte of its
-    /// receiver index, and when.
-    pub(crate) pending: Option<(u8, Instant)>,
+    /// Sessions this side answered but which the initiator has not used yet, oldest first: low
+    /// byte of the receiver index, and when. A repeated initiation makes another one.
+    pending: VecDeque<(u8, Instant)>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) last_tick: Instant,
     pub(crate) last_received: Option<Instant>,
@@ -169,7 +171,7 @@ impl Peer {
             showing: Showing::default(),
             last_refusal: None,
             session: None,
-            pending: None,
+            pending: VecDeque::new(),
             attempt: None,
             last_tick: now,
             last_received: None,
@@ -254,12 +256,26 @@ impl Peer {
         self.attempt = None;
     }
 
+    /// This side answered an initiation; the session's receiver index ends in `low`.
+    pub(crate) fn answered(&mut self, low: u8, now: Instant) {
+        if self.pending.len() >= PENDING_LIMIT {
+            self.pending.pop_front();
+        }
+        self.pending.push_back((low, now));
+        self.last_initiation = Some(now);
+    }
+
+    /// Whether an answered session waits for its first packet.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Data arrived on the receiver index ending in `low`. True when that made a pending session
     /// the current one.
     pub(crate) fn confirm(&mut self, low: u8, now: Instant, jitter: f64) -> bool {
-        match self.pending {
-            Some((index, since)) if index == low => {
-                self.pending = None;
+        let answered = self.pending.iter().position(|(index, _)| *index == low);
+        match answered.and_then(|at| self.pending.drain(..=at).next_back()) {
+            Some((_, since)) => {
                 // When both sides initiated at once, each confirms the other's session; both then
                 // stay responsible for the renewal, or neither would be.
                 let initiator = self.session.is_some_and(|session| {

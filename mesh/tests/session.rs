@@ -141,3 +141,13 @@ async fn a_hundred_nodes_meet_at_one() {
     }
     assert_eq!(hub.peers().iter().filter(|peer| peer.admitted).count(), 100);
 }
+
+#[test]
+fn handles_may_be_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<meshport_mesh::Mesh>();
+    shared::<meshport_mesh::SendHalf>();
+    shared::<meshport_mesh::RecvHalf>();
+    sent::<meshport_mesh::Incoming>();
+}

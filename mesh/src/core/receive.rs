@@ -4,11 +4,11 @@ use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use meshport_config::NodeId;
 
 use super::{Core, Notice};
 use crate::event::{MeshEvent, Now, Route};
 use crate::inner::{self, Packet, UDP_OVERHEAD, Udp};
+use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
 use crate::tunnel::{Checked, Failure, Message, Opened, classify};
@@ -118,11 +118,8 @@ impl Core {
 
     /// A packet of the peer's session arrived from `from`: it lives there now.
     fn authenticated(&mut self, slot: Slot, now: Now, from: Route, low: u8, bytes: usize) {
-        let jitter = if self.peers.get(slot).is_some_and(|peer| peer.pending.is_some()) {
-            self.jitter()
-        } else {
-            0.0
-        };
+        let jitter =
+            if self.peers.get(slot).is_some_and(Peer::has_pending) { self.jitter() } else { 0.0 };
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.endpoint != Some(from) {
             let moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
@@ -158,13 +155,24 @@ impl Core {
             }
         };
         let known = self.peers.of_node(&node);
-        let Some(slot) = known.or_else(|| self.add_provisional(node, now)) else {
-            self.out.counters.dropped_no_room += 1;
-            return;
+        let slot = match known {
+            Some(slot) => slot,
+            None if self.has_room() => {
+                self.add(node, now, Some(now.instant + self.config.provisional_life))
+            }
+            None => {
+                self.out.counters.dropped_no_room += 1;
+                return;
+            }
         };
-        if !self.answer_initiation(slot, now, from, datagram, out) && known.is_none() {
-            // Nothing proved that this node exists: it leaves no trace.
-            self.remove(slot, "not authentic");
+        let accepted = self.answer_initiation(slot, now, from, datagram, out);
+        if known.is_none() {
+            if accepted {
+                self.evict_provisional();
+            } else {
+                // Nothing proved that this node exists: it leaves no trace.
+                self.remove(slot, "not authentic");
+            }
         }
         self.arm(slot);
     }
@@ -188,8 +196,7 @@ impl Core {
         match peer.tunnel.open(datagram, out) {
             Opened::Reply(length) => {
                 // Bytes 4 to 8 of a response are the receiver index of the new session.
-                peer.pending = Some((out[4], now.instant));
-                peer.last_initiation = Some(now.instant);
+                peer.answered(out[4], now.instant);
                 // Only data proves that the peer can be reached there: an initiation could be a
                 // recorded one when this process is new.
                 peer.endpoint.get_or_insert(from);
@@ -208,15 +215,20 @@ impl Core {
         }
     }
 
-    fn add_provisional(&mut self, node: NodeId, now: Now) -> Option<Slot> {
-        let full = self.peers.len() >= self.config.max_peers
-            || self.peers.provisional() >= self.config.max_provisional;
-        if full {
-            let oldest = self.peers.oldest_provisional()?;
+    /// Whether one more unknown node can be taken in, perhaps in the place of another.
+    fn has_room(&self) -> bool {
+        self.peers.len() < self.config.max_peers || self.peers.provisional() > 0
+    }
+
+    /// Keeps the bounds after an unknown node was taken in: the one that waits longest goes.
+    fn evict_provisional(&mut self) {
+        while self.peers.len() > self.config.max_peers
+            || self.peers.provisional() > self.config.max_provisional
+        {
+            let Some(oldest) = self.peers.oldest_provisional() else { return };
             self.out.counters.provisional_evicted += 1;
             self.remove(oldest, "pushed out");
         }
-        Some(self.add(node, now, Some(now.instant + self.config.provisional_life)))
     }
 
     fn handle_response(
@@ -354,7 +366,7 @@ impl Core {
     }
 }
 
-impl crate::peer::Peer {
+impl Peer {
     /// The peer is under load and wants its cookie: try again with it soon.
     fn cookie_received(&mut self, now: Instant) {
         /// A cookie is answered this fast, but only early in an attempt.

@@ -376,6 +376,8 @@ impl Streams {
         let (done, answered) = oneshot::channel();
         {
             let mut pings = lock(&self.pings);
+            // Whoever stopped waiting does not take up room.
+            pings.retain(|_, waiting| !waiting.is_closed());
             if pings.len() >= PINGS {
                 return Err(MeshError::QueueFull(node));
             }

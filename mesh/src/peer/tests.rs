@@ -78,7 +78,7 @@ proptest! {
                 Step::Receive(bytes) => peer.received(now, bytes),
                 Step::Initiate => peer.initiated(now, 0.3),
                 Step::Answered => peer.agreed_as_initiator(now, 0.7),
-                Step::Responded(index) => peer.pending = Some((index, now)),
+                Step::Responded(index) => peer.answered(index, now),
                 Step::Confirm(low) => { peer.confirm(low, now, 0.1); }
                 Step::Keepalive(ms) => {
                     let every = ms.map(|ms| Duration::from_millis(u64::from(ms)));

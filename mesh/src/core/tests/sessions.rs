@@ -126,6 +126,29 @@ fn both_sides_may_initiate_at_once() {
 }
 
 #[test]
+fn a_late_first_answer_is_as_good_as_the_second() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(1);
+    // A renewal whose first answer is late and whose second is lost.
+    net.keep = Box::new(|sent| sent.bytes[0] != 2);
+    net.node(1, |core, now| {
+        let slot = core.peers.of_node(&id(2)).unwrap();
+        core.peers.get_mut(slot).unwrap().session = None;
+        core.want_session(slot, now).unwrap();
+    });
+    net.run(Duration::from_millis(1400));
+    let answers: Vec<Sent> = net.sent.iter().filter(|sent| sent.bytes[0] == 2).cloned().collect();
+    assert_eq!(answers.len(), 3, "one before, two now");
+    let renewed = net.now.instant;
+    net.deliver(at(2), at(1), &answers[1].bytes);
+    net.keep = Box::new(|_| true);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    let session = net.nodes[&at(2)].peer(&id(1)).unwrap().session.unwrap();
+    assert!(renewed - session.since < Duration::from_secs(2), "the old session's age is forgotten");
+}
+
+#[test]
 fn silence_after_data_starts_a_handshake() {
     let mut net = Net::new(2);
     net.connect(1, 2);
