@@ -121,8 +121,8 @@ async fn open(options: &Options, screen: &mut Screen) -> Result<World, Error> {
 fn introduction() -> String {
     let distances = DISTANCES_MS.map(|(a, b, ms)| format!("{a}-{b} {ms} ms"));
     format!(
-        "Three sites on this machine, with an apiserver each, {} real daemons, and an emulated WAN\n\
-         between the sites. Round trips: {}.",
+        "Three sites on this machine, with an apiserver each, {} real daemons, and an emulated\n\
+         WAN between the sites. Round trips: {}.",
         NodePlan::all().count(),
         distances.join(", ")
     )

@@ -1,9 +1,9 @@
 //! Who takes part in the demo and how far apart: a pure description.
 //!
-//! Three sites, each with an apiserver, an origin in front of it and a worker for clients. The first
-//! site is the stage: there the client is, and there the apiserver is the one that is stopped. From
-//! the stage the sites are told apart by a glance at a latency. The longest way is a detour, as
-//! routes between networks sometimes are.
+//! Three sites, each with an apiserver, an origin in front of it and a worker for clients. The
+//! first site is the stage: there the client is, and there the apiserver is the one that is
+//! stopped. From the stage the sites are told apart by a glance at a latency. The longest way is a
+//! detour, as routes between networks sometimes are.
 
 use std::time::Duration;
 

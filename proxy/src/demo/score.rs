@@ -1,9 +1,9 @@
-//! Judges the answers to the client in the stage's site: was it the nearest, and how long did changes
-//! take. Pure; times are since the first request.
+//! Judges the answers to the client in the stage's site: was it the nearest, and how long did
+//! changes take. Pure; times are since the first request.
 //!
 //! The nearest is the nearest of those that serve. After a change clients need a moment to notice:
-//! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the origin that was the nearest
-//! before counts as well. No grace makes a third origin right.
+//! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the origin that was the
+//! nearest before counts as well. No grace makes a third origin right.
 //!
 //! Bounded: a story has at most two changes.
 

@@ -1,5 +1,5 @@
-//! The show: a client in the stage's site asks its local address at a steady rate, while the stage's
-//! apiserver stops and comes back as the story says.
+//! The show: a client in the stage's site asks its local address at a steady rate, while the
+//! apiserver there stops and comes back as the story says.
 //!
 //! Bounds: the client asks [`RATE`] times per second and gives up after
 //! [`super::client::DEFAULT_TIMEOUT`], so at most 100 requests are under way.
