@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
+    ended: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Vec<Request>>>,
 }
 
@@ -31,7 +32,9 @@ impl Load {
     /// Asks `local` for `path` once per `interval`, on a new connection each time.
     pub fn start(curl: &Curl, local: SocketAddr, path: &str, interval: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, curl, path) = (Arc::clone(&stop), curl.clone(), path.to_owned());
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (stopping, counting) = (Arc::clone(&stop), Arc::clone(&ended));
+        let (curl, path) = (curl.clone(), path.to_owned());
         let thread = thread::spawn(move || {
             let mut requests = Vec::new();
             let mut next = wait::now();
@@ -40,10 +43,16 @@ impl Load {
                 let at = wait::now();
                 let outcome = curl.get(local, &path);
                 requests.push(Request { at, took: at.elapsed(), outcome });
+                counting.store(requests.len(), Ordering::Relaxed);
             }
             requests
         });
-        Self { stop, thread: Some(thread) }
+        Self { stop, ended, thread: Some(thread) }
+    }
+
+    /// How many requests have ended so far, well or not.
+    pub fn ended(&self) -> usize {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Ends the load and returns every request, in the order of sending.
