@@ -5,7 +5,6 @@
 //! answer only; advice and errors go to standard error.
 
 mod check;
-mod clock;
 mod demo;
 mod init;
 mod invite;
@@ -20,6 +19,7 @@ mod render;
 mod run;
 mod stand_in;
 mod text;
+mod wait;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +30,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::Error;
+use crate::daemon::clock;
 
 /// The nearest healthy apiserver behind one local address, on every node
 ///
@@ -105,6 +106,12 @@ enum Verb {
     /// Sends probes through the tunnel, as ping(8) does outside of it.
     #[command(after_long_help = text::PING)]
     Ping(query::PingArgs),
+    /// Wait until a service has a healthy origin
+    ///
+    /// For the order of things at boot: ends when a new session would find a ready origin, also if
+    /// the daemon itself is yet to come.
+    #[command(after_long_help = text::WAIT)]
+    Wait(wait::WaitArgs),
     /// Show the product on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
@@ -152,6 +159,7 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Routes(args) => query::routes(args),
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
+        Verb::Wait(args) => wait::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),

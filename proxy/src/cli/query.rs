@@ -59,7 +59,8 @@ pub(crate) struct PingArgs {
 }
 
 impl DaemonArgs {
-    fn client(&self) -> Result<AdminClient, Error> {
+    /// A client of that daemon.
+    pub(super) fn client(&self) -> Result<AdminClient, Error> {
         match &self.socket {
             Some(path) => Ok(AdminClient::new(path)),
             None => socket(self.config.as_deref(), self.state_dir.as_deref()).map(AdminClient::new),

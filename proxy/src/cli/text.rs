@@ -102,6 +102,14 @@ EXAMPLES:
 Exit code 1 when nothing answered.
 ";
 
+pub(super) const WAIT: &str = "\
+EXAMPLES:
+  meshport wait
+  meshport wait --service kube-apiserver --timeout 30s
+
+Exit code 1 when there is none in time.
+";
+
 pub(super) const DEMO: &str = "\
 EXAMPLES:
   meshport demo

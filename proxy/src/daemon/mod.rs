@@ -6,7 +6,7 @@
 //! which only [`driver`] touches; [`report`] and [`handle`] answer questions.
 
 mod attempt;
-mod clock;
+pub(crate) mod clock;
 mod driver;
 mod egress;
 mod endpoints;

@@ -17,4 +17,4 @@ pub(crate) use self::routes::routes;
 pub(crate) use self::status::status;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -37,7 +37,7 @@ fn origin(name: &str, site: &str, number: u8) -> OriginStatus {
     }
 }
 
-fn service() -> ServiceStatus {
+pub(crate) fn service() -> ServiceStatus {
     let first =
         OriginStatus { rtt_ms: Some(0.42), sessions: 12, chosen: true, ..origin("cp-1", "fra", 1) };
     let second = OriginStatus { loss_percent: Some(2), ..origin("cp-2", "ams", 2) };

@@ -1,0 +1,138 @@
+//! `meshport wait`: until a service has a healthy origin, for the order of things at boot.
+//!
+//! Asks the daemon again and again, since it may itself not be up yet: a boot script should need one
+//! command only.
+
+use std::time::Duration;
+
+use clap::Args;
+use meshport_config::{Period, ServiceName};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::query::DaemonArgs;
+use super::{output, runtime};
+use crate::Error;
+use crate::admin::api::{OriginStatus, ServiceStatus};
+use crate::admin::client::AdminClient;
+use crate::daemon::clock;
+
+/// From one question to the next: a boot waits for seconds, and a question costs the daemon
+/// microseconds.
+const INTERVAL: Duration = Duration::from_millis(200);
+const DEFAULT_SERVICE: &str = "kube-apiserver";
+
+/// `meshport wait`
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// The service that is needed
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SERVICE)]
+    pub(crate) service: ServiceName,
+    /// How long to wait at most
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) timeout: Period,
+    /// Show the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+pub(crate) fn run(args: &WaitArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let found = runtime()?.block_on(wait(&client, &args.service, args.timeout.0))?;
+    if args.json {
+        return output::json(&found);
+    }
+    let OriginStatus { who, .. } = &found;
+    let rtt = found.rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
+    output::answer(&format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.site))
+}
+
+/// The ready origin new sessions would go to.
+///
+/// # Errors
+/// [`Error::Negative`] with the last obstacle when there is none in time; [`Error::Usage`] at once
+/// for a service the daemon does not know, since no waiting helps there.
+pub(crate) async fn wait(
+    client: &AdminClient,
+    service: &ServiceName,
+    patience: Duration,
+) -> Result<OriginStatus, Error> {
+    let deadline = Instant::from_std(clock::now()) + patience;
+    loop {
+        let left = deadline.saturating_duration_since(clock::now().into());
+        let obstacle = match timeout(left, client.routes()).await {
+            Ok(Ok(routes)) => match judge(&routes, service)? {
+                Ok(origin) => return Ok(origin),
+                Err(obstacle) => obstacle,
+            },
+            Ok(Err(error @ (Error::NoDaemon { .. } | Error::Refused(_)))) => error.to_string(),
+            Ok(Err(error)) => return Err(error),
+            Err(_elapsed) => "the daemon does not answer".into(),
+        };
+        if Instant::from_std(clock::now()) + INTERVAL > deadline {
+            let waited = Period(patience);
+            return Err(Error::Negative(format!("not ready after {waited}: {obstacle}")));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// The healthy first choice, or what is in the way.
+fn judge(
+    routes: &[ServiceStatus],
+    service: &ServiceName,
+) -> Result<Result<OriginStatus, String>, Error> {
+    let Some(route) = routes.iter().find(|route| route.name == *service) else {
+        let known: Vec<&str> = routes.iter().map(|route| route.name.as_ref()).collect();
+        return Err(Error::Usage(format!(
+            "this node has no service {service}; it has {}",
+            known.join(", ")
+        )));
+    };
+    Ok(match route.origins.first() {
+        None => Err(format!("{service}: no origin is known yet")),
+        Some(first) if first.chosen && first.lacks.is_empty() => Ok(first.clone()),
+        Some(first) => Err(format!("{service}: the best origin, {}, is {}", first.who.name, {
+            if first.lacks.is_empty() { "not usable" } else { &first.lacks }
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::render::tests::service;
+
+    fn name() -> ServiceName {
+        DEFAULT_SERVICE.parse().expect("a valid name")
+    }
+
+    #[test]
+    fn only_a_healthy_first_choice_ends_the_wait() {
+        let mut route = service();
+        assert!(judge(std::slice::from_ref(&route), &name()).expect("known").is_ok());
+        route.origins[0].lacks = "unready".into();
+        let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
+        assert!(obstacle.expect_err("not yet").ends_with("is unready"));
+        route.origins.clear();
+        let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
+        assert!(obstacle.expect_err("not yet").contains("no origin is known"));
+    }
+
+    #[test]
+    fn an_unknown_service_fails_at_once() {
+        let other = "registry".parse().expect("a valid name");
+        let error = judge(&[service()], &other).expect_err("unknown").to_string();
+        assert!(error.contains("kube-apiserver"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_never_comes_is_named_in_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = AdminClient::new(folder.path().join("no.sock"));
+        let error = wait(&client, &name(), Duration::from_millis(1)).await.expect_err("no daemon");
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.to_string().contains("no daemon answers"), "{error}");
+    }
+}
