@@ -1,14 +1,12 @@
 //! What only real time shows: the tunnel's own clock is the machine's.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
 mod common;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
-use meshport_mesh::{MeshConfig, MeshEvent, ports};
+use meshport_mesh::MeshConfig;
 
 #[tokio::test]
 #[ignore = "takes 200 s of real time"]
@@ -16,11 +14,6 @@ async fn sessions_in_use_are_renewed_and_idle_ones_end() {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = MeshConfig::default();
     let (a, b) = udp_pair(address, &config);
-    let (mut idle, other) = udp_pair(address, &config);
-    let (_other, _task) = echo(other);
-    round_trip(&idle.mesh, id(2), b"once").await.unwrap();
-    // The pair's QUIC connection would keep the session in use.
-    idle.mesh.close().await;
     let (quiet, quiet_peer) = udp_pair(address, &config);
     quiet.mesh.ping(id(2), Duration::from_secs(1)).await.unwrap();
 
@@ -41,11 +34,5 @@ async fn sessions_in_use_are_renewed_and_idle_ones_end() {
     let counters = quiet.mesh.counters();
     assert_eq!(counters.initiations_sent, 1, "and nobody renews it: {counters:?}");
     assert_eq!(quiet_peer.mesh.counters().initiations_sent, 0);
-    let sent = counters.datagrams_sent;
-    quiet.mesh.send_datagram(id(2), ports::GOSSIP, b"again").unwrap();
     quiet.mesh.ping(id(2), Duration::from_secs(2)).await.expect("it comes back");
-    assert!(quiet.mesh.counters().datagrams_sent > sent);
-    while let Ok(event) = idle.incoming.events.try_recv() {
-        assert!(!matches!(event, MeshEvent::Refused { .. }));
-    }
 }
