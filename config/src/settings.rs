@@ -253,6 +253,8 @@ pub struct ServiceSettings {
     /// How long a session waits for an origin to appear when there is none, 0 to 8 s (the TLS
     /// handshake timeout of common clients is 10 s). Default 3 s.
     pub hold: Duration,
+    /// Sessions of a dead path or a hung instance are reset within this time; at most 10 s.
+    pub cut_window: Duration,
     /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
     pub max_sessions: u32,
     /// How this node checks its own instance.
@@ -396,6 +398,7 @@ impl ServiceSettings {
             band_percent: 15,
             connect_timeout: Duration::from_secs(10),
             hold: Duration::from_secs(3),
+            cut_window: Duration::from_secs(1),
             max_sessions: 10_000,
             health: HealthSettings::defaults(mode),
         }

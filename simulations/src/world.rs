@@ -307,7 +307,10 @@ impl World {
                     self.nodes[at].book.insert(*peer);
                 }
             }
-            Decision::Own { .. } | Decision::Member { .. } | Decision::Ignored { .. } => {}
+            Decision::Reset { .. }
+            | Decision::Own { .. }
+            | Decision::Member { .. }
+            | Decision::Ignored { .. } => {}
         }
     }
 

@@ -320,6 +320,14 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
         kind: period!(hold, Duration::ZERO, Duration::from_secs(8)),
     },
     Key {
+        name: "cut-window",
+        about: "When a path dies or an instance hangs, its sessions are reset within this time, each \
+                at a moment of its own, so that their clients do not all come back at once. At once \
+                when no other origin is healthy.",
+        example: None,
+        kind: period!(cut_window, Duration::ZERO, Duration::from_secs(10)),
+    },
+    Key {
         name: "max-sessions",
         about: "The most sessions at once; further ones are refused.",
         example: None,

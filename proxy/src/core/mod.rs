@@ -6,4 +6,5 @@
 
 pub mod health;
 pub mod node;
+pub mod policy;
 pub mod route;

@@ -21,6 +21,7 @@ use meshport_discovery::{
 };
 
 use super::health::{Health, HealthConfig, Outcome, Question};
+use super::policy::{self, Fate};
 use super::route::{self, OriginView, PathView, Policy, Preference, Route};
 
 /// Services one daemon can use or offer.
@@ -58,6 +59,18 @@ pub enum Event {
         route: Arc<Route>,
         /// Whether another origin goes first now.
         first_changed: bool,
+    },
+    /// Nothing can come through the sessions that are open to this origin any more: reset them.
+    Reset {
+        /// Which service.
+        service: ServiceName,
+        /// Which origin.
+        node: NodeId,
+        /// Whether to spread the resets over the service's window, since their clients will come back
+        /// and have somewhere to go.
+        spread: bool,
+        /// Why, as a phrase.
+        why: &'static str,
     },
     /// The own instance of a service changed state.
     Own {
@@ -101,6 +114,27 @@ struct Service {
     route: Arc<Route>,
     /// What each origin says of its instance, and since when it was known here.
     states: BTreeMap<NodeId, (OriginState, Instant)>,
+    /// Origins whose sessions were reset and which have not recovered since.
+    doomed: BTreeSet<NodeId>,
+}
+
+impl Service {
+    /// The origins whose sessions are to be reset since the last call. One reset each time an origin
+    /// goes bad: sessions that succeed to it afterwards have shown that they work.
+    fn resets(&mut self, name: &ServiceName) -> Vec<Event> {
+        let mut events = Vec::new();
+        let before = std::mem::take(&mut self.doomed);
+        for candidate in &self.route.candidates {
+            let node = candidate.origin.node;
+            if let Fate::Reset { spread, why } = policy::fate(candidate, &self.route) {
+                self.doomed.insert(node);
+                if !before.contains(&node) {
+                    events.push(Event::Reset { service: name.clone(), node, spread, why });
+                }
+            }
+        }
+        events
+    }
 }
 
 /// One node. See the module's doc for how to drive it.
@@ -162,6 +196,7 @@ impl NodeCore {
             memory: Preference::default(),
             route: Arc::default(),
             states: BTreeMap::new(),
+            doomed: BTreeSet::new(),
         };
         self.services.insert(name.clone(), service);
         if offers {
@@ -367,6 +402,7 @@ impl NodeCore {
             let first = |route: &Route| route.first().map(|candidate| candidate.origin.node);
             let first_changed = first(&route) != first(&service.route);
             service.route = Arc::new(route);
+            self.events.extend(service.resets(&name));
             let route = service.route.clone();
             self.events.push_back(Event::Route { service: name, route, first_changed });
         }

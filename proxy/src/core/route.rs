@@ -371,4 +371,4 @@ fn reason(best: &Candidate) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::{Mesh, MeshEvent, ports};
@@ -44,6 +45,8 @@ pub(super) enum Order {
     Endpoints(Vec<SocketAddr>),
     /// Spread a service's sessions so from now on.
     Policy(ServiceName, Policy),
+    /// Reset a service's sessions within this time from now on.
+    CutWindow(ServiceName, Duration),
     /// Ask a service's instance so from now on.
     Prober(ServiceName, Prober),
     /// Say goodbye; answered when the last datagram is handed over.
@@ -71,6 +74,8 @@ pub(super) struct Driver {
     pub(super) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     pub(super) probers: BTreeMap<ServiceName, Prober>,
     pub(super) sessions: Sessions,
+    /// Within what time the sessions of a bad origin are reset.
+    pub(super) cut_windows: BTreeMap<ServiceName, Duration>,
     pub(super) reporter: Reporter,
 }
 
@@ -173,6 +178,14 @@ impl Driver {
                     sender.send_replace(route);
                 }
             }
+            Event::Reset { service, node, spread, why } => {
+                let window = self.cut_windows.get(&service).copied().filter(|_| spread);
+                let sessions = self.sessions.cut(&service, node, window.unwrap_or_default());
+                if sessions > 0 {
+                    let origin = self.reporter.name(&self.core, &node);
+                    warn!(%service, %origin, sessions, why, "sessions reset");
+                }
+            }
             Event::Own { service, state, detail } => {
                 info!(%service, %state, detail, "own instance changed state");
             }
@@ -231,6 +244,9 @@ impl Driver {
                     facts.policy = policy.clone();
                 }
                 self.core.set_policy(&service, policy, now);
+            }
+            Order::CutWindow(service, window) => {
+                self.cut_windows.insert(service, window);
             }
             Order::Prober(service, prober) => {
                 self.probers.insert(service, prober);

@@ -4,6 +4,7 @@
 //! stream gets one answer byte; a refusal is counted by kind.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,5 +137,5 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 async fn carry(tcp: TcpStream, mut stream: Stream, rest: Bytes) -> io::Result<()> {
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
-    splice::with_stream(tcp, stream, vec![rest], &mut Carried::default()).await
+    splice::with_stream(tcp, stream, vec![rest], &mut Carried::default(), pending()).await
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meshport_config::{
     Credential, DiscoverySettings, Role, Seed, ServiceName, ServiceSettings, Settings,
@@ -102,6 +103,12 @@ pub(super) fn session_limits(service: &ServiceSettings) -> SessionLimits {
         max_sessions: u64::from(service.max_sessions),
         own: service.origin.as_ref().map(ToString::to_string),
     }
+}
+
+/// Within what time the sessions of a bad origin are reset.
+pub(super) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration> {
+    let services = settings.services.iter();
+    services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
 }
 
 /// Where the offered services are dialled.

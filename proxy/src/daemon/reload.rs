@@ -110,6 +110,9 @@ fn change(
     if policy(old) != policy(new) {
         orders.push(Order::Policy(name.clone(), policy(new)));
     }
+    if old.cut_window != new.cut_window {
+        orders.push(Order::CutWindow(name.clone(), new.cut_window));
+    }
     // Becoming or ceasing to be an origin changes what the core is made of.
     let same_kind = old.origin.is_some() == new.origin.is_some();
     if let (true, Some(origin)) = (same_kind, &new.origin)

@@ -133,6 +133,7 @@ impl Daemon {
             routes: BTreeMap::new(),
             probers: parts::probers(settings)?,
             sessions: sessions.clone(),
+            cut_windows: parts::cut_windows(settings),
             reporter,
         };
         restore(&state, &mut driver.core);

@@ -74,10 +74,9 @@ impl Ingress {
         let mut opening = Opening::default();
         let found = self.find(&client, &mut opening, &limits).await;
         match found {
-            Ok((upstream, guard)) => {
+            Ok((upstream, mut guard)) => {
                 bump(&self.totals.connected);
-                self.carry(client, &opening, upstream).await;
-                drop(guard);
+                self.carry(client, &opening, upstream, &mut guard).await;
             }
             Err(Failure::Client) => bump(&self.totals.abandoned),
             Err(failure) => {
@@ -177,12 +176,22 @@ impl Ingress {
         attempt(client, opening, target).await.map(|upstream| (upstream, guard))
     }
 
-    async fn carry(&self, client: TcpStream, opening: &Opening, upstream: Upstream) {
+    async fn carry(
+        &self,
+        client: TcpStream,
+        opening: &Opening,
+        upstream: Upstream,
+        guard: &mut Guard,
+    ) {
         let Upstream { way, first } = upstream;
+        guard.forgive();
+        let cut = guard.cut(self.share());
         let mut carried = Carried { up: opening.len() as u64, down: 0 };
         let ended = match way {
-            Way::Mesh(stream) => splice::with_stream(client, stream, first, &mut carried).await,
-            Way::Own(tcp) => splice::with_tcp(client, tcp, first, &mut carried).await,
+            Way::Mesh(stream) => {
+                splice::with_stream(client, stream, first, &mut carried, cut).await
+            }
+            Way::Own(tcp) => splice::with_tcp(client, tcp, first, &mut carried, cut).await,
         };
         if let Err(error) = ended {
             debug!(service = %self.service, %error, "session broke");
@@ -193,6 +202,12 @@ impl Ingress {
 
     fn open(&self, node: &NodeId) -> u64 {
         self.sessions.count(&self.service, Side::Client, *node)
+    }
+
+    /// A place between 0 and 1, another one for each session.
+    fn share(&self) -> f64 {
+        let ticket = mix(self.tickets.load(Ordering::Relaxed));
+        f64::from(u32::try_from(ticket >> 32).expect("half of the bits")) / f64::from(u32::MAX)
     }
 
     fn ticket(&self, route: &Route) -> u64 {

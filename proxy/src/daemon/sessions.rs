@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use meshport_config::{NodeId, ServiceName};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::wire::Answer;
 
@@ -41,6 +42,8 @@ pub(super) struct Totals {
     pub(super) abandoned: AtomicU64,
     /// Client connections refused because the service's `max-sessions` are open.
     pub(super) over_limit: AtomicU64,
+    /// Sessions reset because their path died or their instance hung.
+    pub(super) cut: AtomicU64,
     /// Attempts beyond the first of a session.
     pub(super) retried: AtomicU64,
     /// Bytes from clients.
@@ -60,8 +63,22 @@ pub(super) struct Sessions {
 /// Open sessions, counted twice so that no question has to add up: a node may serve thousands.
 #[derive(Debug, Default)]
 struct Open {
-    by_node: BTreeMap<Key, u64>,
+    by_node: BTreeMap<Key, Group>,
     by_side: BTreeMap<(ServiceName, Side), u64>,
+}
+
+/// The sessions of one service on one side with one node.
+#[derive(Debug)]
+struct Group {
+    count: u64,
+    /// Tells all of them that they are to be reset, and within what time.
+    cut: watch::Sender<Option<Duration>>,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self { count: 0, cut: watch::Sender::new(None) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +95,7 @@ struct Inner {
 pub(super) struct Guard {
     sessions: Sessions,
     key: Key,
+    cut: watch::Receiver<Option<Duration>>,
 }
 
 impl Sessions {
@@ -86,17 +104,18 @@ impl Sessions {
         let key = (service.clone(), side, node);
         let mut open = self.lock();
         *open.by_side.entry((service.clone(), side)).or_insert(0) += 1;
-        let count = open.by_node.entry(key.clone()).or_insert(0);
-        *count += 1;
-        if *count == 1 && side == Side::Client {
+        let group = open.by_node.entry(key.clone()).or_default();
+        group.count += 1;
+        let cut = group.cut.subscribe();
+        if group.count == 1 && side == Side::Client {
             self.inner.busy_changed.notify_one();
         }
-        Guard { sessions: self.clone(), key }
+        Guard { sessions: self.clone(), key, cut }
     }
 
     /// Open sessions of one service on one side with one node.
     pub(super) fn count(&self, service: &ServiceName, side: Side, node: NodeId) -> u64 {
-        self.lock().by_node.get(&(service.clone(), side, node)).copied().unwrap_or(0)
+        self.lock().by_node.get(&(service.clone(), side, node)).map_or(0, |group| group.count)
     }
 
     /// Open sessions of one service on one side.
@@ -114,6 +133,18 @@ impl Sessions {
         let open = self.lock();
         let keys = open.by_node.keys();
         keys.filter(|(_, side, _)| *side == Side::Client).map(|(_, _, node)| *node).collect()
+    }
+
+    /// Tells the sessions of this node's clients that go to an origin to reset themselves, each at a
+    /// moment of its own within `window`. Returns how many they are.
+    pub(super) fn cut(&self, service: &ServiceName, node: NodeId, window: Duration) -> u64 {
+        let open = self.lock();
+        let Some(group) = open.by_node.get(&(service.clone(), Side::Client, node)) else {
+            return 0;
+        };
+        group.cut.send_replace(Some(window));
+        self.totals(service).cut.fetch_add(group.count, Ordering::Relaxed);
+        group.count
     }
 
     /// Waits until [`Sessions::busy`] may have changed.
@@ -142,6 +173,24 @@ impl Sessions {
     }
 }
 
+impl Guard {
+    /// The origin has just answered: what was said before that does not concern this session.
+    pub(super) fn forgive(&mut self) {
+        self.cut.mark_unchanged();
+    }
+
+    /// Resolves when this session is to be reset. `share` is this session's place in the window, from
+    /// 0 to 1.
+    pub(super) async fn cut(&mut self, share: f64) {
+        // The sender lives as long as any guard of the group does, so this ends by a cut only.
+        if self.cut.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let window = self.cut.borrow_and_update().unwrap_or_default();
+        tokio::time::sleep(window.mul_f64(share.clamp(0.0, 1.0))).await;
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut open = self.sessions.lock();
@@ -149,9 +198,9 @@ impl Drop for Guard {
         if let Some(count) = open.by_side.get_mut(&(service.clone(), *side)) {
             *count -= 1;
         }
-        let Some(count) = open.by_node.get_mut(&self.key) else { return };
-        *count -= 1;
-        if *count == 0 {
+        let Some(group) = open.by_node.get_mut(&self.key) else { return };
+        group.count -= 1;
+        if group.count == 0 {
             open.by_node.remove(&self.key);
             if self.key.1 == Side::Client {
                 self.sessions.inner.busy_changed.notify_one();
@@ -168,6 +217,23 @@ pub(super) fn bump(counter: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
+        let sessions = Sessions::default();
+        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
+        let (dead, alive) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
+        let mut one = sessions.open(&service, Side::Client, dead);
+        let mut other = sessions.open(&service, Side::Client, alive);
+        assert_eq!(sessions.cut(&service, dead, Duration::ZERO), 1);
+        let mut late = sessions.open(&service, Side::Client, dead);
+        one.cut(0.5).await;
+        for spared in [&mut other, &mut late] {
+            let waited = tokio::time::timeout(Duration::from_millis(20), spared.cut(0.5)).await;
+            assert!(waited.is_err(), "not concerned by that cut");
+        }
+        assert_eq!(sessions.cut(&service, NodeId::from_bytes([3; 32]), Duration::ZERO), 0);
+    }
 
     #[tokio::test]
     async fn counts_follow_guards_and_tell_of_busy_origins() {

@@ -30,17 +30,21 @@ pub(super) struct Carried {
 }
 
 /// Joins a TCP connection and a stream of which `first` was read already. `Err` says that one of
-/// them broke; both are reset then.
+/// them broke or that `cut` came first; both are reset then.
 pub(super) async fn with_stream(
     tcp: TcpStream,
     stream: Stream,
     first: Vec<Bytes>,
     carried: &mut Carried,
+    cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Stream { mut send, mut recv } = stream;
     let Carried { up, down } = carried;
-    let to_tcp = to_tcp(&mut recv, &tcp, first, down);
-    let result = tokio::try_join!(to_stream(&tcp, &mut send, up), to_tcp);
+    let both = async {
+        let to_tcp = to_tcp(&mut recv, &tcp, first, down);
+        tokio::try_join!(to_stream(&tcp, &mut send, up), to_tcp)
+    };
+    let result = unless(cut, both).await;
     if let Err(error) = result {
         send.reset(ABORTED);
         recv.stop(ABORTED);
@@ -50,16 +54,20 @@ pub(super) async fn with_stream(
     Ok(())
 }
 
-/// Joins two TCP connections, `first` being what was read of `two` already.
+/// Joins two TCP connections, `first` being what was read of `two` already; otherwise as
+/// [`with_stream`].
 pub(super) async fn with_tcp(
     one: TcpStream,
     two: TcpStream,
     first: Vec<Bytes>,
     carried: &mut Carried,
+    cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Carried { up, down } = carried;
-    let result =
-        tokio::try_join!(between(&one, &two, Vec::new(), up), between(&two, &one, first, down));
+    let both = async {
+        tokio::try_join!(between(&one, &two, Vec::new(), up), between(&two, &one, first, down))
+    };
+    let result = unless(cut, both).await;
     if let Err(error) = result {
         reset(&one);
         reset(&two);
@@ -168,12 +176,24 @@ async fn between(
     Ok(())
 }
 
+async fn unless<T>(
+    cut: impl Future<Output = ()>,
+    carry: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    tokio::select! {
+        result = carry => result,
+        () = cut => Err(io::Error::other("cut: nothing can come through it any more")),
+    }
+}
+
 fn total(chunks: &[Bytes]) -> u64 {
     chunks.iter().map(|chunk| chunk.len() as u64).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -192,7 +212,7 @@ mod tests {
         let (far, mut server) = pair().await;
         let splice = tokio::spawn(async move {
             let mut carried = Carried::default();
-            with_tcp(near, far, Vec::new(), &mut carried).await.map(|()| carried)
+            with_tcp(near, far, Vec::new(), &mut carried, pending()).await.map(|()| carried)
         });
         client.write_all(b"question").await.expect("writes");
         client.shutdown().await.expect("half-closes");
@@ -213,10 +233,9 @@ mod tests {
     async fn a_reset_on_one_side_is_a_reset_on_the_other() {
         let (client, near) = pair().await;
         let (far, mut server) = pair().await;
-        let splice =
-            tokio::spawn(
-                async move { with_tcp(near, far, Vec::new(), &mut Carried::default()).await },
-            );
+        let splice = tokio::spawn(async move {
+            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+        });
         reset(&client);
         drop(client);
         let error = server.read(&mut [0; 1]).await.expect_err("a reset, not an end");
@@ -225,10 +244,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_cut_resets_both_sides() {
+        let (mut client, near) = pair().await;
+        let (far, mut server) = pair().await;
+        let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
+        let splice = tokio::spawn(async move {
+            let cut = async { is_cut.await.expect("sent below") };
+            with_tcp(near, far, Vec::new(), &mut Carried::default(), cut).await
+        });
+        client.write_all(b"x").await.expect("writes");
+        server.read_exact(&mut [0; 1]).await.expect("carried before the cut");
+        cut.send(()).expect("still carried");
+        for side in [&mut client, &mut server] {
+            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+        assert!(splice.await.expect("no panic").is_err());
+    }
+
+    #[tokio::test]
     async fn a_stopped_reader_stops_the_writer() {
         let (client, near) = pair().await;
         let (far, _server) = pair().await;
-        tokio::spawn(async move { with_tcp(near, far, Vec::new(), &mut Carried::default()).await });
+        tokio::spawn(async move {
+            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+        });
         let block = vec![0_u8; 1 << 20];
         let mut accepted = 0;
         let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {

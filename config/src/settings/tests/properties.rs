@@ -41,10 +41,11 @@ fn any_health() -> impl Strategy<Value = HealthSettings> {
 
 fn any_service() -> impl Strategy<Value = ServiceSettings> {
     let choice = (0..3_usize, proptest::collection::btree_set(label(), 1..4));
-    let times = (duration(0, 10_000), duration(100, 60_000), duration(0, 8_000));
+    let times =
+        (duration(0, 10_000), duration(100, 60_000), duration(0, 8_000), duration(0, 10_000));
     let numbers = (0..=100_u8, 1..=1_000_000_u32, any::<bool>());
     (choice, times, numbers, any_health()).prop_map(|(choice, times, numbers, health)| {
-        let (band, connect_timeout, hold) = times;
+        let (band, connect_timeout, hold, cut_window) = times;
         let (band_percent, max_sessions, allow_remote_clients) = numbers;
         let policy = [Policy::Nearest, Policy::Spread, Policy::Pinned][choice.0];
         let is_pinned = policy == Policy::Pinned;
@@ -59,6 +60,7 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
             band_percent,
             connect_timeout,
             hold,
+            cut_window,
             max_sessions,
             health,
         }

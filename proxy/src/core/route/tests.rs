@@ -8,7 +8,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn origin(number: u8, state: OriginState, path: PathView) -> OriginView {
+pub(crate) fn origin(number: u8, state: OriginState, path: PathView) -> OriginView {
     OriginView {
         node: NodeId::from_bytes([number; 32]),
         name: format!("cp-{number}").parse().expect("a valid name"),

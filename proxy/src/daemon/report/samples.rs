@@ -140,6 +140,8 @@ impl Reporter {
             let help = "Client connections: accepted, and what became of them.";
             page.count("sessions", help, &[("service", name), ("event", event)], read(counter));
         }
+        let help = "Sessions reset because their path died or their instance hung.";
+        page.count("sessions_cut", help, &[("service", name)], read(&totals.cut));
         let help = "Attempts beyond the first of a session.";
         page.count("retries", help, &[("service", name)], read(&totals.retried));
         for (direction, counter) in [("up", &totals.up_bytes), ("down", &totals.down_bytes)] {
