@@ -25,6 +25,9 @@ const REPLIES_PER_S: f64 = 128.0;
 /// They find the rest with each other.
 const TOTAL_BURST: f64 = 4096.0;
 const TOTAL_PER_S: f64 = 2048.0;
+/// Events about what a peer said that is not believed: some at once, then one in ten seconds.
+const REPORTS_BURST: f64 = 4.0;
+const REPORTS_PER_S: f64 = 0.1;
 /// The shortest time between two reminders to one peer that something is out of step.
 const NUDGE: Duration = Duration::from_millis(500);
 
@@ -35,6 +38,7 @@ struct Contact {
     nudged: Option<Instant>,
     records: f64,
     replies: f64,
+    reports: f64,
     filled: Instant,
 }
 
@@ -87,6 +91,11 @@ impl Contacts {
         allowed
     }
 
+    /// Whether another event about the peer may be reported.
+    pub(crate) fn allow_report(&mut self, peer: NodeId, now: Instant) -> bool {
+        self.contact(peer, now).is_some_and(|contact| take(&mut contact.reports))
+    }
+
     /// Whether the peer may be reminded now.
     pub(crate) fn allow_nudge(&mut self, peer: NodeId, now: Instant) -> bool {
         let Some(contact) = self.contact(peer, now) else { return false };
@@ -115,11 +124,13 @@ impl Contacts {
             nudged: None,
             records: RECORDS_BURST,
             replies: REPLIES_BURST,
+            reports: REPORTS_BURST,
             filled: now,
         });
         let passed = now.saturating_duration_since(contact.filled).as_secs_f64();
         contact.records = (contact.records + passed * RECORDS_PER_S).min(RECORDS_BURST);
         contact.replies = (contact.replies + passed * REPLIES_PER_S).min(REPLIES_BURST);
+        contact.reports = (contact.reports + passed * REPORTS_PER_S).min(REPORTS_BURST);
         contact.filled = now;
         Some(contact)
     }

@@ -11,7 +11,7 @@ use crate::config::DiscoveryConfig;
 use crate::contacts::Contacts;
 use crate::counters::Counters;
 use crate::dice::Dice;
-use crate::directory::{Directory, Liveness, MAX_MEMBERS, Record};
+use crate::directory::{Directory, Entry, Liveness, MAX_MEMBERS, Record};
 use crate::news::{News, Rumours};
 use crate::own::Own;
 use crate::paths::{MAX_PATHS, PathUse, Paths};
@@ -118,6 +118,8 @@ pub struct Discovery {
     seeds: Seeds,
     /// Paths asked for by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
+    /// Members that one voice has called down.
+    doubts: BTreeMap<NodeId, membership::Doubt>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     search_at: Instant,
@@ -175,6 +177,7 @@ impl Discovery {
             sync: Sync::new(now + config.announce_first),
             seeds: Seeds::new(config.announce_first, config.announce_longest),
             interests: BTreeMap::new(),
+            doubts: BTreeMap::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             search_at: now + config.announce_first,
@@ -225,7 +228,7 @@ impl Discovery {
         self.contacts.set_session(node, up, now);
         self.paths.handle_session(node, up, now);
         self.watch.handle_session(node, up, now);
-        let is_member = self.directory.get(&node).is_some_and(|entry| entry.is_alive());
+        let is_member = self.directory.get(&node).is_some_and(Entry::is_alive);
         if up && !is_member && !self.own.has_left() {
             self.seeds.wake(&node, now);
             if self.directory.get(&node).is_some() && !self.seeds.contains(&node) {

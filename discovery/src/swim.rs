@@ -23,16 +23,17 @@ use meshport_config::NodeId;
 use rand_for_foca::rngs::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::awareness::Awareness;
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
 use crate::state::Life;
 use crate::timers::Timers;
 use crate::wire::{Claim, MAX_DATAGRAM, Message, Short, Standing};
-use messages::{RawHeader, RawId, RawMessage};
+use messages::{BadFormat, RawHeader, RawId, RawMessage};
+use probing::Probing;
 
 mod interface;
 mod messages;
+mod probing;
 
 pub(crate) use interface::{Output, Seen, Tally, View};
 pub(crate) use messages::BadSwim;
@@ -44,20 +45,14 @@ const IDS: usize = 64;
 const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
 const TELLINGS: u8 = 4;
+/// The shortest time between two new lives of this node. Whoever calls it down again and again makes
+/// it speak to everybody once in this time and not more.
+const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn.
 const HASTE: Duration = Duration::from_millis(50);
 /// How often a random member is asked for other members, and one that is down whether it is back.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
 const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
-
-/// The probe under way.
-#[derive(Debug)]
-struct Cycle {
-    target: NodeId,
-    number: u8,
-    answered: bool,
-    had_session: bool,
-}
 
 #[derive(Debug)]
 enum Tick {
@@ -70,14 +65,14 @@ pub(crate) struct Swim {
     foca: Foca<Id, Format, Xoshiro256PlusPlus, NoCustomBroadcast>,
     collector: Collector,
     timers: Timers<Tick>,
-    awareness: Awareness,
-    cycle: Option<Cycle>,
+    probing: Probing,
     config: DiscoveryConfig,
     dice: Dice,
     incarnation: u16,
     size: usize,
     hurry: bool,
     hurried: Option<Instant>,
+    renewed: Option<Instant>,
     output: VecDeque<Output>,
     pub(crate) tally: Tally,
 }
@@ -87,7 +82,7 @@ impl fmt::Debug for Swim {
         f.debug_struct("Swim")
             .field("life", &self.life())
             .field("members", &self.foca.num_members())
-            .field("score", &self.awareness.score())
+            .field("score", &self.probing.awareness.score())
             .finish_non_exhaustive()
     }
 }
@@ -100,14 +95,14 @@ impl Swim {
             foca: Foca::new(id, protocol_config(config, 1), generator, Format),
             collector: Collector::default(),
             timers: Timers::new(MAX_TIMERS),
-            awareness: Awareness::default(),
-            cycle: None,
+            probing: Probing::default(),
             config: config.clone(),
             dice: Dice::new(seed, b's'),
             incarnation: 0,
             size: 1,
             hurry: false,
             hurried: None,
+            renewed: None,
             output: VecDeque::new(),
             tally: Tally::default(),
         }
@@ -129,14 +124,13 @@ impl Swim {
         let claims = messages::read_claims(rest)?;
         let me = *self.foca.identity();
         let stale = header.to != me.life && header.message != RawMessage::Announce;
-        if stale || from == me.node || Some(header.from) <= over {
+        let again = header.message == RawMessage::TurnUndead && !self.may_renew(now);
+        if stale || again || from == me.node || Some(header.from) <= over {
             return Ok(Seen { claims: Vec::new(), stale });
         }
-        self.note_answer(from, &header.message);
-        let mut data = Vec::with_capacity(IDS + bytes.len() - rest.len());
-        data.extend_from_slice(from.as_bytes());
-        data.extend_from_slice(me.node.as_bytes());
-        data.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
+        self.probing.answered(from, &header.message);
+        let own_part = &bytes[..bytes.len() - rest.len()];
+        let data = [&from.as_bytes()[..], me.node.as_bytes(), own_part].concat();
         let taken = self.foca.handle_data(&data, &mut self.collector);
         self.settle(view, now);
         taken.map(|()| Seen { claims, stale }).map_err(|_| BadSwim)
@@ -154,6 +148,9 @@ impl Swim {
         let mut members = Vec::new();
         for (node, claim) in claims {
             let about_me = node == me.node && claim.life == me.life;
+            if about_me && claim.standing == Standing::Down && !self.may_renew(now) {
+                continue;
+            }
             if about_me
                 && claim.standing == Standing::Suspect
                 && claim.incarnation >= self.incarnation
@@ -191,7 +188,7 @@ impl Swim {
 
     /// The process did not run for this long: nobody can be blamed for silence in that time.
     pub(crate) fn stalled(&mut self, by: Duration) {
-        self.awareness.late();
+        self.probing.awareness.late();
         self.timers.shift(by);
     }
 
@@ -204,7 +201,17 @@ impl Swim {
 
     /// Suspects a member, because something else than a probe of the protocol found it silent.
     pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
-        let id = Id { node, life };
+        self.accuse(Id { node, life }, self.config.suspicion, view, now);
+    }
+
+    /// Suspects a member for a shorter time, because it is said to be down.
+    pub(crate) fn verify(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
+        let before = self.tally.suspicions;
+        self.accuse(Id { node, life }, self.config.suspicion / 4, view, now);
+        self.tally.suspicions = before;
+    }
+
+    fn accuse(&mut self, id: Id, patience: Duration, view: &impl View, now: Instant) {
         let known = self.foca.iter_members().find(|member| *member.id() == id);
         let (Some(incarnation), Some(token)) =
             (known.map(Member::incarnation), self.collector.token)
@@ -214,7 +221,7 @@ impl Swim {
         let suspect = Member::new(id, incarnation, State::Suspect);
         let _ = self.foca.apply_many(std::iter::once(suspect), true, &mut self.collector);
         let timer = Timer::ChangeSuspectToDown { member_id: id, incarnation, token };
-        self.collector.submit_after(timer, self.config.suspicion);
+        self.collector.submit_after(timer, patience);
         self.settle(view, now);
     }
 
@@ -271,26 +278,7 @@ impl Swim {
 
     /// How distrustful this node is of its own view, 0 to 8.
     pub(crate) fn score(&self) -> u32 {
-        self.awareness.score()
-    }
-
-    fn note_answer(&mut self, from: NodeId, message: &RawMessage) {
-        let answered = match message {
-            RawMessage::Ack(number) => Some((from, *number)),
-            RawMessage::ForwardedAck(origin, number) => {
-                Some((NodeId::from_bytes(origin.0), *number))
-            }
-            _ => None,
-        };
-        if let Some((target, number)) = answered
-            && let Some(cycle) = &mut self.cycle
-            && cycle.target == target
-            && cycle.number == number
-            && !cycle.answered
-        {
-            cycle.answered = true;
-            self.awareness.answered();
-        }
+        self.probing.awareness.score()
     }
 
     /// Takes over what the protocol produced: first the packets, because they tell which probe the
@@ -311,7 +299,7 @@ impl Swim {
             if let Ok((header, _)) = postcard::take_from_bytes::<RawHeader>(&bytes) {
                 self.incarnation = self.incarnation.max(header.incarnation);
                 if let RawMessage::Ping(number) = header.message {
-                    self.begin_cycle(to, number, view);
+                    self.probing.begin(to, number, view.session(&to));
                     pinged = true;
                 }
             }
@@ -333,20 +321,10 @@ impl Swim {
             self.hurry |= matches!(notice, Output::Down(..));
             if matches!(notice, Output::Renewed(_)) {
                 self.incarnation = 0;
+                self.renewed = Some(now);
             }
             self.output.push_back(notice);
         }
-    }
-
-    fn begin_cycle(&mut self, target: NodeId, number: u8, view: &impl View) {
-        if let Some(before) = self.cycle.take()
-            && before.had_session
-            && !before.answered
-        {
-            self.awareness.miss(before.target);
-        }
-        let had_session = view.session(&target);
-        self.cycle = Some(Cycle { target, number, answered: false, had_session });
     }
 
     /// How long to wait for a timer instead of what the protocol asks.
@@ -357,26 +335,31 @@ impl Swim {
         pinged: bool,
         view: &impl View,
     ) -> Duration {
-        let unconnected = pinged && self.cycle.as_ref().is_some_and(|cycle| !cycle.had_session);
+        let unconnected = pinged && self.probing.is_unconnected();
         let allowance = if unconnected { self.config.handshake_allowance } else { Duration::ZERO };
         match timer {
             // Others are asked early, since they may have a session.
             Timer::SendIndirectProbe { .. } => {
-                self.awareness.stretch(asked + allowance.min(self.config.probe_timeout))
+                self.probing.awareness.stretch(asked + allowance.min(self.config.probe_timeout))
             }
-            Timer::ProbeRandomMember(_) if pinged => self.awareness.stretch(asked + allowance),
+            Timer::ProbeRandomMember(_) if pinged => {
+                self.probing.awareness.stretch(asked + allowance)
+            }
             // The first probe after joining comes at a random time, so that probes spread out.
             Timer::ProbeRandomMember(_) => self.dice.up_to(asked),
             Timer::ChangeSuspectToDown { member_id, .. } => {
                 let near = view.same_site(&member_id.node) && view.session(&member_id.node);
-                self.awareness.stretch(if near { asked * 2 / 3 } else { asked })
+                self.probing.awareness.stretch(if near { asked * 2 / 3 } else { asked })
             }
-            Timer::PeriodicAnnounce(_) | Timer::PeriodicAnnounceDown(_) => {
-                self.dice.jitter(asked, 25)
-            }
-            Timer::PeriodicGossip(_) => self.dice.jitter(asked, 10),
+            Timer::PeriodicAnnounce(_)
+            | Timer::PeriodicAnnounceDown(_)
+            | Timer::PeriodicGossip(_) => self.dice.jitter(asked, 20),
             Timer::RemoveDown(_) => asked,
         }
+    }
+
+    fn may_renew(&self, now: Instant) -> bool {
+        self.renewed.is_none_or(|at| now.saturating_duration_since(at) >= RENEWAL)
     }
 
     fn tell(&mut self, id: Id, incarnation: u16, left: u8, now: Instant) {
@@ -496,70 +479,46 @@ impl From<RawId> for Id {
     }
 }
 
-impl From<&foca::Message<Id>> for RawMessage {
-    fn from(message: &foca::Message<Id>) -> Self {
-        use foca::Message as M;
-        match *message {
-            M::Ping(number) => Self::Ping(number),
-            M::Ack(number) => Self::Ack(number),
-            M::PingReq { target, probe_number } => Self::PingReq(target.into(), probe_number),
-            M::IndirectPing { origin, probe_number } => {
-                Self::IndirectPing(origin.into(), probe_number)
+/// The protocol's messages and those that travel, each way: without content, with a probe number, and
+/// with a third node as well.
+macro_rules! translate {
+    ($($plain:ident)*; $($numbered:ident)*; $($third:ident $field:ident),*) => {
+        impl From<&foca::Message<Id>> for RawMessage {
+            fn from(message: &foca::Message<Id>) -> Self {
+                match *message {
+                    $(foca::Message::$plain => Self::$plain,)*
+                    $(foca::Message::$numbered(number) => Self::$numbered(number),)*
+                    $(foca::Message::$third { $field, probe_number: number } => {
+                        Self::$third($field.into(), number)
+                    })*
+                }
             }
-            M::IndirectAck { target, probe_number } => {
-                Self::IndirectAck(target.into(), probe_number)
-            }
-            M::ForwardedAck { origin, probe_number } => {
-                Self::ForwardedAck(origin.into(), probe_number)
-            }
-            M::Announce => Self::Announce,
-            M::Feed => Self::Feed,
-            M::Gossip => Self::Gossip,
-            M::Broadcast => Self::Broadcast,
-            M::TurnUndead => Self::TurnUndead,
         }
-    }
+
+        impl From<RawMessage> for foca::Message<Id> {
+            fn from(message: RawMessage) -> Self {
+                match message {
+                    $(RawMessage::$plain => Self::$plain,)*
+                    $(RawMessage::$numbered(number) => Self::$numbered(number),)*
+                    $(RawMessage::$third(id, number) => {
+                        Self::$third { $field: id.into(), probe_number: number }
+                    })*
+                }
+            }
+        }
+    };
 }
 
-impl From<RawMessage> for foca::Message<Id> {
-    fn from(message: RawMessage) -> Self {
-        match message {
-            RawMessage::Ping(number) => Self::Ping(number),
-            RawMessage::Ack(number) => Self::Ack(number),
-            RawMessage::PingReq(id, probe_number) => {
-                Self::PingReq { target: id.into(), probe_number }
-            }
-            RawMessage::IndirectPing(id, probe_number) => {
-                Self::IndirectPing { origin: id.into(), probe_number }
-            }
-            RawMessage::IndirectAck(id, probe_number) => {
-                Self::IndirectAck { target: id.into(), probe_number }
-            }
-            RawMessage::ForwardedAck(id, probe_number) => {
-                Self::ForwardedAck { origin: id.into(), probe_number }
-            }
-            RawMessage::Announce => Self::Announce,
-            RawMessage::Feed => Self::Feed,
-            RawMessage::Gossip => Self::Gossip,
-            RawMessage::Broadcast => Self::Broadcast,
-            RawMessage::TurnUndead => Self::TurnUndead,
-        }
-    }
+translate! {
+    Announce Feed Gossip Broadcast TurnUndead;
+    Ping Ack;
+    PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
 }
 
 /// The protocol's messages as bytes: both node ids, which never leave the node, then the header, then
 /// members as short id and claim.
 #[derive(Debug)]
 struct Format;
-
-/// Why a message of the protocol cannot be written or read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum BadFormat {
-    #[error("no room left in the packet")]
-    Room,
-    #[error("not a membership packet")]
-    Malformed,
-}
 
 impl Format {
     fn put(value: &impl Serialize, mut to: impl BufMut) -> Result<(), BadFormat> {

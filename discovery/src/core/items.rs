@@ -109,7 +109,7 @@ impl Discovery {
                 Ok(credential) => {
                     self.merge(&Record { credential, state: None }, now);
                 }
-                Err(reason) => self.refuse_credential(node, &reason),
+                Err(reason) => self.refuse_credential(node, &reason, now),
             }
         }
         if self.directory.get(&node).is_some_and(|entry| !entry.is_alive()) {
@@ -146,7 +146,7 @@ impl Discovery {
             self.report(event);
         }
         if has_state && outcome != Merge::Credential {
-            self.report_ignored_services(node);
+            self.report_ignored_services(node, now);
             self.report(Event::StateChanged(node));
         }
         match farewell {
@@ -188,11 +188,11 @@ impl Discovery {
                 self.merge(&Record { credential, state: None }, now) == Merge::New
             }
             Ok(_) => {
-                self.refuse_credential(from, &Rejected::Malformed);
+                self.refuse_credential(from, &Rejected::Malformed, now);
                 false
             }
             Err(reason) => {
-                self.refuse_credential(from, &reason);
+                self.refuse_credential(from, &reason, now);
                 false
             }
         }
@@ -224,8 +224,9 @@ impl Discovery {
             Ok(state) => state,
             Err(reason) => {
                 self.counters.rejected_states += 1;
-                let about = format!("a record of {} from {}: {reason}", node.short(), from.short());
-                self.report(Event::Ignored { node: from, reason: about });
+                self.report_ignored(from, now, || {
+                    format!("a record of {} from {}: {reason}", node.short(), from.short())
+                });
                 return Taken::Nothing;
             }
         };
@@ -251,12 +252,19 @@ impl Discovery {
         }
     }
 
-    fn refuse_credential(&mut self, node: NodeId, reason: &Rejected) {
+    fn refuse_credential(&mut self, node: NodeId, reason: &Rejected, now: Instant) {
         self.counters.rejected_credentials += 1;
-        self.report(Event::Ignored { node, reason: reason.to_string() });
+        self.report_ignored(node, now, || reason.to_string());
     }
 
-    fn report_ignored_services(&mut self, node: NodeId) {
+    /// Reports that a node was not believed, at a bounded rate.
+    fn report_ignored(&mut self, node: NodeId, now: Instant, reason: impl FnOnce() -> String) {
+        if self.contacts.allow_report(node, now) {
+            self.report(Event::Ignored { node, reason: reason() });
+        }
+    }
+
+    fn report_ignored_services(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.directory.get(&node) else { return };
         let all = entry.node_state().map_or(&[][..], |state| &state.services);
         let ignored: Vec<String> = all
@@ -267,8 +275,9 @@ impl Discovery {
         if !ignored.is_empty() {
             self.counters.ignored_services += ignored.len() as u64;
             let names = ignored.join(", ");
-            let reason = format!("it announces {names}, which its credential does not allow");
-            self.report(Event::Ignored { node, reason });
+            self.report_ignored(node, now, || {
+                format!("it announces {names}, which its credential does not allow")
+            });
         }
     }
 }

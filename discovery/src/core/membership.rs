@@ -8,6 +8,7 @@ use meshport_config::NodeId;
 use super::{Discovery, Event, eyes};
 use crate::directory::{Entry, Liveness};
 use crate::own::Urgency;
+use crate::paths::PathState;
 use crate::state::Life;
 use crate::swim::{Output, View};
 use crate::wire::{Claim, Item, Message, Short, Standing};
@@ -18,7 +19,24 @@ const SMALL_MESH: usize = 64;
 /// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 
+/// How long the first voice that calls a member down is remembered, and for how many members.
+const DOUBT: Duration = Duration::from_secs(5);
+const MAX_DOUBTS: usize = 4096;
+
+/// Who was the first to call a member down.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    life: Life,
+    from: NodeId,
+    at: Instant,
+}
+
 impl Discovery {
+    /// Forgets voices that nobody joined.
+    pub(super) fn forget_doubts(&mut self, now: Instant) {
+        self.doubts.retain(|_, doubt| now.saturating_duration_since(doubt.at) < DOUBT);
+    }
+
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
         // A farewell is final until the node comes back in a later life.
         let over = self.directory.get(&from).and_then(Entry::farewell);
@@ -72,7 +90,7 @@ impl Discovery {
         &mut self,
         from: NodeId,
         node: NodeId,
-        mut claim: Claim,
+        claim: Claim,
         now: Instant,
     ) -> Option<(NodeId, Claim)> {
         if node == self.me {
@@ -89,14 +107,42 @@ impl Discovery {
         if gone && claim.standing != Standing::Down && Some(claim.life) <= signed {
             return None;
         }
-        let heard = eyes!(self).heard(&node);
-        let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
-        let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
-        if claim.standing == Standing::Down && from != node && !gone && just_now {
-            self.counters.softened_claims += 1;
-            claim.standing = Standing::Suspect;
+        let alive = entry.is_alive() && entry.life == Some(claim.life);
+        if claim.standing == Standing::Down && alive && from != node {
+            return self.second_opinion(from, node, claim, now);
         }
         Some((node, claim))
+    }
+
+    /// Somebody says that a living member is down. One voice alone may err or lie: the member is
+    /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
+    /// path to the member that is dead, unless the member was heard just now.
+    fn second_opinion(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        claim: Claim,
+        now: Instant,
+    ) -> Option<(NodeId, Claim)> {
+        let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
+        let heard = eyes!(self).heard(&node);
+        let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
+        let first = self.doubts.get(&node).filter(|doubt| {
+            doubt.life == claim.life && now.saturating_duration_since(doubt.at) < DOUBT
+        });
+        let silent = [&self.paths, &self.watch]
+            .into_iter()
+            .any(|paths| paths.get(&node).is_some_and(|path| path.state == PathState::Dead));
+        if !just_now && (silent || first.is_some_and(|doubt| doubt.from != from)) {
+            self.doubts.remove(&node);
+            return Some((node, claim));
+        }
+        self.counters.softened_claims += 1;
+        if first.is_none() && (self.doubts.len() < MAX_DOUBTS || self.doubts.contains_key(&node)) {
+            self.doubts.insert(node, Doubt { life: claim.life, from, at: now });
+            self.swim.verify(node, claim.life, eyes!(self), now);
+        }
+        None
     }
 
     /// Carries out what membership wants, until it wants nothing more.

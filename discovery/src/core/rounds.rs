@@ -289,6 +289,7 @@ impl Discovery {
 
     fn sweep(&mut self, now: Instant) {
         self.contacts.prune(now);
+        self.forget_doubts(now);
         self.measure_distances(now);
         let forget_after = self.config.forget_after;
         let mut fading = Vec::new();

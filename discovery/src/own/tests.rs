@@ -1,1 +1,116 @@
+use super::*;
+use crate::testing::{Mesh, base};
 
+fn ms(value: u64) -> Duration {
+    Duration::from_millis(value)
+}
+
+fn own() -> Own {
+    let mesh = Mesh::new(1);
+    let member = mesh.member(1, "a", "node,origin:kube-apiserver");
+    Own::new(member.credential.node, mesh.id(), member.record_key(), 1, Duration::from_secs(1))
+}
+
+fn service() -> ServiceName {
+    "kube-apiserver".parse().unwrap()
+}
+
+fn distance(number: u8, rtt_us: Option<u32>) -> Distance {
+    Distance { origin: NodeId::from_bytes([number; 32]), rtt_us, loss_percent: 0 }
+}
+
+fn published(own: &mut Own, now: Instant) -> Option<(Urgency, NodeState)> {
+    own.publish(Vec::new, now).map(|(urgency, state)| (urgency, state.get().clone()))
+}
+
+#[test]
+fn a_service_that_changes_is_news_at_once_and_not_twice() {
+    let (mut own, start) = (own(), base());
+    assert!(own.set_service(service(), Some(OriginState::Ready), start));
+    let (urgency, state) = published(&mut own, start).unwrap();
+    assert_eq!((urgency, state.version), (Urgency::News, 1));
+    assert_eq!(state.services, [(service(), OriginState::Ready)]);
+    assert!(own.set_service(service(), Some(OriginState::Ready), start));
+    assert!(published(&mut own, start).is_none(), "nothing changed");
+    // A service that flaps is published every 100 ms at most, with its last state.
+    own.set_service(service(), Some(OriginState::Hung), start + ms(10));
+    own.set_service(service(), Some(OriginState::Unready), start + ms(20));
+    assert!(published(&mut own, start + ms(20)).is_none());
+    assert_eq!(own.poll_timeout(), Some(start + URGENT_INTERVAL));
+    let (_, state) = published(&mut own, start + URGENT_INTERVAL).unwrap();
+    assert_eq!((state.version, state.services[0].1), (2, OriginState::Unready));
+    own.set_service(service(), None, start + ms(500));
+    assert!(published(&mut own, start + ms(500)).unwrap().1.services.is_empty());
+}
+
+#[test]
+fn endpoints_wait_for_their_turn() {
+    let (mut own, start) = (own(), base());
+    assert!(own.set_endpoints(vec!["10.0.0.1:1".parse().unwrap()], start));
+    assert!(published(&mut own, start).is_some());
+    let many = vec!["10.0.0.2:1".parse().unwrap(); MAX_ENDPOINTS + 1];
+    assert!(!own.set_endpoints(many, start + ms(1)));
+    assert!(published(&mut own, start + ms(999)).is_none());
+    let (urgency, state) = published(&mut own, start + ms(1000)).unwrap();
+    assert_eq!((urgency, state.endpoints.len()), (Urgency::Rumour, MAX_ENDPOINTS));
+}
+
+#[test]
+fn distances_are_published_when_they_matter_and_ever_more_rarely() {
+    let (mut own, start, mut dice) = (own(), base(), Dice::new([1; 32], 0));
+    let mut now = start;
+    own.set_distances(vec![distance(1, Some(10_000))], 10, &mut dice, now);
+    let due = own.poll_timeout().unwrap();
+    assert!((ms(200)..=ms(1000)).contains(&(due - now)), "{:?}", due - now);
+    now = due;
+    let first = own.publish(|| vec![distance(1, Some(10_000))], now).unwrap().1;
+    assert_eq!(first.get().distances.len(), 1);
+    // A fifth more is not worth saying, nor is a millisecond on a short way.
+    own.set_distances(vec![distance(1, Some(12_000))], 10, &mut dice, now);
+    own.set_distances(vec![distance(1, Some(10_900))], 10, &mut dice, now);
+    assert_eq!(own.poll_timeout(), None);
+    // Half as much again is, and so is silence; but a mesh of ten speaks every 20 s at most.
+    own.set_distances(vec![distance(1, Some(15_000))], 10, &mut dice, now);
+    assert_eq!(own.poll_timeout(), Some(now + Duration::from_secs(20)));
+    now += Duration::from_secs(20);
+    own.publish(|| vec![distance(1, Some(15_000))], now).unwrap();
+    own.set_distances(vec![distance(1, None)], 1000, &mut dice, now);
+    assert_eq!(own.poll_timeout(), Some(now + Duration::from_secs(2000)));
+    // Urgent news take the newest distances along.
+    own.set_service(service(), Some(OriginState::Ready), now + Duration::from_secs(1));
+    let due = own.poll_timeout().unwrap();
+    let (urgency, state) = own.publish(|| vec![distance(1, None)], due).unwrap();
+    assert_eq!(urgency, Urgency::News);
+    assert_eq!(state.get().distances[0].rtt_us, None);
+}
+
+#[test]
+fn only_the_nearest_origins_are_named() {
+    let (mut own, start) = (own(), base());
+    own.want(Urgency::Quiet, Duration::ZERO, start);
+    let far = |number: u8| distance(number, (number > 0).then(|| 1000 * u32::from(number)));
+    let (_, state) = own.publish(|| (0..40).rev().map(far).collect(), start).unwrap();
+    let named: Vec<u8> = state.get().distances.iter().map(|it| it.origin.as_bytes()[0]).collect();
+    assert_eq!(named, (1..=16).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_later_generation_starts_its_versions_anew_and_a_farewell_is_last() {
+    let (mut own, start) = (own(), base());
+    own.want(Urgency::Quiet, Duration::ZERO, start);
+    published(&mut own, start).unwrap();
+    own.set_life(Life { generation: 1, renewal: 1 }, start);
+    let (_, renewed) = published(&mut own, start + ms(100)).unwrap();
+    assert_eq!((renewed.generation, renewed.renewal, renewed.version), (1, 1, 2));
+    own.set_life(Life { generation: 7, renewal: 0 }, start + ms(100));
+    let (_, raised) = published(&mut own, start + ms(200)).unwrap();
+    assert_eq!((raised.generation, raised.renewal, raised.version), (7, 0, 1));
+    own.set_life(Life { generation: 2, renewal: 0 }, start + ms(200));
+    assert_eq!(own.generation(), 7);
+    own.leave(start + ms(201));
+    let (urgency, farewell) = published(&mut own, start + ms(201)).unwrap();
+    assert_eq!(urgency, Urgency::News);
+    assert!(farewell.left && own.has_left());
+    own.set_service(service(), Some(OriginState::Ready), start + ms(300));
+    assert_eq!(own.poll_timeout(), None);
+}

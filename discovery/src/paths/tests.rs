@@ -1,1 +1,206 @@
+use super::*;
+use crate::testing::base;
 
+fn ms(value: u64) -> Duration {
+    Duration::from_millis(value)
+}
+
+fn node(number: u8) -> NodeId {
+    NodeId::from_bytes([number; 32])
+}
+
+/// One prober and a peer that answers after `rtt` as long as `answers` says so.
+struct Bench {
+    paths: Paths,
+    now: Instant,
+    start: Instant,
+    echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
+    sent: Vec<Duration>,
+    changes: Vec<(Duration, PathState)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let start = base();
+        Self {
+            paths: Paths::new(&DiscoveryConfig::default(), [1; 32], 0),
+            now: start,
+            start,
+            echoes: BTreeSet::new(),
+            sent: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, time: Duration, rtt: Duration, answers: bool) {
+        let end = self.now + time;
+        loop {
+            let echo = self.echoes.first().map(|it| it.0);
+            let Some(next) = echo.into_iter().chain(self.paths.poll_timeout()).min() else { break };
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            if echo == Some(next) {
+                let (_, node, nonce) = self.echoes.pop_first().unwrap();
+                self.paths.handle_echo(node, nonce, self.now);
+            } else {
+                self.paths.handle_timeout(self.now);
+            }
+            while let Some((node, nonce)) = self.paths.poll_send() {
+                self.sent.push(self.now - self.start);
+                if answers {
+                    self.echoes.insert((self.now + rtt, node, nonce));
+                }
+            }
+            while let Some(node) = self.paths.poll_change() {
+                let state = self.paths.get(&node).unwrap().state;
+                self.changes.push((self.now - self.start, state));
+            }
+        }
+        self.now = end;
+    }
+
+    fn state(&self) -> PathState {
+        self.paths.get(&node(1)).unwrap().state
+    }
+
+    fn sent_since(&self, since: Duration) -> usize {
+        self.sent.iter().filter(|at| **at >= since).count()
+    }
+}
+
+#[test]
+fn the_first_probe_goes_at_once_and_the_rate_follows_the_use() {
+    let mut bench = Bench::new();
+    assert!(bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now));
+    bench.run(ms(20), ms(10), true);
+    assert_eq!(bench.sent, [ms(0)]);
+    assert_eq!(bench.state(), PathState::Up);
+    assert_eq!(bench.paths.get(&node(1)).unwrap().rtt, Some(ms(10)));
+    bench.run(ms(10_000), ms(10), true);
+    let before = bench.sent.len();
+    bench.run(ms(60_000), ms(10), true);
+    assert!((11..=13).contains(&(bench.sent.len() - before)), "every 5 s");
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    let before = bench.sent.len();
+    bench.run(ms(30_000), ms(10), true);
+    assert!((55..=66).contains(&(bench.sent.len() - before)), "every 500 ms");
+    bench.paths.set(node(1), None, true, bench.now);
+    assert!(bench.paths.is_empty() && bench.paths.poll_timeout().is_none());
+}
+
+#[test]
+fn an_active_path_dies_in_time_whatever_its_length() {
+    for (rtt, limit) in [(1, 1300), (35, 1300), (120, 1600), (300, 2700)] {
+        let mut bench = Bench::new();
+        bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+        bench.run(ms(10_000), ms(rtt), true);
+        bench.changes.clear();
+        let silence = bench.now - bench.start;
+        bench.run(ms(5000), ms(rtt), false);
+        let (died, state) = bench.changes[0];
+        assert_eq!(state, PathState::Dead);
+        println!("{rtt} ms: dead after {:?}", died - silence);
+        assert!(died - silence <= ms(limit), "{rtt} ms: {:?}", died - silence);
+        bench.run(ms(30_000), ms(rtt), false);
+        let before = bench.sent.len();
+        bench.run(ms(10_000), ms(rtt), false);
+        assert!((9..=12).contains(&(bench.sent.len() - before)), "tried on every second");
+        bench.run(ms(1500 + 2 * rtt), ms(rtt), true);
+        assert_eq!(bench.state(), PathState::Up);
+    }
+}
+
+#[test]
+fn a_lost_probe_makes_the_next_ones_come_sooner() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.run(ms(20_000), ms(20), true);
+    let next = bench.paths.poll_timeout().unwrap() - bench.now;
+    bench.run(next, ms(20), false);
+    let lost = bench.now - bench.start;
+    bench.run(ms(1000), ms(20), true);
+    assert_eq!(bench.sent_since(lost), 2, "the lost one and one more, well before five seconds");
+    assert_eq!(bench.state(), PathState::Up);
+    assert!(bench.paths.get(&node(1)).unwrap().loss_percent > 0);
+    bench.run(ms(10_000), ms(20), true);
+    assert!(bench.sent_since(lost) <= 5, "and then the usual rate again");
+}
+
+#[test]
+fn a_path_without_session_is_given_the_time_of_a_handshake() {
+    for (session, dead_by) in [(true, 3000), (false, 4200)] {
+        let mut bench = Bench::new();
+        bench.paths.set(node(1), Some(PathUse::Active), session, bench.now);
+        bench.run(ms(dead_by - 200), ms(1), false);
+        assert_eq!(bench.state(), PathState::Unknown);
+        bench.run(ms(700), ms(1), false);
+        assert_eq!(bench.state(), PathState::Dead);
+    }
+    // The session comes: probed at once, and what waited for it is no measure.
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), false, bench.now);
+    bench.run(ms(1200), ms(10), false);
+    bench.paths.handle_session(node(1), true, bench.now);
+    bench.run(ms(10), ms(10), true);
+    assert_eq!(bench.state(), PathState::Up);
+    assert_eq!(bench.paths.get(&node(1)).unwrap().rtt, Some(ms(10)));
+}
+
+#[test]
+fn answers_that_nobody_asked_for_change_nothing() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.paths.handle_echo(node(1), [0; 8], bench.now);
+    bench.paths.handle_echo(node(2), [0; 8], bench.now);
+    assert_eq!(bench.state(), PathState::Unknown);
+    bench.run(ms(1), ms(0), false);
+    bench.paths.handle_echo(node(1), [0; 8], bench.now);
+    assert_eq!(bench.state(), PathState::Unknown);
+}
+
+#[test]
+fn a_stall_blames_nobody() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(5000), ms(10), true);
+    bench.run(ms(300), ms(10), false);
+    bench.now += ms(20_000);
+    bench.paths.stalled(ms(20_100));
+    bench.run(ms(2000), ms(10), true);
+    assert_eq!(bench.state(), PathState::Up);
+    assert!(bench.changes.iter().all(|(_, state)| *state == PathState::Up));
+}
+
+#[test]
+fn changes_of_the_round_trip_time_are_reported_when_they_are_noticeable() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(10_000), ms(40), true);
+    bench.changes.clear();
+    bench.run(ms(20_000), Duration::from_micros(40_200), true);
+    assert!(bench.changes.is_empty(), "half a percent");
+    bench.run(ms(5000), ms(60), true);
+    assert!(!bench.changes.is_empty());
+}
+
+#[test]
+fn paths_and_idle_probes_are_bounded() {
+    let mut bench = Bench::new();
+    let nodes: Vec<NodeId> = (0..=MAX_PATHS)
+        .map(|number| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            NodeId::from_bytes(bytes)
+        })
+        .collect();
+    let taken =
+        nodes.iter().filter(|it| bench.paths.set(**it, Some(PathUse::Idle), true, bench.now));
+    assert_eq!(taken.count(), MAX_PATHS);
+    bench.run(ms(600_000), ms(10), true);
+    let before = bench.sent.len();
+    bench.run(ms(600_000), ms(10), true);
+    let rate = (bench.sent.len() - before) as f64 / 600.0;
+    assert!((1.5..2.5).contains(&rate), "{rate} probes a second");
+}

@@ -32,6 +32,15 @@ pub(crate) struct RawHeader {
     pub(crate) message: RawMessage,
 }
 
+/// Why a message of the protocol cannot be written or read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadFormat {
+    #[error("no room left in the packet")]
+    Room,
+    #[error("not a membership packet")]
+    Malformed,
+}
+
 /// A membership datagram that does not parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadSwim;

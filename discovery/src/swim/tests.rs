@@ -1,1 +1,236 @@
+use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::base;
+
+/// Everybody has a session with everybody unless said otherwise.
+#[derive(Default)]
+struct Sight {
+    unconnected: Vec<NodeId>,
+    heard: BTreeMap<NodeId, Instant>,
+}
+
+impl View for Sight {
+    fn session(&self, peer: &NodeId) -> bool {
+        !self.unconnected.contains(peer)
+    }
+
+    fn same_site(&self, _: &NodeId) -> bool {
+        false
+    }
+
+    fn heard(&self, peer: &NodeId) -> Option<Instant> {
+        self.heard.get(peer).copied()
+    }
+}
+
+fn node(number: u8) -> NodeId {
+    NodeId::from_bytes([number; 32])
+}
+
+fn life(generation: u64) -> Life {
+    Life { generation, renewal: 0 }
+}
+
+fn swim(number: u8) -> Swim {
+    Swim::new(&DiscoveryConfig::default(), node(number), life(1), [number; 32])
+}
+
+fn claim(standing: Standing) -> Claim {
+    Claim { life: life(1), incarnation: 0, standing }
+}
+
+fn outputs(swim: &mut Swim) -> Vec<Output> {
+    std::iter::from_fn(|| swim.poll_output()).collect()
+}
+
+/// Runs the timers until something other than a packet comes out.
+fn until_output(
+    swim: &mut Swim,
+    view: &impl View,
+    start: Instant,
+    limit: Duration,
+) -> Option<(Output, Duration)> {
+    while let Some(due) = swim.poll_timeout().filter(|due| *due - start <= limit) {
+        swim.handle_timeout(view, due);
+        for output in outputs(swim) {
+            if !matches!(output, Output::Send(..)) {
+                return Some((output, due - start));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn two_nodes_meet_by_an_announcement() {
+    let (mut a, mut b, sight, now) = (swim(1), swim(2), Sight::default(), base());
+    a.announce(node(2), &sight, now);
+    let mut met = Vec::new();
+    let mut packets: VecDeque<(u8, Output)> =
+        outputs(&mut a).into_iter().map(|it| (1, it)).collect();
+    while let Some((from, output)) = packets.pop_front() {
+        match output {
+            Output::Send(to, datagram) => {
+                let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else {
+                    panic!("not membership")
+                };
+                assert!(bytes.len() < 40, "an announcement and its answer are small");
+                let (receiver, number) = if to == node(1) { (&mut a, 1) } else { (&mut b, 2) };
+                receiver.handle_datagram((node(from), None), bytes, &sight, now).unwrap();
+                packets.extend(outputs(receiver).into_iter().map(|it| (number, it)));
+            }
+            other => met.push((from, other)),
+        }
+    }
+    assert!(met.contains(&(1, Output::Up(node(2), life(1)))));
+    assert!(met.contains(&(2, Output::Up(node(1), life(1)))));
+}
+
+#[test]
+fn a_silent_member_is_suspected_told_and_declared_down() {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, start);
+    assert!(outputs(&mut swim).contains(&Output::Up(node(2), life(1))));
+    let (first, told) = until_output(&mut swim, &sight, start, Duration::from_secs(20)).unwrap();
+    assert_eq!(first, Output::Tell(node(2), claim(Standing::Suspect)));
+    let mut last = first;
+    let mut down = told;
+    while !matches!(last, Output::Down(..)) {
+        (last, down) = until_output(&mut swim, &sight, start, Duration::from_secs(20)).unwrap();
+    }
+    assert_eq!(down - told, Duration::from_secs(3), "the time to refute");
+    assert!(swim.tally.suspicions >= 1);
+}
+
+#[test]
+fn a_member_without_session_gets_the_time_of_a_handshake() {
+    let suspected_after = |sight: &Sight| {
+        let (mut swim, start) = (swim(1), base());
+        swim.apply([(node(2), claim(Standing::Alive))], true, sight, start);
+        outputs(&mut swim);
+        until_output(&mut swim, sight, start, Duration::from_secs(20)).unwrap().1
+    };
+    let connected = suspected_after(&Sight::default());
+    let unconnected = suspected_after(&Sight { unconnected: vec![node(2)], ..Sight::default() });
+    assert_eq!(unconnected - connected, DiscoveryConfig::default().handshake_allowance);
+}
+
+#[test]
+fn a_suspect_that_is_heard_is_not_declared_down() {
+    let (mut swim, mut sight, start) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, start);
+    outputs(&mut swim);
+    let (_, told) = until_output(&mut swim, &sight, start, Duration::from_secs(20)).unwrap();
+    for step in 1..20 {
+        sight.heard.insert(node(2), start + told + Duration::from_millis(500 * step));
+        let end = told + Duration::from_millis(500 * step);
+        while let Some((output, _)) = until_output(&mut swim, &sight, start, end) {
+            assert!(matches!(output, Output::Tell(..)), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_suspicion_of_this_node_is_refuted_and_its_death_outlived() {
+    let (mut swim, sight, now) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
+    outputs(&mut swim);
+    swim.apply([(node(1), claim(Standing::Suspect))], true, &sight, now);
+    assert_eq!(swim.tally.refutations, 1);
+    assert_eq!(swim.own_claim().incarnation, 1);
+    swim.apply([(node(1), claim(Standing::Suspect))], true, &sight, now);
+    assert_eq!(swim.tally.refutations, 1, "an old suspicion needs no answer");
+    outputs(&mut swim);
+    swim.apply([(node(1), claim(Standing::Down))], true, &sight, now);
+    let renewed = Life { generation: 1, renewal: 1 };
+    assert!(outputs(&mut swim).contains(&Output::Renewed(renewed)));
+    assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, 0));
+    // Again and again it is not done at once.
+    let again = Claim { life: renewed, incarnation: 0, standing: Standing::Down };
+    swim.apply([(node(1), again)], true, &sight, now);
+    assert_eq!(swim.life(), renewed);
+    swim.apply([(node(1), again)], true, &sight, now + RENEWAL);
+    assert_eq!(swim.life().renewal, 2);
+}
+
+#[test]
+fn a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() {
+    let (mut swim, sight, now) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
+    swim.apply([(node(2), claim(Standing::Down))], true, &sight, now);
+    let later = Claim { life: life(2), incarnation: 0, standing: Standing::Alive };
+    swim.apply([(node(2), later)], true, &sight, now);
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
+    let seen: Vec<_> =
+        outputs(&mut swim).into_iter().filter(|it| !matches!(it, Output::Send(..))).collect();
+    let expected = [
+        Output::Up(node(2), life(1)),
+        Output::Down(node(2), life(1)),
+        Output::Renamed(node(2), life(2)),
+        Output::Up(node(2), life(2)),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn packets_for_another_life_or_from_an_ended_one_are_not_taken() {
+    let (mut a, mut b, sight, now) = (swim(1), swim(2), Sight::default(), base());
+    // A member that still knows an earlier life of node 2.
+    a.apply(
+        [(node(2), Claim { life: life(0), incarnation: 0, standing: Standing::Alive })],
+        true,
+        &sight,
+        now,
+    );
+    outputs(&mut a);
+    let mut pings = Vec::new();
+    while pings.is_empty() {
+        let due = a.poll_timeout().unwrap();
+        a.handle_timeout(&sight, due);
+        pings.extend(outputs(&mut a).into_iter().filter_map(|output| match output {
+            Output::Send(_, datagram) => Some(datagram),
+            _ => None,
+        }));
+    }
+    let Ok(Message::Swim(bytes)) = Message::decode(&pings[0]) else { panic!("not membership") };
+    let seen = b.handle_datagram((node(1), None), bytes, &sight, now).unwrap();
+    assert!(seen.stale);
+    assert!(outputs(&mut b).is_empty());
+    a.announce(node(2), &sight, now);
+    let Some(Output::Send(_, datagram)) = a.poll_output() else { panic!("nothing sent") };
+    let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
+    b.handle_datagram((node(1), Some(life(1))), bytes, &sight, now).unwrap();
+    assert!(outputs(&mut b).is_empty(), "a farewell of this life was signed");
+    b.handle_datagram((node(1), Some(life(0))), bytes, &sight, now).unwrap();
+    assert!(!outputs(&mut b).is_empty());
+}
+
+#[test]
+fn a_stall_moves_every_deadline() {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, start);
+    let before = swim.poll_timeout().unwrap();
+    swim.stalled(Duration::from_secs(7));
+    assert_eq!(swim.poll_timeout().unwrap() - before, Duration::from_secs(7));
+    assert_eq!(swim.score(), 1);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 1..20),
+    ) {
+        let (mut swim, sight, now) = (swim(1), Sight::default(), base());
+        swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
+        for packet in packets {
+            let _ = swim.handle_datagram((node(2), None), &packet, &sight, now);
+            let mut likely = vec![1, 0, 0, 1, 0];
+            likely.extend(&packet);
+            let _ = swim.handle_datagram((node(2), None), &likely, &sight, now);
+            prop_assert!(outputs(&mut swim).len() < 20);
+        }
+    }
+}

@@ -1,1 +1,163 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::testing::Mesh;
+
+fn claim() -> Claim {
+    Claim { life: Life { generation: 3, renewal: 1 }, incarnation: 7, standing: Standing::Suspect }
+}
+
+fn item<'a>(number: u8) -> Item<'a> {
+    Item { short: Short([number; 8]), credential: None, state: None, claim: Some(claim()) }
+}
+
+#[test]
+fn every_kind_of_datagram_reads_back() {
+    let have = Have {
+        short: Short([5; 8]),
+        generation: 1 << 40,
+        version: 9,
+        digest: [1, 2, 3, 4],
+        life: Some((Life::default(), true)),
+    };
+    let haves = Haves { from: Short::FIRST, to: Short::LAST, entries: vec![have] };
+    let digests = [7; BUCKETS * 8];
+    for message in [
+        Message::Swim(&[1, 2, 3]),
+        Message::Root([9; 8]),
+        Message::Summary(&digests),
+        Message::Haves(haves),
+        Message::Want(vec![(Short([1; 8]), true), (Short([2; 8]), false)]),
+        Message::Items(vec![item(1)]),
+        Message::Rumours(vec![Item {
+            state: Some(&[1; 300]),
+            credential: Some(&[2; 400]),
+            ..item(2)
+        }]),
+        Message::News(item(3)),
+        Message::NewsSeen(1, u64::MAX),
+        Message::Probe([1; 8]),
+        Message::Echo([2; 8]),
+    ] {
+        let bytes = message.encode().unwrap();
+        assert_eq!(bytes[0], VERSION);
+        assert_eq!(Message::decode(&bytes), Ok(message));
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(Message::decode(&longer), Err(BadDatagram::Malformed), "a trailing byte");
+    }
+}
+
+#[test]
+fn families_follow_the_kinds() {
+    let of = |message: Message<'_>| family(&message.encode().unwrap());
+    assert_eq!(of(Message::Swim(&[])), Family::Swim);
+    assert_eq!(of(Message::Root([0; 8])), Family::Sync);
+    assert_eq!(of(Message::Items(vec![])), Family::Sync);
+    assert_eq!(of(Message::Rumours(vec![])), Family::News);
+    assert_eq!(of(Message::News(item(1))), Family::News);
+    assert_eq!(of(Message::NewsSeen(1, 1)), Family::News);
+    assert_eq!(of(Message::Probe([0; 8])), Family::Path);
+    assert_eq!(of(Message::Echo([0; 8])), Family::Path);
+}
+
+#[test]
+fn what_is_too_large_or_of_another_version_is_refused() {
+    assert_eq!(Message::Swim(&[0; MAX_DATAGRAM]).encode(), None);
+    assert_eq!(Message::decode(&[0; MAX_DATAGRAM + 1]), Err(BadDatagram::Malformed));
+    assert_eq!(Message::decode(&[]), Err(BadDatagram::Malformed));
+    let mut probe = Message::Probe([1; 8]).encode().unwrap();
+    probe[0] = VERSION + 1;
+    assert_eq!(Message::decode(&probe), Err(BadDatagram::Version));
+    let wanted = vec![(Short([1; 8]), true); MAX_WANTED + 1];
+    let bytes = Message::Want(wanted).encode().unwrap();
+    assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
+    let short_summary = Message::Summary(&[1; 8]).encode().unwrap();
+    assert_eq!(Message::decode(&short_summary), Err(BadDatagram::Malformed));
+}
+
+#[test]
+fn lists_must_be_sorted_and_within_their_range() {
+    let have = |first: u8| Have {
+        short: Short([first; 8]),
+        generation: 1,
+        version: 1,
+        digest: [0; 4],
+        life: None,
+    };
+    let decodes = |entries: Vec<Have>| {
+        let haves = Haves { from: Short([2; 8]), to: Short([9; 8]), entries };
+        Message::decode(&Message::Haves(haves).encode().unwrap()).is_ok()
+    };
+    assert!(decodes(vec![have(2), have(5), have(9)]));
+    assert!(!decodes(vec![have(5), have(5)]));
+    assert!(!decodes(vec![have(5), have(3)]));
+    assert!(!decodes(vec![have(1)]));
+    assert!(!decodes(vec![have(10)]));
+}
+
+#[test]
+fn buckets_cover_all_ids_without_overlap() {
+    let mut expected = Short::FIRST;
+    for bucket in 0..BUCKETS {
+        let (low, high) = Short::bounds(bucket);
+        assert_eq!(low, expected);
+        assert_eq!((low.bucket(), high.bucket()), (bucket, bucket));
+        expected = Short((u64::from_be_bytes(high.0).wrapping_add(1)).to_be_bytes());
+        assert_eq!(expected.before(), if bucket + 1 < BUCKETS { high } else { Short::FIRST });
+    }
+    assert_eq!(expected, Short::FIRST, "the last bucket ends at the last id");
+}
+
+#[test]
+fn large_items_are_split_and_limits_are_kept() {
+    let (credential, state) = ([1; 640], [2; 1024]);
+    let large = Item { credential: Some(&credential), state: Some(&state), ..item(1) };
+    let (datagrams, packed) = pack([large, large, item(2)], Message::Items, 16);
+    assert_eq!((datagrams.len(), packed), (4, 3));
+    assert!(datagrams.iter().all(|it| it.len() <= MAX_DATAGRAM && Message::decode(it).is_ok()));
+    let (datagrams, packed) = pack([large, large], Message::Items, 3);
+    assert_eq!((datagrams.len(), packed), (3, 1), "the second does not fit whole");
+    let many = (0..200).map(item);
+    let (datagrams, packed) = pack(many, Message::Rumours, 1);
+    assert_eq!(datagrams.len(), 1);
+    assert!((30..200).contains(&packed), "{packed}");
+}
+
+#[test]
+fn a_full_record_fits_one_datagram() {
+    let member = Mesh::new(1).member(1, "a-site", "node,origin:kube-apiserver,relay");
+    let mut state = member.state(u64::MAX, u64::MAX);
+    state.endpoints = vec!["[2001:db8:1:2:3:4:5:6]:65535".parse().unwrap(); crate::MAX_ENDPOINTS];
+    let far = |number: u8| crate::Distance {
+        origin: NodeId::from_bytes([number; 32]),
+        rtt_us: Some(u32::MAX - u32::from(number)),
+        loss_percent: 100,
+    };
+    state.distances = (0..16).map(far).collect();
+    let service =
+        |number: u32| (format!("{number:0>63}").parse().unwrap(), crate::OriginState::Ready);
+    state.services = (0..2).map(service).collect();
+    let signed = member.sign(state);
+    assert!(signed.as_bytes().len() <= crate::MAX_STATE_BYTES);
+    assert!(signed.get().distances.len() < 16, "the farthest were left out");
+    assert!(signed.get().distances.iter().any(|it| it.origin == NodeId::from_bytes([15; 32])));
+    let item = Item { state: Some(signed.as_bytes()), ..item(1) };
+    assert!(Message::News(item).encode().is_some());
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..1300)) {
+        let _ = Message::decode(&bytes);
+        let _ = Message::decode(&[&[VERSION], &bytes[..]].concat());
+        let _ = crate::state::SignedState::read(&bytes);
+    }
+
+    #[test]
+    fn what_reads_is_within_its_bounds(kind in 0_u8..11, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let datagram = [&[VERSION, kind], &bytes[..]].concat();
+        if let Ok(Message::Items(items) | Message::Rumours(items)) = Message::decode(&datagram) {
+            prop_assert!(items.len() <= MAX_DATAGRAM);
+        }
+    }
+}

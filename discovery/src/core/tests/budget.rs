@@ -1,51 +1,95 @@
 //! What it costs.
 
+use std::time::Duration;
+
 use super::net::{Net, ms, secs};
+use crate::core::Event;
 use crate::state::OriginState;
+
+/// Bytes below a datagram: inner UDP and IPv6, WireGuard with padding, outer UDP and IPv4.
+const HEADERS: f64 = 112.0;
+
+/// Bytes sent per node so far, by purpose, and some sums that explain them.
+fn print_spent(net: &Net, when: &str) {
+    let count = net.running().count() as u64;
+    let sum = |of: fn(&crate::Counters) -> u64| -> u64 {
+        net.running().map(|it| of(net.get(it).counters())).sum()
+    };
+    println!(
+        "{when}: bytes per node: swim {} path {} news {} sync {}; published {} merged {} syncs {} \
+         suspicions {} softened {} requests dropped {}",
+        sum(|it| it.sent_swim_bytes) / count,
+        sum(|it| it.sent_path_bytes) / count,
+        sum(|it| it.sent_news_bytes) / count,
+        sum(|it| it.sent_sync_bytes) / count,
+        sum(|it| it.published),
+        sum(|it| it.merged),
+        sum(|it| it.syncs),
+        sum(|it| it.suspicions),
+        sum(|it| it.softened_claims),
+        sum(|it| it.dropped_requests),
+    );
+}
+
+/// The times since `start` at which nodes reported something, as the first, the 99th percentile and
+/// the last.
+fn spread(net: &Net, start: Duration, is: impl Fn(&Event) -> bool) -> [Duration; 3] {
+    let first = |it: usize| {
+        let mut events = net.nodes[it].events.iter();
+        events.find(|(at, event)| *at >= start && is(event)).map(|(at, _)| *at - start)
+    };
+    let mut times: Vec<Duration> = net.running().filter_map(first).collect();
+    times.sort_unstable();
+    [times[0], times[times.len() * 99 / 100], times[times.len() - 1]]
+}
 
 #[test]
 fn two_hundred_nodes_stay_within_the_byte_budget() {
     let mut net = Net::with_nodes(31, 200, 5, 5);
-    net.until(secs(60), "200 nodes joining at once", Net::agreed);
-    let spent = |net: &Net, when: &str| {
-        let all = net.running().map(|it| *net.get(it).counters());
-        let sums = all.fold([0; 4], |sum, it| {
-            [
-                sum[0] + it.sent_swim_bytes,
-                sum[1] + it.sent_path_bytes,
-                sum[2] + it.sent_news_bytes,
-                sum[3] + it.sent_sync_bytes,
-            ]
-        });
-        let [swim, path, news, sync] = sums.map(|sum| sum / 200);
-        let of = |f: fn(&crate::Counters) -> u64| -> u64 {
-            net.running().map(|it| f(net.get(it).counters())).sum()
-        };
-        println!(
-            "published {} merged {} syncs {} rumours dropped {} requests dropped {} wants {}",
-            of(|it| it.published),
-            of(|it| it.merged),
-            of(|it| it.syncs),
-            of(|it| it.dropped_rumours),
-            of(|it| it.dropped_requests),
-            of(|it| it.dropped_wants),
-        );
-        println!("per node {when}: swim {swim} path {path} news {news} sync {sync}");
-    };
-    spent(&net, "after joining");
-    net.run(secs(10));
-    spent(&net, "10 s later");
-    net.run(secs(50));
-    spent(&net, "60 s later");
+    net.until(secs(20), "200 nodes joining at once", Net::agreed);
+    print_spent(&net, "joined");
+    net.run(secs(60));
+    print_spent(&net, "a minute later");
     let (bytes, packets) = net.rate(secs(120));
-    let with_headers = bytes + packets * 112.0;
+    let with_headers = bytes + packets * HEADERS;
     println!("quiet: {bytes:.0} B/s, {packets:.1} packets/s, {with_headers:.0} B/s with headers");
-    spent(&net, "180 s later");
-    assert!(bytes < 600.0, "{bytes}");
+    print_spent(&net, "three minutes later");
+    assert!(bytes < 400.0, "{bytes}");
     assert!(with_headers < 2048.0, "{with_headers}");
     net.loss_percent = 1;
     net.set_service(2, OriginState::Unready);
     net.until(ms(1500), "news among 200", |net| {
         net.running().all(|it| net.sees_service(it, 2) == Some(OriginState::Unready))
     });
+}
+
+#[test]
+#[ignore = "takes minutes; the simulator repeats it in release"]
+fn a_thousand_nodes() {
+    let mut net = Net::with_nodes(32, 1000, 5, 5);
+    net.until(secs(60), "1000 nodes joining at once", Net::agreed);
+    print_spent(&net, "joined");
+    net.loss_percent = 1;
+    net.run(secs(60));
+    print_spent(&net, "a minute later");
+    let (bytes, packets) = net.rate(secs(30));
+    let with_headers = bytes + packets * HEADERS;
+    println!("quiet: {bytes:.0} B/s, {packets:.1} packets/s, {with_headers:.0} B/s with headers");
+    let start = net.now();
+    net.set_service(2, OriginState::Unready);
+    net.run(secs(5));
+    let origin = net.id(2);
+    let times = spread(&net, start, |event| *event == Event::StateChanged(origin));
+    println!("news: first, p99, last {times:?}");
+    assert!(times[1] <= ms(1500));
+    for victim in [700, 3] {
+        let start = net.now();
+        net.crash(victim);
+        net.run(secs(15));
+        let dead = net.id(victim);
+        let times = spread(&net, start, |event| *event == Event::MemberDown(dead));
+        println!("death of {victim}: first, p99, last {times:?}");
+        assert!(times[1] <= secs(8));
+    }
+    print_spent(&net, "after two deaths");
 }

@@ -144,7 +144,7 @@ fn loss_of_two_percent_kills_no_path() {
         for origin in (0..3).filter(|it| *it != number) {
             let origin = net.id(origin);
             net.with(number, |node, now| {
-                node.set_path_interest(origin, Some(PathUse::Active), now)
+                node.set_path_interest(origin, Some(PathUse::Active), now);
             });
         }
     }

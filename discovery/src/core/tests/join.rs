@@ -1,7 +1,7 @@
 //! Joining, news, leaving, restarting and cold starts.
 
 use super::net::{Net, ms, secs};
-use crate::core::Event;
+use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::paths::PathState;
 use crate::state::OriginState;
@@ -60,7 +60,7 @@ fn news_of_an_unready_origin_is_everywhere_within_a_second() {
 fn a_leave_is_known_at_once_and_is_not_a_crash() {
     let mut net = Net::with_nodes(6, 20, 3, 2);
     net.until(secs(20), "joining", Net::agreed);
-    net.with(1, |node, now| node.leave(now));
+    net.with(1, Discovery::leave);
     net.until(ms(1500), "farewell", |net| {
         net.running().filter(|it| *it != 1).all(|it| net.sees(it, 1) == Some(Liveness::Left))
     });
@@ -150,4 +150,39 @@ fn a_lone_node_keeps_announcing_to_its_seeds_for_ever() {
     assert!((3..20).contains(&sent), "{sent} announcements in two minutes");
     net.start(0, &[]);
     net.until(secs(40), "the seed comes up", Net::agreed);
+}
+
+#[test]
+fn a_joiner_fetches_a_thousand_records_in_seconds() {
+    let mut net = Net::new(21);
+    net.loss_percent = 1;
+    net.latency = |a, b| if a == b { 1 } else { 40 };
+    for number in 0..1001 {
+        net.add(number % 2, "node");
+    }
+    net.start(0, &[]);
+    // The first node learns of all others; none of them runs.
+    for number in 1..1000 {
+        let member = &net.nodes[number].member;
+        let (node, credential) = (member.credential.node, member.credential.clone());
+        let signed = member.sign(member.state(1, 1));
+        let item = crate::wire::Item {
+            short: crate::wire::Short::of(&node),
+            credential: None,
+            state: Some(signed.as_bytes()),
+            claim: None,
+        };
+        let bytes = crate::wire::Message::News(item).encode().unwrap();
+        let wall = net.wall();
+        net.with(0, |seed, now| {
+            seed.handle_credential(&credential, now, wall);
+            seed.handle_datagram(node, &bytes, now, wall);
+        });
+    }
+    net.start(1000, &[0]);
+    let with_state = |net: &Net| {
+        let directory = net.get(1000).directory();
+        directory.iter().filter(|(_, entry)| entry.state.is_some()).count()
+    };
+    net.until(secs(10), "fetching 1000 records", |net| with_state(net) == 1001);
 }

@@ -1,1 +1,229 @@
-//! Nodes that lie.
+//! Nodes that lie, and bytes that make no sense. The liar is an admitted member with a credential.
+
+use proptest::prelude::*;
+
+use super::net::{Net, SERVICE, ms, secs};
+use crate::core::{Discovery, Event};
+use crate::directory::Liveness;
+use crate::state::{Life, NodeState, OriginState, SignedState};
+use crate::testing::{Mesh, WALL};
+use crate::wire::{Claim, Item, Message, Short, Standing};
+
+const LIAR: usize = 5;
+
+fn quiet_mesh(seed: u8) -> Net {
+    let mut net = Net::with_nodes(seed, 12, 2, 2);
+    net.until(secs(10), "joining", Net::agreed);
+    net.run(secs(20));
+    net
+}
+
+fn item<'a>(net: &Net, about: usize) -> Item<'a> {
+    Item { short: Short::of(&net.id(about)), credential: None, state: None, claim: None }
+}
+
+fn say(net: &mut Net, to: usize, message: &Message<'_>) {
+    net.inject(LIAR, to, message.encode().unwrap());
+}
+
+fn state_of(net: &Net, observer: usize, about: usize) -> NodeState {
+    net.get(observer).directory().get(&net.id(about)).unwrap().node_state().unwrap().clone()
+}
+
+fn member_downs(net: &Net) -> usize {
+    net.running()
+        .map(|it| net.count_events(it, secs(10), |event| matches!(event, Event::MemberDown(_))))
+        .sum()
+}
+
+#[test]
+fn a_forged_record_changes_nothing() {
+    let mut net = quiet_mesh(51);
+    let before = state_of(&net, 3, 1);
+    let mut forged = before.clone();
+    forged.version += 100;
+    forged.services = vec![(SERVICE.parse().unwrap(), OriginState::Unready)];
+    // Signed by the liar, by nobody, and as another node's record.
+    let liar = &net.nodes[LIAR].member;
+    let signed = SignedState::sign(forged, &liar.credential.mesh, &liar.record_key());
+    let mut unsigned = signed.as_bytes().to_vec();
+    let length = unsigned.len();
+    unsigned[length - 64..].fill(0);
+    for bytes in [signed.as_bytes(), &unsigned] {
+        let item = Item { state: Some(bytes), ..item(&net, 1) };
+        say(&mut net, 3, &Message::Rumours(vec![item]));
+        say(&mut net, 3, &Message::Items(vec![item]));
+        say(&mut net, 3, &Message::News(item));
+    }
+    net.run(secs(5));
+    assert_eq!(state_of(&net, 3, 1), before);
+    assert!(net.get(3).counters().rejected_states >= 4);
+    assert!(net.count_events(3, secs(10), |event| matches!(event, Event::Ignored { .. })) >= 1);
+}
+
+#[test]
+fn an_old_record_does_not_come_back() {
+    let mut net = quiet_mesh(52);
+    let old = net.get(3).directory().get(&net.id(1)).unwrap().state.clone().unwrap();
+    net.with(1, Discovery::leave);
+    net.run(secs(2));
+    let farewell = net.get(3).directory().get(&net.id(1)).unwrap().state.clone().unwrap();
+    assert!(farewell.get().left);
+    net.crash(1);
+    net.start(1, &[0]);
+    net.until(secs(10), "a restart", Net::agreed);
+    for replayed in [&old, &farewell] {
+        let item = Item { state: Some(replayed.as_bytes()), ..item(&net, 1) };
+        say(&mut net, 3, &Message::Rumours(vec![item]));
+    }
+    net.run(secs(5));
+    assert_eq!(state_of(&net, 3, 1).generation, 2);
+    assert_eq!(net.sees(3, 1), Some(Liveness::Alive));
+}
+
+#[test]
+fn a_service_without_the_role_is_ignored_and_reported() {
+    let mut net = quiet_mesh(53);
+    // The honest code refuses at the source; a modified node signs what it likes.
+    net.set_service(LIAR, OriginState::Ready);
+    assert_eq!(net.get(LIAR).counters().dropped_own, 1);
+    let mut claimed = state_of(&net, 3, LIAR);
+    claimed.version += 1;
+    claimed.services = vec![(SERVICE.parse().unwrap(), OriginState::Ready)];
+    let signed = net.nodes[LIAR].member.sign(claimed);
+    let item = Item { state: Some(signed.as_bytes()), ..item(&net, LIAR) };
+    say(&mut net, 3, &Message::News(item));
+    net.run(secs(5));
+    let liar = net.id(LIAR);
+    for observer in net.running().filter(|it| *it != LIAR) {
+        let origins = net.get(observer).directory();
+        let origins: Vec<_> = origins.origins(&SERVICE.parse().unwrap()).collect();
+        assert_eq!(origins.len(), 2);
+        assert!(origins.iter().all(|(entry, _)| entry.node() != liar));
+        assert!(net.get(observer).paths().get(&liar).is_none());
+    }
+    let told = |event: &Event| matches!(event, Event::Ignored { node, .. } if *node == liar);
+    assert_eq!(net.count_events(3, secs(10), told), 1);
+}
+
+#[test]
+fn a_stranger_does_not_get_in_by_hearsay() {
+    let mut net = quiet_mesh(54);
+    let foreign = Mesh::new(99).member(77, "site-0", "node,origin:kube-apiserver");
+    let expired =
+        net.mesh.member_issued(78, "site-0", "node", meshport_config::UnixSeconds(WALL.0 - 900));
+    let mut tampered = expired.credential.clone();
+    tampered.expires_at = meshport_config::UnixSeconds(u64::MAX);
+    for credential in [&foreign.credential, &tampered] {
+        let bytes = credential.to_bytes();
+        let item = Item {
+            short: Short::of(&credential.node),
+            credential: Some(&bytes),
+            state: None,
+            claim: Some(Claim { life: Life::default(), incarnation: 0, standing: Standing::Alive }),
+        };
+        say(&mut net, 3, &Message::Rumours(vec![item]));
+    }
+    net.run(secs(5));
+    assert_eq!(net.get(3).directory().len(), 12);
+    assert_eq!(net.get(3).counters().rejected_credentials, 2);
+}
+
+#[test]
+fn calling_everybody_down_evicts_nobody() {
+    let mut net = quiet_mesh(55);
+    for _ in 0..10 {
+        for to in 0..12 {
+            let mut items = Vec::new();
+            for about in (0..12).filter(|it| *it != LIAR) {
+                let life = state_of(&net, to, about).life();
+                let claim = Claim { life, incarnation: 0, standing: Standing::Down };
+                items.push(Item { claim: Some(claim), ..item(&net, about) });
+            }
+            if to != LIAR {
+                say(&mut net, to, &Message::Rumours(items));
+            }
+        }
+        net.run(secs(1));
+    }
+    net.run(secs(10));
+    // Each victim hears it about itself and goes on in a new life; nobody else believes a word.
+    assert!(net.agreed());
+    assert_eq!(member_downs(&net), 0);
+    assert!(net.running().map(|it| net.get(it).counters().softened_claims).sum::<u64>() > 100);
+}
+
+#[test]
+fn a_life_that_was_never_lived_does_not_block_a_node() {
+    let mut net = quiet_mesh(56);
+    for standing in [Standing::Alive, Standing::Down] {
+        let life = Life { generation: u64::MAX, renewal: u32::MAX };
+        let claim = Claim { life, incarnation: u16::MAX, standing };
+        for to in (0..12).filter(|it| *it != LIAR) {
+            let item = Item { claim: Some(claim), ..item(&net, 1) };
+            say(&mut net, to, &Message::Items(vec![item]));
+        }
+    }
+    net.run(secs(10));
+    assert!(net.agreed());
+    assert_eq!(member_downs(&net), 0);
+    assert!(net.get(3).counters().dropped_claims_unsigned >= 2);
+}
+
+#[test]
+fn a_flood_of_records_is_cut_off() {
+    let mut net = quiet_mesh(57);
+    let garbage = [1; 100];
+    let flood: Vec<Item<'_>> =
+        (0..9).map(|_| Item { state: Some(&garbage[..]), ..item(&net, 1) }).collect();
+    for _ in 0..1000 {
+        say(&mut net, 3, &Message::Items(flood.clone()));
+    }
+    net.run(secs(1));
+    assert!(net.get(3).counters().dropped_flood > 5000);
+    let reported = net.count_events(3, secs(10), |event| matches!(event, Event::Ignored { .. }));
+    assert!(reported <= 4, "{reported} events for one peer in a second");
+}
+
+#[test]
+fn oversized_foreign_and_cut_off_datagrams_are_counted() {
+    let mut net = quiet_mesh(58);
+    net.inject(LIAR, 3, vec![0; 1181]);
+    net.inject(LIAR, 3, vec![9, 0, 0]);
+    net.inject(LIAR, 3, Vec::new());
+    net.inject(LIAR, 3, vec![1]);
+    net.run(ms(10));
+    assert_eq!(net.get(3).counters().dropped_malformed, 3);
+    assert_eq!(net.get(3).counters().dropped_version, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever arrives, nothing panics, and what is sent in answer is bounded.
+    #[test]
+    fn arbitrary_datagrams_never_panic(
+        datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..40),
+        kind in 0_u8..12,
+    ) {
+        let mut net = Net::with_nodes(59, 2, 1, 1);
+        net.run(secs(2));
+        let (liar, wall) = (net.id(1), net.wall());
+        net.with(0, |node, now| {
+            for (index, mut bytes) in datagrams.into_iter().enumerate() {
+                // Half of them with a good beginning, to get deeper.
+                if index % 2 == 0 {
+                    bytes.splice(0..0, [1, kind]);
+                }
+                node.handle_datagram(liar, &bytes, now, wall);
+                let mut answers = 0;
+                while node.poll_transmit().is_some() {
+                    answers += 1;
+                }
+                assert!(answers <= 32, "{answers} datagrams for one");
+                while node.poll_event().is_some() {}
+            }
+        });
+        net.run(secs(2));
+    }
+}

@@ -1,0 +1,84 @@
+//! The probe under way, and what its outcome says about this node itself.
+
+use meshport_config::NodeId;
+
+use super::messages::RawMessage;
+use crate::awareness::Awareness;
+
+/// The probe under way and the local health score it feeds.
+#[derive(Debug, Default)]
+pub(crate) struct Probing {
+    pub(crate) awareness: Awareness,
+    cycle: Option<Cycle>,
+}
+
+#[derive(Debug)]
+struct Cycle {
+    target: NodeId,
+    number: u8,
+    answered: bool,
+    had_session: bool,
+}
+
+impl Probing {
+    /// A probe goes out; the one before is over. Its silence counts against this node only if there
+    /// was a session, because a handshake may fail for many reasons.
+    pub(crate) fn begin(&mut self, target: NodeId, number: u8, had_session: bool) {
+        if let Some(before) = self.cycle.take()
+            && before.had_session
+            && !before.answered
+        {
+            self.awareness.miss(before.target);
+        }
+        self.cycle = Some(Cycle { target, number, answered: false, had_session });
+    }
+
+    /// A message of a peer; an answer to the probe, direct or through another, ends it well.
+    pub(crate) fn answered(&mut self, from: NodeId, message: &RawMessage) {
+        let answer = match message {
+            RawMessage::Ack(number) => (from, *number),
+            RawMessage::ForwardedAck(origin, number) => (NodeId::from_bytes(origin.0), *number),
+            _ => return,
+        };
+        if let Some(cycle) = &mut self.cycle
+            && (cycle.target, cycle.number) == answer
+            && !cycle.answered
+        {
+            cycle.answered = true;
+            self.awareness.answered();
+        }
+    }
+
+    /// Whether the present target had no session when it was probed.
+    pub(crate) fn is_unconnected(&self) -> bool {
+        self.cycle.as_ref().is_some_and(|cycle| !cycle.had_session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    #[test]
+    fn silence_of_peers_with_a_session_counts_and_of_others_does_not() {
+        let mut probing = Probing::default();
+        for number in 0..10 {
+            probing.begin(node(number), number, false);
+            assert!(probing.is_unconnected());
+        }
+        assert_eq!(probing.awareness.score(), 0);
+        for number in 10..13 {
+            probing.begin(node(number), number, true);
+        }
+        assert_eq!(probing.awareness.score(), 1, "two different ones in a row");
+        probing.answered(node(12), &RawMessage::Ack(11));
+        assert_eq!(probing.awareness.score(), 1, "an old answer");
+        probing.answered(node(12), &RawMessage::Ack(12));
+        probing.answered(node(12), &RawMessage::Ack(12));
+        assert_eq!(probing.awareness.score(), 0);
+    }
+}
