@@ -1,7 +1,7 @@
 //! `meshport wait`: until a service has a healthy origin, for the order of things at boot.
 //!
-//! Asks the daemon again and again, since it may itself not be up yet: a boot script should need one
-//! command only.
+//! Asks the daemon again and again, since it may itself not be up yet: a boot script should need
+//! one command only.
 
 use std::time::Duration;
 

@@ -66,8 +66,8 @@ pub enum Event {
         service: ServiceName,
         /// Which origin.
         node: NodeId,
-        /// Whether to spread the resets over the service's window, since their clients will come back
-        /// and have somewhere to go.
+        /// Whether to spread the resets over the service's window, since their clients will come
+        /// back and have somewhere to go.
         spread: bool,
         /// Why, as a phrase.
         why: &'static str,
@@ -119,8 +119,8 @@ struct Service {
 }
 
 impl Service {
-    /// The origins whose sessions are to be reset since the last call. One reset each time an origin
-    /// goes bad: sessions that succeed to it afterwards have shown that they work.
+    /// The origins whose sessions are to be reset since the last call. One reset each time an
+    /// origin goes bad: sessions that succeed to it afterwards have shown that they work.
     fn resets(&mut self, name: &ServiceName) -> Vec<Event> {
         let mut events = Vec::new();
         let before = std::mem::take(&mut self.doomed);

@@ -1,8 +1,8 @@
 //! What bad news about an origin means for the sessions that are open to it: a pure function.
 //!
 //! Dead is not draining is not refused. A session is worth resetting only when nothing can come
-//! through it any more; everything else is left to end by itself, since a terminating apiserver serves
-//! its open watches for a minute.
+//! through it any more; everything else is left to end by itself, since a terminating apiserver
+//! serves its open watches for a minute.
 //!
 //! | news | open sessions |
 //! | --- | --- |

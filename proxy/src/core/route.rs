@@ -21,8 +21,8 @@ const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
 const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// A node that has just learned of its first origin learns of the others within this time; until then
-/// there is nothing worth keeping.
+/// A node that has just learned of its first origin learns of the others within this time; until
+/// then there is nothing worth keeping.
 const SETTLING: Duration = Duration::from_secs(5);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
 /// having, so that measured ones go first.

@@ -111,6 +111,20 @@ pub(super) async fn attempt(
     }
 }
 
+/// Whether a candidate's instance accepts a connection now. Nothing is sent to it.
+pub(super) async fn answers(target: Target<'_>) -> bool {
+    let patience = target.patience.open;
+    let Ok(Ok(mut link)) = timeout(patience, Link::open(&target)).await else { return false };
+    while !link.connected {
+        match timeout(patience, link.recv()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    link.abort();
+    link.connected
+}
+
 /// Sends the opening as far as it may go and waits for the first bytes of the answer.
 async fn exchange(
     client: &TcpStream,

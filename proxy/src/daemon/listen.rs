@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::Error;
 
@@ -39,30 +39,83 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     open().map_err(Error::io(format!("listen on {address}")))
 }
 
-/// Accepts clients until dropped; dropping also ends the sessions.
-pub(super) async fn accept(listener: TcpListener, ingress: Arc<Ingress>) {
+/// Serves clients until dropped; dropping also ends the sessions.
+///
+/// The address is open only while there is hope: once no origin has been usable for the service's
+/// hold time and none answers a trial either, it is closed, so that clients are refused at once
+/// instead of waiting for their own timeouts. It opens again with the first usable route.
+pub(super) async fn serve(listener: TcpListener, ingress: Arc<Ingress>) {
+    let Ok(address) = listener.local_addr() else { return };
+    let service = &ingress.service;
+    let mut listener = listener;
     let mut sessions = JoinSet::new();
+    loop {
+        accept(&listener, &ingress, &mut sessions).await;
+        drop(listener);
+        warn!(%service, %address, "no origin answers: closed until one does");
+        listener = reopen(address, &ingress, &mut sessions).await;
+        info!(%service, %address, "an origin answers: open again");
+    }
+}
+
+/// Accepts clients until there is no hope.
+async fn accept(listener: &TcpListener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+    let hopeless = ingress.hopeless();
+    tokio::pin!(hopeless);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((client, _)) => {
-                    bump(&ingress.totals.accepted);
-                    let most = ingress.limits.borrow().max_sessions;
-                    let open = ingress.sessions.count_side(&ingress.service, Side::Client);
-                    if open >= most || sessions.len() as u64 >= most {
-                        bump(&ingress.totals.over_limit);
-                        splice::reset(&client);
-                        continue;
-                    }
-                    let _ = client.set_nodelay(true);
-                    let ingress = ingress.clone();
-                    sessions.spawn(async move { ingress.serve(client).await });
-                }
+                Ok((client, _)) => take(client, ingress, sessions),
                 Err(error) => {
                     warn!(service = %ingress.service, %error, "cannot accept; trying again");
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 }
             },
+            Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+            () = &mut hopeless => return,
+        }
+    }
+}
+
+fn take(client: TcpStream, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+    bump(&ingress.totals.accepted);
+    let most = ingress.limits.borrow().max_sessions;
+    let open = ingress.sessions.count_side(&ingress.service, Side::Client);
+    if open >= most || sessions.len() as u64 >= most {
+        bump(&ingress.totals.over_limit);
+        splice::reset(&client);
+        return;
+    }
+    let _ = client.set_nodelay(true);
+    let ingress = ingress.clone();
+    sessions.spawn(async move { ingress.serve(client).await });
+}
+
+/// Waits for hope, then for the address, which somebody else may hold meanwhile.
+async fn reopen(
+    address: SocketAddr,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+) -> TcpListener {
+    let opened = async {
+        ingress.hopeful().await;
+        let mut complained = false;
+        loop {
+            match bind(address) {
+                Ok(listener) => return listener,
+                Err(error) if !complained => {
+                    complained = true;
+                    warn!(service = %ingress.service, %error, "cannot open again; trying on");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(EXHAUSTED_PAUSE).await;
+        }
+    };
+    tokio::pin!(opened);
+    loop {
+        tokio::select! {
+            listener = &mut opened => return listener,
             Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn start_mesh(
     identity: &Identity,
 ) -> Result<(Mesh, Incoming), Error> {
     let address = settings.mesh.listen;
-    let socket = UdpOuter::bind(address).map_err(|error| Error::Io {
+    let socket = UdpOuter::bind_for_mtu(address, settings.mesh.mtu).map_err(|error| Error::Io {
         what: format!("bind the mesh to UDP {address} (mesh.listen)"),
         source: std::io::Error::other(error),
     })?;

@@ -230,7 +230,7 @@ impl Services {
             let ingress = Ingress::new((me, name.clone()), mesh, routes, current, sessions);
             let ingress = Arc::new(ingress);
             for listener in self.bound.remove(name).unwrap_or_default() {
-                listeners.spawn(listen::accept(listener, ingress.clone()));
+                listeners.spawn(listen::serve(listener, ingress.clone()));
             }
             driver.routes.insert(name.clone(), route);
             limits.insert(name.clone(), limit);

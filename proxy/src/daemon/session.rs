@@ -13,13 +13,13 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::Mesh;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use crate::core::route::{Candidate, Route};
-use crate::wire::Header;
+use crate::wire::{Header, MAX_DEADLINE};
 
-use super::attempt::{Failure, Patience, Target, Upstream, Way, attempt};
+use super::attempt::{self, Failure, Patience, Target, Upstream, Way, attempt};
 use super::clock;
 use super::opening::Opening;
 use super::sessions::{Guard, Sessions, Side, Totals, bump};
@@ -27,6 +27,9 @@ use super::splice::{self, Carried};
 
 /// The pause before all candidates are tried again, when none was slow about failing.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often candidates that are said to be down are tried while there is nothing better.
+const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What sessions of one service may do; replaced as a whole on reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +88,56 @@ impl Ingress {
                 splice::reset(&client);
             }
         }
+    }
+
+    /// Resolves once no origin has been usable for the service's hold time and none answers a trial.
+    pub(super) async fn hopeless(&self) {
+        loop {
+            self.until_usable(false).await;
+            let hold = self.limits.borrow().hold;
+            if timeout(hold, self.until_usable(true)).await.is_ok() {
+                continue;
+            }
+            if !self.any_answers().await {
+                return;
+            }
+            tokio::time::sleep(TRIAL_INTERVAL).await;
+        }
+    }
+
+    /// Resolves once an origin is usable or answers a trial: what gossip says may be wrong.
+    pub(super) async fn hopeful(&self) {
+        while timeout(TRIAL_INTERVAL, self.until_usable(true)).await.is_err() {
+            if self.any_answers().await {
+                return;
+            }
+        }
+    }
+
+    async fn until_usable(&self, usable: bool) {
+        let mut routes = self.route.clone();
+        let reached = routes.wait_for(|route| route.is_usable() == usable).await.is_ok();
+        if !reached {
+            // The driver has ended, and the daemon is about to.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether any candidate's instance accepts a connection now, in the order of the route.
+    async fn any_answers(&self) -> bool {
+        let route = self.route.borrow().clone();
+        let own = self.limits.borrow().own.clone();
+        for candidate in &route.candidates {
+            let left = MAX_DEADLINE;
+            let patience = Patience::new(candidate, 0, left);
+            let header = Header::direct(self.service.clone(), left);
+            let own = (candidate.origin.node == self.me).then_some(own.as_deref()).flatten();
+            let target = Target { mesh: &self.mesh, header: &header, candidate, own, patience };
+            if attempt::answers(target).await {
+                return true;
+            }
+        }
+        false
     }
 
     async fn find(

@@ -135,8 +135,8 @@ impl Sessions {
         keys.filter(|(_, side, _)| *side == Side::Client).map(|(_, _, node)| *node).collect()
     }
 
-    /// Tells the sessions of this node's clients that go to an origin to reset themselves, each at a
-    /// moment of its own within `window`. Returns how many they are.
+    /// Tells the sessions of this node's clients that go to an origin to reset themselves, each at
+    /// a moment of its own within `window`. Returns how many they are.
     pub(super) fn cut(&self, service: &ServiceName, node: NodeId, window: Duration) -> u64 {
         let open = self.lock();
         let Some(group) = open.by_node.get(&(service.clone(), Side::Client, node)) else {
@@ -179,8 +179,8 @@ impl Guard {
         self.cut.mark_unchanged();
     }
 
-    /// Resolves when this session is to be reset. `share` is this session's place in the window, from
-    /// 0 to 1.
+    /// Resolves when this session is to be reset. `share` is this session's place in the window,
+    /// from 0 to 1.
     pub(super) async fn cut(&mut self, share: f64) {
         // The sender lives as long as any guard of the group does, so this ends by a cut only.
         if self.cut.changed().await.is_err() {
