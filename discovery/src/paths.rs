@@ -1,11 +1,12 @@
-//! How far the origins are and whether the way to them works, measured by probes of this node's own.
+//! How far the origins are and whether the way to them works, measured by probes of this node's
+//! own.
 //!
-//! A path is direct and belongs to one peer. Membership may say that a node is alive while this node
-//! cannot reach it, and the other way round; routes follow paths. A path that carries sessions is
-//! probed often, any other one rarely; silence makes probes come faster, and after three silent
-//! intervals, each adapted to the round-trip time, the path is dead. It is probed on and up again with
-//! the first answer. Bounded by [`MAX_PATHS`]; the rate of idle probes does not grow with the number
-//! of origins beyond [`IDLE_PROBES_PER_S`].
+//! A path is direct and belongs to one peer. Membership may say that a node is alive while this
+//! node cannot reach it, and the other way round; routes follow paths. A path that carries sessions
+//! is probed often, any other one rarely; silence makes probes come faster, and after three silent
+//! intervals, each adapted to the round-trip time, the path is dead. It is probed on and up again
+//! with the first answer. Bounded by [`MAX_PATHS`]; the rate of idle probes does not grow with the
+//! number of origins beyond [`IDLE_PROBES_PER_S`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -91,6 +92,8 @@ struct Prober {
     usage: PathUse,
     /// Since when a session exists.
     session_since: Option<Instant>,
+    /// When the path came back from the dead: probes that were sent before waited, not travelled.
+    revived_at: Option<Instant>,
     due: Instant,
     send_at: Instant,
     sent_at: Instant,
@@ -137,8 +140,8 @@ impl Paths {
         self.probers.is_empty()
     }
 
-    /// Starts, changes or ends measuring. The first probe goes at once, and so does the next one when
-    /// a path becomes active. False when there are too many paths.
+    /// Starts, changes or ends measuring. The first probe goes at once, and so does the next one
+    /// when a path becomes active. False when there are too many paths.
     pub(crate) fn set(
         &mut self,
         node: NodeId,
@@ -178,7 +181,8 @@ impl Paths {
         true
     }
 
-    /// A WireGuard session exists or is gone. With a new one a path that is not up is probed at once.
+    /// A WireGuard session exists or is gone. With a new one a path that is not up is probed at
+    /// once.
     pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
@@ -301,6 +305,7 @@ impl Prober {
             },
             usage,
             session_since: session.then_some(now),
+            revived_at: None,
             due: now,
             send_at: now,
             sent_at: now,
@@ -338,11 +343,15 @@ impl Prober {
         let Some(at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
             return false;
         };
+        if self.path.state == PathState::Dead {
+            self.revived_at = Some(now);
+        }
         // What is older than the answered probe and still open is most likely lost.
         for passed in 0..=at {
             let Some((_, sent)) = self.outstanding.pop_front() else { break };
-            // What waited for a handshake says nothing about the path.
-            let travelled = self.session_since.is_some_and(|since| sent >= since);
+            // What waited for a handshake, or for a stopped peer, says nothing about the path.
+            let travelled = self.session_since.is_some_and(|since| sent >= since)
+                && self.revived_at.is_none_or(|revived| sent >= revived);
             if passed == at && travelled {
                 self.rtt.add(now.saturating_duration_since(sent), now);
             }

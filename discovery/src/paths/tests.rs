@@ -204,3 +204,19 @@ fn paths_and_idle_probes_are_bounded() {
     let rate = (bench.sent.len() - before) as f64 / 600.0;
     assert!((1.5..2.5).contains(&rate), "{rate} probes a second");
 }
+
+#[test]
+fn a_peer_that_was_stopped_does_not_look_far_away_afterwards() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(5_000), ms(2), true);
+    // It stops for four seconds and then answers everything that waited.
+    bench.run(ms(4_000), ms(3_600_000), true);
+    assert_eq!(bench.state(), PathState::Dead);
+    let waited = std::mem::take(&mut bench.echoes);
+    bench.echoes = waited.into_iter().map(|(_, node, nonce)| (bench.now, node, nonce)).collect();
+    bench.run(ms(3_000), ms(2), true);
+    assert_eq!(bench.state(), PathState::Up);
+    let rtt = bench.paths.get(&node(1)).expect("measured").rtt.expect("answers");
+    assert!(rtt < ms(10), "{rtt:?}");
+}
