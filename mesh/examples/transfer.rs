@@ -112,7 +112,8 @@ async fn send(mib: usize, streams: usize, mtu: u16) {
     child.wait().unwrap();
     let rate = mib as f64 * 1.048_576 / took;
     println!(
-        "{mib} MiB, {streams} streams, mtu {mtu}: {rate:.0} MB/s, {:.2} CPU-s/GiB, first stream {:.1} ms",
+        "{mib} MiB, {streams} streams, mtu {mtu}: {rate:.0} MB/s, \
+         {:.2} CPU-s/GiB, first stream {:.1} ms",
         cpu * 1024.0 / mib as f64,
         first.as_secs_f64() * 1000.0,
     );

@@ -55,7 +55,8 @@ fn every_key_is_read() {
          suspicion = \"5s\"\npath-probe-active = \"250ms\"\npath-probe-idle = \"10s\"\n\
          sync-interval = \"1m\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n\
          policy = \"pinned\"\npinned = [\"cp-1\", \"{NODE}\"]\nmax-sessions = 5\n\
-         hold = \"0s\"\ncut-window = \"2s\"\nconnect-timeout = \"7s\"\nband = \"2ms\"\nband-percent = 20\n\
+         hold = \"0s\"\ncut-window = \"2s\"\nconnect-timeout = \"7s\"\n\
+         band = \"2ms\"\nband-percent = 20\n\
          [service.kube-apiserver.health]\ninterval = \"2s\"\ntimeout = \"2s\"\nfall = 3\n\
          ready-timeout = \"6s\"\nca-file = \"/ca\"\nclient-cert-file = \"/c\"\n\
          client-key-file = \"/k\"\nbearer-token-file = \"/t\"\nserver-name = \"k8s.local\"\n\

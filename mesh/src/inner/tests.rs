@@ -131,7 +131,9 @@ proptest! {
     }
 
     #[test]
-    fn any_cut_is_refused(payload in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..348) {
+    fn any_cut_is_refused(
+        payload in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..348,
+    ) {
         let packet = udp(&payload);
         prop_assume!(cut < packet.len());
         prop_assert_eq!(parse(&packet[..cut]), Err(InnerError::Malformed));

@@ -5,8 +5,8 @@
 //! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
 //! cut at once instead of waiting for its idle timeout.
 //!
-//! Bounds: streams per peer and streams that wait for the user are [`MeshConfig`](crate::MeshConfig)'s, pings under
-//! way are [`PINGS`].
+//! Bounds: streams per peer and streams that wait for the user are
+//! [`MeshConfig`](crate::MeshConfig)'s, pings under way are [`PINGS`].
 
 mod halves;
 

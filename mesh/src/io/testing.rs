@@ -83,7 +83,8 @@ impl Switch {
         })))
     }
 
-    /// A socket at `address`. An earlier one at the same address neither sends nor receives any more.
+    /// A socket at `address`. An earlier one at the same address neither sends nor receives any
+    /// more.
     pub fn attach(&self, address: SocketAddr) -> Arc<dyn OuterSocket> {
         let port = Arc::new(Mutex::new(Port::default()));
         lock(&self.0).ports.insert(address, port.clone());

@@ -69,7 +69,8 @@ impl Egress {
                 bump(&totals.answers[usize::from(Answer::Connected.code())]);
                 let _open = self.sessions.open(&header.service, Side::Served, peer);
                 if let Err(error) = carry(tcp, stream, rest).await {
-                    debug!(service = %header.service, peer = %peer.short(), %error, "session broke");
+                    let (service, peer) = (&header.service, peer.short());
+                    debug!(%service, %peer, %error, "session broke");
                 }
             }
             Err(answer) => {

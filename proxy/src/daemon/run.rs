@@ -183,8 +183,8 @@ impl Daemon {
     }
 }
 
-/// The local addresses of all services, bound before anything starts: what cannot be bound fails the
-/// start as a whole.
+/// The local addresses of all services, bound before anything starts: what cannot be bound fails
+/// the start as a whole.
 struct Services {
     bound: BTreeMap<ServiceName, Vec<TcpListener>>,
 }

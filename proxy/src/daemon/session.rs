@@ -90,7 +90,8 @@ impl Ingress {
         }
     }
 
-    /// Resolves once no origin has been usable for the service's hold time and none answers a trial.
+    /// Resolves once no origin has been usable for the service's hold time and none answers a
+    /// trial.
     pub(super) async fn hopeless(&self) {
         loop {
             self.until_usable(false).await;

@@ -288,7 +288,9 @@ proptest! {
         for packet in packets {
             let (own, other) = (net.nodes[&at(1)].address(), net.nodes[&at(2)].address());
             let port = 7400 + u16::from(packet[0] % 4);
-            let flow = Flow { source: own, destination: other, source_port: port, destination_port: port };
+            let flow = Flow {
+                source: own, destination: other, source_port: port, destination_port: port,
+            };
             let packet = if real_header { send::udp_packet(&flow, &packet) } else { packet };
             let sealed = net.seal(1, 2, &packet);
             net.deliver(at(1), at(2), &sealed);
