@@ -1,7 +1,7 @@
 //! Network namespaces of a test: hosts of its own on this machine, joined by virtual cables.
 //!
-//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what is
-//! made here is removed when it is dropped, and removing a namespace removes its interfaces.
+//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what
+//! is made here is removed when it is dropped, and removing a namespace removes its interfaces.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,7 @@
 //! Processes of a test: the real binary, its output in a file, ended when the test ends.
 //!
-//! A [`Process`] ends only the child it started, by its handle, and always waits for it. When a test
-//! panics while it runs, the tail of its output is printed: the reason is usually there.
+//! A [`Process`] ends only the child it started, by its handle, and always waits for it. When a
+//! test panics while it runs, the tail of its output is printed: the reason is usually there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;

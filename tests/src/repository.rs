@@ -1,6 +1,8 @@
-//! The repository as the policy tests see it: its root, its tracked files, cargo's view of its packages.
+//! The repository as the policy tests see it: its root, its tracked files, cargo's view of its
+//! packages.
 //!
-//! Nothing is written. Files are those git tracks, so that build output and editor leftovers do not count.
+//! Nothing is written. Files are those git tracks, so that build output and editor leftovers do not
+//! count.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Just enough of Rust's grammar to ask what a file names: comments and literals blanked, test modules
-//! left out, `use` trees spread into full paths.
+//! Just enough of Rust's grammar to ask what a file names: comments and literals blanked, test
+//! modules left out, `use` trees spread into full paths.
 //!
 //! Lines keep their numbers through every step, so that a finding can be shown as `file:line`.
 //! This is a reader of our own formatted source, not a parser: macros are taken as plain text.

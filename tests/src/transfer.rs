@@ -1,9 +1,10 @@
-//! A plain TCP service that moves large amounts of known bytes in either direction, with a checksum.
+//! A plain TCP service that moves large amounts of known bytes in either direction, with a
+//! checksum.
 //!
-//! A request is one byte (`u` for upload, `d` for download) and the length as eight bytes, big endian.
-//! After the bytes of an upload, and after those of a download, the server sends their SHA-256, and
-//! the client compares it with its own. The bytes are a fixed pseudo-random block with the number of
-//! the block at its front, so that a lost, doubled or moved block changes the sum.
+//! A request is one byte (`u` for upload, `d` for download) and the length as eight bytes, big
+//! endian. After the bytes of an upload, and after those of a download, the server sends their
+//! SHA-256, and the client compares it with its own. The bytes are a fixed pseudo-random block with
+//! the number of the block at its front, so that a lost, doubled or moved block changes the sum.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! A small world: sites with distances between them, nodes that run the real daemon, apiservers that
-//! speak real TLS, all on loopback addresses of this test's own.
+//! A small world: sites with distances between them, nodes that run the real daemon, apiservers
+//! that speak real TLS, all on loopback addresses of this test's own.
 //!
 //! Datagrams between nodes travel through the WAN emulator ([`Shaper`]), at whose public addresses
 //! the nodes know each other. Each node is made the way an operator makes it: `init` on the first,

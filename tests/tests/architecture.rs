@@ -37,7 +37,8 @@ const PURE: [&str; 7] = [
 ];
 const NOT_PURE: [&str; 1] = ["mesh/src/io/"];
 
-/// What pure code does not name: runtimes, sockets, files, clocks, randomness of the system, hash maps.
+/// What pure code does not name: runtimes, sockets, files, clocks, randomness of the system, hash
+/// maps.
 const FORBIDDEN: [&str; 32] = [
     "tokio",
     "socket2",
@@ -82,8 +83,36 @@ const ONE_FOLDER: [(&str, &str); 3] =
     [("quinn", "mesh/src/io/"), ("quinn_proto", "mesh/src/io/"), ("quinn_udp", "mesh/src/io/")];
 
 fn product_sources() -> Vec<TrackedFile> {
-    let all = tracked_with_suffix(".rs");
-    all.into_iter().filter(|file| file.path.contains("/src/") && !is_test(&file.path)).collect()
+    let mut all = tracked_with_suffix(".rs");
+    let test_modules: Vec<String> =
+        all.iter().flat_map(|file| test_modules(&file.path, &file.text)).collect();
+    let of_module = |path: &str| {
+        let place = path.trim_end_matches(".rs");
+        test_modules.iter().any(|module| {
+            place.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    };
+    all.retain(|file| {
+        file.path.contains("/src/") && !is_test(&file.path) && !of_module(&file.path)
+    });
+    all
+}
+
+/// Where the modules live that this file declares for tests only, without the `.rs`.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let place = path.trim_end_matches(".rs");
+    let (folder, name) = place.rsplit_once('/').unwrap_or(("", place));
+    let home = if ["lib", "main", "mod"].contains(&name) { folder } else { place };
+    let code = code_only(text);
+    let mut after_tests = code.split("#[cfg(test)]");
+    after_tests.next();
+    let declared = after_tests.filter_map(|rest| {
+        let rest = rest.trim_start();
+        let rest = rest.strip_prefix("pub(crate) ").unwrap_or(rest);
+        let (module, _) = rest.strip_prefix("mod ")?.split_once(';')?;
+        module.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(module)
+    });
+    declared.map(|module| format!("{home}/{module}")).collect()
 }
 
 fn is_test(path: &str) -> bool {
@@ -238,11 +267,18 @@ mod bad_samples {
     }
 
     #[test]
+    fn modules_for_tests_only_are_told_from_others() {
+        let text = "#[cfg(test)]\nmod testing;\nmod a;\n#[cfg(test)]\nmod b { mod c; }\n";
+        assert_eq!(test_modules("x/src/lib.rs", text), ["x/src/testing"]);
+        assert_eq!(test_modules("x/src/core.rs", text), ["x/src/core/testing"]);
+    }
+
+    #[test]
     fn a_hidden_runtime_is_seen() {
         let metadata = serde_json::json!({
             "packages": [
-                {"id": "a 1", "name": "a"}, {"id": "b 1", "name": "b"}, {"id": "t 1", "name": "tokio"},
-                {"id": "d 1", "name": "dev-only"}
+                {"id": "a 1", "name": "a"}, {"id": "b 1", "name": "b"},
+                {"id": "t 1", "name": "tokio"}, {"id": "d 1", "name": "dev-only"}
             ],
             "resolve": {"nodes": [
                 {"id": "a 1", "deps": [

@@ -19,8 +19,8 @@ const DATAGRAMS: usize = 100;
 const CLIENTS: usize = 20;
 /// What each client that never reads has asked for.
 const UNREAD_BYTES: u64 = 1 << 30;
-/// How much a daemon may grow by while clients do not read: a stream's window is 1 MiB for each, and
-/// as much again for what is being received and for the allocator.
+/// How much a daemon may grow by while clients do not read: a stream's window is 1 MiB for each,
+/// and as much again for what is being received and for the allocator.
 const MAX_GROWTH_KIB: u64 = (CLIENTS as u64) << 11;
 /// How long memory is watched once nobody reads.
 const WATCHED: Duration = Duration::from_secs(8);

@@ -1,5 +1,6 @@
-//! The main job, with the real binary as separate processes: five nodes in three sites, every client
-//! served by the nearest healthy apiserver, and no failed request while that one dies and returns.
+//! The main job, with the real binary as separate processes: five nodes in three sites, every
+//! client served by the nearest healthy apiserver, and no failed request while that one dies and
+//! returns.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -53,7 +54,8 @@ fn everyone_is_served_by_the_nearest(world: &World) {
     }
 }
 
-/// Waits until `node` is served by `origin`, by the certificate it meets, and says how long it took.
+/// Waits until `node` is served by `origin`, by the certificate it meets, and says how long it
+/// took.
 fn serves(world: &World, node: &str, origin: &str) {
     let begun = wait::now();
     let what = format!("{node} is served by {origin}");

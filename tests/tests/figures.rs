@@ -20,8 +20,8 @@ const MAX_RESIDENT_KIB: u64 = 12_000_000 / 1024;
 const MAX_CORE_PERCENT: f64 = 0.5;
 const MAX_FIRST_BYTE: Duration = Duration::from_millis(300);
 
-/// Nodes that are measured while idle: one that only uses the service, and an origin, which asks its
-/// apiserver how it is all the time.
+/// Nodes that are measured while idle: one that only uses the service, and an origin, which asks
+/// its apiserver how it is all the time.
 const IDLE_NODES: [&str; 2] = ["worker-a", "cp-a"];
 
 #[test]

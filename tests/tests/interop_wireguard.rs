@@ -1,5 +1,5 @@
-//! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proof that
-//! what travels between nodes is WireGuard and nothing else.
+//! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proof
+//! that what travels between nodes is WireGuard and nothing else.
 //!
 //! Two network namespaces with a cable between them: the daemon in one, wireguard-go in the other
 //! with the key of a node that joined but never ran meshport. The test itself shows the credential,

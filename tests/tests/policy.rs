@@ -1,7 +1,7 @@
 //! The part of `deny.toml` that needs no network: licences, banned crates and features, sources.
 //!
-//! Read from the same file that cargo-deny reads, and checked against what cargo has locked, so that a
-//! machine without cargo-deny still refuses a dependency the policy refuses.
+//! Read from the same file that cargo-deny reads, and checked against what cargo has locked, so
+//! that a machine without cargo-deny still refuses a dependency the policy refuses.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,8 @@
-//! The house rules a compiler does not know: sizes, leftovers, paths of one machine, links, reasons.
+//! The house rules a compiler does not know: sizes, leftovers, paths of one machine, links,
+//! reasons.
 //!
-//! Each rule is a plain function from a file to its findings, tested on a bad sample below. Words that
-//! the rules forbid are put together from parts here, so that this file passes its own rules.
+//! Each rule is a plain function from a file to its findings, tested on a bad sample below. Words
+//! that the rules forbid are put together from parts here, so that this file passes its own rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -346,7 +347,8 @@ mod bad_samples {
     #[test]
     fn dead_links_and_anchors_are_seen() {
         let page = "# One Two!\n[a](../README.md) [b](#one-two) [c](https://example.com/x)\n\
-                    ```\n[in code](nowhere.md)\n```\n[dead](nowhere.md) [gone](#three) [dir](../docs)";
+                    ```\n[in code](nowhere.md)\n```\n[dead](nowhere.md) [gone](#three) \
+                    [dir](../docs)";
         let file = sample(page);
         let names = ["README.md", "docs/sample.md"].map(str::to_owned).into_iter().collect();
         let texts = BTreeMap::from([(file.path.clone(), page.to_owned())]);

@@ -1,7 +1,7 @@
-//! Sends one UDP datagram and prints every answer, for tests that need to do so from inside a network
-//! namespace: `meshport-probe FROM TO WAIT_MS`. The payload comes on standard input and each answer
-//! goes to a line of standard output, both in hexadecimal. Silence for WAIT_MS ends it; no answer at
-//! all is exit status 1.
+//! Sends one UDP datagram and prints every answer, for tests that need to do so from inside a
+//! network namespace: `meshport-probe FROM TO WAIT_MS`. The payload comes on standard input and
+//! each answer goes to a line of standard output, both in hexadecimal. Silence for WAIT_MS ends it;
+//! no answer at all is exit status 1.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, UdpSocket};
