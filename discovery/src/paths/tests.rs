@@ -214,7 +214,11 @@ fn a_peer_that_was_stopped_does_not_look_far_away_afterwards() {
     bench.run(ms(4_000), ms(3_600_000), true);
     assert_eq!(bench.state(), PathState::Dead);
     let waited = std::mem::take(&mut bench.echoes);
-    bench.echoes = waited.into_iter().map(|(_, node, nonce)| (bench.now, node, nonce)).collect();
+    let in_order = waited
+        .into_iter()
+        .zip(1..)
+        .map(|((_, node, nonce), place)| (bench.now + Duration::from_micros(place), node, nonce));
+    bench.echoes = in_order.collect();
     bench.run(ms(3_000), ms(2), true);
     assert_eq!(bench.state(), PathState::Up);
     let rtt = bench.paths.get(&node(1)).expect("measured").rtt.expect("answers");
