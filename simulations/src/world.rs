@@ -161,7 +161,7 @@ impl World {
                 if self.is_running(node, boot) && self.nodes[node].wake == Some(self.now) {
                     self.nodes[node].wake = None;
                     self.save(node);
-                    self.with_core(node, |core, now, wall| core.handle_timeout(now, wall));
+                    self.with_core(node, NodeCore::handle_timeout);
                 }
             }
             Event::Probed { node, boot, question, outcome } => {
