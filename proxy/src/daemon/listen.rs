@@ -23,8 +23,33 @@ const BACKLOG: i32 = 4096;
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
+/// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long as
+/// another one is left, since the default names both loopbacks.
+pub(super) fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Error> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        match bind(*address) {
+            Ok(listener) => bound.push(listener),
+            Err(Error::Io { source, .. }) if address.is_ipv6() && lacks_ipv6(&source) => {
+                let others = addresses.iter().any(SocketAddr::is_ipv4);
+                if !others {
+                    return Err(Error::Io { what: format!("listen on {address}"), source });
+                }
+                warn!(%address, "this machine has no IPv6: not listening there");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bound)
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
 /// Binds one local address.
-pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     let open = || -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -118,5 +143,32 @@ async fn reopen(
             listener = &mut opened => return listener,
             Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[tokio::test]
+    async fn an_ipv6_address_this_machine_lacks_is_left_out_beside_an_ipv4_one() {
+        // The documentation prefix (RFC 3849) belongs to no machine.
+        let missing = address("[2001:db8::1]:0");
+        let bound = bind_all(&[address("127.0.0.1:0"), missing]).expect("one is left");
+        assert_eq!(bound.len(), 1);
+        let error = bind_all(&[missing]).expect_err("none is left").to_string();
+        assert!(error.contains("2001:db8::1"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_taken_address_is_named() {
+        let first = bind_all(&[address("127.0.0.1:0")]).expect("free");
+        let taken = first[0].local_addr().expect("bound");
+        let error = bind_all(&[taken]).expect_err("taken").to_string();
+        assert!(error.contains(&taken.to_string()), "{error}");
     }
 }

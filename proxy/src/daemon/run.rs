@@ -193,8 +193,7 @@ impl Services {
     fn bind(settings: &Settings) -> Result<Self, Error> {
         let mut bound = BTreeMap::new();
         for (name, service) in &settings.services {
-            let listeners = service.listen.iter().map(|address| listen::bind(*address));
-            bound.insert(name.clone(), listeners.collect::<Result<Vec<_>, _>>()?);
+            bound.insert(name.clone(), listen::bind_all(&service.listen)?);
         }
         Ok(Self { bound })
     }
