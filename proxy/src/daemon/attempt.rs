@@ -134,7 +134,7 @@ async fn exchange(
 ) -> Result<Vec<Bytes>, Failure> {
     let mut sent = 0;
     loop {
-        if link.connected || opening.may_go_ahead() {
+        if opening.may_go(link.connected) {
             sent = link.forward(opening, sent, patience.open).await?;
             if link.connected && opening.kind() == Kind::Other {
                 return Ok(Vec::new());
@@ -143,7 +143,7 @@ async fn exchange(
         // An instance that was asked something has to answer in time; one that was not may wait
         // for as long as its client does.
         let wait = if link.connected {
-            (!opening.is_empty()).then_some(patience.answer)
+            (sent > 0).then_some(patience.answer)
         } else {
             Some(patience.open)
         };
@@ -154,7 +154,11 @@ async fn exchange(
                 Some(first) if first.is_empty() && opening.kind() == Kind::Tls => {
                     return Err(Failure::Path("the instance closed without an answer".into()));
                 }
-                Some(first) => return Ok(first),
+                Some(first) => {
+                    // An instance that speaks first may do so together with its node's answer.
+                    link.forward(opening, sent, patience.open).await?;
+                    return Ok(first);
+                }
                 None => {}
             },
             bytes = splice::read(client), if reads_client => match bytes {
@@ -272,5 +276,72 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
         Some(None) | None => Err(Failure::Path("the origin's answer makes no sense".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::NodeId;
+    use meshport_mesh::Incoming;
+    use tokio::io::AsyncWriteExt;
+
+    use super::super::testing::{candidate, pair, service, tcp_pair};
+    use super::*;
+
+    /// Takes one stream and reads its header; what came behind it is returned too.
+    async fn take(incoming: &mut Incoming) -> (Stream, Vec<u8>) {
+        let (_, mut stream) = incoming.streams.recv().await.expect("a stream");
+        let mut bytes = Vec::new();
+        loop {
+            if let Some((_, used)) = Header::decode(&bytes).expect("a header") {
+                return (stream, bytes.split_off(used));
+            }
+            read_more(&mut stream, &mut bytes).await;
+        }
+    }
+
+    async fn read_more(stream: &mut Stream, bytes: &mut Vec<u8>) {
+        let mut chunk = [Bytes::new()];
+        stream.recv.read_chunks(&mut chunk).await.expect("open").expect("not at its end");
+        bytes.extend_from_slice(&chunk[0]);
+    }
+
+    /// An attempt of a client that has sent `said` already.
+    async fn try_with(
+        near: &Mesh,
+        far: NodeId,
+        said: &[u8],
+    ) -> (Result<Upstream, Failure>, Opening) {
+        let (mut client, accepted) = tcp_pair().await;
+        client.write_all(said).await.expect("writes");
+        accepted.readable().await.expect("open");
+        let candidate = candidate(far);
+        let header = Header::direct(service(), Duration::from_secs(5));
+        let patience = Patience::new(&candidate, 2, Duration::from_secs(5));
+        let target =
+            Target { mesh: near, header: &header, candidate: &candidate, own: None, patience };
+        let mut opening = Opening::default();
+        let result = attempt(&accepted, &mut opening, target).await;
+        (result, opening)
+    }
+
+    #[tokio::test]
+    async fn a_greeting_that_comes_with_the_answer_loses_nothing_of_the_client() {
+        let (near, mut far) = pair();
+        let node = far.mesh.node_id();
+        let origin = async {
+            let (mut stream, mut said) = take(&mut far.incoming).await;
+            let answer = [&[Answer::Connected.code()], &b"hello client"[..]].concat();
+            stream.send.write_chunk(answer.into()).await.expect("open");
+            while said.len() < 12 {
+                read_more(&mut stream, &mut said).await;
+            }
+            said
+        };
+        let both = async { tokio::join!(origin, try_with(&near.mesh, node, b"hello server")) };
+        let both = timeout(Duration::from_secs(10), both).await;
+        let (said, (result, _)) = both.expect("nothing is waited for in vain");
+        assert_eq!(said, b"hello server");
+        assert_eq!(result.expect("connected").first.concat(), b"hello client");
     }
 }

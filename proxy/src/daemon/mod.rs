@@ -23,6 +23,8 @@ mod session;
 mod sessions;
 mod splice;
 pub mod state;
+#[cfg(test)]
+mod testing;
 
 pub use handle::Handle;
 #[cfg(test)]

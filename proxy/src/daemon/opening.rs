@@ -53,15 +53,19 @@ impl Opening {
     /// What the bytes so far are.
     pub(super) fn kind(&self) -> Kind {
         match self.kept.as_ref() {
-            [] | [TLS_HANDSHAKE] => Kind::Open,
+            [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,
             [TLS_HANDSHAKE, TLS_MAJOR, ..] => Kind::Tls,
             _ => Kind::Other,
         }
     }
 
-    /// Whether the bytes may go to a candidate that has not answered yet.
-    pub(super) fn may_go_ahead(&self) -> bool {
-        self.kind() == Kind::Tls
+    /// Whether the bytes may go to a candidate, whose instance is `connected` or not known to be.
+    pub(super) fn may_go(&self, connected: bool) -> bool {
+        match self.kind() {
+            Kind::Open => false,
+            Kind::Tls => true,
+            Kind::Other => connected,
+        }
     }
 
     /// Whether another candidate may still be tried.
@@ -99,9 +103,9 @@ mod tests {
         let mut opening = Opening::default();
         assert_eq!(opening.kind(), Kind::Open);
         opening.push(&[22]);
-        assert!(!opening.may_go_ahead());
+        assert!(!opening.may_go(true), "the next byte tells whether it may go again");
         opening.push(&[3, 1, 2, 0]);
-        assert!(opening.may_go_ahead());
+        assert!(opening.may_go(false));
         opening.spend();
         assert!(opening.may_retry());
         assert_eq!(opening.after(1).as_ref(), &[3, 1, 2, 0]);
@@ -112,11 +116,20 @@ mod tests {
         for first in [&b"GET / HTTP/1.1"[..], &[22, 4], &[0]] {
             let mut opening = Opening::default();
             opening.push(first);
-            assert!(!opening.may_go_ahead());
+            assert!(!opening.may_go(false));
+            assert!(opening.may_go(true));
             assert!(opening.may_retry());
             opening.spend();
             assert!(!opening.may_retry());
         }
+    }
+
+    #[test]
+    fn at_the_end_what_there_is_goes_out() {
+        let mut opening = Opening::default();
+        opening.push(&[22]);
+        opening.ended = true;
+        assert_eq!(opening.kind(), Kind::Other);
     }
 
     #[test]

@@ -1,0 +1,79 @@
+//! Two nodes of one mesh on loopback, and what tests of streams need around them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{
+    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, ServiceName, Subject,
+    UnixSeconds,
+};
+use meshport_discovery::OriginState;
+use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::core::route::{Candidate, OriginView, PathView, Standing};
+
+const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+
+/// A node of the mesh that all nodes of a test share.
+pub(super) struct Node {
+    pub(super) mesh: Mesh,
+    pub(super) incoming: Incoming,
+}
+
+/// Two nodes that know each other.
+pub(super) fn pair() -> (Node, Node) {
+    let (one, other) = (node(1), node(2));
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        from.mesh.set_peer(to.mesh.node_id(), &[to.mesh.local_addr()], None);
+    }
+    (one, other)
+}
+
+fn node(number: u8) -> Node {
+    let key = NodeKey::from_bytes([number; 32]);
+    let subject = Subject {
+        node: key.public(),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: format!("node-{number}").parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: "node,origin:kube-apiserver".parse().unwrap(),
+    };
+    let authority = AuthorityKey::from_bytes([9; 32]);
+    let (issued, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + 86_400));
+    let credential = Credential::issue_by_authority(&authority, subject, issued, until).unwrap();
+    let identity = Identity { key, credential, secret: MeshSecret::from_bytes([8; 32]) };
+    let socket = UdpOuter::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let socket = Arc::new(socket);
+    let (mesh, incoming) =
+        Mesh::start(identity, MeshConfig::default(), socket, [number; 32], || WALL).unwrap();
+    Node { mesh, incoming }
+}
+
+/// A node as a route shows it, healthy and a millisecond away.
+pub(super) fn candidate(node: NodeId) -> Candidate {
+    let cost = Duration::from_millis(1);
+    let origin = OriginView {
+        node,
+        name: "cp-1".parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        state: OriginState::Ready,
+        path: PathView::Up(cost),
+        present: true,
+    };
+    Candidate { origin, standing: Standing::Healthy, cost }
+}
+
+/// The default service.
+pub(super) fn service() -> ServiceName {
+    "kube-apiserver".parse().unwrap()
+}
+
+/// Both ends of a TCP connection.
+pub(super) async fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
