@@ -114,8 +114,9 @@ pub struct Candidate {
 pub struct Preference {
     /// The origin that goes first, and since when.
     pub preferred: Option<(NodeId, Instant)>,
-    /// A cheaper one that has not lasted long enough, and since when it is.
-    challenger: Option<(NodeId, Instant)>,
+    /// Since when a cheaper one has been there without a break. Which one does not matter: two
+    /// equally near ones are the cheapest by turns.
+    gain_since: Option<Instant>,
     /// When any origin was preferred for the first time.
     first_at: Option<Instant>,
 }
@@ -123,7 +124,7 @@ pub struct Preference {
 impl Preference {
     /// When [`choose`] may decide differently without any news.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.challenger.map(|(_, since)| since + GAIN_LASTING)
+        self.gain_since.map(|since| since + GAIN_LASTING)
     }
 }
 
@@ -251,8 +252,12 @@ fn nearest(
     let kept = kept(&candidates, &best, memory, now);
     let (first, preference, why) = match kept {
         Some((first, preference)) => {
-            let why = format!("kept: {} is nearer, not yet for long", best.origin.name);
-            let why = if first == 0 { reason(&best) } else { why };
+            let name = &best.origin.name;
+            let why = match preference.gain_since {
+                _ if first == 0 => reason(&best),
+                Some(_) => format!("kept: {name} is nearer, not yet for long"),
+                None => format!("kept: {name} is hardly nearer"),
+            };
             (first, preference, why)
         }
         None => (0, settled_on(&best, memory, now), reason(&best)),
@@ -282,17 +287,13 @@ fn kept(
     }
     let preferred = Some((preferred, since));
     if place == 0 || !is_gain(current, best) {
-        return Some((place, Preference { preferred, challenger: None, first_at }));
+        return Some((place, Preference { preferred, gain_since: None, first_at }));
     }
-    let challenged_since = match memory.challenger {
-        Some((node, since)) if node == best.origin.node => since,
-        _ => now,
-    };
-    if now.saturating_duration_since(challenged_since) >= GAIN_LASTING {
+    let since = memory.gain_since.unwrap_or(now);
+    if now.saturating_duration_since(since) >= GAIN_LASTING {
         return None;
     }
-    let challenger = Some((best.origin.node, challenged_since));
-    Some((place, Preference { preferred, challenger, first_at }))
+    Some((place, Preference { preferred, gain_since: Some(since), first_at }))
 }
 
 fn is_gain(current: &Candidate, best: &Candidate) -> bool {
@@ -306,7 +307,7 @@ fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference
         _ => now,
     };
     let first_at = Some(memory.first_at.unwrap_or(now));
-    Preference { preferred: Some((best.origin.node, since)), challenger: None, first_at }
+    Preference { preferred: Some((best.origin.node, since)), gain_since: None, first_at }
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;
@@ -320,13 +321,18 @@ fn gather_band(candidates: &mut [Candidate], width: Duration) -> usize {
     candidates.iter().take_while(|candidate| shares(candidate)).count()
 }
 
-fn spread(candidates: Vec<Candidate>, memory: &Preference, now: Instant) -> (Route, Preference) {
-    let Some(best) = candidates.first() else {
+fn spread(
+    mut candidates: Vec<Candidate>,
+    memory: &Preference,
+    now: Instant,
+) -> (Route, Preference) {
+    let Some(standing) = candidates.first().map(|best| best.standing) else {
         return (Route::default(), Preference::default());
     };
-    let preference = settled_on(best, memory, now);
-    let sharing =
-        candidates.iter().take_while(|candidate| candidate.standing == best.standing).count();
+    let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
+    // Turns are fair only in an order that does not follow every round-trip time.
+    candidates[..sharing].sort_by_key(|candidate| candidate.origin.node);
+    let preference = settled_on(&candidates[0], memory, now);
     let why = format!("one of {sharing} that take turns");
     (Route { sharing, why, in_turn: true, candidates }, preference)
 }

@@ -133,6 +133,20 @@ fn an_unhealthy_preferred_origin_is_left_at_once_and_regained_after_a_while() {
 }
 
 #[test]
+fn home_is_regained_though_two_there_are_the_nearest_by_turns() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let mut memory = settled(vec![ready(3, 120)], start);
+    for second in 0..=10 {
+        let (one, two) = if second % 2 == 0 { (2, 3) } else { (3, 2) };
+        let origins = vec![ready(1, one), ready(2, two), ready(3, 120)];
+        let (route, next) = choose(origins, &policy, &memory, start + ms(second * 1000));
+        assert_eq!(names(&route)[0] == "cp-3", second < 10, "after {second} s");
+        memory = next;
+    }
+}
+
+#[test]
 fn all_unready_together_stay_usable() {
     let origins = vec![
         origin(1, OriginState::Unready, PathView::Up(ms(30))),
@@ -165,7 +179,16 @@ fn spread_takes_turns_over_the_healthy_ones() {
     let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), Instant::now());
     let firsts: Vec<String> =
         (0..6).map(|turn| route.attempt_order(turn, |_| 0)[0].origin.name.to_string()).collect();
-    assert_eq!(firsts, ["cp-1", "cp-3", "cp-2", "cp-1", "cp-3", "cp-2"]);
+    assert_eq!(firsts, ["cp-1", "cp-2", "cp-3", "cp-1", "cp-2", "cp-3"]);
+}
+
+#[test]
+fn spread_keeps_its_order_when_round_trip_times_move() {
+    let start = Instant::now();
+    let route = |one, two| {
+        choose(vec![ready(1, one), ready(2, two)], &Policy::Spread, &Preference::default(), start).0
+    };
+    assert_eq!(names(&route(10, 11)), names(&route(11, 10)));
 }
 
 #[test]
