@@ -188,7 +188,7 @@ impl Health {
             }
             Outcome::Refused => {
                 self.alive = Alive::Refused;
-                self.ready = Ready::Unknown;
+                self.forget_ready();
                 self.silent_in_row = 0;
                 self.detail = "refuses connections".into();
             }
@@ -196,11 +196,16 @@ impl Health {
                 self.silent_in_row = self.silent_in_row.saturating_add(1);
                 if self.silent_in_row >= self.config.fall {
                     self.alive = Alive::Silent;
-                    self.ready = Ready::Unknown;
+                    self.forget_ready();
                     self.detail = format!("silent for {} probes", self.silent_in_row);
                 }
             }
         }
+    }
+
+    fn forget_ready(&mut self) {
+        self.ready = Ready::Unknown;
+        self.unauthorised_in_row = 0;
     }
 
     fn handle_ready(&mut self, outcome: Outcome) {
@@ -331,6 +336,17 @@ mod tests {
         bench.ready(Outcome::Refused);
         assert_eq!(bench.alive(OK), OriginState::Unknown);
         assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
+    }
+
+    #[test]
+    fn after_a_restart_one_401_is_not_a_lasting_one() {
+        let mut bench = Bench::new(true);
+        bench.alive(OK);
+        bench.ready(Outcome::Answered(Some(401)));
+        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
+        bench.alive(Outcome::Refused);
+        bench.alive(OK);
+        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
     }
 
     #[test]
