@@ -13,7 +13,7 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::Mesh;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::core::route::{Candidate, Route};
@@ -96,22 +96,31 @@ impl Ingress {
         loop {
             self.until_usable(false).await;
             let hold = self.limits.borrow().hold;
-            if timeout(hold, self.until_usable(true)).await.is_ok() {
-                continue;
+            let given_up = async {
+                tokio::time::sleep(hold).await;
+                while self.any_answers().await {
+                    tokio::time::sleep(TRIAL_INTERVAL).await;
+                }
+            };
+            // Trials of silent origins take seconds, in which the route may become usable.
+            tokio::select! {
+                () = self.until_usable(true) => {}
+                () = given_up => return,
             }
-            if !self.any_answers().await {
-                return;
-            }
-            tokio::time::sleep(TRIAL_INTERVAL).await;
         }
     }
 
     /// Resolves once an origin is usable or answers a trial: what gossip says may be wrong.
     pub(super) async fn hopeful(&self) {
-        while timeout(TRIAL_INTERVAL, self.until_usable(true)).await.is_err() {
-            if self.any_answers().await {
-                return;
+        let answered = async {
+            tokio::time::sleep(TRIAL_INTERVAL).await;
+            while !self.any_answers().await {
+                tokio::time::sleep(TRIAL_INTERVAL).await;
             }
+        };
+        tokio::select! {
+            () = self.until_usable(true) => {}
+            () = answered => {}
         }
     }
 
@@ -277,4 +286,64 @@ fn mix(counter: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::super::testing::{self, Node, pair, service};
+    use super::*;
+    use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
+
+    const SOON: Duration = Duration::from_secs(1);
+    const UP: PathView = PathView::Up(Duration::from_millis(1));
+
+    /// A route to one node, whose path is dead or fine.
+    fn route(node: NodeId, path: PathView) -> Arc<Route> {
+        let origin = OriginView { path, ..testing::candidate(node).origin };
+        let memory = Preference::default();
+        Arc::new(choose(vec![origin], &Policy::Spread, &memory, clock::now()).0)
+    }
+
+    /// The ingress of `near` to `far`, whose path is said to be dead, and the way to say otherwise.
+    fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
+        let (sender, routes) = watch::channel(route(far, PathView::Dead));
+        let limits = SessionLimits {
+            connect_timeout: Duration::from_secs(10),
+            hold: Duration::ZERO,
+            max_sessions: 10,
+            own: None,
+        };
+        let (_, limits) = watch::channel(Arc::new(limits));
+        let (me, mesh) = (near.mesh.node_id(), near.mesh.clone());
+        let ingress = Ingress::new((me, service()), mesh, routes, limits, Sessions::default());
+        (ingress, sender)
+    }
+
+    #[tokio::test]
+    async fn a_usable_route_is_hope_while_a_trial_is_under_way() {
+        let (near, mut far) = pair();
+        let node = far.mesh.node_id();
+        let (ingress, routes) = ingress(&near, node);
+        let hope = tokio::spawn(async move { ingress.hopeful().await });
+        let _silent = far.incoming.streams.recv().await.expect("a trial");
+        routes.send_replace(route(node, UP));
+        timeout(SOON, hope).await.expect("at once").expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn a_failed_trial_is_not_the_end_once_the_route_is_usable() {
+        let (near, mut far) = pair();
+        let node = far.mesh.node_id();
+        let (ingress, routes) = ingress(&near, node);
+        let mut end = tokio::spawn(async move { ingress.hopeless().await });
+        let trial = far.incoming.streams.recv().await.expect("a trial");
+        routes.send_replace(route(node, UP));
+        drop(trial);
+        assert!(timeout(SOON / 4, &mut end).await.is_err(), "given up in spite of a route");
+        routes.send_replace(route(node, PathView::Dead));
+        drop(far.incoming.streams.recv().await.expect("another trial"));
+        timeout(SOON, end).await.expect("nobody answers").expect("no panic");
+    }
 }
