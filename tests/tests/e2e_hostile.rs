@@ -13,6 +13,8 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
+/// A peer that nobody vouches for is forgotten 30 s after its last handshake.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Datagrams of each kind; few enough to fit any socket buffer, many enough to be no accident.
 const DATAGRAMS: usize = 100;
 /// Clients that misbehave at once.
@@ -192,7 +194,7 @@ fn a_stranger_is_given_up(knows_the_secret: bool, event: &str) {
         let mut command = Command::new(meshport());
         command.arg("run").arg("--config").arg(&config);
         let stranger = Process::start("stranger", &mut command, &stage.world.path("foreign.log"));
-        wait::until("the stranger is given up", SETTLE, || {
+        wait::until("the stranger is given up", FORGOTTEN, || {
             (stage.mesh_event("provisional_expired") > 0.0).then_some(())
         });
         stranger.kill();
