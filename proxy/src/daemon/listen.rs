@@ -23,8 +23,8 @@ const BACKLOG: i32 = 4096;
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long as
-/// another one is left, since the default names both loopbacks.
+/// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
+/// as another one is left, since the default names both loopbacks.
 pub(super) fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Error> {
     let mut bound = Vec::new();
     for address in addresses {
