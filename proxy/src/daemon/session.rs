@@ -23,7 +23,7 @@ use super::attempt::{self, Failure, Patience, Target, Upstream, Way, attempt};
 use super::clock;
 use super::opening::Opening;
 use super::sessions::{Guard, Sessions, Side, Totals, bump};
-use super::splice::{self, Carried};
+use super::splice::{self, Carried, Unfinished};
 
 /// The pause before all candidates are tried again, when none was slow about failing.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
@@ -75,17 +75,21 @@ impl Ingress {
     pub(super) async fn serve(&self, client: TcpStream) {
         let limits = self.limits.borrow().clone();
         let mut opening = Opening::default();
+        let unfinished = Unfinished::new(&client);
         let found = self.find(&client, &mut opening, &limits).await;
         match found {
             Ok((upstream, mut guard)) => {
                 bump(&self.totals.connected);
+                unfinished.done();
                 self.carry(client, &opening, upstream, &mut guard).await;
             }
-            Err(Failure::Client) => bump(&self.totals.abandoned),
+            Err(Failure::Client) => {
+                bump(&self.totals.abandoned);
+                unfinished.done();
+            }
             Err(failure) => {
                 bump(&self.totals.failed);
                 debug!(service = %self.service, %failure, "no origin for a client");
-                splice::reset(&client);
             }
         }
     }

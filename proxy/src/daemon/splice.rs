@@ -38,6 +38,7 @@ pub(super) async fn with_stream(
     carried: &mut Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    let unfinished = Unfinished::new(&tcp);
     let Stream { mut send, mut recv } = stream;
     let Carried { up, down } = carried;
     let both = async {
@@ -48,9 +49,9 @@ pub(super) async fn with_stream(
     if let Err(error) = result {
         send.reset(ABORTED);
         recv.stop(ABORTED);
-        reset(&tcp);
         return Err(error);
     }
+    unfinished.done();
     Ok(())
 }
 
@@ -63,17 +64,37 @@ pub(super) async fn with_tcp(
     carried: &mut Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
     let Carried { up, down } = carried;
     let both = async {
         tokio::try_join!(between(&one, &two, Vec::new(), up), between(&two, &one, first, down))
     };
-    let result = unless(cut, both).await;
-    if let Err(error) = result {
-        reset(&one);
-        reset(&two);
-        return Err(error);
-    }
+    unless(cut, both).await?;
+    unfinished.into_iter().for_each(Unfinished::done);
     Ok(())
+}
+
+/// Resets a connection when dropped before [`Unfinished::done`]: however a session's task ends, a
+/// cut transfer must not look complete.
+pub(super) struct Unfinished<'a>(Option<&'a TcpStream>);
+
+impl<'a> Unfinished<'a> {
+    pub(super) fn new(tcp: &'a TcpStream) -> Self {
+        Self(Some(tcp))
+    }
+
+    /// It ended by itself.
+    pub(super) fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(tcp) = self.0 {
+            reset(tcp);
+        }
+    }
 }
 
 /// Makes the kernel send a reset instead of a FIN when the connection is dropped.
@@ -260,6 +281,22 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         }
         assert!(splice.await.expect("no panic").is_err());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_its_task_resets_both_sides() {
+        let (mut client, near) = pair().await;
+        let (far, mut server) = pair().await;
+        let splice = tokio::spawn(async move {
+            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+        });
+        client.write_all(b"x").await.expect("writes");
+        server.read_exact(&mut [0; 1]).await.expect("carried before the end");
+        splice.abort();
+        for side in [&mut client, &mut server] {
+            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
     }
 
     #[tokio::test]
