@@ -21,7 +21,7 @@ use crate::wire::{Header, MAX_DEADLINE};
 
 use super::attempt::{self, Failure, Patience, Target, Upstream, Way, attempt};
 use super::clock;
-use super::opening::Opening;
+use super::opening::{Kind, Opening};
 use super::sessions::{Guard, Sessions, Side, Totals, bump};
 use super::splice::{self, Carried, Unfinished};
 
@@ -57,6 +57,8 @@ pub(super) struct Ingress {
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
+    /// Draws for the places of sessions in a window of resets.
+    places: AtomicU64,
 }
 
 impl Ingress {
@@ -68,7 +70,8 @@ impl Ingress {
         sessions: Sessions,
     ) -> Self {
         let totals = sessions.totals(&service);
-        Self { me, service, mesh, route, limits, sessions, totals, tickets: AtomicU64::new(0) }
+        let (tickets, places) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { me, service, mesh, route, limits, sessions, totals, tickets, places }
     }
 
     /// Serves one client to its end.
@@ -219,6 +222,10 @@ impl Ingress {
                 () = &mut until => return Ok(()),
                 bytes = splice::read(client), if reads => match bytes {
                     Ok(Some(bytes)) => opening.push(&bytes),
+                    // Nobody ends after a TLS hello who still wants an answer.
+                    Ok(None) if !opening.is_empty() && opening.kind() != Kind::Tls => {
+                        opening.ended = true;
+                    }
                     Ok(None) | Err(_) => return Err(Failure::Client),
                 },
             }
@@ -252,7 +259,10 @@ impl Ingress {
     ) {
         let Upstream { way, first } = upstream;
         guard.forgive();
-        let cut = guard.cut(self.share());
+        let cut = async {
+            guard.cut(self.share()).await;
+            bump(&self.totals.cut);
+        };
         let mut carried = Carried { up: opening.len() as u64, down: 0 };
         let ended = match way {
             Way::Mesh(stream) => {
@@ -273,8 +283,8 @@ impl Ingress {
 
     /// A place between 0 and 1, another one for each session.
     fn share(&self) -> f64 {
-        let ticket = mix(self.tickets.load(Ordering::Relaxed));
-        f64::from(u32::try_from(ticket >> 32).expect("half of the bits")) / f64::from(u32::MAX)
+        let place = mix(self.places.fetch_add(1, Ordering::Relaxed));
+        f64::from(u32::try_from(place >> 32).expect("half of the bits")) / f64::from(u32::MAX)
     }
 
     fn ticket(&self, route: &Route) -> u64 {
@@ -294,6 +304,7 @@ fn mix(counter: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
     use tokio::time::timeout;
 
     use super::super::testing::{self, Node, pair, service};
@@ -323,6 +334,32 @@ mod tests {
         let (me, mesh) = (near.mesh.node_id(), near.mesh.clone());
         let ingress = Ingress::new((me, service()), mesh, routes, limits, Sessions::default());
         (ingress, sender)
+    }
+
+    #[tokio::test]
+    async fn each_session_has_a_place_of_its_own() {
+        let (near, far) = pair();
+        let (ingress, _routes) = ingress(&near, far.mesh.node_id());
+        let mut places: Vec<f64> = (0..100).map(|_| ingress.share()).collect();
+        places.sort_by(f64::total_cmp);
+        assert!(places[0] < 0.1 && places[99] > 0.9, "{places:?}");
+        places.dedup();
+        assert_eq!(places.len(), 100);
+    }
+
+    #[tokio::test]
+    async fn a_held_client_that_has_said_all_it_has_to_say_is_still_served() {
+        let (near, far) = pair();
+        let (ingress, routes) = ingress(&near, far.mesh.node_id());
+        let (mut client, accepted) = testing::tcp_pair().await;
+        client.write_all(b"all").await.expect("writes");
+        client.shutdown().await.expect("half-closes");
+        let mut opening = Opening::default();
+        let mut changes = routes.subscribe();
+        let deadline = Instant::from_std(clock::now()) + SOON / 4;
+        let paused = ingress.pause(&accepted, &mut opening, &mut changes, deadline, false).await;
+        assert!(paused.is_ok(), "it did not leave");
+        assert!(opening.ended && opening.len() == 3);
     }
 
     #[tokio::test]

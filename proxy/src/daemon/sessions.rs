@@ -143,7 +143,6 @@ impl Sessions {
             return 0;
         };
         group.cut.send_replace(Some(window));
-        self.totals(service).cut.fetch_add(group.count, Ordering::Relaxed);
         group.count
     }
 
