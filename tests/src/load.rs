@@ -55,6 +55,16 @@ impl Load {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// Waits until `count` more requests have ended.
+    ///
+    /// # Panics
+    /// When that takes longer than `limit`.
+    #[track_caller]
+    pub fn goes_on(&self, count: usize, limit: Duration) {
+        let goal = self.ended() + count;
+        wait::until("the load goes on", limit, || (self.ended() >= goal).then_some(()));
+    }
+
     /// Ends the load and returns every request, in the order of sending.
     ///
     /// # Panics

@@ -355,6 +355,18 @@ impl World {
         node.process = Some(Process::start(&node.plan.name, &mut command, &node.log));
     }
 
+    /// Rewrites the settings of a node and tells its daemon to read them again.
+    ///
+    /// # Panics
+    /// When the node does not run or its file cannot be rewritten.
+    #[track_caller]
+    pub fn reconfigure(&mut self, name: &str, change: impl FnOnce(&str) -> String) {
+        let node = self.node_mut(name);
+        let text = fs::read_to_string(&node.config).expect("a node has settings");
+        fs::write(&node.config, change(&text)).expect("the world's folder can be written");
+        node.process().signal("HUP");
+    }
+
     /// Ends the daemon of a node as `kill -9` does.
     ///
     /// # Panics
