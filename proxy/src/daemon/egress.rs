@@ -1,7 +1,9 @@
 //! Streams of other nodes to this node's own instances.
 //!
-//! Dials only what the configuration offers, and only for peers whose credential allows it. Every
-//! stream gets one answer byte; a refusal is counted by kind.
+//! Dials only what the configuration offers and this node's credential allows it to offer, and only
+//! for peers whose credential allows them to use it. Every stream gets one answer byte, counted by
+//! kind, unless its opener gives up first. A stream counts as open from before its instance is
+//! dialled, so that [`MAX_SERVED`] bounds dials too.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{NodeId, Role, ServiceName};
+use meshport_config::{NodeId, Role, Roles, ServiceName};
 use meshport_mesh::{Mesh, Stream};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -20,7 +22,7 @@ use tracing::debug;
 
 use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 
-use super::sessions::{MAX_SERVED, Sessions, Side, bump};
+use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
 use super::splice::{self, ABORTED, Carried};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
@@ -33,6 +35,8 @@ pub(super) type Offers = BTreeMap<ServiceName, String>;
 #[derive(Debug, Clone)]
 pub(super) struct Egress {
     pub(super) me: NodeId,
+    /// What this node's credential allows it.
+    pub(super) roles: Roles,
     pub(super) mesh: Mesh,
     pub(super) sessions: Sessions,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
@@ -61,27 +65,39 @@ impl Egress {
     async fn serve(&self, peer: NodeId, mut stream: Stream) {
         let read = timeout(HEADER_TIMEOUT, read_header(&mut stream)).await;
         let Ok(Some((header, rest))) = read else {
+            bump(&self.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
-        let totals = self.sessions.totals(&header.service);
-        match self.dial(&peer, &header).await {
-            Ok(tcp) => {
+        let (service, peer_name) = (&header.service, peer.short());
+        let totals = self.sessions.totals(service);
+        let dialled = match self.admit(&peer, &header) {
+            Ok((address, open)) => tokio::select! {
+                dialled = dial(&address, header.deadline()) => dialled.map(|tcp| (tcp, open)),
+                // The opener has lost its patience and tries another origin.
+                _ = stream.send.stopped() => {
+                    debug!(%service, peer = %peer_name, "opener gone before the instance answered");
+                    return;
+                }
+            },
+            Err(answer) => Err(answer),
+        };
+        match dialled {
+            Ok((tcp, _open)) => {
                 bump(&totals.answers[usize::from(Answer::Connected.code())]);
-                let _open = self.sessions.open(&header.service, Side::Served, peer);
                 if let Err(error) = carry(tcp, stream, rest).await {
-                    let (service, peer) = (&header.service, peer.short());
-                    debug!(%service, %peer, %error, "session broke");
+                    debug!(%service, peer = %peer_name, %error, "session broke");
                 }
             }
             Err(answer) => {
                 bump(&totals.answers[usize::from(answer.code())]);
-                debug!(service = %header.service, peer = %peer.short(), %answer, "stream refused");
+                debug!(%service, peer = %peer_name, %answer, "stream refused");
                 refuse(stream, answer).await;
             }
         }
     }
 
-    async fn dial(&self, peer: &NodeId, header: &Header) -> Result<TcpStream, Answer> {
+    /// Where to dial for a stream, and its entry among the open ones.
+    fn admit(&self, peer: &NodeId, header: &Header) -> Result<(String, Guard), Answer> {
         if *self.leaving.borrow() {
             return Err(Answer::Leaving);
         }
@@ -93,21 +109,24 @@ impl Egress {
             return Err(Answer::NoSuchService);
         }
         let address = self.offers.borrow().get(&header.service).cloned();
+        let address = address.filter(|_| self.roles.may_offer(&header.service));
         let address = address.ok_or(Answer::NoSuchService)?;
         if self.sessions.count_all(Side::Served) >= MAX_SERVED {
             return Err(Answer::Overloaded);
         }
-        match timeout(header.deadline(), TcpStream::connect(&address)).await {
-            Ok(Ok(tcp)) => {
-                let _ = tcp.set_nodelay(true);
-                Ok(tcp)
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Err(Answer::Refused)
-            }
-            Ok(Err(_)) => Err(Answer::Failed),
-            Err(_elapsed) => Err(Answer::TimedOut),
+        Ok((address, self.sessions.open(&header.service, Side::Served, *peer)))
+    }
+}
+
+async fn dial(address: &str, patience: Duration) -> Result<TcpStream, Answer> {
+    match timeout(patience, TcpStream::connect(address)).await {
+        Ok(Ok(tcp)) => {
+            let _ = tcp.set_nodelay(true);
+            Ok(tcp)
         }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Answer::Refused),
+        Ok(Err(_)) => Err(Answer::Failed),
+        Err(_elapsed) => Err(Answer::TimedOut),
     }
 }
 
@@ -139,4 +158,94 @@ async fn carry(tcp: TcpStream, mut stream: Stream, rest: Bytes) -> io::Result<()
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
     splice::with_stream(tcp, stream, vec![rest], &mut Carried::default(), pending()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use meshport_mesh::Incoming;
+    use socket2::{Domain, Protocol, Socket, Type};
+
+    use super::super::testing::{Node, pair, service};
+    use super::*;
+
+    /// Serves `far`, which offers the default service at `address`.
+    fn serve(far: Node, roles: &str, address: String) -> Sessions {
+        let sessions = Sessions::default();
+        sessions.register(&service());
+        let (_, offers) = watch::channel(Arc::new(Offers::from([(service(), address)])));
+        let (_, leaving) = watch::channel(false);
+        let Node { mesh, incoming: Incoming { streams, .. } } = far;
+        let (me, sessions_of) = (mesh.node_id(), sessions.clone());
+        let roles = roles.parse().expect("roles");
+        let egress = Egress { me, roles, mesh, sessions: sessions_of, offers, leaving };
+        tokio::spawn(egress.run(streams));
+        sessions
+    }
+
+    /// The first byte `far` sends to one who says `bytes`.
+    async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
+        let mut stream = near.mesh.open_stream(far).await.expect("reachable");
+        stream.send.write_chunk(bytes.into()).await.expect("open");
+        let mut chunk = [Bytes::new()];
+        stream.recv.read_chunks(&mut chunk).await.expect("an answer");
+        Answer::from_code(chunk[0][0])
+    }
+
+    fn count(sessions: &Sessions, answer: Answer) -> u64 {
+        let totals = [&*sessions.totals(&service()), sessions.others()];
+        let at = usize::from(answer.code());
+        totals.iter().map(|totals| totals.answers[at].load(Ordering::Relaxed)).sum()
+    }
+
+    #[tokio::test]
+    async fn what_the_own_credential_does_not_allow_is_not_dialled() {
+        let (near, far) = pair();
+        let node = far.mesh.node_id();
+        let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = instance.local_addr().expect("bound").to_string();
+        let sessions = serve(far, "node,origin:other", address);
+        let header = Header::direct(service(), HEADER_TIMEOUT).encode();
+        assert_eq!(answer(&near, node, header).await, Some(Answer::NoSuchService));
+        assert_eq!(count(&sessions, Answer::NoSuchService), 1);
+    }
+
+    #[tokio::test]
+    async fn a_bad_header_is_counted() {
+        let (near, far) = pair();
+        let node = far.mesh.node_id();
+        let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9".into());
+        assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
+        assert_eq!(count(&sessions, Answer::BadRequest), 1);
+    }
+
+    #[tokio::test]
+    async fn a_dial_counts_as_open_and_ends_with_its_opener() {
+        let (near, far) = pair();
+        let node = far.mesh.node_id();
+        // A listener whose queue is full answers nobody.
+        let full = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        full.bind(&any.into()).expect("loopback");
+        full.listen(0).expect("listens");
+        let address = full.local_addr().expect("bound").as_socket().expect("IP").to_string();
+        let mut queued = Vec::new();
+        let fills = Duration::from_millis(200);
+        while let Ok(Ok(tcp)) = timeout(fills, TcpStream::connect(&address)).await {
+            queued.push(tcp);
+        }
+        let sessions = serve(far, "node,origin:kube-apiserver", address);
+        let mut stream = near.mesh.open_stream(node).await.expect("reachable");
+        let header = Header::direct(service(), Duration::from_secs(60)).encode();
+        stream.send.write_chunk(header.into()).await.expect("open");
+        let until = async |open| {
+            while sessions.count_all(Side::Served) != open {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(HEADER_TIMEOUT, until(1)).await.expect("counted while it is dialled");
+        stream.recv.stop(ABORTED);
+        timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
+    }
 }

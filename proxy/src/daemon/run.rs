@@ -145,6 +145,7 @@ impl Daemon {
         let limits = services.serve(settings, me, &mut driver, &mut listeners);
         let egress = Egress {
             me,
+            roles: identity.credential.roles.clone(),
             mesh: mesh.clone(),
             sessions: sessions.clone(),
             offers: offers_receiver,
