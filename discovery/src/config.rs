@@ -1,7 +1,7 @@
 //! The settings of discovery, with the reason for each default.
 //!
-//! [`DiscoveryConfig::sanitized`] forces every value into a range in which the protocol works, so that
-//! the rest of the crate needs no checks.
+//! [`DiscoveryConfig::sanitized`] forces every value into a range in which the protocol works, so
+//! that the rest of the crate needs no checks.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub struct DiscoveryConfig {
     pub gossip_interval: Duration,
     /// To how many random members each round of gossip goes.
     pub gossip_fanout: u8,
-    /// How often the directory is compared with that of a random member. 10 s: a comparison of equal
-    /// directories costs one packet of a dozen bytes.
+    /// How often the directory is compared with that of a random member. 10 s: a comparison of
+    /// equal directories costs one packet of a dozen bytes.
     pub sync_interval: Duration,
     /// How often a path that carries sessions is probed.
     pub path_probe_active: Duration,

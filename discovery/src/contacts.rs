@@ -1,5 +1,5 @@
-//! What this node remembers of its direct dealings with peers: sessions, when each was last heard, and
-//! how much each may still ask for. Peers without a session are forgotten after some seconds of
+//! What this node remembers of its direct dealings with peers: sessions, when each was last heard,
+//! and how much each may still ask for. Peers without a session are forgotten after some seconds of
 //! silence, so that the table follows the traffic and not the size of the mesh.
 
 use std::collections::BTreeMap;

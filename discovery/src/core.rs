@@ -87,13 +87,14 @@ pub enum Event {
 /// Membership, directory, dissemination and path measurement of one node, without I/O or clock.
 ///
 /// Inputs are the `handle_*` and `set_*` methods. After any of them, and after [`Self::leave`] and
-/// [`Self::restore`], drain [`Self::poll_transmit`] and [`Self::poll_event`] until they give nothing,
-/// then read [`Self::poll_timeout`] again and call [`Self::handle_timeout`] at that time or as soon
-/// after it as possible. `now` must not go backwards. The same seed and the same inputs give the same
-/// outputs.
+/// [`Self::restore`], drain [`Self::poll_transmit`] and [`Self::poll_event`] until they give
+/// nothing, then read [`Self::poll_timeout`] again and call [`Self::handle_timeout`] at that time
+/// or as soon after it as possible. `now` must not go backwards. The same seed and the same inputs
+/// give the same outputs.
 ///
-/// Datagrams must come from the mesh, which proves the sender's node id; nodes whose credential is not
-/// known are not listened to, so hand every admitted credential to [`Self::handle_credential`] first.
+/// Datagrams must come from the mesh, which proves the sender's node id; nodes whose credential is
+/// not known are not listened to, so hand every admitted credential to [`Self::handle_credential`]
+/// first.
 #[derive(Debug)]
 pub struct Discovery {
     config: DiscoveryConfig,
@@ -319,8 +320,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving for
-    /// a second or so, so that lost farewells are repeated; nothing else happens any more.
+    /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
+    /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
     pub fn leave(&mut self, now: Instant) {
         if self.own.has_left() {
             return;
@@ -384,6 +385,7 @@ impl Discovery {
             _ if self.own.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),
             Message::Root(root) => self.take_root(from, root, now),
+            Message::Same => self.sync.answered(),
             Message::Summary(digests) => self.take_summary(from, digests, now),
             Message::Haves(haves) => self.take_haves(from, &haves, now),
             Message::Want(wanted) => self.take_want(from, &wanted, now),

@@ -33,7 +33,8 @@ pub struct Counters {
     pub dropped_claims_unknown: u64,
     /// Membership claims about a life of a node that the node itself has not signed.
     pub dropped_claims_unsigned: u64,
-    /// Claims that a node is down which were only taken as suspicion, because it was heard just now.
+    /// Claims that a node is down which were only taken as suspicion, because it was heard just
+    /// now.
     pub softened_claims: u64,
     /// Credentials that were refused.
     pub rejected_credentials: u64,
@@ -61,7 +62,8 @@ pub struct Counters {
     pub dropped_rumours: u64,
     /// Origins not probed because too many are known.
     pub dropped_paths: u64,
-    /// Own services, endpoints or seeds not taken because there are too many or the role is missing.
+    /// Own services, endpoints or seeds not taken because there are too many or the role is
+    /// missing.
     pub dropped_own: u64,
     /// News given up after the last try without an acknowledgement.
     pub unacknowledged_news: u64,

@@ -1,13 +1,14 @@
 //! What this node knows of all nodes of the mesh.
 //!
 //! A record is a verified credential with, optionally, a verified signed state. Merging keeps the
-//! newest credential and the newest state of each node; both are maxima of total orders, so that merge
-//! is commutative, associative and idempotent and all nodes end with the same directory whatever the
-//! order in which records arrive. Liveness is kept beside the records, not in them: it is what
-//! membership currently believes.
+//! newest credential and the newest state of each node; both are maxima of total orders, so that
+//! merge is commutative, associative and idempotent and all nodes end with the same directory
+//! whatever the order in which records arrive. Liveness is kept beside the records, not in them: it
+//! is what membership currently believes.
 //!
-//! Bounded by [`MAX_MEMBERS`] entries. Forgetting is not merging: a forgotten node leaves a tombstone,
-//! which refuses the records that were known then, so that a late copy elsewhere cannot bring it back.
+//! Bounded by [`MAX_MEMBERS`] entries. Forgetting is not merging: a forgotten node leaves a
+//! tombstone, which refuses the records that were known then, so that a late copy elsewhere cannot
+//! bring it back.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -274,8 +275,8 @@ impl Directory {
         self.buckets.iter().fold(0, |sum, bucket| mix(sum, *bucket))
     }
 
-    /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and the
-    /// directory is not full.
+    /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and
+    /// the directory is not full.
     pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         if let Some(tombstone) = self.tombstones.get(&node) {
@@ -318,8 +319,8 @@ impl Directory {
         outcome
     }
 
-    /// Notes what membership believes of a node; returns the liveness it had. A node that left stays
-    /// left until a later generation of it appears.
+    /// Notes what membership believes of a node; returns the liveness it had. A node that left
+    /// stays left until a later generation of it appears.
     pub(crate) fn set_liveness(
         &mut self,
         node: &NodeId,
@@ -356,10 +357,17 @@ impl Directory {
         }
     }
 
-    /// Forgets a node and leaves a tombstone.
-    pub(crate) fn forget(&mut self, node: &NodeId, now: Instant) -> Option<Entry> {
+    /// Removes a node, which may come back with the same record: its credential ran out, or the
+    /// clock here is wrong.
+    pub(crate) fn remove(&mut self, node: &NodeId) -> Option<Entry> {
         let entry = self.entries.remove(node)?;
         self.unindex(&entry);
+        Some(entry)
+    }
+
+    /// Forgets a node and leaves a tombstone.
+    pub(crate) fn forget(&mut self, node: &NodeId, now: Instant) -> Option<Entry> {
+        let entry = self.remove(node)?;
         if self.tombstones.len() >= MAX_TOMBSTONES {
             let oldest = self.tombstones.iter().min_by_key(|(_, it)| it.at).map(|(node, _)| *node);
             oldest.map(|node| self.tombstones.remove(&node));

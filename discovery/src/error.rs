@@ -5,7 +5,8 @@
 pub enum DiscoveryError {
     /// Environment: the snapshot is cut off, altered or no snapshot at all. Nothing was restored.
     #[error(
-        "the saved directory is damaged ({what}); delete it, the node learns it again from its seeds"
+        "the saved directory is damaged ({what}); delete it, the node learns it again from its \
+         seeds"
     )]
     SnapshotDamaged {
         /// What does not fit.
@@ -13,8 +14,8 @@ pub enum DiscoveryError {
     },
     /// Environment: the snapshot was written by another version. Nothing was restored.
     #[error(
-        "the saved directory has format {found}, this version reads {expected}; delete it, the node \
-         learns it again from its seeds"
+        "the saved directory has format {found}, this version reads {expected}; delete it, the \
+         node learns it again from its seeds"
     )]
     SnapshotVersion {
         /// The format number found.

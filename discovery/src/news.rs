@@ -2,9 +2,9 @@
 //!
 //! News is the newest own record. It goes to each peer with a session, is acknowledged, and tried
 //! three times. Whoever takes in a record that came as news or rumour passes it on to a few random
-//! members for a few rounds, and stops early once others bring it back: the feedback variant of rumour
-//! mongering in Demers et al., "Epidemic algorithms for replicated database maintenance" (1987). What
-//! this misses the comparison of directories finds.
+//! members for a few rounds, and stops early once others bring it back: the feedback variant of
+//! rumour mongering in Demers et al., "Epidemic algorithms for replicated database maintenance"
+//! (1987). What this misses the comparison of directories finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! This node's own record: what it says, when it says it again, and how urgently.
 //!
-//! A change of a service, a leave or a new life is urgent and goes out at once. New endpoints follow
-//! within the publish interval. Distances are published only when they matter, after a random pause
-//! and ever more rarely the larger the mesh is, because every version reaches every node: the whole
-//! mesh together publishes about one of them in two seconds at most, whatever its size.
+//! A change of a service, a leave or a new life is urgent and goes out at once. New endpoints
+//! follow within the publish interval. Distances are published only when they matter, after a
+//! random pause and ever more rarely the larger the mesh is, because every version reaches every
+//! node: the whole mesh together publishes about one of them in two seconds at most, whatever its
+//! size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,8 +22,8 @@ use crate::state::{
 const URGENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Per member, the time between two versions for distances only.
 const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
-/// Per member, the longest random pause before such a version, so that an event which everybody sees
-/// does not make everybody speak at once.
+/// Per member, the longest random pause before such a version, so that an event which everybody
+/// sees does not make everybody speak at once.
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;

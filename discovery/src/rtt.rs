@@ -1,9 +1,9 @@
 //! Smoothing of round-trip times and counting of loss, without a clock.
 //!
 //! A median of three samples removes single outliers. The smoothed value rises at once to a higher
-//! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving average
-//! of Finagle's balancer): bad news count at once, good news have to last. Until the median rests on
-//! [`YOUNG`] samples it is taken as it is, or an unlucky first one would linger.
+//! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving
+//! average of Finagle's balancer): bad news count at once, good news have to last. Until the median
+//! rests on [`YOUNG`] samples it is taken as it is, or an unlucky first one would linger.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Announcing to seeds for ever: with growing pauses while they are not members, and again as soon as
-//! one is lost. A mesh in which every node was down at once finds itself again this way.
+//! Announcing to seeds for ever: with growing pauses while they are not members, and again as soon
+//! as one is lost. A mesh in which every node was down at once finds itself again this way.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

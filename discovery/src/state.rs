@@ -1,9 +1,10 @@
 //! What a node says about itself: the signed record, its format and its bounds.
 //!
 //! Only the owner writes its record. It is signed with the record key that the owner's credential
-//! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as received,
-//! so that they can be handed on. Records of one node are ordered by (generation, version), and two
-//! different records with the same pair by their bytes, so that every node keeps the same one.
+//! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as
+//! received, so that they can be handed on. Records of one node are ordered by (generation,
+//! version), and two different records with the same pair by their bytes, so that every node keeps
+//! the same one.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -100,8 +101,8 @@ pub struct NodeState {
     pub version: u64,
     /// Where the owner can be reached, at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<SocketAddr>,
-    /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. Whether the owner may
-    /// offer them is for the reader to check; [`crate::Entry::services`] does.
+    /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. Whether the owner
+    /// may offer them is for the reader to check; [`crate::Entry::services`] does.
     pub services: Vec<(ServiceName, OriginState)>,
     /// How far the origins are, ascending by origin, at most [`MAX_DISTANCES`].
     pub distances: Vec<Distance>,

@@ -1,11 +1,12 @@
-//! Membership: the SWIM protocol by `foca`, which is named in this file only, driven without a clock.
+//! Membership: the SWIM protocol by `foca`, which is named in this file only, driven without a
+//! clock.
 //!
 //! What is added around it: timers are kept here and stretched by the local health score; a peer to
-//! which no WireGuard session exists gets the time a handshake takes; a suspect is told directly, so
-//! that it can refute at once; it is not declared down while it is heard; news of a death is passed on
-//! without waiting for the next round. Node ids of sender and receiver do not travel, because the mesh
-//! has proven both; other members travel as short ids. Which claims of others to believe is decided by
-//! the caller, who knows what is signed.
+//! which no WireGuard session exists gets the time a handshake takes; a suspect is told directly,
+//! so that it can refute at once; it is not declared down while it is heard; news of a death is
+//! passed on without waiting for the next round. Node ids of sender and receiver do not travel,
+//! because the mesh has proven both; other members travel as short ids. Which claims of others to
+//! believe is decided by the caller, who knows what is signed.
 //!
 //! Memory is bounded by the members the caller lets in and by [`MAX_TIMERS`].
 
@@ -45,8 +46,8 @@ const IDS: usize = 64;
 const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
 const TELLINGS: u8 = 4;
-/// The shortest time between two new lives of this node. Whoever calls it down again and again makes
-/// it speak to everybody once in this time and not more.
+/// The shortest time between two new lives of this node. Whoever calls it down again and again
+/// makes it speak to everybody once in this time and not more.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn.
 const HASTE: Duration = Duration::from_millis(50);
@@ -108,7 +109,8 @@ impl Swim {
         }
     }
 
-    /// Takes a datagram of an admitted peer. One from the life `over`, or an earlier one, is ignored.
+    /// Takes a datagram of an admitted peer. One from the life `over`, or an earlier one, is
+    /// ignored.
     ///
     /// # Errors
     ///
@@ -384,7 +386,8 @@ impl Swim {
     }
 }
 
-/// A repetition count of about four per decade of members reaches everybody, with a margin for loss.
+/// A repetition count of about four per decade of members reaches everybody, with a margin for
+/// loss.
 fn protocol_config(config: &DiscoveryConfig, members: usize) -> Config {
     let doublings = u8::try_from(members.max(1).ilog2()).unwrap_or(u8::MAX);
     let repetitions = (doublings + doublings / 4).clamp(6, 24);
@@ -410,8 +413,8 @@ fn protocol_config(config: &DiscoveryConfig, members: usize) -> Config {
     }
 }
 
-/// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts or
-/// was declared down is back with its first packet.
+/// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts
+/// or was declared down is back with its first packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Id {
     node: NodeId,
@@ -479,8 +482,8 @@ impl From<RawId> for Id {
     }
 }
 
-/// The protocol's messages and those that travel, each way: without content, with a probe number, and
-/// with a third node as well.
+/// The protocol's messages and those that travel, each way: without content, with a probe number,
+/// and with a third node as well.
 macro_rules! translate {
     ($($plain:ident)*; $($numbered:ident)*; $($third:ident $field:ident),*) => {
         impl From<&foca::Message<Id>> for RawMessage {
@@ -515,8 +518,8 @@ translate! {
     PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
 }
 
-/// The protocol's messages as bytes: both node ids, which never leave the node, then the header, then
-/// members as short id and claim.
+/// The protocol's messages as bytes: both node ids, which never leave the node, then the header,
+/// then members as short id and claim.
 #[derive(Debug)]
 struct Format;
 

@@ -1,10 +1,11 @@
 //! When to compare directories, and which records are still to be fetched.
 //!
 //! A comparison is a chain of datagrams, each answered without memory of the one before: digest of
-//! everything, digests of buckets, lists of what is there, requests, records. Only the side that lacks
-//! something keeps a list of it, bounded by [`MAX_WANTS`], and asks for a few records at a time.
+//! everything, digests of buckets, lists of what is there, requests, records. Only the side that
+//! lacks something keeps a list of it, bounded by [`MAX_WANTS`], and asks for a few records at a
+//! time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
@@ -19,8 +20,17 @@ const MAX_IN_FLIGHT: usize = 96;
 /// How long an answer may take, and how often a record is asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
+/// The shortest time between two looks for overdue answers.
+const LOOK: Duration = Duration::from_millis(100);
 /// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
+
+/// Whom to ask for what, in lists of at most [`MAX_WANTED`]: short ids, and whether the credential
+/// is needed too.
+pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<(Short, bool)>>>;
+
+/// A node that got more records than this from one comparison has been far behind and may still be.
+const BEHIND: usize = 16;
 
 #[derive(Debug)]
 struct Want {
@@ -37,14 +47,31 @@ pub(crate) struct Sync {
     last: Option<Instant>,
     /// Grows from [`SOONEST`] to the routine interval.
     pause: Duration,
+    /// The last comparison has not been answered.
+    unanswered: bool,
+    /// Records that came since the last comparison.
+    received: usize,
     wants: BTreeMap<Short, Want>,
-    /// When an answer is overdue.
-    fetch: Option<Instant>,
+    /// Those to be asked for next, oldest first; some may have arrived already.
+    queue: VecDeque<Short>,
+    /// How many are asked for, and when to look whether an answer is overdue.
+    in_flight: usize,
+    overdue: Option<Instant>,
 }
 
 impl Sync {
     pub(crate) fn new(first: Instant) -> Self {
-        Self { next: first, last: None, pause: SOONEST, wants: BTreeMap::new(), fetch: None }
+        Self {
+            next: first,
+            last: None,
+            pause: SOONEST,
+            unanswered: false,
+            received: 0,
+            wants: BTreeMap::new(),
+            queue: VecDeque::new(),
+            in_flight: 0,
+            overdue: None,
+        }
     }
 
     /// Asks for a comparison soon.
@@ -59,33 +86,51 @@ impl Sync {
         self.trigger(now);
     }
 
-    /// Whether a comparison is due. The next one is a pause away, which grows to `routine`.
+    /// Whether a comparison is due. The next one is a pause away, which grows to `routine` unless
+    /// the last one was not answered or brought much.
     pub(crate) fn take_due(&mut self, routine: Duration, dice: &mut Dice, now: Instant) -> bool {
         if self.next > now {
             return false;
         }
         self.last = Some(now);
+        if self.unanswered || self.received > BEHIND {
+            self.pause = self.pause.min(SOONEST * 2);
+        }
+        (self.unanswered, self.received) = (true, 0);
         self.next = now + dice.jitter(self.pause, 25);
         self.pause = (self.pause * 2).min(routine);
         true
     }
 
-    /// A peer has a record this node lacks, and maybe the credential; false when too many are waiting
-    /// already.
+    /// A peer answered: it has the same directory, or said where it differs.
+    pub(crate) fn answered(&mut self) {
+        self.unanswered = false;
+    }
+
+    /// A peer has a record this node lacks, and maybe the credential; false when too many are
+    /// waiting already.
     pub(crate) fn want(&mut self, short: Short, with_credential: bool, from: NodeId) -> bool {
-        if self.wants.len() >= MAX_WANTS && !self.wants.contains_key(&short) {
+        if let Some(want) = self.wants.get_mut(&short) {
+            want.with_credential |= with_credential;
+            return true;
+        }
+        if self.wants.len() >= MAX_WANTS {
             return false;
         }
-        let new = Want { from, with_credential, asked: None, tries: 0 };
-        self.wants.entry(short).or_insert(new).with_credential |= with_credential;
+        self.wants.insert(short, Want { from, with_credential, asked: None, tries: 0 });
+        self.queue.push_back(short);
         true
     }
 
     /// A record arrived, from whomever.
     pub(crate) fn got(&mut self, short: Short) {
-        self.wants.remove(&short);
+        if let Some(want) = self.wants.remove(&short) {
+            self.received += 1;
+            self.in_flight -= usize::from(want.asked.is_some());
+        }
         if self.wants.is_empty() {
-            self.fetch = None;
+            self.queue.clear();
+            self.overdue = None;
         }
     }
 
@@ -94,52 +139,55 @@ impl Sync {
         !self.wants.is_empty()
     }
 
-    /// Whether some answer is overdue.
+    /// Whether it is time to look for answers that are overdue.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
-        self.fetch.is_some_and(|at| at <= now)
+        self.overdue.is_some_and(|at| at <= now)
     }
 
-    /// What to ask whom for now. What a peer did not answer is asked of one of the `others`, since it
-    /// may be overwhelmed.
-    pub(crate) fn take_requests(
-        &mut self,
-        others: &[NodeId],
-        now: Instant,
-    ) -> BTreeMap<NodeId, Vec<Vec<(Short, bool)>>> {
-        let overdue = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
-        self.wants.retain(|_, want| want.tries < TRIES || !overdue(want));
-        let under_way = |want: &&Want| want.asked.is_some() && !overdue(want);
-        let mut room = MAX_IN_FLIGHT.saturating_sub(self.wants.values().filter(under_way).count());
-        let mut requests: BTreeMap<NodeId, Vec<Vec<(Short, bool)>>> = BTreeMap::new();
-        for (short, want) in &mut self.wants {
-            if room == 0 {
-                break;
+    /// Puts what was asked for too long ago back into the queue, to be asked of one of the
+    /// `others`, since its peer may be overwhelmed; gives up what was asked for too often.
+    pub(crate) fn requeue(&mut self, others: &[NodeId], now: Instant) {
+        let late = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
+        self.wants.retain(|_, want| want.tries < TRIES || !late(want));
+        self.queue.retain(|short| self.wants.contains_key(short));
+        for (index, (short, want)) in self.wants.iter_mut().enumerate() {
+            if late(want) {
+                want.asked = None;
+                want.from = others.get(index % others.len().max(1)).copied().unwrap_or(want.from);
+                self.queue.push_back(*short);
             }
-            if want.asked.is_some() && !overdue(want) {
+        }
+        let asked = || self.wants.values().filter_map(|want| want.asked);
+        self.in_flight = asked().count();
+        self.overdue = asked().min().map(|at| (at + PATIENCE).max(now + LOOK));
+    }
+
+    /// What to ask whom for now.
+    pub(crate) fn take_requests(&mut self, now: Instant) -> Requests {
+        let mut requests = Requests::new();
+        while self.in_flight < MAX_IN_FLIGHT
+            && let Some(short) = self.queue.pop_front()
+        {
+            let Some(want) = self.wants.get_mut(&short).filter(|want| want.asked.is_none()) else {
                 continue;
-            }
-            if want.asked.is_some() && !others.is_empty() {
-                want.from = others[room % others.len()];
-            }
+            };
             want.asked = Some(now);
             want.tries += 1;
-            room -= 1;
-            let wanted = (*short, want.with_credential);
+            self.in_flight += 1;
+            self.overdue = self.overdue.or(Some(now + PATIENCE));
+            let wanted = (short, want.with_credential);
             let lists = requests.entry(want.from).or_default();
             match lists.last_mut() {
                 Some(list) if list.len() < MAX_WANTED => list.push(wanted),
                 _ => lists.push(vec![wanted]),
             }
         }
-        // Those overdue already wait for room, which the next answer or silence makes.
-        let under_way = self.wants.values().filter_map(|want| want.asked.map(|at| at + PATIENCE));
-        self.fetch = under_way.filter(|at| *at > now).min();
         requests
     }
 
     /// When a comparison or a request is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.fetch.map_or(self.next, |at| at.min(self.next)))
+        Some(self.overdue.map_or(self.next, |at| at.min(self.next)))
     }
 }
 
@@ -152,7 +200,7 @@ mod tests {
         Short((number as u64).to_be_bytes())
     }
 
-    fn count(requests: &BTreeMap<NodeId, Vec<Vec<(Short, bool)>>>) -> usize {
+    fn count(requests: &Requests) -> usize {
         requests.values().flatten().map(Vec::len).sum()
     }
 
@@ -164,18 +212,36 @@ mod tests {
             assert!(sync.want(short(number), true, peer));
         }
         assert!(!sync.want(short(MAX_WANTS), true, peer));
-        let first = sync.take_requests(&[], start);
+        let first = sync.take_requests(start);
         assert_eq!(count(&first), MAX_IN_FLIGHT);
         assert!(first[&peer].iter().all(|list| list.len() <= MAX_WANTED));
-        assert_eq!(count(&sync.take_requests(&[], start)), 0);
+        assert_eq!(count(&sync.take_requests(start)), 0);
         sync.got(short(0));
-        assert_eq!(count(&sync.take_requests(&[], start)), 1, "an arrival makes room");
+        assert_eq!(count(&sync.take_requests(start)), 1, "an arrival makes room");
         let mut now = start;
         for _ in 0..1000 {
             now += PATIENCE;
-            sync.take_requests(&[], now);
+            sync.requeue(&[], now);
+            sync.take_requests(now);
         }
         assert!(!sync.is_fetching(), "a silent peer is not asked for ever");
+        assert_eq!((sync.in_flight, sync.overdue), (0, None));
+    }
+
+    #[test]
+    fn what_one_peer_does_not_answer_is_asked_of_another() {
+        let (start, silent) = (base(), NodeId::from_bytes([1; 32]));
+        let other = NodeId::from_bytes([2; 32]);
+        let mut sync = Sync::new(start);
+        sync.want(short(1), false, silent);
+        assert!(sync.take_requests(start).contains_key(&silent));
+        assert!(!sync.is_overdue(start));
+        let later = start + PATIENCE;
+        assert!(sync.is_overdue(later));
+        sync.requeue(&[other], later);
+        assert_eq!(sync.take_requests(later)[&other], [[(short(1), false)]]);
+        sync.got(short(1));
+        assert!(!sync.is_fetching() && !sync.is_overdue(later + PATIENCE));
     }
 
     #[test]
@@ -189,8 +255,16 @@ mod tests {
         while now < start + Duration::from_secs(60) {
             now = sync.poll_timeout().expect("there is always a next one");
             assert!(sync.take_due(routine, &mut dice, now));
+            sync.answered();
             count += 1;
         }
         assert!((7..=12).contains(&count), "{count}");
+        // Without answers the pauses stay short.
+        let silent = now;
+        for _ in 0..4 {
+            now = sync.poll_timeout().expect("there is always a next one");
+            assert!(sync.take_due(routine, &mut dice, now));
+        }
+        assert!(now - silent < Duration::from_secs(20), "{:?}", now - silent);
     }
 }

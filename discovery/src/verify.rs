@@ -1,9 +1,9 @@
 //! Turning bytes from others into things that may be believed.
 //!
-//! Everything discovery takes from the network or from disk passes through a [`Verifier`]. The usual
-//! one, [`Direct`], checks each time. [`Memo`] remembers what it has checked and hands out the same
-//! allocation again: a simulation of thousands of nodes in one process would otherwise check and store
-//! every record once per node.
+//! Everything discovery takes from the network or from disk passes through a [`Verifier`]. The
+//! usual one, [`Direct`], checks each time. [`Memo`] remembers what it has checked and hands out
+//! the same allocation again: a simulation of thousands of nodes in one process would otherwise
+//! check and store every record once per node.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,9 +1,9 @@
 //! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
 //!
 //! Everything fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocation beyond a
-//! small multiple of its size. Bytes that do not parse, or that carry something behind their end, are
-//! an error value. Nodes are named by the first eight bytes of their id where the reader must know
-//! them anyway; ids are public keys, so that these are as good as random.
+//! small multiple of its size. Bytes that do not parse, or that carry something behind their end,
+//! are an error value. Nodes are named by the first eight bytes of their id where the reader must
+//! know them anyway; ids are public keys, so that these are as good as random.
 
 use meshport_config::NodeId;
 use serde::{Deserialize, Serialize};
@@ -122,7 +122,7 @@ pub(crate) struct Item<'a> {
 pub(crate) enum Message<'a> {
     /// Membership: header and updates in the format of `swim`.
     Swim(#[serde(borrow)] &'a [u8]),
-    /// The digest of the sender's whole directory. Answered by a `Summary` when it differs.
+    /// The digest of the sender's whole directory. Answered by `Same` or by a `Summary`.
     Root([u8; 8]),
     /// The digests of all buckets, eight bytes each. Answered by `Haves` where they differ.
     Summary(#[serde(borrow)] &'a [u8]),
@@ -142,6 +142,8 @@ pub(crate) enum Message<'a> {
     Probe([u8; 8]),
     /// The answer to a `Probe`.
     Echo([u8; 8]),
+    /// The receiver's directory is the same as the sender's.
+    Same,
 }
 
 impl<'a> Message<'a> {
@@ -188,7 +190,8 @@ impl<'a> Message<'a> {
             | Self::News(_)
             | Self::NewsSeen(..)
             | Self::Probe(_)
-            | Self::Echo(_) => true,
+            | Self::Echo(_)
+            | Self::Same => true,
         }
     }
 }
@@ -221,8 +224,9 @@ pub(crate) enum BadDatagram {
     Malformed,
 }
 
-/// Packs items into as few datagrams as their order allows, at most `limit`. Credential and record of
-/// one node are split when they do not fit together. Returns how many of the items were packed whole.
+/// Packs items into as few datagrams as their order allows, at most `limit`. Credential and record
+/// of one node are split when they do not fit together. Returns how many of the items were packed
+/// whole.
 pub(crate) fn pack<'a>(
     items: impl IntoIterator<Item = Item<'a>>,
     wrap: impl Fn(Vec<Item<'a>>) -> Message<'a>,

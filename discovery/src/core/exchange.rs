@@ -29,7 +29,11 @@ impl Discovery {
     }
 
     pub(super) fn take_root(&mut self, from: NodeId, root: [u8; 8], now: Instant) {
-        if root == self.directory.root().to_le_bytes() || !self.may_reply(from, now) {
+        if !self.may_reply(from, now) {
+            return;
+        }
+        if root == self.directory.root().to_le_bytes() {
+            self.send(from, &Message::Same);
             return;
         }
         let digests: Vec<u8> =
@@ -38,6 +42,7 @@ impl Discovery {
     }
 
     pub(super) fn take_summary(&mut self, from: NodeId, digests: &[u8], now: Instant) {
+        self.sync.answered();
         let mut theirs = digests.chunks_exact(8);
         let mut differ = [false; BUCKETS];
         for (bucket, mine) in self.directory.buckets().iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Membership and directory kept in step: what SWIM says becomes liveness, and what is signed decides
-//! which claims of others are believed.
+//! Membership and directory kept in step: what SWIM says becomes liveness, and what is signed
+//! decides which claims of others are believed.
 
 use std::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ impl Discovery {
         self.drain_swim(now);
     }
 
-    /// The claim, if it can be believed: about a life the node has signed or shown itself in, and not
-    /// against what this node hears with its own ears.
+    /// The claim, if it can be believed: about a life the node has signed or shown itself in, and
+    /// not against what this node hears with its own ears.
     pub(super) fn believable(
         &mut self,
         from: NodeId,

@@ -17,8 +17,8 @@ pub(super) const SWEEP: Duration = Duration::from_secs(10);
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
 /// Tombstones are kept this many times as long as entries: every copy elsewhere is gone by then.
 const TOMBSTONE_FACTOR: u32 = 7;
-/// Nodes that are not members tried at once while this node is alone, and how many entries are looked
-/// at to find them.
+/// Nodes that are not members tried at once while this node is alone, and how many entries are
+/// looked at to find them.
 const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
 /// Members of the own site that a node watches, and is watched by.
@@ -159,8 +159,9 @@ impl Discovery {
         self.own.set_distances(distances, members, &mut self.dice, now);
     }
 
-    /// Keeps an eye on the next few members of the own site in the order of ids, so that each member
-    /// is watched by as many others. Random probes find a crash sooner or later; these find it soon.
+    /// Keeps an eye on the next few members of the own site in the order of ids, so that each
+    /// member is watched by as many others. Random probes find a crash sooner or later; these find
+    /// it soon.
     fn adjust_watch(&mut self, now: Instant) {
         if !std::mem::take(&mut self.watch_changed) || self.own.has_left() {
             return;
@@ -245,9 +246,11 @@ impl Discovery {
         if !self.sync.is_fetching() {
             return;
         }
-        let others =
-            if self.sync.is_overdue(now) { self.random_members(4, &[]) } else { Vec::new() };
-        for (peer, lists) in self.sync.take_requests(&others, now) {
+        if self.sync.is_overdue(now) {
+            let others = self.random_members(4, &[]);
+            self.sync.requeue(&others, now);
+        }
+        for (peer, lists) in self.sync.take_requests(now) {
             for list in lists {
                 self.send(peer, &Message::Want(list));
             }
@@ -294,11 +297,12 @@ impl Discovery {
         let forget_after = self.config.forget_after;
         let mut fading = Vec::new();
         let mut forgotten = Vec::new();
+        let mut expired = Vec::new();
         let mut silent = Vec::new();
         for (node, entry) in self.directory.iter().filter(|(node, _)| **node != self.me) {
             let age = now.saturating_duration_since(entry.since);
             match entry.liveness {
-                _ if self.wall >= entry.credential.expires_at => forgotten.push(*node),
+                _ if self.wall >= entry.credential.expires_at => expired.push(*node),
                 Liveness::Unknown if age >= UNKNOWN_FOR => silent.push(*node),
                 Liveness::Down | Liveness::Left if age >= forget_after => forgotten.push(*node),
                 Liveness::Down | Liveness::Left if age >= forget_after / 2 && !entry.fading => {
@@ -314,14 +318,20 @@ impl Discovery {
             self.directory.fade(&node);
         }
         for node in forgotten {
-            self.forget(node, now);
+            self.drop_member(node, now);
+            self.directory.forget(&node, now);
+        }
+        for node in expired {
+            self.drop_member(node, now);
+            self.directory.remove(&node);
         }
         if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
             self.directory.prune_tombstones(before);
         }
     }
 
-    fn forget(&mut self, node: NodeId, now: Instant) {
+    /// Ends all dealings with a node that is about to go from the directory.
+    fn drop_member(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.directory.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
         if was_alive {
@@ -330,9 +340,8 @@ impl Discovery {
             self.apply_claims(vec![(node, claim)], false, now);
         }
         self.swim.forget(node, life);
-        self.directory.forget(&node, now);
         self.interests.remove(&node);
-        self.adjust_path(node, now);
+        self.paths.set(node, None, false, now);
     }
 }
 

@@ -15,9 +15,9 @@ impl Discovery {
         snapshot::write(&self.directory, *self.mesh.as_bytes(), self.wall, self.latest)
     }
 
-    /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that were
-    /// down or had left stay so, and an [`crate::Event::PeerWanted`] comes for each that has not left.
-    /// Returns how many were restored; records that are no longer valid are left out.
+    /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that
+    /// were down or had left stay so, and an [`crate::Event::PeerWanted`] comes for each that has
+    /// not left. Returns how many were restored; records that are no longer valid are left out.
     ///
     /// # Errors
     ///

@@ -121,7 +121,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), sealed: bool) {
+    fn arbitrary_bytes_never_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        sealed: bool,
+    ) {
         let mut fresh = node(&Mesh::new(1), 1);
         let mut bytes = [&MAGIC[..], &[FORMAT], &bytes].concat();
         if sealed {

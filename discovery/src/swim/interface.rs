@@ -37,7 +37,7 @@ pub(crate) enum Output {
 /// A datagram of a peer, as far as the caller must act on it.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// What it says about members; to be checked and handed to [`Swim::apply`].
+    /// What it says about members; to be checked and handed to `Swim::apply`.
     pub(crate) claims: Vec<(Short, Claim)>,
     /// It was meant for another life of this node, so that its sender has old news.
     pub(crate) stale: bool,

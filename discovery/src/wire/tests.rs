@@ -38,6 +38,7 @@ fn every_kind_of_datagram_reads_back() {
         Message::NewsSeen(1, u64::MAX),
         Message::Probe([1; 8]),
         Message::Echo([2; 8]),
+        Message::Same,
     ] {
         let bytes = message.encode().unwrap();
         assert_eq!(bytes[0], VERSION);
@@ -53,6 +54,7 @@ fn families_follow_the_kinds() {
     assert_eq!(of(Message::Swim(&[])), Family::Swim);
     assert_eq!(of(Message::Root([0; 8])), Family::Sync);
     assert_eq!(of(Message::Items(vec![])), Family::Sync);
+    assert_eq!(of(Message::Same), Family::Sync);
     assert_eq!(of(Message::Rumours(vec![])), Family::News);
     assert_eq!(of(Message::News(item(1))), Family::News);
     assert_eq!(of(Message::NewsSeen(1, 1)), Family::News);
@@ -154,7 +156,10 @@ proptest! {
     }
 
     #[test]
-    fn what_reads_is_within_its_bounds(kind in 0_u8..11, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn what_reads_is_within_its_bounds(
+        kind in 0_u8..13,
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
         let datagram = [&[VERSION, kind], &bytes[..]].concat();
         if let Ok(Message::Items(items) | Message::Rumours(items)) = Message::decode(&datagram) {
             prop_assert!(items.len() <= MAX_DATAGRAM);

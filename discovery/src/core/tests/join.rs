@@ -186,3 +186,58 @@ fn a_joiner_fetches_a_thousand_records_in_seconds() {
     };
     net.until(secs(10), "fetching 1000 records", |net| with_state(net) == 1001);
 }
+
+#[test]
+fn who_is_gone_for_long_is_forgotten_by_all_and_does_not_come_back() {
+    let mut net = Net::new(22);
+    net.config.forget_after = secs(120);
+    for number in 0..12 {
+        net.add(number % 3, "node");
+    }
+    for number in 0..12 {
+        net.start(number, &[0]);
+    }
+    net.until(secs(10), "joining", Net::agreed);
+    let late = net.get(3).snapshot();
+    net.with(1, Discovery::leave);
+    net.run(secs(2));
+    net.crash(1);
+    net.crash(2);
+    net.run(secs(30));
+    // One node was off while the others began to forget, and still has both in its snapshot.
+    net.crash(3);
+    net.run(secs(170));
+    let known = |net: &Net| -> usize {
+        let gone = [net.id(1), net.id(2)];
+        let entries = net.running().flat_map(|it| net.get(it).directory().iter());
+        entries.filter(|(node, _)| gone.contains(node)).count()
+    };
+    assert_eq!(known(&net), 0);
+    net.boot(3, &[0], Some(&late));
+    net.until(secs(10), "a late restart", Net::agreed);
+    net.run(secs(60));
+    let others = known(&net);
+    assert!(others <= 2, "only the late one may still know the two, {others}");
+    net.run(secs(700));
+    assert_eq!(known(&net), 0);
+    net.start(2, &[0]);
+    net.until(secs(10), "a return", Net::agreed);
+}
+
+#[test]
+fn members_whose_credential_ran_out_go_and_come_back_with_the_clock() {
+    let mut net = Net::with_nodes(23, 3, 1, 1);
+    net.until(secs(10), "joining", Net::agreed);
+    let much_later = meshport_config::UnixSeconds(net.wall().0 + 3 * 365 * 24 * 3600);
+    net.run(secs(20));
+    let node = net.id(1);
+    net.with(0, |discovery, now| discovery.handle_timeout(now + secs(11), much_later));
+    assert!(net.get(0).directory().get(&node).is_none());
+    assert_eq!(net.get(0).directory().len(), 1, "the own entry stays");
+    net.run(secs(12));
+    // The clock is right again and the mesh admits them anew.
+    let credential = net.nodes[1].member.credential.clone();
+    let wall = net.wall();
+    net.with(0, |discovery, now| discovery.handle_credential(&credential, now, wall));
+    net.until(secs(10), "return", |net| net.sees(0, 1) == Some(Liveness::Alive));
+}

@@ -204,7 +204,7 @@ proptest! {
     #[test]
     fn arbitrary_datagrams_never_panic(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..40),
-        kind in 0_u8..12,
+        kind in 0_u8..14,
     ) {
         let mut net = Net::with_nodes(59, 2, 1, 1);
         net.run(secs(2));

@@ -1,5 +1,6 @@
-//! A deterministic network of discoveries: one event queue, virtual time, latency and loss per link,
-//! and what the mesh does below: sessions made on first use, credentials exchanged at admission.
+//! A deterministic network of discoveries: one event queue, virtual time, latency and loss per
+//! link, and what the mesh does below: sessions made on first use, credentials exchanged at
+//! admission.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -242,7 +243,8 @@ impl Net {
         entry.service(&SERVICE.parse().unwrap())
     }
 
-    /// All running nodes see exactly the running nodes alive, each with the record of its generation.
+    /// All running nodes see exactly the running nodes alive, each with the record of its
+    /// generation.
     pub(super) fn agreed(&self) -> bool {
         let running: Vec<usize> = self.running().collect();
         running.iter().all(|it| {
@@ -316,8 +318,9 @@ impl Net {
                 let view = entry.map(|it| (it.liveness, it.have()));
                 views.entry(format!("{view:?}")).or_default().push(*observer);
             }
-            if views.len() > 1 {
-                println!("about {about}: {views:#?}");
+            for (view, observers) in views.iter().filter(|_| views.len() > 1) {
+                let some = &observers[..observers.len().min(8)];
+                println!("about {about}: {} see {view}, {some:?}", observers.len());
             }
         }
     }
