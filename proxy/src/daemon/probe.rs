@@ -11,6 +11,7 @@ use std::sync::Arc;
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use hyper_util::rt::TokioIo;
 use meshport_config::{HealthMode, HealthSettings};
 use rustls::ClientConfig;
@@ -20,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tracing::debug;
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -82,8 +84,12 @@ impl Prober {
         };
         let status = match (&self.settings.mode, question) {
             (HealthMode::Tcp, _) => return Outcome::Answered(None),
-            (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH).await,
-            (HealthMode::Kubernetes, Question::Ready) => self.over_tls(tcp, READY_PATH).await,
+            // Any status says that it is alive, 401 as well.
+            (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH, None).await,
+            (HealthMode::Kubernetes, Question::Ready) => {
+                let authorization = self.authorization().await;
+                self.over_tls(tcp, READY_PATH, authorization).await
+            }
             (HealthMode::Http, _) => status(tcp, &self.address, &self.settings.path, None).await,
         };
         match status {
@@ -98,14 +104,28 @@ impl Prober {
         if self.settings.mode == HealthMode::Http && is_success { 200 } else { status }
     }
 
-    async fn over_tls(&self, tcp: TcpStream, path: &str) -> Option<u16> {
+    async fn over_tls(
+        &self,
+        tcp: TcpStream,
+        path: &str,
+        authorization: Option<HeaderValue>,
+    ) -> Option<u16> {
         let (connector, name) = self.tls.as_ref()?;
         let tls = connector.connect(name.clone(), tcp).await.ok()?;
-        let token = match &self.settings.bearer_token_file {
-            Some(file) => Some(token(file).await.ok()?),
-            None => None,
-        };
-        status(tls, &self.address, path, token.as_deref().map(String::as_str)).await
+        status(tls, &self.address, path, authorization).await
+    }
+
+    /// The token, if one is configured. Without a readable one the instance is asked all the same:
+    /// a mistake in a file here must not look like an instance that hangs.
+    async fn authorization(&self) -> Option<HeaderValue> {
+        let file = self.settings.bearer_token_file.as_ref()?;
+        match authorization(file).await {
+            Ok(value) => Some(value),
+            Err(error) => {
+                debug!(file = %file.display(), %error, "asking without the token");
+                None
+            }
+        }
     }
 }
 
@@ -113,28 +133,35 @@ async fn status(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
     path: &str,
-    token: Option<&str>,
+    authorization: Option<HeaderValue>,
 ) -> Option<u16> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
     let mut request = Request::get(path).header("host", host).header("user-agent", "meshport");
-    if let Some(token) = token {
-        request = request.header("authorization", format!("Bearer {token}"));
+    if let Some(authorization) = authorization {
+        request = request.header("authorization", authorization);
     }
     let request = request.body(Empty::<Bytes>::new()).ok()?;
-    tokio::select! {
-        answer = sender.send_request(request) => Some(answer.ok()?.status().as_u16()),
-        _ = connection => None,
-    }
+    let answer = sender.send_request(request);
+    tokio::pin!(answer);
+    let answer = tokio::select! {
+        answer = &mut answer => answer,
+        // The last thing a connection brings may be the answer.
+        _ = connection => answer.await,
+    };
+    Some(answer.ok()?.status().as_u16())
 }
 
 /// Reads a token anew for each probe: Kubernetes rotates them in place.
-async fn token(file: &Path) -> io::Result<Zeroizing<String>> {
+async fn authorization(file: &Path) -> io::Result<HeaderValue> {
     if tokio::fs::metadata(file).await?.len() > MAX_TOKEN_BYTES {
         return Err(io::Error::other("longer than any token"));
     }
     let text = Zeroizing::new(tokio::fs::read_to_string(file).await?);
-    Ok(Zeroizing::new(text.trim().to_owned()))
+    let text = Zeroizing::new(format!("Bearer {}", text.trim()));
+    let mut value = HeaderValue::try_from(text.as_str()).map_err(io::Error::other)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
@@ -198,5 +225,71 @@ impl From<&HealthSettings> for crate::core::health::HealthConfig {
     fn from(settings: &HealthSettings) -> Self {
         let asks_ready = settings.mode != HealthMode::Tcp;
         Self { interval: settings.interval, fall: settings.fall, asks_ready }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::Settings;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers every request with `answer` and hangs up.
+    async fn server(answer: &'static [u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound").to_string();
+        tokio::spawn(async move {
+            loop {
+                let (mut tcp, _) = listener.accept().await.expect("open");
+                let _ = tcp.read(&mut [0; 1024]).await;
+                let _ = tcp.write_all(answer).await;
+            }
+        });
+        address
+    }
+
+    fn settings(mode: HealthMode) -> HealthSettings {
+        let settings = Settings::defaults("fra".parse().expect("a site"));
+        let service = settings.services.values().next().expect("the default service");
+        HealthSettings { mode, ..service.health.clone() }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_ends_its_connection_is_an_answer() {
+        let address = server(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
+        let prober = Prober::new(address, settings(HealthMode::Http)).expect("no files");
+        for _ in 0..100 {
+            assert_eq!(prober.ask(Question::Alive).await, Outcome::Answered(Some(200)));
+        }
+    }
+
+    #[tokio::test]
+    async fn refused_and_cut_connections_are_told_apart() {
+        let address = server(b"").await;
+        let prober = Prober::new(address, settings(HealthMode::Http)).expect("no files");
+        assert_eq!(prober.ask(Question::Alive).await, Outcome::Broken);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound").to_string();
+        drop(listener);
+        let prober = Prober::new(address, settings(HealthMode::Tcp)).expect("no files");
+        assert_eq!(prober.ask(Question::Alive).await, Outcome::Refused);
+    }
+
+    #[tokio::test]
+    async fn an_unreadable_token_is_left_out_and_a_readable_one_is_trimmed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("token");
+        let settings =
+            HealthSettings { bearer_token_file: Some(file.clone()), ..settings(HealthMode::Http) };
+        let prober = Prober::new("127.0.0.1:1".into(), settings).expect("read later");
+        assert_eq!(prober.authorization().await, None);
+        std::fs::write(&file, "two\nlines\n").expect("writes");
+        assert_eq!(prober.authorization().await, None);
+        std::fs::write(&file, "word\n").expect("writes");
+        let value = prober.authorization().await.expect("readable");
+        assert_eq!(value, "Bearer word");
+        assert!(value.is_sensitive());
     }
 }
