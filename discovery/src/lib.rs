@@ -30,7 +30,7 @@ mod state;
 mod swim;
 mod sync;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod timers;
 mod verify;
 mod wire;

@@ -167,7 +167,7 @@ impl Rumours {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::base;
+    use crate::tests::base;
 
     fn node(number: u8) -> NodeId {
         NodeId::from_bytes([number; 32])

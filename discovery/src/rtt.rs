@@ -92,7 +92,7 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::base;
+    use crate::tests::base;
 
     fn ms(value: u64) -> Duration {
         Duration::from_millis(value)

@@ -83,7 +83,7 @@ impl Seeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::base;
+    use crate::tests::base;
 
     #[test]
     fn pauses_grow_to_the_longest_and_never_end() {

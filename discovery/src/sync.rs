@@ -194,7 +194,7 @@ impl Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::base;
+    use crate::tests::base;
 
     fn short(number: usize) -> Short {
         Short((number as u64).to_be_bytes())

@@ -58,7 +58,7 @@ impl<T> Timers<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::base;
+    use crate::tests::base;
 
     #[test]
     fn entries_come_in_order_of_time_then_insertion() {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Member, Mesh, WALL, base};
+use crate::tests::{Member, Mesh, WALL, base};
 use meshport_config::UnixSeconds;
 
 /// Every record a small made-up mesh could ever produce: a few nodes, credentials issued twice,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Mesh, base};
+use crate::tests::{Mesh, base};
 
 fn ms(value: u64) -> Duration {
     Duration::from_millis(value)

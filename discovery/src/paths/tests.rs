@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::base;
+use crate::tests::base;
 
 fn ms(value: u64) -> Duration {
     Duration::from_millis(value)

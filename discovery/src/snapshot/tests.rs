@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::{Discovery, Event, LocalNode};
-use crate::testing::{Member, Mesh, WALL, base};
+use crate::tests::{Member, Mesh, WALL, base};
 use crate::{DiscoveryConfig, Liveness};
 
 fn node(mesh: &Mesh, number: u32) -> Discovery {

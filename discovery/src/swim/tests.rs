@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::base;
+use crate::tests::base;
 
 /// Everybody has a session with everybody unless said otherwise.
 #[derive(Default)]

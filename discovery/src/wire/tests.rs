@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::Mesh;
+use crate::tests::Mesh;
 
 fn claim() -> Claim {
     Claim { life: Life { generation: 3, renewal: 1 }, incarnation: 7, standing: Standing::Suspect }

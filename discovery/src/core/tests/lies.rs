@@ -6,7 +6,7 @@ use super::net::{Net, SERVICE, ms, secs};
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::state::{Life, NodeState, OriginState, SignedState};
-use crate::testing::{Mesh, WALL};
+use crate::tests::{Mesh, WALL};
 use crate::wire::{Claim, Item, Message, Short, Standing};
 
 const LIAR: usize = 5;

@@ -12,7 +12,7 @@ use crate::core::{Discovery, Event, LocalNode};
 use crate::dice::Dice;
 use crate::directory::Liveness;
 use crate::state::OriginState;
-use crate::testing::{Member, Mesh, WALL, base};
+use crate::tests::{Member, Mesh, WALL, base};
 use crate::verify::Memo;
 
 /// The service all origins offer.
