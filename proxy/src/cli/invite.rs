@@ -34,7 +34,7 @@ pub(crate) struct InviteArgs {
     /// The only name the new node may take
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
-    /// Where new nodes reach this one; may be repeated [default: `advertise` under [mesh]]
+    /// Where new nodes reach this one; may be repeated [default: `mesh.advertise`]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<Endpoint>,
     /// Another node to announce to; may be repeated

@@ -115,6 +115,20 @@ impl Health {
         }
     }
 
+    /// Asks in another way from now on; returns the new state if it changed. What is known stays,
+    /// except about readiness when that becomes or ceases to be a question.
+    pub fn set_config(&mut self, config: HealthConfig, now: Instant) -> Option<OriginState> {
+        if config.asks_ready != self.config.asks_ready {
+            self.asking[Question::Ready as usize].due = config.asks_ready.then_some(now);
+            self.forget_ready();
+        }
+        for asking in &mut self.asking {
+            asking.due = asking.due.map(|due| due.min(now + config.interval));
+        }
+        self.config = config;
+        self.note_state(now)
+    }
+
     /// The next question that is due, if any. The caller asks it and reports to
     /// [`Health::handle_outcome`]; until then the same question is not handed out again.
     pub fn poll_probe(&mut self, now: Instant) -> Option<Question> {
@@ -139,15 +153,11 @@ impl Health {
         self.asking[question as usize].under_way = false;
         match question {
             Question::Alive => self.handle_alive(outcome),
+            // It was asked before readiness ceased to be a question.
+            Question::Ready if !self.config.asks_ready => {}
             Question::Ready => self.handle_ready(outcome),
         }
-        let state = self.derive();
-        if state == self.state {
-            return None;
-        }
-        self.state = state;
-        self.since = now;
-        Some(state)
+        self.note_state(now)
     }
 
     /// When [`Health::poll_probe`] next has something to say.
@@ -235,6 +245,16 @@ impl Health {
             // *Alive* meets the same refusal and judges it.
             Outcome::Refused | Outcome::Broken => {}
         }
+    }
+
+    fn note_state(&mut self, now: Instant) -> Option<OriginState> {
+        let state = self.derive();
+        if state == self.state {
+            return None;
+        }
+        self.state = state;
+        self.since = now;
+        Some(state)
     }
 
     fn derive(&self) -> OriginState {
@@ -347,6 +367,29 @@ mod tests {
         bench.alive(Outcome::Refused);
         bench.alive(OK);
         assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
+    }
+
+    #[test]
+    fn another_way_of_asking_keeps_what_is_known() {
+        let mut bench = Bench::new(false);
+        bench.health.poll_probe(bench.now);
+        assert_eq!(bench.alive(Outcome::Answered(None)), OriginState::Ready);
+        let faster =
+            HealthConfig { interval: Duration::from_millis(200), fall: 1, asks_ready: false };
+        assert_eq!(bench.health.set_config(faster.clone(), bench.now), None);
+        assert_eq!(bench.health.poll_timeout(), Some(bench.now + faster.interval));
+        assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
+        bench.alive(OK);
+        let asking = HealthConfig { asks_ready: true, ..faster };
+        let state = bench.health.set_config(asking.clone(), bench.now);
+        assert_eq!(state, Some(OriginState::Unknown));
+        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
+        assert_eq!(bench.ready(OK), OriginState::Ready);
+        let later = bench.now + asking.interval;
+        let tcp = HealthConfig { asks_ready: false, ..asking };
+        bench.health.poll_probe(later);
+        bench.health.set_config(tcp, later);
+        assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Ready);
     }
 
     #[test]

@@ -179,15 +179,13 @@ impl NodeCore {
             stale: true,
         };
         for (service, config) in config.services.into_iter().take(MAX_SERVICES) {
-            core.set_service(service, config, now);
+            core.add_service(service, config, now);
         }
         core.settle(now);
         core
     }
 
-    /// Adds a service or changes how it is used. A changed health setting starts the instance's
-    /// health anew; a changed policy keeps it.
-    pub fn set_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
+    fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
         let offers = config.health.is_some();
         let health = config.health.map(|config| Health::new(config, now));
         let service = Service {
@@ -202,6 +200,15 @@ impl NodeCore {
         if offers {
             self.discovery.set_service(name, OriginState::Unknown, now);
         }
+    }
+
+    /// Changes how the own instance of a service is asked; nothing happens for a service that this
+    /// node does not offer.
+    pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        let Some(health) = &mut service.health else { return };
+        let changed = health.set_config(config, now);
+        self.note_own(name, changed, now);
     }
 
     /// Changes how a service's sessions are spread.
@@ -242,13 +249,8 @@ impl NodeCore {
     ) {
         let Some(service) = self.services.get_mut(name) else { return };
         let Some(health) = &mut service.health else { return };
-        if let Some(state) = health.handle_outcome(question, outcome, now) {
-            let detail = health.detail().to_owned();
-            self.discovery.set_service(name.clone(), state, now);
-            self.events.push_back(Event::Own { service: name.clone(), state, detail });
-            self.stale = true;
-            self.settle(now);
-        }
+        let changed = health.handle_outcome(question, outcome, now);
+        self.note_own(name, changed, now);
     }
 
     /// Takes the set of origins that carry sessions of this node.
@@ -351,6 +353,17 @@ impl NodeCore {
     /// The services of this node.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.services.keys()
+    }
+
+    /// Tells everybody of the own instance's new state, if it has one.
+    fn note_own(&mut self, name: &ServiceName, changed: Option<OriginState>, now: Instant) {
+        let Some(state) = changed else { return };
+        let detail = self.health(name).map(|health| health.detail().to_owned());
+        self.discovery.set_service(name.clone(), state, now);
+        let (service, detail) = (name.clone(), detail.unwrap_or_default());
+        self.events.push_back(Event::Own { service, state, detail });
+        self.stale = true;
+        self.settle(now);
     }
 
     /// Draws consequences until nothing changes: events of discovery, routes, watched paths.

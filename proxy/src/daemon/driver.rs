@@ -17,11 +17,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use crate::core::health::{Outcome, Question as Probe};
+use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
 use crate::core::route::{Policy, Route};
 
 use super::clock;
+use super::endpoints;
 use super::handle::Question;
 use super::ping;
 use super::probe::Prober;
@@ -48,11 +49,19 @@ pub(super) enum Order {
     /// Reset a service's sessions within this time from now on.
     CutWindow(ServiceName, Duration),
     /// Ask a service's instance so from now on.
-    Prober(ServiceName, Prober),
+    Instance(ServiceName, Instance),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// How a service's own instance is reached and asked.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) address: String,
+    pub(super) health: HealthConfig,
+    pub(super) prober: Prober,
 }
 
 /// What the next start wants to know.
@@ -73,6 +82,8 @@ pub(super) struct Driver {
     pub(super) orders: mpsc::Receiver<Order>,
     pub(super) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     pub(super) probers: BTreeMap<ServiceName, Prober>,
+    /// Where the configuration says that nodes are.
+    pub(super) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
     pub(super) sessions: Sessions,
     /// Within what time the sessions of a bad origin are reset.
     pub(super) cut_windows: BTreeMap<ServiceName, Duration>,
@@ -190,7 +201,9 @@ impl Driver {
                 info!(%service, %state, detail, "own instance changed state");
             }
             Event::Peer { node, endpoints, credential } => {
-                self.mesh.set_peer(node, &endpoints, Some(&credential));
+                let configured = self.seeds.get(&node).map_or(&[][..], Vec::as_slice);
+                let hints = endpoints::hints(configured, &endpoints);
+                self.mesh.set_peer(node, &hints, Some(&credential));
             }
             Event::Member { node, up } => {
                 let name = self.reporter.name(&self.core, &node);
@@ -233,10 +246,13 @@ impl Driver {
         let now = clock::now();
         match order {
             Order::Seeds(seeds) => {
-                for (node, endpoints) in &seeds {
-                    self.mesh.set_peer(*node, endpoints, None);
+                for (node, configured) in &seeds {
+                    let entry = self.core.discovery().directory().get(node);
+                    let announced = entry.map_or(&[][..], meshport_discovery::Entry::endpoints);
+                    self.mesh.set_peer(*node, &endpoints::hints(configured, announced), None);
                 }
-                self.core.set_seeds(seeds.into_iter().map(|(node, _)| node).collect(), now);
+                self.core.set_seeds(seeds.iter().map(|(node, _)| *node).collect(), now);
+                self.seeds = seeds.into_iter().collect();
             }
             Order::Endpoints(endpoints) => self.core.set_endpoints(endpoints, now),
             Order::Policy(service, policy) => {
@@ -248,7 +264,11 @@ impl Driver {
             Order::CutWindow(service, window) => {
                 self.cut_windows.insert(service, window);
             }
-            Order::Prober(service, prober) => {
+            Order::Instance(service, Instance { address, health, prober }) => {
+                if let Some(facts) = self.reporter.services.get_mut(&service) {
+                    facts.origin = Some(address);
+                }
+                self.core.set_health(&service, health, now);
                 self.probers.insert(service, prober);
             }
             Order::Leave(done) => {

@@ -1,22 +1,22 @@
 //! Where things are reachable: this node from outside, and the seeds from here.
 //!
-//! Names are looked up anew on a timer and before a seed is given up, since an address that was
-//! right at the start need not be right for ever.
+//! Names are looked up anew for ever, since an address that was right at the start need not be right
+//! later. A look-up that fails takes nothing away: the addresses found before stay.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use meshport_config::{Endpoint, Host, NodeId, Seed};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::driver::Order;
 
-/// From one look-up of the seeds' names to the next.
+/// From one look-up of all names to the next.
 const REFRESH: Duration = Duration::from_secs(60);
-/// From one look-up to the next while no name could be looked up at all.
+/// The same after some name could not be looked up; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 /// How long one look-up may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,49 +29,108 @@ const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
 ];
 
-/// Looks the seeds up for ever and tells the driver whenever the addresses changed.
-pub(super) async fn follow_seeds(seeds: Vec<Seed>, orders: mpsc::Sender<Order>) {
-    let has_names = seeds
-        .iter()
-        .flat_map(|seed| &seed.endpoints)
-        .any(|endpoint| matches!(endpoint.host(), Host::Name(_)));
-    let mut known = None;
+/// Looks up the seeds and what this node advertises for ever, and tells the driver whenever the
+/// addresses changed.
+pub(super) async fn follow(
+    seeds: Vec<Seed>,
+    mut advertise: watch::Receiver<Vec<Endpoint>>,
+    orders: mpsc::Sender<Order>,
+) {
+    let mut own = Vec::new();
+    let mut known: Vec<(NodeId, Vec<SocketAddr>)> =
+        seeds.iter().map(|seed| (seed.node, Vec::new())).collect();
+    let mut pause = RETRY;
     loop {
-        let mut found = Vec::new();
-        for seed in &seeds {
-            found.push((seed.node, resolve(&seed.endpoints).await));
+        let wanted = advertise.borrow_and_update().clone();
+        let mut changed = Vec::new();
+        let mut complete = true;
+        // What the driver guessed when nothing is advertised is left alone.
+        if !wanted.is_empty() && refresh(&mut own, &wanted, &mut complete).await {
+            changed.push(Order::Endpoints(own.clone()));
         }
-        let complete = found.iter().any(|(_, addresses)| !addresses.is_empty());
-        if known.as_ref() != Some(&found) {
-            known = Some(found.clone());
-            if orders.send(Order::Seeds(found)).await.is_err() {
+        let mut moved = false;
+        for (seed, (_, addresses)) in seeds.iter().zip(&mut known) {
+            moved |= refresh(addresses, &seed.endpoints, &mut complete).await;
+        }
+        if moved {
+            changed.push(Order::Seeds(known.clone()));
+        }
+        for order in changed {
+            if orders.send(order).await.is_err() {
                 return;
             }
         }
-        if !has_names {
-            return;
+        pause = if complete { RETRY } else { (pause * 2).min(REFRESH) };
+        let named = seeds.iter().flat_map(|seed| &seed.endpoints).chain(&wanted).any(is_name);
+        tokio::select! {
+            () = sleep(if complete { REFRESH } else { pause }), if named => {}
+            changed = advertise.changed() => if changed.is_err() { return },
         }
-        sleep(if complete { REFRESH } else { RETRY }).await;
     }
 }
 
-/// The addresses of some endpoints, each once, in order.
-pub(super) async fn resolve(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
+/// Looks `endpoints` up anew; says whether `addresses` changed. Clears `complete` if a name was not
+/// found, in which case the addresses known before stay beside the new ones.
+async fn refresh(
+    addresses: &mut Vec<SocketAddr>,
+    endpoints: &[Endpoint],
+    complete: &mut bool,
+) -> bool {
+    let (mut found, all) = resolve(endpoints).await;
+    if !all {
+        *complete = false;
+        addresses.iter().for_each(|address| push(&mut found, *address));
+    }
+    let changed = found != *addresses;
+    *addresses = found;
+    changed
+}
+
+/// The addresses of some endpoints, each once, in order, and whether all names were found.
+async fn resolve(endpoints: &[Endpoint]) -> (Vec<SocketAddr>, bool) {
     let mut addresses = Vec::new();
+    let mut all = true;
     for endpoint in endpoints {
         match endpoint.host() {
             Host::Ip(ip) => push(&mut addresses, SocketAddr::new(*ip, endpoint.port())),
             Host::Name(name) => {
                 let lookup = tokio::net::lookup_host((name.as_str(), endpoint.port()));
                 match timeout(LOOKUP_TIMEOUT, lookup).await {
-                    Ok(Ok(found)) => found.for_each(|address| push(&mut addresses, address)),
+                    Ok(Ok(found)) => {
+                        found.for_each(|address| push(&mut addresses, address));
+                        continue;
+                    }
                     Ok(Err(error)) => debug!(name, %error, "cannot look up a name"),
                     Err(_elapsed) => debug!(name, "looking up a name took too long"),
                 }
+                all = false;
             }
         }
     }
+    (addresses, all)
+}
+
+/// The addresses among some endpoints that need no look-up.
+pub(super) fn plain(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    let known = endpoints.iter().filter_map(Endpoint::socket_addr);
+    known.for_each(|address| push(&mut addresses, address));
     addresses
+}
+
+fn is_name(endpoint: &Endpoint) -> bool {
+    matches!(endpoint.host(), Host::Name(_))
+}
+
+/// Where to look for a node: what the configuration says and what it says itself, by turns, since
+/// the mesh tries the first few only and either may be out of reach from here.
+pub(super) fn hints(configured: &[SocketAddr], announced: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut hints = Vec::new();
+    for at in 0..configured.len().max(announced.len()) {
+        let both = [configured.get(at), announced.get(at)];
+        both.into_iter().flatten().for_each(|address| push(&mut hints, *address));
+    }
+    hints
 }
 
 fn push(addresses: &mut Vec<SocketAddr>, address: SocketAddr) {
@@ -126,13 +185,48 @@ mod tests {
         );
     }
 
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn endpoints(texts: &[&str]) -> Vec<Endpoint> {
+        texts.iter().map(|text| text.parse().expect("an endpoint")).collect()
+    }
+
     #[tokio::test]
     async fn names_and_addresses_resolve_once_each() {
-        let endpoints = ["127.0.0.1:7", "localhost:7", "127.0.0.1:7", "name.invalid:7"];
-        let endpoints: Vec<Endpoint> =
-            endpoints.iter().map(|text| text.parse().expect("an endpoint")).collect();
-        let addresses = resolve(&endpoints).await;
-        let first: SocketAddr = "127.0.0.1:7".parse().expect("an address");
-        assert_eq!(addresses.iter().filter(|address| **address == first).count(), 1);
+        let wanted = endpoints(&["127.0.0.1:7", "localhost:7", "127.0.0.1:7"]);
+        let (addresses, all) = resolve(&wanted).await;
+        assert!(all);
+        assert_eq!(addresses.iter().filter(|it| **it == address("127.0.0.1:7")).count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_failed_look_up_takes_nothing_away() {
+        let mut known = vec![address("192.0.2.1:7")];
+        let mut complete = true;
+        let wanted = endpoints(&["127.0.0.1:7", "name.invalid:7"]);
+        assert!(refresh(&mut known, &wanted, &mut complete).await);
+        assert_eq!(known, [address("127.0.0.1:7"), address("192.0.2.1:7")]);
+        assert!(!complete);
+    }
+
+    #[test]
+    fn configured_and_announced_addresses_take_turns() {
+        let [one, two, three] = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(address);
+        assert_eq!(hints(&[one], &[]), [one]);
+        assert_eq!(hints(&[one, two], &[three, one]), [one, three, two]);
+    }
+
+    #[tokio::test]
+    async fn what_is_advertised_follows_a_reload() {
+        let (sender, advertise) = watch::channel(endpoints(&["192.0.2.1:7"]));
+        let (orders, mut received) = mpsc::channel(1);
+        tokio::spawn(follow(Vec::new(), advertise, orders));
+        for wanted in ["192.0.2.1:7", "192.0.2.2:7"] {
+            sender.send_replace(endpoints(&[wanted]));
+            let order = timeout(LOOKUP_TIMEOUT, received.recv()).await.expect("soon");
+            assert!(matches!(order, Some(Order::Endpoints(own)) if own == [address(wanted)]));
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The daemon: every edge of the product in one process, one thread.
 //!
-//! [`run`] builds the parts, joins them and waits for a signal. Data flows one way: clients are
-//! accepted in [`listen`], find an origin in [`session`] and [`attempt`], and are carried by
-//! [`splice`]; streams of other nodes come in through [`egress`]; decisions are made by the core,
-//! which only [`driver`] touches; [`report`] and [`handle`] answer questions.
+//! [`run()`] builds the parts, joins them and waits for a signal. Data flows one way: clients are
+//! accepted in `listen`, find an origin in `session` and `attempt`, and are carried by
+//! `splice`; streams of other nodes come in through `egress`; decisions are made by the core,
+//! which only `driver` touches; `report` and `handle` answer questions.
 
 mod attempt;
 pub(crate) mod clock;

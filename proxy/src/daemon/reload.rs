@@ -1,7 +1,8 @@
 //! SIGHUP: reads the configuration again, puts into force what can change in a running daemon, and
 //! says what cannot.
 //!
-//! A file with problems changes nothing. No session is touched.
+//! A file with problems changes nothing. No session is touched. What needs a restart is left as it
+//! is, whole, and said again at every reload until the file agrees with what is in force.
 
 use std::sync::Arc;
 
@@ -11,8 +12,7 @@ use tracing::{error, info, warn};
 use crate::Error;
 use crate::admin::api::ReloadReport;
 
-use super::driver::Order;
-use super::endpoints;
+use super::driver::{Instance, Order};
 use super::parts::{offers, policy, session_limits};
 use super::probe::Prober;
 use super::run::{Controls, Reread};
@@ -56,79 +56,89 @@ impl Reload {
     }
 
     async fn apply(&mut self, new: Settings, controls: &Controls) -> Result<ReloadReport, Error> {
-        let mut report = ReloadReport::default();
+        let (next, needs_restart) = in_force(&self.settings, &new);
+        let mut report = ReloadReport { applied: Vec::new(), needs_restart };
         // Everything that can fail comes first, so that a reload happens whole or not at all.
-        let mut changed = Vec::new();
-        for (name, service) in &new.services {
-            match self.settings.services.get(name) {
-                Some(old) if old != service => changed.push(change(name, old, service)?),
-                Some(_) => {}
-                None => report.needs_restart.push(format!("service.{name}")),
+        let mut orders = Vec::new();
+        for (name, service) in &next.services {
+            let old = self.settings.services.get(name);
+            orders.extend(orders_for(name, old, service)?);
+            if old != Some(service) {
+                report.applied.push(format!("service.{name}"));
             }
         }
-        for name in self.settings.services.keys().filter(|name| !new.services.contains_key(*name)) {
-            report.needs_restart.push(format!("service.{name}"));
+        for order in orders {
+            let _ = controls.orders.send(order).await;
         }
-        for Change { name, orders, needs_restart } in changed {
-            report.needs_restart.extend(needs_restart);
-            report.applied.push(format!("service.{name}"));
-            for order in orders {
-                let _ = controls.orders.send(order).await;
-            }
-            if let Some(limits) = controls.limits.get(&name) {
-                limits.send_replace(Arc::new(session_limits(&new.services[&name])));
+        for (name, service) in &next.services {
+            if let Some(limits) = controls.limits.get(name) {
+                limits.send_replace(Arc::new(session_limits(service)));
             }
         }
-        controls.offers.send_replace(Arc::new(offers(&new)));
-        if new.mesh.advertise != self.settings.mesh.advertise {
-            if new.mesh.advertise.is_empty() {
-                report.needs_restart.push("mesh.advertise".into());
-            } else {
-                let addresses = endpoints::resolve(&new.mesh.advertise).await;
-                let _ = controls.orders.send(Order::Endpoints(addresses)).await;
-                report.applied.push("mesh.advertise".into());
-            }
+        controls.offers.send_replace(Arc::new(offers(&next)));
+        if next.mesh.advertise != self.settings.mesh.advertise {
+            controls.advertise.send_replace(next.mesh.advertise.clone());
+            report.applied.push("mesh.advertise".into());
         }
-        report.needs_restart.extend(fixed(&self.settings, &new));
-        self.settings = new;
+        self.settings = next;
         Ok(report)
     }
 }
 
-struct Change {
-    name: ServiceName,
-    orders: Vec<Order>,
-    needs_restart: Option<String>,
+/// What of `new` can be in force in a daemon that runs with `old`, and the keys for which it takes a
+/// restart.
+fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
+    let mut next = old.clone();
+    let mut waiting = Vec::new();
+    for (name, service) in &mut next.services {
+        let Some(wanted) = new.services.get(name) else {
+            waiting.push(format!("service.{name}"));
+            continue;
+        };
+        let before = std::mem::replace(service, wanted.clone());
+        if before.listen != wanted.listen {
+            waiting.push(format!("service.{name}.listen"));
+            service.listen = before.listen;
+        }
+        // Becoming or ceasing to be an origin changes what the core is made of.
+        if before.origin.is_some() != wanted.origin.is_some() {
+            waiting.push(format!("service.{name}.origin"));
+            service.origin = before.origin;
+            service.health = before.health;
+        }
+    }
+    let added = new.services.keys().filter(|name| !old.services.contains_key(*name));
+    waiting.extend(added.map(|name| format!("service.{name}")));
+    if new.mesh.advertise.is_empty() && !old.mesh.advertise.is_empty() {
+        waiting.push("mesh.advertise".into());
+    } else {
+        next.mesh.advertise.clone_from(&new.mesh.advertise);
+    }
+    waiting.extend(fixed(old, new));
+    (next, waiting)
 }
 
-fn change(
+/// What the driver has to do for a service. Its instance is asked in the new way even if no setting
+/// differs: the files the settings name may.
+fn orders_for(
     name: &ServiceName,
-    old: &ServiceSettings,
+    old: Option<&ServiceSettings>,
     new: &ServiceSettings,
-) -> Result<Change, Error> {
+) -> Result<Vec<Order>, Error> {
     let mut orders = Vec::new();
-    if policy(old) != policy(new) {
+    if old.map(policy) != Some(policy(new)) {
         orders.push(Order::Policy(name.clone(), policy(new)));
     }
-    if old.cut_window != new.cut_window {
+    if old.map(|old| old.cut_window) != Some(new.cut_window) {
         orders.push(Order::CutWindow(name.clone(), new.cut_window));
     }
-    // Becoming or ceasing to be an origin changes what the core is made of.
-    let same_kind = old.origin.is_some() == new.origin.is_some();
-    if let (true, Some(origin)) = (same_kind, &new.origin)
-        && (old.origin != new.origin || old.health != new.health)
-    {
-        let prober = Prober::new(origin.to_string(), new.health.clone())?;
-        orders.push(Order::Prober(name.clone(), prober));
+    if let Some(origin) = &new.origin {
+        let address = origin.to_string();
+        let prober = Prober::new(address.clone(), new.health.clone())?;
+        let instance = Instance { address, health: (&new.health).into(), prober };
+        orders.push(Order::Instance(name.clone(), instance));
     }
-    let needs_restart = if old.listen != new.listen {
-        Some(format!("service.{name}.listen"))
-    } else if !same_kind {
-        Some(format!("service.{name}.origin"))
-    } else {
-        None
-    };
-    Ok(Change { name: name.clone(), orders, needs_restart })
+    Ok(orders)
 }
 
 /// Keys outside the services that differ and cannot change in a running daemon.
@@ -146,4 +156,54 @@ fn fixed(old: &Settings, new: &Settings) -> Vec<String> {
         ("discovery", old.discovery != new.discovery),
     ];
     differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| (*key).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        meshport_config::parse(text).expect("valid settings")
+    }
+
+    #[test]
+    fn what_needs_a_restart_stays_as_it_is() {
+        let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
+        let new = settings(
+            "site = \"ber\"\n[mesh]\nmtu = 1400\n\
+             [service.kube-apiserver]\nhold = \"1s\"\nlisten = [\"127.0.0.1:1\"]\n\
+             [service.other]\nlisten = [\"127.0.0.1:2\"]\n",
+        );
+        let (next, waiting) = in_force(&old, &new);
+        let expected = [
+            "service.kube-apiserver.listen",
+            "service.kube-apiserver.origin",
+            "service.other",
+            "site",
+            "mesh.mtu",
+        ];
+        assert_eq!(waiting, expected);
+        let name = ServiceName::kube_apiserver();
+        let (before, service) = (&old.services[&name], &next.services[&name]);
+        assert_eq!((&service.origin, &service.listen), (&before.origin, &before.listen));
+        assert_eq!(service.hold, new.services[&name].hold);
+        assert_eq!((&next.site, next.services.len()), (&old.site, 1));
+        // A file that agrees again has nothing waiting.
+        let again = Settings { services: next.services.clone(), ..old.clone() };
+        assert_eq!(in_force(&next, &again).1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn another_origin_and_its_probes_are_taken_up() {
+        let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
+        let new = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:2\"\n");
+        let (next, waiting) = in_force(&old, &new);
+        assert!(waiting.is_empty());
+        let name = ServiceName::kube_apiserver();
+        let orders = orders_for(&name, old.services.get(&name), &next.services[&name]);
+        let orders = orders.expect("no file is named");
+        let [Order::Instance(_, instance)] = orders.as_slice() else { panic!("{orders:?}") };
+        assert_eq!(instance.address, "127.0.0.1:2");
+        assert!(instance.health.asks_ready);
+    }
 }

@@ -66,6 +66,7 @@ pub(super) struct Controls {
     pub(super) orders: mpsc::Sender<Order>,
     pub(super) limits: BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>,
     pub(super) offers: watch::Sender<Arc<Offers>>,
+    pub(super) advertise: watch::Sender<Vec<Endpoint>>,
 }
 
 /// Runs until SIGTERM or SIGINT, then drains and leaves.
@@ -132,13 +133,14 @@ impl Daemon {
             orders: orders_receiver,
             routes: BTreeMap::new(),
             probers: parts::probers(settings)?,
+            seeds: BTreeMap::new(),
             sessions: sessions.clone(),
             cut_windows: parts::cut_windows(settings),
             reporter,
         };
         restore(&state, &mut driver.core);
         let seeds = parts::all_seeds(settings, &state)?;
-        place(settings, &mut driver, &seeds).await;
+        place(settings, &mut driver, &seeds);
 
         let me = identity.credential.node;
         let mut listeners = JoinSet::new();
@@ -154,13 +156,14 @@ impl Daemon {
         let mut tasks = JoinSet::new();
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
-        tasks.spawn(endpoints::follow_seeds(seeds, orders.clone()));
+        let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
+        tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
         tasks.spawn(save_directory(state.clone(), orders.clone()));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
-        let controls = Controls { orders, limits, offers };
+        let controls = Controls { orders, limits, offers, advertise };
         Ok(Self { mesh, sessions, state, controls, leaving, listeners, tasks, admin, stop_admin })
     }
 
@@ -252,21 +255,18 @@ fn announce_start(reporter: &Reporter) {
     }
 }
 
-/// Tells the core where this node and its seeds are, before the first turn of the loop.
-async fn place(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
-    let mut resolved: Vec<(NodeId, Vec<SocketAddr>)> = Vec::new();
-    for seed in seeds {
-        // Names are left to the task that follows them: a resolver may be slow.
-        let plain = seed.endpoints.iter().filter_map(Endpoint::socket_addr);
-        resolved.push((seed.node, plain.collect()));
-    }
+/// Tells the core where this node and its seeds are, before the first turn of the loop. Names are
+/// left to the task that follows them: a resolver may be slow.
+fn place(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
+    let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
+    let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
     let own = if settings.mesh.advertise.is_empty() {
-        endpoints::guess(driver.mesh.local_addr(), &resolved)
+        endpoints::guess(driver.mesh.local_addr(), &plain)
     } else {
-        endpoints::resolve(&settings.mesh.advertise).await
+        endpoints::plain(&settings.mesh.advertise)
     };
     driver.obey(Order::Endpoints(own));
-    driver.obey(Order::Seeds(resolved));
+    driver.obey(Order::Seeds(plain));
 }
 
 fn restore(state: &StateDir, core: &mut NodeCore) {

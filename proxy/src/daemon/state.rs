@@ -12,7 +12,7 @@
 //! | `directory` | what was known of the others, for a cold boot | no |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
-//! Every file has mode 0600 and is written whole ([`files`]). A file that is missing or damaged is
+//! Every file has mode 0600 and is written whole (`files`). A file that is missing or damaged is
 //! an error that names it and the remedy, never a silent reset. Each file has a bound on its size.
 
 mod files;
