@@ -31,6 +31,9 @@ use super::{Handle, clock, endpoints, listen, parts};
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// How long the daemon goes on at least after its goodbye, which is repeated until it is
+/// acknowledged.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a draining daemon looks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 /// From one writing of the directory to the next.
@@ -176,7 +179,7 @@ impl Daemon {
         if orders.send(Order::Leave(left)).await.is_ok() {
             let _ = has_left.await;
         }
-        drain(&self.sessions).await;
+        tokio::join!(drain(&self.sessions), sleep(FAREWELL));
         self.listeners.shutdown().await;
         save(&self.state, orders).await;
         self.mesh.close().await;
