@@ -60,10 +60,11 @@ pub(super) async fn follow(
                 return;
             }
         }
+        let wait = if complete { REFRESH } else { pause };
         pause = if complete { RETRY } else { (pause * 2).min(REFRESH) };
         let named = seeds.iter().flat_map(|seed| &seed.endpoints).chain(&wanted).any(is_name);
         tokio::select! {
-            () = sleep(if complete { REFRESH } else { pause }), if named => {}
+            () = sleep(wait), if named => {}
             changed = advertise.changed() => if changed.is_err() { return },
         }
     }
