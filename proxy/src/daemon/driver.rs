@@ -207,7 +207,7 @@ impl Driver {
             }
             Event::Member { node, up } => {
                 let name = self.reporter.name(&self.core, &node);
-                if up { info!(%name, "member up") } else { warn!(%name, "member down") }
+                if up { info!(%name, "member up") } else { info!(%name, "member down") }
             }
             Event::Ignored { node, reason } => {
                 debug!(node = %node.short(), %reason, "ignored");

@@ -87,12 +87,18 @@ pub(super) async fn serve(listener: TcpListener, ingress: Arc<Ingress>) {
 async fn accept(listener: &TcpListener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
+    let mut complained = false;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((client, _)) => take(client, ingress, sessions),
+                Ok((client, _)) => {
+                    complained = false;
+                    take(client, ingress, sessions);
+                }
                 Err(error) => {
-                    warn!(service = %ingress.service, %error, "cannot accept; trying again");
+                    if !std::mem::replace(&mut complained, true) {
+                        warn!(service = %ingress.service, %error, "cannot accept; trying on");
+                    }
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 }
             },

@@ -58,10 +58,12 @@ impl Reporter {
             match entry.liveness {
                 Liveness::Down => members.down += 1,
                 Liveness::Left => members.left += 1,
-                _ => {
+                Liveness::Alive => {
                     members.alive += 1;
                     continue;
                 }
+                // Only its record is known, from before a restart or from others.
+                Liveness::Unknown => continue,
             }
             absent.push(AbsentMember {
                 who: node_ref(entry),

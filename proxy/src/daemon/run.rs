@@ -172,7 +172,8 @@ impl Daemon {
 
     /// Says goodbye, lets sessions end for a while, saves, and goes.
     async fn stop(mut self) {
-        info!("leaving: no new sessions; open ones may go on for {} s", DRAIN_TIME.as_secs());
+        let drain_s = DRAIN_TIME.as_secs();
+        info!(drain_s, "leaving: no new sessions for other nodes; open ones may go on for a while");
         self.leaving.send_replace(true);
         let orders = &self.controls.orders;
         let (left, has_left) = oneshot::channel();
@@ -343,8 +344,9 @@ async fn drain(sessions: &Sessions) {
     };
     tokio::select! {
         ended = timeout(DRAIN_TIME, over) => if ended.is_err() {
-            warn!("sessions are still open after the drain time; they are reset now");
+            let open = sessions.count_all(Side::Client) + sessions.count_all(Side::Served);
+            info!(open, "the drain time is over: sessions that are still open are reset now");
         },
-        () = again => warn!("a second signal: open sessions are reset now"),
+        () = again => info!("a second signal: open sessions are reset now"),
     }
 }

@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 
 use crate::wire::Answer;
 
-/// Sessions of other nodes that this node serves at once, over all services: with 64 KiB of
-/// windows in use each they stay below 2 GiB even when every reader stops.
+/// Sessions of other nodes that this node serves at once, over all services: the ports of one local
+/// address, from which their instances are dialled. What stopped readers hold is bounded by the
+/// mesh's windows, per stream and per peer.
 pub(super) const MAX_SERVED: u64 = 32_768;
 
 /// Which side of the mesh a session is on.
