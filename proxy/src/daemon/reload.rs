@@ -85,8 +85,8 @@ impl Reload {
     }
 }
 
-/// What of `new` can be in force in a daemon that runs with `old`, and the keys for which it takes a
-/// restart.
+/// What of `new` can be in force in a daemon that runs with `old`, and the keys for which it takes
+/// a restart.
 fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
     let mut next = old.clone();
     let mut waiting = Vec::new();
