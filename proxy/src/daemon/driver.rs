@@ -24,6 +24,7 @@ use crate::core::route::{Policy, Route};
 use super::clock;
 use super::endpoints;
 use super::handle::Question;
+use super::log_budget::LogBudget;
 use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
@@ -88,6 +89,8 @@ pub(super) struct Driver {
     /// Within what time the sessions of a bad origin are reset.
     pub(super) cut_windows: BTreeMap<ServiceName, Duration>,
     pub(super) reporter: Reporter,
+    /// Bounds the log lines of refused peers.
+    pub(super) refusals: LogBudget,
 }
 
 impl Driver {
@@ -146,7 +149,10 @@ impl Driver {
             MeshEvent::SessionUp(node) => self.core.handle_session(node, true, now),
             MeshEvent::SessionDown(node) => self.core.handle_session(node, false, now),
             MeshEvent::Refused { node, reason } => {
-                warn!(node = %node.short(), %reason, "peer refused");
+                // Anyone with the mesh secret can make up keys and be refused.
+                if let Some(held_back) = self.refusals.take(now) {
+                    warn!(node = %node.short(), %reason, held_back, "peer refused");
+                }
             }
         }
     }

@@ -7,11 +7,13 @@
 
 mod attempt;
 pub(crate) mod clock;
+mod descriptors;
 mod driver;
 mod egress;
 mod endpoints;
 mod handle;
 mod listen;
+mod log_budget;
 mod opening;
 mod parts;
 mod ping;

@@ -21,12 +21,13 @@ use crate::core::route::Route;
 
 use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
+use super::log_budget::LogBudget;
 use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
 use super::session::{Ingress, SessionLimits};
 use super::sessions::{Sessions, Side};
 use super::state::{Identity, StateDir};
-use super::{Handle, clock, endpoints, listen, parts};
+use super::{Handle, clock, descriptors, endpoints, listen, parts};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -81,6 +82,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, reread, state } = options;
     let _lock = state.lock()?;
     let identity = state.identity(clock::wall())?;
+    descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     let daemon = Daemon::start(&settings, &identity, state).await?;
     wait_for_end(Reload::new(settings, reread), &daemon.controls).await?;
     daemon.stop().await;
@@ -140,6 +142,7 @@ impl Daemon {
             sessions: sessions.clone(),
             cut_windows: parts::cut_windows(settings),
             reporter,
+            refusals: LogBudget::new(clock::now()),
         };
         restore(&state, &mut driver.core);
         let seeds = parts::all_seeds(settings, &state)?;

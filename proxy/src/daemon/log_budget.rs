@@ -1,0 +1,58 @@
+//! A bound on log lines that others can cause.
+
+use std::time::{Duration, Instant};
+
+/// Lines that may come at once.
+const BURST: u32 = 20;
+/// One more line is allowed after each of these.
+const REFILL: Duration = Duration::from_secs(1);
+
+/// A token bucket that counts what it held back.
+#[derive(Debug)]
+pub(super) struct LogBudget {
+    tokens: u32,
+    refilled: Instant,
+    held_back: u64,
+}
+
+impl LogBudget {
+    /// A full bucket.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { tokens: BURST, refilled: now, held_back: 0 }
+    }
+
+    /// Whether a line may be written now; with how many were held back since the last one.
+    pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
+        let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
+        if passed > 0 {
+            let gained = u32::try_from(passed).unwrap_or(BURST);
+            self.tokens = self.tokens.saturating_add(gained).min(BURST);
+            self.refilled = now;
+        }
+        if self.tokens == 0 {
+            self.held_back += 1;
+            return None;
+        }
+        self.tokens -= 1;
+        Some(std::mem::take(&mut self.held_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use super::*;
+
+    #[test]
+    fn a_flood_is_a_burst_and_then_a_line_a_second_that_says_what_is_missing() {
+        let start = Instant::now();
+        let mut budget = LogBudget::new(start);
+        let written = (0..1000).filter(|_| budget.take(start).is_some()).count();
+        assert_eq!(written, 20);
+        assert_eq!(budget.take(start + Duration::from_secs(1)), Some(980));
+        assert_eq!(budget.take(start + Duration::from_secs(1)), None);
+        let later = start + Duration::from_secs(3600);
+        assert_eq!((0..1000).filter(|_| budget.take(later).is_some()).count(), 20);
+    }
+}
