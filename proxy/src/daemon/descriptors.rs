@@ -6,8 +6,8 @@ use tracing::{info, warn};
 /// Descriptors beside sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
-/// Raises the soft limit to the hard one and says if even that is below what `sessions` open sessions
-/// need. Works without privileges; what it cannot do is left as it was.
+/// Raises the soft limit to the hard one and says if even that is below what `sessions` open
+/// sessions need. Works without privileges; what it cannot do is left as it was.
 pub(super) fn raise(sessions: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
