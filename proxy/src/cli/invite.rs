@@ -71,9 +71,17 @@ pub(crate) struct InviteReport {
 
 pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
-    let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
+    let of_file = load::of_file(args.config.as_deref(), args.state_dir.as_deref(), &paths);
+    let settings = match of_file {
+        // A damaged default file is of no concern to somebody who names everything.
+        Err(_) if args.config.is_none() && !args.endpoints.is_empty() => None,
+        settings => settings?,
+    };
+    let of_settings = settings.as_ref().map(|settings| settings.state_dir.clone());
+    let state_dir = args.state_dir.clone().or(of_settings);
+    let state_dir = state_dir.unwrap_or_else(|| paths.state_dir().to_owned());
     let advertised = match args.endpoints.is_empty() {
-        true => load::advertised(args.config.as_deref(), args.state_dir.as_deref(), &paths)?,
+        true => settings.map(|settings| settings.mesh.advertise).unwrap_or_default(),
         false => args.endpoints.clone(),
     };
     let report = invite(args, &state_dir, &advertised, clock::wall())?;

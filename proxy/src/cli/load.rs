@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use meshport_config::{Credential, Defaults, Endpoint, MAX_SETTINGS_BYTES, Settings, parse_with};
+use meshport_config::{Credential, Defaults, MAX_SETTINGS_BYTES, Settings, parse_with};
 
 use super::paths::Paths;
 use crate::Error;
@@ -72,19 +72,16 @@ pub(crate) fn read(
     Ok(settings)
 }
 
-/// Where this node is reached, as its configuration says; nowhere without one.
+/// The settings of the file, if there is one.
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn advertised(
+pub(crate) fn of_file(
     config: Option<&Path>,
     state_dir: Option<&Path>,
     paths: &Paths,
-) -> Result<Vec<Endpoint>, Error> {
-    match config_file(config, paths) {
-        Some(path) => read(path, state_dir, paths).map(|settings| settings.mesh.advertise),
-        None => Ok(Vec::new()),
-    }
+) -> Result<Option<Settings>, Error> {
+    config_file(config, paths).map(|path| read(path, state_dir, paths)).transpose()
 }
 
 /// The socket of the daemon that a query means.

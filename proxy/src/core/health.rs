@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | refused | any | `refusing`, at once: new connections would fail too |
 //! | silent `fall` times | any | `hung`: the port may still accept |
+//! | broken `fall` times | any | `unready`: it does answer, so its sessions may be fine |
 //! | answered | 200 | `ready` |
 //! | answered | 401, lasting | `ready`, with a warning: anonymous access is off |
 //! | answered | anything else | `unready` |
@@ -71,6 +72,7 @@ enum Alive {
     Yes,
     Refused,
     Silent,
+    Broken,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,10 +206,18 @@ impl Health {
             }
             Outcome::Silent | Outcome::Broken => {
                 self.silent_in_row = self.silent_in_row.saturating_add(1);
-                if self.silent_in_row >= self.config.fall {
+                if self.silent_in_row < self.config.fall {
+                    return;
+                }
+                self.forget_ready();
+                if outcome == Outcome::Silent {
                     self.alive = Alive::Silent;
-                    self.forget_ready();
                     self.detail = format!("silent for {} probes", self.silent_in_row);
+                } else {
+                    self.alive = Alive::Broken;
+                    self.detail = "cannot be asked: not reached, no TLS or HTTP there, or its \
+                                   certificate is not signed by ca-file"
+                        .into();
                 }
             }
         }
@@ -262,6 +272,7 @@ impl Health {
             Alive::Unknown => OriginState::Unknown,
             Alive::Refused => OriginState::Refusing,
             Alive::Silent => OriginState::Hung,
+            Alive::Broken => OriginState::Unready,
             Alive::Yes if !self.config.asks_ready => OriginState::Ready,
             Alive::Yes => match self.ready {
                 Ready::Unknown => OriginState::Unknown,
@@ -323,6 +334,17 @@ mod tests {
         assert_eq!(bench.alive(OK), OriginState::Unknown);
         assert_eq!(bench.ready(OK), OriginState::Ready);
         assert_eq!(bench.alive(Outcome::Refused), OriginState::Refusing);
+    }
+
+    #[test]
+    fn an_instance_that_answers_nonsense_is_not_called_hung() {
+        let mut bench = Bench::new(true);
+        bench.alive(OK);
+        bench.ready(OK);
+        assert_eq!(bench.alive(Outcome::Broken), OriginState::Ready);
+        assert_eq!(bench.alive(Outcome::Broken), OriginState::Unready);
+        assert!(bench.health.detail().contains("ca-file"), "{}", bench.health.detail());
+        assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
     }
 
     #[test]

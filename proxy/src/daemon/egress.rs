@@ -22,6 +22,7 @@ use tracing::debug;
 
 use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 
+use super::clock;
 use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
 use super::splice::{self, ABORTED, Carried};
 
@@ -102,6 +103,10 @@ impl Egress {
             return Err(Answer::Leaving);
         }
         let credential = self.mesh.credential(peer).ok_or(Answer::NotAllowed)?;
+        // The tunnel outlives a credential by up to one handshake; what it carries does not.
+        if credential.expires_at <= clock::wall() {
+            return Err(Answer::NotAllowed);
+        }
         if !credential.roles.contains(&Role::Node) && !credential.roles.contains(&Role::Operator) {
             return Err(Answer::NotAllowed);
         }

@@ -208,15 +208,30 @@ impl Reporter {
 
     fn warnings(&self, core: &NodeCore, services: &[ServiceStatus]) -> Vec<String> {
         let mut warnings = Vec::new();
+        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.me.node;
+        let alone = core.discovery().directory().iter().all(is_me);
+        if alone {
+            warnings.push(
+                "no other node has answered yet. Is the daemon at the invite's address running, \
+                 is its UDP port open from here, and is it the same mesh?"
+                    .into(),
+            );
+        }
         for service in services {
             let name = &service.name;
+            if service.origins.is_empty() && alone {
+                continue;
+            }
             if service.origins.is_empty() {
                 warnings.push(format!(
                     "{name}: no origin is known. Set `origin` on a node whose credential has the \
                      role origin:{name}"
                 ));
             } else if service.chosen.is_none() {
-                warnings.push(format!("{name}: none of its origins answers"));
+                warnings.push(format!(
+                    "{name}: none of its origins answers, so clients are refused; its table says \
+                     what each lacks"
+                ));
             }
             if core.health(name).is_some_and(Health::wants_credentials) {
                 warnings.push(format!(
@@ -225,10 +240,18 @@ impl Reporter {
                 ));
             }
         }
-        let left = self.credential.expires_at.0.saturating_sub(super::clock::wall().0) / DAY_S;
-        if left < EXPIRY_WARNING_DAYS {
+        let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
+        if left_s == 0 {
+            warnings.push(
+                "this node's credential has ended and other nodes refuse it. Join again with a \
+                 new invite and --force, then restart"
+                    .into(),
+            );
+        } else if left_s / DAY_S < EXPIRY_WARNING_DAYS {
+            let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
             warnings.push(format!(
-                "this node's credential ends in {left} days. Join again with a new invite"
+                "this node's credential ends in {days} d {hours} h. Join again with a new invite \
+                 and --force"
             ));
         }
         warnings
