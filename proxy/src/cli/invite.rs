@@ -203,7 +203,7 @@ fn advice(report: &InviteReport) -> String {
     };
     format!(
         "This line lets anyone who has it join site {} {name}with the roles {}, until {}, with \
-         {seeds}. Treat it as a password.\n\
+         {seeds}. Treat it as a password, also when that time is over.\n\
          On the new machine:  meshport join LINE  (or `meshport join -` and paste it)",
         report.site, report.roles, report.join_until,
     )

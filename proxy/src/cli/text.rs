@@ -10,7 +10,7 @@ GETTING STARTED:
 
 EXIT CODES:
     0  done, or the answer is yes
-    1  the answer is no: a ping without an answer, a demo with a failed request
+    1  the answer is no: a ping without an answer, a wait in vain, a demo with a failed request
     2  the command line is not understood or cannot work
     3  the configuration file has problems
     4  a key, credential, invite or the state folder is refused

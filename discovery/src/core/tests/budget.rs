@@ -64,7 +64,7 @@ fn two_hundred_nodes_stay_within_the_byte_budget() {
 }
 
 #[test]
-#[ignore = "takes minutes; the simulator repeats it in release"]
+#[ignore = "takes minutes: cargo test --release -p meshport-discovery -- --ignored a_thousand"]
 fn a_thousand_nodes() {
     let mut net = Net::with_nodes(32, 1000, 5, 5);
     for second in 1..=30 {
