@@ -3,6 +3,7 @@
 //! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what
 //! is made here is removed when it is dropped, and removing a namespace removes its interfaces.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,6 +11,21 @@ use crate::process::{run, run_ok};
 
 /// Distinguishes the namespaces and cables of one process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Where `ip netns` keeps its names.
+const FOLDER: &str = "/run/netns";
+
+/// Removes the namespaces of processes that are gone: those that were killed could not.
+pub fn remove_stale() {
+    let Ok(names) = std::fs::read_dir(FOLDER) else { return };
+    for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let owner = name.strip_prefix("meshport-").and_then(|rest| rest.split_once('-'));
+        let owner = owner.and_then(|(process, _)| process.parse::<u32>().ok());
+        if owner.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            let _ = run("ip", &["netns", "del", &name]);
+        }
+    }
+}
 
 /// One emulated host.
 #[derive(Debug)]
@@ -29,6 +45,20 @@ impl Namespace {
         let namespace = Self { name };
         namespace.ip(&["link", "set", "lo", "up"]);
         namespace
+    }
+
+    /// The file that stands for it, for a thread that wants to enter.
+    pub fn file(&self) -> PathBuf {
+        Path::new(FOLDER).join(&self.name)
+    }
+
+    /// Moves an interface of the host the caller is on to this one.
+    ///
+    /// # Panics
+    /// When `ip` refuses.
+    #[track_caller]
+    pub fn take(&self, interface: &str) {
+        run_ok("ip", &["link", "set", interface, "netns", &self.name]);
     }
 
     /// A command that runs inside.
@@ -87,7 +117,7 @@ pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) {
     let ends = ["a", "b"].map(|end| format!("mp{}.{number}{end}", std::process::id() % 1_000_000));
     run_ok("ip", &["link", "add", &ends[0], "type", "veth", "peer", "name", &ends[1]]);
     for (end, host, address) in [(&ends[0], a, a_address), (&ends[1], b, b_address)] {
-        run_ok("ip", &["link", "set", end, "netns", &host.name]);
+        host.take(end);
         host.ip(&["addr", "add", address, "dev", end]);
         host.ip(&["link", "set", end, "up"]);
     }

@@ -52,6 +52,11 @@ pub fn pace(next: &mut Instant, interval: Duration) {
     *next = now() + interval;
 }
 
+/// Returns at `at`: for a schedule, in which the time itself is the condition.
+pub fn moment(at: Instant) {
+    std::thread::sleep(at.saturating_duration_since(now()));
+}
+
 /// The time, for measuring.
 #[expect(clippy::disallowed_methods, reason = "tests of the whole run in real time")]
 pub fn now() -> Instant {

@@ -1,0 +1,182 @@
+//! The arena: one schedule of faults, the same TLS upstreams, the same clients, played against
+//! meshport and against the balancers people run on their nodes today, all side by side.
+//!
+//! Every run gets a stage of its own: hosts in network namespaces joined by a network in userspace
+//! ([`net`]), upstreams, daemons and rivals as real processes ([`stage`]). Clients of all of them
+//! run at the same time ([`client`]), so that all meet the same fault at the same instant on the
+//! same machine; what they saw becomes figures ([`score`]), tables, plots and a verdict ([`bars`]).
+//!
+//! Needs root, `/dev/net/tun`, `ip`, `setpriv` and `unshare`. See README.md beside this file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod bars;
+mod client;
+mod contenders;
+mod faults;
+mod mesh;
+mod net;
+mod plot;
+mod record;
+mod run;
+mod score;
+mod stage;
+mod table;
+
+use contenders::Contender;
+use faults::Fault;
+use score::Row;
+
+/// Plays faults against meshport and its rivals, side by side.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Faults to play, by name; all without it
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<String>,
+    /// Balancers to compare, by name; all without it
+    #[arg(long, value_delimiter = ',')]
+    balancers: Vec<String>,
+    /// How often each fault is played
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Folder for plots and the logs of every process
+    #[arg(long, value_name = "DIR", default_value = "target/arena")]
+    out: PathBuf,
+    /// File for the rows, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Decides which packets are lost
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The least important lines meshport logs
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+    /// Judge by what a busy machine must still show: counts as they are, times three times as long
+    #[arg(long)]
+    smoke: bool,
+    /// Print what can be played and compared
+    #[arg(long)]
+    list: bool,
+}
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        for fault in faults::all() {
+            println!("{:<18} {}", fault.name, fault.about);
+        }
+        for contender in contenders::ALL {
+            println!("{:<18} {}", contender.name, contender.program().err().unwrap_or_default());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let (faults, contenders) = match choose(&arguments) {
+        Ok(chosen) => chosen,
+        Err(problem) => {
+            eprintln!("meshport-arena: {problem}; --list names what there is");
+            return ExitCode::from(2);
+        }
+    };
+    meshport_tests::netns::remove_stale();
+    let mut rows = Vec::new();
+    println!("{}\n", table::LEGEND);
+    for fault in &faults {
+        println!("== {}: {}", fault.name, fault.about);
+        for number in 1..=arguments.runs {
+            let folder = arguments.out.join(format!("{}-{number}", fault.name));
+            let mut those = contenders.clone();
+            those.retain(|contender| contender.is_ours() || !fault.relay);
+            let played = play(&arguments, fault, number, &those, &folder);
+            let late = played.iter().map(|row| row.late_ms).fold(0.0, f64::max);
+            println!("run {number} (the load itself was late by up to {late:.0} ms)");
+            println!("{}", table::of_fault(&played));
+            rows.extend(played);
+        }
+    }
+    if let Some(file) = &arguments.json {
+        let json: Vec<_> = rows.iter().map(Row::to_json).collect();
+        let text = serde_json::to_string_pretty(&json).expect("rows are plain values");
+        fs::write(file, text + "\n").expect("the file of the rows can be written");
+    }
+    let verdicts = bars::judge(&rows);
+    println!("{}", table::of_verdicts(&verdicts));
+    let missed = verdicts.iter().filter(|verdict| match arguments.smoke {
+        true => !verdict.met_loosely(),
+        false => !verdict.met(),
+    });
+    match missed.count() {
+        0 => ExitCode::SUCCESS,
+        count => {
+            println!("{count} bars are not met");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play(
+    arguments: &Arguments,
+    fault: &Fault,
+    number: u32,
+    contenders: &[Contender],
+    folder: &Path,
+) -> Vec<Row> {
+    // What an earlier run left would be mixed with this one; there may be none.
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).expect("the folder for logs can be made");
+    let folder = fs::canonicalize(folder).expect("the folder is there");
+    let seed = arguments.seed.wrapping_add(u64::from(number));
+    let played = run::play(fault, contenders, seed, &folder, &arguments.log_level);
+    let svg = plot::draw(
+        &plot::Frame {
+            title: &format!("{}: {}", fault.name, fault.about),
+            fault_s: played.moments.fault.as_secs_f64(),
+            healed_s: played.moments.healed.map(|at| at.as_secs_f64()),
+            end_s: played.moments.end.as_secs_f64(),
+        },
+        &played
+            .records
+            .iter()
+            .map(|(name, record)| plot::Line { name, record })
+            .collect::<Vec<_>>(),
+    );
+    let file = arguments.out.join(format!("{}-{number}.svg", fault.name));
+    fs::write(file, svg).expect("the plot can be written");
+    let victims: Vec<&str> = fault.victims.iter().map(|at| stage::UPSTREAMS[*at]).collect();
+    let row = |(name, record): &(String, record::Record)| Row {
+        fault: fault.name.to_owned(),
+        balancer: name.clone(),
+        run: number,
+        ..score::score(record, played.moments, &victims)
+    };
+    played.records.iter().map(row).collect()
+}
+
+/// What is to be played, and those who can run; who cannot is named.
+#[expect(clippy::print_stderr, reason = "a command-line tool")]
+fn choose(arguments: &Arguments) -> Result<(Vec<Fault>, Vec<Contender>), String> {
+    let faults = faults::all();
+    let known = |name: &String| faults.iter().any(|fault| fault.name == name);
+    if let Some(unknown) = arguments.faults.iter().find(|name| !known(name)) {
+        return Err(format!("there is no fault {unknown}"));
+    }
+    let known = |name: &String| contenders::ALL.iter().any(|it| it.name == name);
+    if let Some(unknown) = arguments.balancers.iter().find(|name| !known(name)) {
+        return Err(format!("there is no balancer {unknown}"));
+    }
+    let asked =
+        |names: &[String], name: &str| names.is_empty() || names.iter().any(|it| it == name);
+    let faults = faults.into_iter().filter(|fault| asked(&arguments.faults, fault.name)).collect();
+    let mut contenders = Vec::new();
+    for contender in contenders::ALL.iter().filter(|it| asked(&arguments.balancers, it.name)) {
+        match contender.program() {
+            Ok(_) => contenders.push(*contender),
+            Err(problem) => eprintln!("NOT RUN: {}: {problem}", contender.name),
+        }
+    }
+    Ok((faults, contenders))
+}

@@ -1,0 +1,93 @@
+//! Hosts in network namespaces of their own, and the network between them.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use meshport::wan::Loss;
+use meshport_tests::netns::Namespace;
+
+mod router;
+mod tun;
+
+use router::{Port, Router};
+
+/// Packets that may wait in a host's interface before it is read: the bursts of all balancers.
+const QUEUE_PACKETS: &str = "5000";
+
+/// One host of the arena.
+pub(crate) struct Host {
+    namespace: Namespace,
+    pub(crate) address: Ipv4Addr,
+}
+
+impl Host {
+    /// A command that runs on this host and does not outlive the arena.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.namespace.command("setpriv");
+        command.args(["--pdeathsig", "KILL", program]);
+        command
+    }
+
+    /// The file of its network namespace.
+    pub(crate) fn namespace_file(&self) -> std::path::PathBuf {
+        self.namespace.file()
+    }
+}
+
+/// All hosts with their links.
+pub(crate) struct Network {
+    // Dropped first: a namespace takes its device along, which ends the router's readers.
+    pub(crate) hosts: Vec<Host>,
+    router: Router,
+}
+
+impl Network {
+    /// Hosts at these addresses of 10.77.0.0/24, joined by perfect links.
+    ///
+    /// # Panics
+    /// When the system does not allow it.
+    pub(crate) fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
+        /// Distinguishes the devices of one process.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let mut hosts = Vec::new();
+        let mut devices = Vec::new();
+        for address in addresses {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let device = format!("mpt{}.{number}", std::process::id() % 1_000_000);
+            let file = tun::open(&device).unwrap_or_else(|error| panic!("no TUN device: {error}"));
+            let namespace = Namespace::new();
+            namespace.take(&device);
+            namespace.ip(&["addr", "add", &format!("{address}/24"), "dev", &device]);
+            namespace.ip(&["link", "set", &device, "txqueuelen", QUEUE_PACKETS, "up"]);
+            hosts.push(Host { namespace, address: *address });
+            devices.push((*address, file));
+        }
+        Self { hosts, router: Router::start(devices, seed) }
+    }
+
+    /// Sets the round-trip time between two hosts.
+    pub(crate) fn distance(&self, a: Port, b: Port, round_trip: Duration) {
+        self.router.change(a, b, |link| link.latency = round_trip / 2);
+    }
+
+    /// Cuts two hosts off from each other, silently, or joins them again.
+    pub(crate) fn cut(&self, a: Port, b: Port, cut: bool) {
+        self.router.change(a, b, |link| link.up = !cut);
+    }
+
+    /// Cuts a host off from all others, or joins it again.
+    pub(crate) fn isolate(&self, host: Port, cut: bool) {
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            self.cut(host, other, cut);
+        }
+    }
+
+    /// Loses this share of packets in each direction between a host and all others.
+    pub(crate) fn lose(&self, host: Port, share: f64) {
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            self.router.change(host, other, |link| link.loss = Loss::independent(share));
+        }
+    }
+}
