@@ -29,7 +29,7 @@ pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MA
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
 pub use settings::{
     AdminSettings, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel,
-    LogSettings, MAX_ADVERTISE, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,
+    LogSettings, MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,
     MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin, Policy, Problem,
     ProblemKind, ServiceSettings, Settings, parse, parse_with, reference,
 };

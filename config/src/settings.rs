@@ -40,6 +40,8 @@ pub const MAX_SERVICES: usize = 16;
 pub const MAX_LISTEN: usize = 8;
 /// The most origins in a `pinned` list.
 pub const MAX_PINNED: usize = 64;
+/// Most addresses outside of the mesh a service falls back to; a handful of load balancers.
+pub const MAX_FALLBACK: usize = 16;
 /// The most endpoints a node advertises: what fits its record.
 pub const MAX_ADVERTISE: usize = 8;
 /// The most seeds in the settings.
@@ -199,6 +201,9 @@ pub struct MeshSettings {
     pub mtu: u16,
     /// Time between packets that keep a NAT's mapping, whole seconds, 1 s to 1 h. Default off.
     pub keepalive: Option<Duration>,
+    /// The most sessions this node carries from one node to another at once, if its credential has
+    /// the role `relay`; 0 to 100,000. Default 1,000.
+    pub max_relayed: u32,
 }
 
 /// The local admin interface.
@@ -255,6 +260,20 @@ pub struct ServiceSettings {
     pub hold: Duration,
     /// Sessions of a dead path or a hung instance are reset within this time; at most 10 s.
     pub cut_window: Duration,
+    /// Whether a second origin is tried beside one that is slow to answer. Default true.
+    pub hedge: bool,
+    /// The least time an origin is given before the next one is tried beside it, 10 ms to 10 s.
+    /// Default 100 ms.
+    pub hedge_min: Duration,
+    /// The most time it is given, 10 ms to 10 s. Default 500 ms.
+    pub hedge_max: Duration,
+    /// The share of the sessions away from the preferred origin that move to it every 10 s, in
+    /// percent, 0 to 100; 0 leaves them. Default 10.
+    pub drift_percent: u8,
+    /// Within what time the sessions of a draining origin move elsewhere, 1 s to 1 h. Default 60 s.
+    pub drain_window: Duration,
+    /// Addresses outside of the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
+    pub fallback: Vec<Endpoint>,
     /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
     pub max_sessions: u32,
     /// How this node checks its own instance.
@@ -360,6 +379,7 @@ impl Default for MeshSettings {
             seeds: Vec::new(),
             mtu: 1500,
             keepalive: None,
+            max_relayed: 1_000,
         }
     }
 }
@@ -399,6 +419,12 @@ impl ServiceSettings {
             connect_timeout: Duration::from_secs(10),
             hold: Duration::from_secs(3),
             cut_window: Duration::from_secs(1),
+            hedge: true,
+            hedge_min: Duration::from_millis(100),
+            hedge_max: Duration::from_millis(500),
+            drift_percent: 10,
+            drain_window: Duration::from_secs(60),
+            fallback: Vec::new(),
             max_sessions: 10_000,
             health: HealthSettings::defaults(mode),
         }

@@ -35,6 +35,12 @@ const DEAD_PROBE: Duration = Duration::from_secs(1);
 /// Smallest change of the round-trip time that is reported.
 const REPORTED_STEP: Duration = Duration::from_micros(500);
 const REPORTED_LEAST: Duration = Duration::from_micros(50);
+/// Smallest change of loss that is reported, in percent: one probe.
+const REPORTED_LOSS_PERCENT: u8 = 6;
+/// A path that loses more than this, in percent, is looked at closely...
+const LOSSY_PERCENT: u8 = 7;
+/// ...so that it is known within seconds when it is well again.
+const LOSSY_PROBE: Duration = Duration::from_millis(400);
 
 /// Whether a path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -64,7 +70,9 @@ pub struct Path {
     pub state: PathState,
     /// Smoothed round-trip time; the last known one on a dead path, none before the first answer.
     pub rtt: Option<Duration>,
-    /// Share of the last 32 probes without an answer, 0 to 100.
+    /// How far single round trips are from `rtt` (mean deviation); zero before the first answer.
+    pub deviation: Duration,
+    /// Share of the last 16 probes without an answer, 0 to 100.
     pub loss_percent: u8,
     /// When `state` became what it is.
     pub since: Instant,
@@ -103,6 +111,7 @@ struct Prober {
     /// When the first probe after the last answer went out, and how many went since.
     silent: Option<(Instant, u32)>,
     reported: Option<Duration>,
+    reported_loss: u8,
 }
 
 impl Paths {
@@ -267,9 +276,13 @@ impl Paths {
             }
             (before, rtt) => before != rtt,
         };
+        let lossy = prober.path.loss_percent.abs_diff(prober.reported_loss)
+            >= REPORTED_LOSS_PERCENT
+            || (prober.path.loss_percent == 0 && prober.reported_loss > 0);
         let fresh = prober.path.since == prober.path.last_answer.unwrap_or(prober.path.since);
-        if always || moved || fresh {
+        if always || moved || lossy || fresh {
             prober.reported = prober.path.rtt;
+            prober.reported_loss = prober.path.loss_percent;
             self.changes.push_back(node);
         }
     }
@@ -288,6 +301,7 @@ fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) 
         PathState::Up if prober.is_silent() => usual.min(prober.wait() / 2),
         // A choice should not rest on one sample for long.
         PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
+        PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
         PathState::Up => usual,
         PathState::Unknown => usual.min(LONGEST_WAIT / 2),
     }
@@ -299,6 +313,7 @@ impl Prober {
             path: Path {
                 state: PathState::Unknown,
                 rtt: None,
+                deviation: Duration::ZERO,
                 loss_percent: 0,
                 since: now,
                 last_answer: None,
@@ -314,6 +329,7 @@ impl Prober {
             outstanding: VecDeque::new(),
             silent: None,
             reported: None,
+            reported_loss: 0,
         }
     }
 
@@ -359,6 +375,7 @@ impl Prober {
         }
         self.path.loss_percent = self.loss.percent();
         self.path.rtt = self.rtt.get();
+        self.path.deviation = self.rtt.deviation();
         self.path.last_answer = Some(now);
         self.silent = None;
         if self.path.state != PathState::Up {
@@ -393,6 +410,7 @@ impl Prober {
         self.path.since = now;
         // The way may be another one when the peer is back; old samples would hide that.
         self.rtt.reset();
+        self.loss = Loss::default();
         true
     }
 

@@ -19,11 +19,16 @@ pub(crate) struct Rtt {
     recent: [Duration; 3],
     samples: usize,
     smoothed: Option<(Duration, Instant)>,
+    deviation: Duration,
 }
 
 impl Rtt {
     /// Takes a sample.
     pub(crate) fn add(&mut self, sample: Duration, now: Instant) {
+        self.deviation = match self.smoothed {
+            Some((before, _)) => (self.deviation * 3 + sample.abs_diff(before)) / 4,
+            None => sample / 2,
+        };
         self.recent[self.samples % 3] = sample;
         self.samples += 1;
         let median = self.median();
@@ -42,6 +47,12 @@ impl Rtt {
     /// The smoothed value, none before the first sample.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.smoothed.map(|(value, _)| value)
+    }
+
+    /// How far single samples are from the smoothed value: the mean deviation of RFC 6298 with its
+    /// weight of a quarter. Zero before the first sample.
+    pub(crate) fn deviation(&self) -> Duration {
+        self.deviation
     }
 
     /// Whether there are too few samples to trust the value.
@@ -68,24 +79,26 @@ impl Rtt {
     }
 }
 
-/// Which of the last 32 probes were answered.
+/// Probes whose fate is remembered: enough to tell a lossy path from an unlucky packet, few enough
+/// to forget a path's past within seconds once it is well.
+const LOSS_WINDOW: u32 = 16;
+
+/// Which of the last [`LOSS_WINDOW`] probes went unanswered.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Loss {
     lost: u32,
-    count: u32,
 }
 
 impl Loss {
     /// Notes the fate of a probe.
     pub(crate) fn add(&mut self, answered: bool) {
-        self.lost = (self.lost << 1) | u32::from(!answered);
-        self.count = (self.count + 1).min(32);
+        self.lost = ((self.lost << 1) | u32::from(!answered)) & ((1 << LOSS_WINDOW) - 1);
     }
 
-    /// Share of lost probes, 0 to 100.
+    /// Lost probes as a share of the window, 0 to 100; a path with fewer probes gets the benefit
+    /// of the doubt.
     pub(crate) fn percent(&self) -> u8 {
-        let percent = (self.lost.count_ones() * 100).checked_div(self.count).unwrap_or(0);
-        u8::try_from(percent.min(100)).unwrap_or(100)
+        u8::try_from(self.lost.count_ones() * 100 / LOSS_WINDOW).unwrap_or(100)
     }
 }
 
@@ -136,16 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn loss_counts_the_last_32() {
+    fn loss_counts_the_last_sixteen() {
         let mut loss = Loss::default();
         assert_eq!(loss.percent(), 0);
         loss.add(false);
-        assert_eq!(loss.percent(), 100);
-        for _ in 0..3 {
-            loss.add(true);
+        assert_eq!(loss.percent(), 6, "the first of a path is not all of it");
+        for _ in 0..LOSS_WINDOW {
+            loss.add(false);
         }
-        assert_eq!(loss.percent(), 25);
-        for _ in 0..32 {
+        assert_eq!(loss.percent(), 100);
+        for _ in 0..LOSS_WINDOW {
             loss.add(true);
         }
         assert_eq!(loss.percent(), 0);

@@ -51,6 +51,12 @@ impl Header {
         Self { service, target: None, hops: Hops::None, deadline_ms }
     }
 
+    /// A request to the receiver to carry the stream on to `origin`.
+    pub fn relayed(service: ServiceName, origin: NodeId, deadline: Duration) -> Self {
+        let direct = Self::direct(service, deadline);
+        Self { target: Some(origin), hops: Hops::One, ..direct }
+    }
+
     /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes said.
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(u64::from(self.deadline_ms)).min(MAX_DEADLINE)
@@ -127,11 +133,13 @@ pub enum Answer {
     Leaving = 7,
     /// The instance could not be dialled for another reason.
     Failed = 8,
+    /// This node does not relay, or does not reach the origin itself.
+    NoPath = 9,
 }
 
 impl Answer {
     /// Every answer, for tables of counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connected,
         Self::NoSuchService,
         Self::NotAllowed,
@@ -141,6 +149,7 @@ impl Answer {
         Self::BadRequest,
         Self::Leaving,
         Self::Failed,
+        Self::NoPath,
     ];
 
     /// The byte on the wire.
@@ -165,6 +174,7 @@ impl Answer {
             Self::BadRequest => "bad-request",
             Self::Leaving => "leaving",
             Self::Failed => "failed",
+            Self::NoPath => "no-path",
         }
     }
 }

@@ -296,7 +296,9 @@ impl World {
             Decision::Route { route, first_changed, .. } => {
                 if first_changed {
                     let first = route.first().filter(|first| first.standing < Standing::Down);
-                    let to = first.and_then(|first| self.by_id.get(&first.origin.node).copied());
+                    let to = first.and_then(|first| {
+                        first.origin.line.origin().and_then(|node| self.by_id.get(&node)).copied()
+                    });
                     let words = format!("{at}->{to:?}");
                     self.trace.note(self.now, &words);
                     self.changes.push(Change { at: self.now, node: at, to });
@@ -462,7 +464,7 @@ impl World {
         let route = self.nodes[at].core.as_ref()?.route(&self.service)?;
         let first = route.first().filter(|first| first.standing < Standing::Down)?;
         debug_assert!(first.origin.path != PathView::Dead, "a dead path is down");
-        self.by_id.get(&first.origin.node).copied()
+        self.by_id.get(&first.origin.line.origin()?).copied()
     }
 
     /// Whether no other ready and reachable origin is nearer than the chosen one by more than the

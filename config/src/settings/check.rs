@@ -26,6 +26,7 @@ pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problem
         rules.use_of_service(name, &path, service);
         rules.listen_is_local(&path, service);
         rules.policy(&path, service);
+        rules.hedging(&path, service);
         rules.health(&join(&path, "health"), &service.health);
     }
     let listeners = listeners(settings);
@@ -159,6 +160,10 @@ impl Rules<'_, '_> {
         self.at_most("discovery", interval, ("suspicion", discovery.suspicion));
         let active = ("path-probe-active", discovery.path_probe_active);
         self.at_most("discovery", active, ("path-probe-idle", discovery.path_probe_idle));
+    }
+
+    fn hedging(&mut self, path: &str, service: &ServiceSettings) {
+        self.at_most(path, ("hedge-min", service.hedge_min), ("hedge-max", service.hedge_max));
     }
 
     fn use_of_service(&mut self, name: &ServiceName, path: &str, service: &ServiceSettings) {

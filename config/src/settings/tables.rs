@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::schema::{Key, Kind};
 use super::{
     AdminSettings, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel, LogSettings,
-    MAX_ADVERTISE, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MeshSettings, Policy,
+    MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MeshSettings, Policy,
     ServiceSettings, Settings,
 };
 use crate::endpoint::{Endpoint, Host};
@@ -26,6 +26,7 @@ const LISTEN_FORM: &str = "an IP address and port, such as \"[::]:51820\"";
 const ORIGIN_FORM: &str = "a host and port to connect to, such as \"127.0.0.1:6443\"";
 const ENDPOINT_FORM: &str =
     "a host and port, such as \"203.0.113.5:51820\" or \"cp-1.example.com:51820\"";
+const FALLBACK_FORM: &str = "a host and port to connect to, such as \"k8s.example.com:6443\"";
 const SITE_FORM: &str =
     "a name of 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, such as \"fra\"";
 const NODE_FORM: &str = "a name of 1 to 63 of a-z, 0-9, '-' and '.', such as \"worker-7\"";
@@ -173,6 +174,19 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
             max: Duration::from_secs(3600),
             get: |from| from.keepalive,
             set: |into, value| into.keepalive = value,
+        },
+    },
+    Key {
+        name: "max-relayed",
+        about: "The most sessions this node carries from one node to another at once, a quarter \
+                of them for the same one. Only with the role relay in its credential.",
+        example: None,
+        kind: Kind::Integer {
+            min: 0,
+            max: 100_000,
+            unit: "sessions",
+            get: |from| from.max_relayed,
+            set: |into, value| into.max_relayed = value,
         },
     },
 ];
@@ -326,6 +340,54 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
                 At once when no other origin is healthy.",
         example: None,
         kind: period!(cut_window, Duration::ZERO, Duration::from_secs(10)),
+    },
+    Key {
+        name: "hedge",
+        about: "Whether a second origin is tried beside one that is slow to answer a new session; \
+                the first answer wins.",
+        example: None,
+        kind: Kind::Flag { get: |from| from.hedge, set: |into, value| into.hedge = value },
+    },
+    Key {
+        name: "hedge-min",
+        about: "The least time an origin is given before the next one is tried beside it. In \
+                between it follows from the latency of the path and its deviation.",
+        example: None,
+        kind: period!(hedge_min, Duration::from_millis(10), Duration::from_secs(10)),
+    },
+    Key {
+        name: "hedge-max",
+        about: "The most time an origin is given before the next one is tried beside it.",
+        example: None,
+        kind: period!(hedge_max, Duration::from_millis(10), Duration::from_secs(10)),
+    },
+    Key {
+        name: "drift-percent",
+        about: "When a better origin is back, this share of the sessions elsewhere moves to it \
+                every 10s: each is ended at a quiet moment, and its client comes back. 0 leaves \
+                them where they are.",
+        example: None,
+        kind: Kind::Integer {
+            min: 0,
+            max: 100,
+            unit: "percent",
+            get: |from| from.drift_percent.into(),
+            set: |into, value| into.drift_percent = value.try_into().unwrap_or(u8::MAX),
+        },
+    },
+    Key {
+        name: "drain-window",
+        about: "Within what time the sessions of an origin that `meshport drain` was run on move \
+                elsewhere.",
+        example: None,
+        kind: period!(drain_window, SECOND, Duration::from_secs(3600)),
+    },
+    Key {
+        name: "fallback",
+        about: "Addresses outside of the mesh for when no origin in it answers, such as a load \
+                balancer that is still there. Names are looked up again every 30s.",
+        example: Some("[\"k8s.example.com:6443\"]"),
+        kind: list!(fallback, MAX_FALLBACK, FALLBACK_FORM, reachable),
     },
     Key {
         name: "max-sessions",

@@ -51,19 +51,22 @@ fn every_key_is_read() {
         "name = \"worker-7\"\nstate-dir = \"/s\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
          [mesh]\nlisten = \"0.0.0.0:0\"\nadvertise = [\"203.0.113.5:51820\"]\n\
          seeds = [\"{NODE}@seed.example.com:51820\"]\nmtu = 0x2328\nkeepalive = \"25s\"\n\
+         max-relayed = 7\n\
          [admin]\nhttp = \"off\"\n[discovery]\nprobe-interval = \"2s\"\nprobe-timeout = \"1s\"\n\
          suspicion = \"5s\"\npath-probe-active = \"250ms\"\npath-probe-idle = \"10s\"\n\
          sync-interval = \"1m\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n\
          policy = \"pinned\"\npinned = [\"cp-1\", \"{NODE}\"]\nmax-sessions = 5\n\
          hold = \"0s\"\ncut-window = \"2s\"\nconnect-timeout = \"7s\"\n\
-         band = \"2ms\"\nband-percent = 20\n\
+         band = \"2ms\"\nband-percent = 20\nhedge = false\nhedge-min = \"50ms\"\n\
+         hedge-max = \"1s\"\ndrift-percent = 0\ndrain-window = \"5m\"\n\
+         fallback = [\"k8s.example.com:6443\"]\n\
          [service.kube-apiserver.health]\ninterval = \"2s\"\ntimeout = \"2s\"\nfall = 3\n\
          ready-timeout = \"6s\"\nca-file = \"/ca\"\nclient-cert-file = \"/c\"\n\
          client-key-file = \"/k\"\nbearer-token-file = \"/t\"\nserver-name = \"k8s.local\"\n\
          [service.web]\nlisten = [\"0.0.0.0:80\"]\nallow-remote-clients = true\n\
          [service.web.health]\nmode = \"http\"\npath = \"/ok?x=1\"\n"
     ));
-    assert_eq!(settings.mesh.mtu, 9000);
+    assert_eq!((settings.mesh.mtu, settings.mesh.max_relayed), (9000, 7));
     assert_eq!(settings.mesh.keepalive, Some(Duration::from_secs(25)));
     assert_eq!((settings.admin.http, settings.log.level), (None, LogLevel::Debug));
     assert_eq!(settings.discovery.sync_interval, Duration::from_secs(60));
@@ -72,6 +75,10 @@ fn every_key_is_read() {
     assert_eq!(pinned, ["cp-1", NODE]);
     assert!(matches!(apiserver.pinned[..], [Pin::Name(_), Pin::Node(_)]));
     assert_eq!((apiserver.health.fall, apiserver.band_percent), (3, 20));
+    assert_eq!((apiserver.hedge, apiserver.drift_percent), (false, 0));
+    assert_eq!(apiserver.hedge_min * 20, apiserver.hedge_max);
+    assert_eq!(apiserver.drain_window, Duration::from_secs(300));
+    assert_eq!(apiserver.fallback[0].to_string(), "k8s.example.com:6443");
     assert!(settings.services["web"].allow_remote_clients);
     assert_eq!(settings.services["web"].health.path, "/ok?x=1");
     assert_eq!(parse(&settings.to_toml()).as_ref(), Ok(&settings));
@@ -495,7 +502,7 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 32, "keys with a default");
+    assert_eq!(commented, 38, "keys with a default");
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 

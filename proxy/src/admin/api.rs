@@ -93,12 +93,33 @@ pub struct ServiceStatus {
     pub sessions_failed: u64,
 }
 
+/// An origin as people refer to it, and by what way sessions reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginRef {
+    /// Its WireGuard public key; absent for an address outside of the mesh.
+    pub node: Option<NodeId>,
+    /// The name in its credential, or the address outside of the mesh.
+    pub name: String,
+    /// The site in its credential.
+    pub site: Option<SiteName>,
+    /// The name of the node that carries the sessions there, when they do not go straight.
+    #[serde(default)]
+    pub relay: Option<String>,
+}
+
+impl OriginRef {
+    /// The site, or a dash where there is none.
+    pub fn place(&self) -> &str {
+        self.site.as_ref().map_or("-", SiteName::as_ref)
+    }
+}
+
 /// The first choice and why.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Chosen {
     /// The origin.
     #[serde(flatten)]
-    pub who: NodeRef,
+    pub who: OriginRef,
     /// One phrase: "this node", "nearest ready", "kept: 10.2.. is only 1 ms nearer", ...
     pub why: String,
     /// Seconds since it became the first choice.
@@ -108,15 +129,16 @@ pub struct Chosen {
 /// One origin of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OriginStatus {
-    /// Which node.
+    /// Which one.
     #[serde(flatten)]
-    pub who: NodeRef,
+    pub who: OriginRef,
     /// What it says of its own instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
     /// `unknown`.
     pub state: String,
     /// Seconds since that state was learned here.
     pub state_since_s: u64,
-    /// `own`, `direct` or `dead`; `unmeasured` before the first answer.
+    /// `own`, `direct`, `relayed`, `outside` (of the mesh) or `dead`; `unmeasured` before the first
+    /// answer.
     pub path: String,
     /// Smoothed round-trip time in milliseconds; absent when unmeasured or own.
     pub rtt_ms: Option<f64>,

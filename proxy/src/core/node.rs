@@ -20,9 +20,10 @@ use meshport_discovery::{
     PathUse, Transmit,
 };
 
+use super::evidence::{Evidence, Verdict};
 use super::health::{Health, HealthConfig, Outcome, Question};
 use super::policy::{self, Fate};
-use super::route::{self, OriginView, PathView, Policy, Preference, Route};
+use super::route::{self, Line, OriginView, PathView, Policy, Preference, Route};
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
@@ -64,8 +65,8 @@ pub enum Event {
     Reset {
         /// Which service.
         service: ServiceName,
-        /// Which origin.
-        node: NodeId,
+        /// Which origin, and by what way.
+        line: Line,
         /// Whether to spread the resets over the service's window, since their clients will come
         /// back and have somewhere to go.
         spread: bool,
@@ -114,22 +115,26 @@ struct Service {
     route: Arc<Route>,
     /// What each origin says of its instance, and since when it was known here.
     states: BTreeMap<NodeId, (OriginState, Instant)>,
-    /// Origins whose sessions were reset and which have not recovered since.
-    doomed: BTreeSet<NodeId>,
+    /// What is known of each way to an instance, also of those that no route uses now.
+    views: Vec<OriginView>,
+    /// What sessions have found out about the lines.
+    evidence: Evidence,
+    /// Lines whose sessions were reset and which have not recovered since.
+    doomed: BTreeSet<Line>,
 }
 
 impl Service {
-    /// The origins whose sessions are to be reset since the last call. One reset each time an
-    /// origin goes bad: sessions that succeed to it afterwards have shown that they work.
+    /// The lines whose sessions are to be reset since the last call. One reset each time a line
+    /// goes bad: sessions that succeed on it afterwards have shown that they work.
     fn resets(&mut self, name: &ServiceName) -> Vec<Event> {
         let mut events = Vec::new();
         let before = std::mem::take(&mut self.doomed);
-        for candidate in &self.route.candidates {
-            let node = candidate.origin.node;
-            if let Fate::Reset { spread, why } = policy::fate(candidate, &self.route) {
-                self.doomed.insert(node);
-                if !before.contains(&node) {
-                    events.push(Event::Reset { service: name.clone(), node, spread, why });
+        for view in &self.views {
+            let line = view.line;
+            if let Fate::Reset { spread, why } = policy::fate(view, &self.route) {
+                self.doomed.insert(line);
+                if !before.contains(&line) {
+                    events.push(Event::Reset { service: name.clone(), line, spread, why });
                 }
             }
         }
@@ -145,8 +150,8 @@ pub struct NodeCore {
     site: SiteName,
     discovery: Discovery,
     services: BTreeMap<ServiceName, Service>,
-    /// Origins with sessions of this node, whose paths are watched closely.
-    busy: BTreeSet<NodeId>,
+    /// Lines with sessions of this node, whose paths are watched closely.
+    busy: BTreeSet<Line>,
     /// Origins whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
     events: VecDeque<Event>,
@@ -194,6 +199,8 @@ impl NodeCore {
             memory: Preference::default(),
             route: Arc::default(),
             states: BTreeMap::new(),
+            views: Vec::new(),
+            evidence: Evidence::default(),
             doomed: BTreeSet::new(),
         };
         self.services.insert(name.clone(), service);
@@ -253,8 +260,22 @@ impl NodeCore {
         self.note_own(name, changed, now);
     }
 
-    /// Takes the set of origins that carry sessions of this node.
-    pub fn handle_busy(&mut self, busy: BTreeSet<NodeId>, now: Instant) {
+    /// Takes what sessions of a service have found out about lines.
+    pub fn handle_verdicts(
+        &mut self,
+        service: &ServiceName,
+        verdicts: impl IntoIterator<Item = (Line, Verdict)>,
+        now: Instant,
+    ) {
+        let Some(service) = self.services.get_mut(service) else { return };
+        for (line, verdict) in verdicts {
+            self.stale |= service.evidence.handle_verdict(line, verdict, now);
+        }
+        self.settle(now);
+    }
+
+    /// Takes the set of lines that carry sessions of this node.
+    pub fn handle_busy(&mut self, busy: BTreeSet<Line>, now: Instant) {
         if self.busy != busy {
             self.busy = busy;
             self.stale = true;
@@ -320,7 +341,8 @@ impl NodeCore {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let services = self.services.values().flat_map(|service| {
             let health = service.health.as_ref().and_then(Health::poll_timeout);
-            [health, service.memory.poll_timeout()].into_iter().flatten()
+            let (gain, cleared) = (service.memory.poll_timeout(), service.evidence.poll_timeout());
+            [health, gain, cleared].into_iter().flatten()
         });
         services.chain(self.discovery.poll_timeout()).min()
     }
@@ -371,6 +393,9 @@ impl NodeCore {
         while let Some(found) = self.discovery.poll_event() {
             self.handle_found(found);
         }
+        for service in self.services.values_mut() {
+            self.stale |= service.evidence.handle_timeout(now);
+        }
         let waited = self.services.values().filter_map(|service| service.memory.poll_timeout());
         if self.stale || waited.min().is_some_and(|due| due <= now) {
             self.stale = false;
@@ -398,71 +423,80 @@ impl NodeCore {
     fn choose_routes(&mut self, now: Instant) {
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         for name in names {
-            let origins = self.origins(&name);
+            let views = self.views(&name);
             let service = self.services.get_mut(&name).expect("the name comes from this map");
-            let states = origins.iter().map(|origin| {
-                let known = service.states.get(&origin.node).copied();
-                let known = known.filter(|(state, _)| *state == origin.state);
-                (origin.node, known.unwrap_or((origin.state, now)))
+            let states = views.iter().filter_map(|view| {
+                let origin = view.line.origin()?;
+                let known = service.states.get(&origin).copied();
+                let known = known.filter(|(state, _)| *state == view.state);
+                Some((origin, known.unwrap_or((view.state, now))))
             });
             let states = states.collect();
-            let (route, memory) = route::choose(origins, &service.policy, &service.memory, now);
+            let (route, memory) =
+                route::choose(views.clone(), &service.policy, &service.memory, now);
             service.memory = memory;
             service.states = states;
-            if route == *service.route {
-                continue;
-            }
-            let first = |route: &Route| route.first().map(|candidate| candidate.origin.node);
+            service.views = views;
+            let changed = route != *service.route;
+            let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);
             let first_changed = first(&route) != first(&service.route);
-            service.route = Arc::new(route);
+            if changed {
+                service.route = Arc::new(route);
+            }
             self.events.extend(service.resets(&name));
-            let route = service.route.clone();
-            self.events.push_back(Event::Route { service: name, route, first_changed });
+            if changed {
+                let route = service.route.clone();
+                self.events.push_back(Event::Route { service: name, route, first_changed });
+            }
         }
     }
 
-    fn origins(&self, service: &ServiceName) -> Vec<OriginView> {
+    /// What is known of each way to an instance of a service.
+    fn views(&self, service: &ServiceName) -> Vec<OriginView> {
         let own = self.services.get(service).and_then(|service| service.health.as_ref());
         let own = own.map(|health| OriginView {
-            node: self.me,
-            name: self.name.clone(),
-            site: self.site.clone(),
-            state: health.state(),
             path: PathView::Own,
-            present: true,
+            ..OriginView::of_node(self.me, self.name.to_string(), self.site.clone(), health.state())
         });
         let others = self.discovery.directory().origins(service).filter_map(|(entry, state)| {
-            let node = entry.credential.node;
+            let credential = &entry.credential;
+            let (node, name) = (credential.node, credential.name.to_string());
             (node != self.me && entry.liveness != Liveness::Left).then(|| OriginView {
-                node,
-                name: entry.credential.name.clone(),
-                site: entry.credential.site.clone(),
-                state,
-                path: self.path(&node),
                 present: entry.liveness != Liveness::Down,
+                ..self.measured(OriginView::of_node(node, name, credential.site.clone(), state))
             })
         });
-        own.into_iter().chain(others).take(MAX_ORIGINS).collect()
+        let views = own.into_iter().chain(others).take(MAX_ORIGINS);
+        let Some(service) = self.services.get(service) else { return Vec::new() };
+        views
+            .map(|view| OriginView { suspect: service.evidence.is_suspect(&view.line), ..view })
+            .collect()
     }
 
-    fn path(&self, node: &NodeId) -> PathView {
-        let Some(path) = self.discovery.paths().get(node) else { return PathView::Unmeasured };
-        match (path.state, path.rtt) {
+    /// The view with what this node measured of its path.
+    fn measured(&self, view: OriginView) -> OriginView {
+        let hop = view.line.first_hop();
+        let Some(path) = hop.and_then(|hop| self.discovery.paths().get(&hop)) else { return view };
+        let seen = match (path.state, path.rtt) {
             (PathState::Dead, _) => PathView::Dead,
             (PathState::Up, Some(rtt)) => PathView::Up(rtt),
             (PathState::Up | PathState::Unknown, _) => PathView::Unmeasured,
-        }
+        };
+        let (deviation, loss_percent) = (path.deviation, path.loss_percent);
+        OriginView { path: seen, deviation, loss_percent, ..view }
     }
 
     fn watch_paths(&mut self, now: Instant) {
         let mut wanted = BTreeMap::new();
         for service in self.services.values() {
-            for candidate in &service.route.candidates {
-                let node = candidate.origin.node;
-                if node != self.me {
-                    let busy = self.busy.contains(&node);
-                    wanted.insert(node, if busy { PathUse::Active } else { PathUse::Idle });
-                }
+            for view in &service.views {
+                let Some(node) = view.line.first_hop().filter(|node| *node != self.me) else {
+                    continue;
+                };
+                let busy = self.busy.contains(&view.line);
+                let usage = if busy { PathUse::Active } else { PathUse::Idle };
+                let wanted = wanted.entry(node).or_insert(usage);
+                *wanted = usage.max(*wanted);
             }
         }
         if wanted == self.watched {

@@ -13,7 +13,7 @@
 
 use meshport_discovery::OriginState;
 
-use super::route::{Candidate, PathView, Route, Standing};
+use super::route::{OriginView, PathView, Route, Standing};
 
 /// What becomes of the sessions open to an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,17 @@ pub enum Fate {
     },
 }
 
-/// The fate of the sessions open to `candidate`, which is one of `route`.
-pub fn fate(candidate: &Candidate, route: &Route) -> Fate {
-    let is_other = |other: &&Candidate| other.origin.node != candidate.origin.node;
-    let spread =
-        route.candidates.iter().filter(is_other).any(|other| other.standing == Standing::Healthy);
-    if candidate.origin.path == PathView::Dead {
+/// The fate of the sessions on the line of `view`, while new ones follow `route`.
+pub fn fate(view: &OriginView, route: &Route) -> Fate {
+    let healthy = |line| {
+        let mut others = route.candidates.iter().filter(|other| other.origin.line != line);
+        others.any(|other| other.standing == Standing::Healthy)
+    };
+    let spread = healthy(view.line);
+    if view.path == PathView::Dead {
         return Fate::Reset { spread, why: "its path is dead" };
     }
-    if candidate.origin.state == OriginState::Hung && spread {
+    if view.state == OriginState::Hung && spread {
         return Fate::Reset { spread, why: "its instance hangs" };
     }
     Fate::Stay
@@ -61,11 +63,8 @@ mod tests {
         let [one, two] = states;
         let origins = vec![origin(1, one.0, one.1), origin(2, two.0, two.1)];
         let policy = Policy::Spread;
-        let (route, _) = choose(origins, &policy, &Preference::default(), Instant::now());
-        [1, 2].map(|number| {
-            let of = |candidate: &&Candidate| candidate.origin.node.as_bytes()[0] == number;
-            fate(route.candidates.iter().find(of).expect("both are candidates"), &route)
-        })
+        let (route, _) = choose(origins.clone(), &policy, &Preference::default(), Instant::now());
+        [0, 1].map(|at: usize| fate(&origins[at], &route))
     }
 
     #[test]

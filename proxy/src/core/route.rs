@@ -10,9 +10,11 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, NodeName, SiteName};
+use meshport_config::{NodeId, SiteName};
 use meshport_discovery::OriginState;
 
 /// A preferred origin gives way to a cheaper one only for more than this...
@@ -24,6 +26,13 @@ const GAIN_LASTING: Duration = Duration::from_secs(10);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
 const SETTLING: Duration = Duration::from_secs(5);
+/// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
+/// last sixteen.
+const USUAL_LOSS_PERCENT: u8 = 7;
+/// Above this nothing gets worse: the path is about to be dead.
+const MOST_LOSS_PERCENT: u8 = 90;
+/// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
+const RETRANSMISSION: Duration = Duration::from_millis(100);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
 /// having, so that measured ones go first.
 const UNMEASURED: Duration = Duration::from_secs(2);
@@ -55,12 +64,58 @@ impl Policy {
     }
 }
 
+/// Where a session goes and by what way: what identifies a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Line {
+    /// Straight to the instance of a node, which may be this one.
+    Direct(NodeId),
+    /// To the instance of a node, through another node.
+    Relayed {
+        /// Whose instance.
+        origin: NodeId,
+        /// Who carries it there.
+        relay: NodeId,
+    },
+    /// To an address outside of the mesh.
+    Outside(SocketAddr),
+}
+
+impl Line {
+    /// The node whose instance it leads to, if that is a node of the mesh.
+    pub fn origin(&self) -> Option<NodeId> {
+        match *self {
+            Self::Direct(origin) | Self::Relayed { origin, .. } => Some(origin),
+            Self::Outside(_) => None,
+        }
+    }
+
+    /// The node that this node's packets go to.
+    pub fn first_hop(&self) -> Option<NodeId> {
+        match *self {
+            Self::Direct(node) | Self::Relayed { relay: node, .. } => Some(node),
+            Self::Outside(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct(node) => f.write_str(&node.short()),
+            Self::Relayed { origin, relay } => {
+                write!(f, "{} through {}", origin.short(), relay.short())
+            }
+            Self::Outside(address) => address.fmt(f),
+        }
+    }
+}
+
 /// What this node knows of the way to an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathView {
     /// The origin is this node.
     Own,
-    /// It answers probes, with this smoothed round-trip time.
+    /// It answers probes, with this smoothed round-trip time; through a relay, of both legs.
     Up(Duration),
     /// Not measured yet.
     Unmeasured,
@@ -71,18 +126,41 @@ pub enum PathView {
 /// What this node knows of one origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginView {
-    /// Which node.
-    pub node: NodeId,
-    /// Its name.
-    pub name: NodeName,
-    /// Its site.
-    pub site: SiteName,
+    /// Which one, and by what way.
+    pub line: Line,
+    /// What people call it: the node's name, or the address outside of the mesh.
+    pub name: String,
+    /// Its site, for a node of the mesh.
+    pub site: Option<SiteName>,
     /// What it says of its instance.
     pub state: OriginState,
     /// The way there.
     pub path: PathView,
+    /// How much single round trips deviate from the smoothed one (mean deviation).
+    pub deviation: Duration,
+    /// Share of recent probes without an answer, 0 to 100.
+    pub loss_percent: u8,
     /// Whether membership holds it for present.
     pub present: bool,
+    /// Whether sessions have found it silent lately, whatever it says (see `evidence`).
+    pub suspect: bool,
+}
+
+impl OriginView {
+    /// A node of the mesh of which only its word is known.
+    pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
+        Self {
+            line: Line::Direct(node),
+            name,
+            site: Some(site),
+            state,
+            path: PathView::Unmeasured,
+            deviation: Duration::ZERO,
+            loss_percent: 0,
+            present: true,
+            suspect: false,
+        }
+    }
 }
 
 /// How much trust a session may put in a candidate, best first.
@@ -92,8 +170,12 @@ pub enum Standing {
     Healthy,
     /// Says it is ready; its path is not measured yet.
     Unproven,
+    /// Says it is ready, yet sessions find it silent.
+    Suspect,
     /// Answers, but is not (or not known to be) ready: used when nothing better is left.
     Doubtful,
+    /// Outside of the mesh, where nothing but attempts tells how it is.
+    Fallback,
     /// Said to be refusing or hung, or its path is dead: tried last, since gossip may be wrong.
     Down,
 }
@@ -105,7 +187,8 @@ pub struct Candidate {
     pub origin: OriginView,
     /// How good it is.
     pub standing: Standing,
-    /// What it costs: its round-trip time, zero for the own node.
+    /// What it costs: its round-trip time, zero for the own node, and on a lossy path what
+    /// retransmissions add.
     pub cost: Duration,
 }
 
@@ -113,7 +196,7 @@ pub struct Candidate {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preference {
     /// The origin that goes first, and since when.
-    pub preferred: Option<(NodeId, Instant)>,
+    pub preferred: Option<(Line, Instant)>,
     /// Since when a cheaper one has been there without a break. Which one does not matter: two
     /// equally near ones are the cheapest by turns.
     gain_since: Option<Instant>,
@@ -152,11 +235,16 @@ impl Route {
         self.first().is_some_and(|candidate| candidate.standing < Standing::Down)
     }
 
+    /// The candidates that new sessions go to as long as they answer.
+    pub fn home(&self) -> &[Candidate] {
+        &self.candidates[..self.sharing.min(self.candidates.len())]
+    }
+
     /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
     /// goes first (Mitzenmacher, "The Power of Two Choices"), or each in turn for `spread`.
     /// `ticket` is a fresh random number, or a counter where they take turns; `open` tells how many
     /// sessions an origin has.
-    pub fn attempt_order(&self, ticket: u64, open: impl Fn(&NodeId) -> u64) -> Vec<&Candidate> {
+    pub fn attempt_order(&self, ticket: u64, open: impl Fn(&Line) -> u64) -> Vec<&Candidate> {
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
         let sharing = self.sharing.min(order.len());
         if sharing < 2 {
@@ -172,11 +260,11 @@ impl Route {
         self.in_turn
     }
 
-    fn lighter(&self, ticket: u64, open: impl Fn(&NodeId) -> u64) -> usize {
+    fn lighter(&self, ticket: u64, open: impl Fn(&Line) -> u64) -> usize {
         let one = nth(ticket >> 32, self.sharing);
         let step = 1 + nth(ticket & 0xffff_ffff, self.sharing - 1);
         let two = (one + step) % self.sharing;
-        let load = |index: usize| open(&self.candidates[index].origin.node);
+        let load = |index: usize| open(&self.candidates[index].origin.line);
         if load(two) < load(one) { two } else { one }
     }
 }
@@ -195,7 +283,7 @@ pub fn choose(
     now: Instant,
 ) -> (Route, Preference) {
     let mut candidates: Vec<Candidate> = origins.into_iter().map(candidate).collect();
-    candidates.sort_by(|a, b| by_standing_and_cost(a, b).then(a.origin.node.cmp(&b.origin.node)));
+    candidates.sort_by(|a, b| by_standing_and_cost(a, b).then(a.origin.line.cmp(&b.origin.line)));
     match policy {
         Policy::Nearest { band, band_percent } => {
             nearest(candidates, *band, *band_percent, memory, now)
@@ -208,10 +296,20 @@ pub fn choose(
 fn candidate(origin: OriginView) -> Candidate {
     let cost = match origin.path {
         PathView::Own => Duration::ZERO,
-        PathView::Up(rtt) => rtt,
+        PathView::Up(rtt) => rtt + price_of_loss(rtt, origin.loss_percent),
         PathView::Unmeasured | PathView::Dead => UNMEASURED,
     };
     Candidate { standing: standing(&origin), cost, origin }
+}
+
+/// What lost packets add to an exchange on average: each costs one more time-out, which is about
+/// three round trips and never below [`RETRANSMISSION`].
+fn price_of_loss(rtt: Duration, loss_percent: u8) -> Duration {
+    if loss_percent <= USUAL_LOSS_PERCENT {
+        return Duration::ZERO;
+    }
+    let lost = f64::from(loss_percent.min(MOST_LOSS_PERCENT)) / 100.0;
+    (rtt * 3).max(RETRANSMISSION).mul_f64(lost / (1.0 - lost))
 }
 
 fn standing(origin: &OriginView) -> Standing {
@@ -223,7 +321,11 @@ fn standing(origin: &OriginView) -> Standing {
     if !reachable {
         return Standing::Down;
     }
+    if matches!(origin.line, Line::Outside(_)) {
+        return if origin.suspect { Standing::Down } else { Standing::Fallback };
+    }
     match origin.state {
+        OriginState::Ready if origin.suspect => Standing::Suspect,
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
         OriginState::Unready | OriginState::Draining | OriginState::Unknown => Standing::Doubtful,
@@ -280,7 +382,7 @@ fn kept(
         return None;
     }
     let first_at = memory.first_at;
-    let place = candidates.iter().position(|candidate| candidate.origin.node == preferred)?;
+    let place = candidates.iter().position(|candidate| candidate.origin.line == preferred)?;
     let current = &candidates[place];
     if current.standing != best.standing {
         return None;
@@ -303,11 +405,11 @@ fn is_gain(current: &Candidate, best: &Candidate) -> bool {
 
 fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference {
     let since = match memory.preferred {
-        Some((node, since)) if node == best.origin.node => since,
+        Some((line, since)) if line == best.origin.line => since,
         _ => now,
     };
     let first_at = Some(memory.first_at.unwrap_or(now));
-    Preference { preferred: Some((best.origin.node, since)), gain_since: None, first_at }
+    Preference { preferred: Some((best.origin.line, since)), gain_since: None, first_at }
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;
@@ -331,7 +433,7 @@ fn spread(
     };
     let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
     // Turns are fair only in an order that does not follow every round-trip time.
-    candidates[..sharing].sort_by_key(|candidate| candidate.origin.node);
+    candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = settled_on(&candidates[0], memory, now);
     let why = format!("one of {sharing} that take turns");
     (Route { sharing, why, in_turn: true, candidates }, preference)
@@ -343,15 +445,15 @@ fn pinned(
     memory: &Preference,
     now: Instant,
 ) -> (Route, Preference) {
-    let ranks: BTreeMap<NodeId, usize> = candidates
+    let ranks: BTreeMap<Line, usize> = candidates
         .iter()
-        .map(|candidate| (candidate.origin.node, pin_rank(&candidate.origin, list)))
+        .map(|candidate| (candidate.origin.line, pin_rank(&candidate.origin, list)))
         .collect();
-    candidates.sort_by_key(|candidate| (candidate.standing, ranks[&candidate.origin.node]));
+    candidates.sort_by_key(|candidate| (candidate.standing, ranks[&candidate.origin.line]));
     let Some(first) = candidates.first() else {
         return (Route::default(), Preference::default());
     };
-    let why = match ranks[&first.origin.node] {
+    let why = match ranks[&first.origin.line] {
         0 => "pinned first".to_owned(),
         rank if rank < list.len() => format!("pinned as number {}", rank + 1),
         _ => format!("no pinned one is better; {}", reason(first)),
@@ -361,8 +463,9 @@ fn pinned(
 }
 
 fn pin_rank(origin: &OriginView, list: &[String]) -> usize {
-    let id = origin.node.to_string();
-    list.iter().position(|pin| *pin == id || pin == origin.name.as_ref()).unwrap_or(list.len())
+    let id = origin.line.origin().map(|node| node.to_string());
+    let is_it = |pin: &String| id.as_ref() == Some(pin) || *pin == origin.name;
+    list.iter().position(is_it).unwrap_or(list.len())
 }
 
 fn reason(best: &Candidate) -> String {
@@ -371,6 +474,8 @@ fn reason(best: &Candidate) -> String {
         Standing::Healthy if is_own(best) => "this node's own".to_owned(),
         Standing::Healthy => "nearest ready".to_owned(),
         Standing::Unproven => "ready, its path not measured yet".to_owned(),
+        Standing::Suspect => format!("{place}, though slow to answer: none is better"),
+        Standing::Fallback => "outside of the mesh: no origin in it answers".to_owned(),
         Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
         Standing::Down => "last resort: none answers".to_owned(),
     }

@@ -1,23 +1,32 @@
 //! One attempt to reach a service's instance through one candidate.
 //!
 //! An attempt opens the way (a stream through the mesh, or a plain connection to this node's own
-//! instance), sends the client's first bytes along as far as [`Opening`] allows, and is over with
-//! the first byte of the answer. Until then the client has seen nothing, so a failed attempt costs
-//! it only time. Each step has its own patience, from the path's round-trip time.
+//! instance or to an address outside of the mesh), sends the client's first bytes along as far as
+//! they may go, and is over with the first byte of the answer. Until then the client has seen
+//! nothing, so a failed attempt costs it only time. Each step has its own patience, from the path's
+//! round-trip time. Several attempts of one client may run at once; what they share is `shared`.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use meshport_mesh::{Mesh, Stream};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use meshport_config::{NodeId, ServiceName};
+use meshport_mesh::Mesh;
+use tokio::time::{Instant, timeout};
 
-use crate::core::route::Candidate;
-use crate::wire::{Answer, Header};
+use crate::core::connect::Kind;
+use crate::core::evidence::Verdict;
+use crate::core::route::{Candidate, Line};
+use crate::wire::Answer;
 
-use super::opening::{Kind, Opening};
-use super::splice::{self, ABORTED};
+use super::clock;
+
+use self::link::Link;
+
+mod link;
+mod shared;
+
+pub(super) use self::link::Way;
+pub(super) use self::shared::Shared;
 
 /// The shortest wait for any step: scheduling on a busy machine must not look like a dead path.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
@@ -30,21 +39,21 @@ const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
 /// handshake, the stream itself, and one lost packet.
 const OPENING_ROUND_TRIPS: u32 = 4;
 
-/// The way to a candidate's instance, and what it has answered already.
+/// The way to a candidate's instance, and what has passed on it already.
 #[derive(Debug)]
 pub(super) struct Upstream {
-    pub(super) way: Way,
+    link: Link,
+    /// How many of the client's bytes have gone out.
+    pub(super) sent: usize,
     /// Bytes of the answer that were read during the attempt.
     pub(super) first: Vec<Bytes>,
 }
 
-/// How an instance is reached.
-#[derive(Debug)]
-pub(super) enum Way {
-    /// Through the mesh.
-    Mesh(Stream),
-    /// It is this node's own.
-    Own(TcpStream),
+impl Upstream {
+    /// Takes the way, which is not given up any more.
+    pub(super) fn into_way(mut self) -> Way {
+        self.link.take_way()
+    }
 }
 
 /// Why an attempt did not succeed.
@@ -53,12 +62,26 @@ pub(super) enum Failure {
     /// The client went away; no other attempt is wanted.
     #[error("the client went away")]
     Client,
+    /// Another attempt of the same client was connected before.
+    #[error("another origin was connected before")]
+    Outpaced,
     /// The candidate cannot be reached or did not answer in time.
     #[error("{0}")]
     Path(String),
     /// The candidate answered that it cannot serve.
     #[error("the origin answered: {0}")]
     Answered(Answer),
+}
+
+impl Failure {
+    /// What it says about the candidate's line, if anything.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Client | Self::Outpaced => None,
+            Self::Path(_) | Self::Answered(Answer::TimedOut) => Some(Verdict::Silent),
+            Self::Answered(_) => Some(Verdict::Refused),
+        }
+    }
 }
 
 /// How long the steps of an attempt may take.
@@ -82,37 +105,31 @@ impl Patience {
 }
 
 /// Where and what to try.
-pub(super) struct Target<'a> {
-    pub(super) mesh: &'a Mesh,
-    pub(super) header: &'a Header,
-    pub(super) candidate: &'a Candidate,
-    /// The address of the own instance, when the candidate is this node.
-    pub(super) own: Option<&'a str>,
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) mesh: Mesh,
+    pub(super) service: ServiceName,
+    pub(super) me: NodeId,
+    pub(super) line: Line,
+    /// The address of the own instance, if this node has one.
+    pub(super) own: Option<String>,
+    /// Time until nobody waits for the answer any more.
+    pub(super) left: Duration,
     pub(super) patience: Patience,
 }
 
-/// Tries one candidate. On success the answer's first bytes are in the result and the client's
-/// bytes in `opening` have all gone out.
-pub(super) async fn attempt(
-    client: &TcpStream,
-    opening: &mut Opening,
-    target: Target<'_>,
-) -> Result<Upstream, Failure> {
+/// Tries one candidate.
+pub(super) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<Upstream, Failure> {
     let patience = target.patience;
     let mut link = timeout(patience.open, Link::open(&target))
         .await
         .map_err(|_| Failure::Path(format!("no way opened in {:?}", patience.open)))??;
-    match exchange(client, opening, &mut link, patience).await {
-        Ok(first) => Ok(Upstream { way: link.way, first }),
-        Err(failure) => {
-            link.abort();
-            Err(failure)
-        }
-    }
+    let (sent, first) = exchange(&shared, id, &mut link, patience).await?;
+    Ok(Upstream { link, sent, first })
 }
 
 /// Whether a candidate's instance accepts a connection now. Nothing is sent to it.
-pub(super) async fn answers(target: Target<'_>) -> bool {
+pub(super) async fn answers(target: Target) -> bool {
     let patience = target.patience.open;
     let Ok(Ok(mut link)) = timeout(patience, Link::open(&target)).await else { return false };
     while !link.connected {
@@ -121,227 +138,89 @@ pub(super) async fn answers(target: Target<'_>) -> bool {
             Ok(Err(_)) | Err(_) => break,
         }
     }
-    link.abort();
     link.connected
 }
 
-/// Sends the opening as far as it may go and waits for the first bytes of the answer.
+/// Sends the opening as far as it may go and waits for the first bytes of the answer. Returns how
+/// much was sent, and those.
 async fn exchange(
-    client: &TcpStream,
-    opening: &mut Opening,
+    shared: &Shared,
+    id: u32,
     link: &mut Link,
     patience: Patience,
-) -> Result<Vec<Bytes>, Failure> {
+) -> Result<(usize, Vec<Bytes>), Failure> {
+    let mut states = shared.subscribe();
     let mut sent = 0;
+    let mut waiting = Waiting::new();
+    let mut announced = false;
     loop {
-        if opening.may_go(link.connected) {
-            sent = link.forward(opening, sent, patience.open).await?;
-            if link.connected && opening.kind() == Kind::Other {
-                return Ok(Vec::new());
+        if link.connected && !std::mem::replace(&mut announced, true) {
+            shared.connected(id);
+        }
+        states.mark_unchanged();
+        let (kind, bytes) = shared.take(id, link.connected, sent);
+        if let Some(bytes) = bytes {
+            sent += link.forward(bytes, patience.open).await?;
+            if link.connected && kind == Kind::Other {
+                return Ok((sent, Vec::new()));
             }
         }
-        // An instance that was asked something has to answer in time; one that was not may wait
-        // for as long as its client does.
-        let wait = if link.connected {
-            (sent > 0).then_some(patience.answer)
-        } else {
-            Some(patience.open)
-        };
-        let reads_client = !opening.ended && opening.room() > 0;
+        waiting.note(link.connected, sent > 0);
+        let (until, wait) = waiting.until(patience);
         tokio::select! {
             biased;
-            answer = link.recv() => match answer? {
-                Some(first) if first.is_empty() && opening.kind() == Kind::Tls => {
+            answer = link.recv() => {
+                let Some(first) = answer? else { continue };
+                // An instance that speaks first may do so together with its node's answer.
+                if !announced {
+                    shared.connected(id);
+                }
+                if !shared.may_answer(id) {
+                    return Err(Failure::Outpaced);
+                }
+                if first.is_empty() && kind == Kind::Tls {
                     return Err(Failure::Path("the instance closed without an answer".into()));
                 }
-                Some(first) => {
-                    // An instance that speaks first may do so together with its node's answer.
-                    link.forward(opening, sent, patience.open).await?;
-                    return Ok(first);
-                }
-                None => {}
-            },
-            bytes = splice::read(client), if reads_client => match bytes {
-                Ok(Some(bytes)) => opening.push(&bytes),
-                Ok(None) if !opening.is_empty() => opening.ended = true,
-                Ok(None) | Err(_) => return Err(Failure::Client),
-            },
-            () = elapsed(wait) => {
-                return Err(Failure::Path(format!("no answer in {:?}", wait.unwrap_or_default())));
+                return Ok((sent, first));
+            }
+            _ = states.changed() => {}
+            () = passed(until) => {
+                return Err(Failure::Path(format!("no answer in {wait:?}")));
             }
         }
     }
 }
 
-async fn elapsed(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => tokio::time::sleep(wait).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A way being tried.
-struct Link {
-    way: Way,
+/// What an attempt waits for, and since when: what the client sends meanwhile prolongs nothing.
+struct Waiting {
     connected: bool,
+    asked: bool,
+    since: Instant,
 }
 
-impl Link {
-    async fn open(target: &Target<'_>) -> Result<Self, Failure> {
-        if let Some(own) = target.own {
-            let connected = TcpStream::connect(own).await.map_err(|error| match error.kind() {
-                io::ErrorKind::ConnectionRefused => Failure::Answered(Answer::Refused),
-                _ => Failure::Path(format!("cannot dial {own}: {error}")),
-            })?;
-            let _ = connected.set_nodelay(true);
-            return Ok(Self { way: Way::Own(connected), connected: true });
-        }
-        let node = target.candidate.origin.node;
-        let path = |error: meshport_mesh::MeshError| Failure::Path(error.to_string());
-        let mut stream = target.mesh.open_stream(node).await.map_err(path)?;
-        stream.send.write_chunk(target.header.encode().into()).await.map_err(path)?;
-        Ok(Self { way: Way::Mesh(stream), connected: false })
+impl Waiting {
+    fn new() -> Self {
+        Self { connected: false, asked: false, since: Instant::from_std(clock::now()) }
     }
 
-    /// Sends what the opening has beyond `sent`; returns how much has gone out now.
-    async fn forward(
-        &mut self,
-        opening: &mut Opening,
-        sent: usize,
-        patience: Duration,
-    ) -> Result<usize, Failure> {
-        if opening.len() == sent {
-            return Ok(sent);
+    fn note(&mut self, connected: bool, asked: bool) {
+        if (connected, connected && asked) != (self.connected, self.connected && self.asked) {
+            self.since = Instant::from_std(clock::now());
         }
-        let bytes = opening.after(sent);
-        opening.spend();
-        let send = async {
-            match &mut self.way {
-                Way::Mesh(stream) => {
-                    stream.send.write_chunk(bytes).await.map_err(|error| error.to_string())
-                }
-                Way::Own(tcp) => {
-                    splice::write(tcp, &mut [bytes]).await.map_err(|error| error.to_string())
-                }
-            }
-        };
-        match timeout(patience, send).await {
-            Ok(Ok(())) => Ok(opening.len()),
-            Ok(Err(error)) => Err(Failure::Path(error)),
-            Err(_elapsed) => Err(Failure::Path(format!("nothing taken in {patience:?}"))),
-        }
+        (self.connected, self.asked) = (connected, asked);
     }
 
-    /// The next thing the candidate says: `Ok(None)` is its "connected", `Ok(Some)` the first bytes
-    /// of the instance's own answer (none at all if it ended without any).
-    async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
-        match &mut self.way {
-            Way::Own(tcp) => match splice::read(tcp).await {
-                Ok(bytes) => Ok(Some(bytes.into_iter().collect())),
-                Err(error) => Err(Failure::Path(error.to_string())),
-            },
-            Way::Mesh(stream) => {
-                let mut chunks = [Bytes::new()];
-                let read = stream.recv.read_chunks(&mut chunks).await;
-                let [mut bytes] = chunks;
-                match read {
-                    Err(error) => Err(Failure::Path(error.to_string())),
-                    Ok(None) if self.connected => Ok(Some(Vec::new())),
-                    Ok(None) => Err(Failure::Path("the origin closed the stream".into())),
-                    Ok(Some(_)) if self.connected => Ok(Some(vec![bytes])),
-                    Ok(Some(_)) => {
-                        let answer = bytes.split_to(bytes.len().min(1));
-                        accepted(answer.first().copied())?;
-                        self.connected = true;
-                        Ok((!bytes.is_empty()).then(|| vec![bytes]))
-                    }
-                }
-            }
-        }
-    }
-
-    fn abort(&mut self) {
-        match &mut self.way {
-            Way::Mesh(stream) => {
-                stream.send.reset(ABORTED);
-                stream.recv.stop(ABORTED);
-            }
-            Way::Own(tcp) => splice::reset(tcp),
-        }
+    /// Until when it waits, and how long that is. An instance that was asked something has to
+    /// answer in time; one that was not may wait for as long as its client does.
+    fn until(&self, patience: Patience) -> (Option<Instant>, Duration) {
+        let wait = if self.connected { patience.answer } else { patience.open };
+        ((!self.connected || self.asked).then(|| self.since + wait), wait)
     }
 }
 
-fn accepted(code: Option<u8>) -> Result<(), Failure> {
-    match code.map(Answer::from_code) {
-        Some(Some(Answer::Connected)) => Ok(()),
-        Some(Some(answer)) => Err(Failure::Answered(answer)),
-        Some(None) | None => Err(Failure::Path("the origin's answer makes no sense".into())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use meshport_config::NodeId;
-    use meshport_mesh::Incoming;
-    use tokio::io::AsyncWriteExt;
-
-    use super::super::testing::{candidate, pair, service, tcp_pair};
-    use super::*;
-
-    /// Takes one stream and reads its header; what came behind it is returned too.
-    async fn take(incoming: &mut Incoming) -> (Stream, Vec<u8>) {
-        let (_, mut stream) = incoming.streams.recv().await.expect("a stream");
-        let mut bytes = Vec::new();
-        loop {
-            if let Some((_, used)) = Header::decode(&bytes).expect("a header") {
-                return (stream, bytes.split_off(used));
-            }
-            read_more(&mut stream, &mut bytes).await;
-        }
-    }
-
-    async fn read_more(stream: &mut Stream, bytes: &mut Vec<u8>) {
-        let mut chunk = [Bytes::new()];
-        stream.recv.read_chunks(&mut chunk).await.expect("open").expect("not at its end");
-        bytes.extend_from_slice(&chunk[0]);
-    }
-
-    /// An attempt of a client that has sent `said` already.
-    async fn try_with(
-        near: &Mesh,
-        far: NodeId,
-        said: &[u8],
-    ) -> (Result<Upstream, Failure>, Opening) {
-        let (mut client, accepted) = tcp_pair().await;
-        client.write_all(said).await.expect("writes");
-        accepted.readable().await.expect("open");
-        let candidate = candidate(far);
-        let header = Header::direct(service(), Duration::from_secs(5));
-        let patience = Patience::new(&candidate, 2, Duration::from_secs(5));
-        let target =
-            Target { mesh: near, header: &header, candidate: &candidate, own: None, patience };
-        let mut opening = Opening::default();
-        let result = attempt(&accepted, &mut opening, target).await;
-        (result, opening)
-    }
-
-    #[tokio::test]
-    async fn a_greeting_that_comes_with_the_answer_loses_nothing_of_the_client() {
-        let (near, mut far) = pair();
-        let node = far.mesh.node_id();
-        let origin = async {
-            let (mut stream, mut said) = take(&mut far.incoming).await;
-            let answer = [&[Answer::Connected.code()], &b"hello client"[..]].concat();
-            stream.send.write_chunk(answer.into()).await.expect("open");
-            while said.len() < 12 {
-                read_more(&mut stream, &mut said).await;
-            }
-            said
-        };
-        let both = async { tokio::join!(origin, try_with(&near.mesh, node, b"hello server")) };
-        let both = timeout(Duration::from_secs(10), both).await;
-        let (said, (result, _)) = both.expect("nothing is waited for in vain");
-        assert_eq!(said, b"hello server");
-        assert_eq!(result.expect("connected").first.concat(), b"hello client");
+async fn passed(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

@@ -4,7 +4,7 @@
 //! question, a change of the busy origins, a timer), hands it to the core with the time read once,
 //! and then carries out what the core wants: datagrams, probes, peers, routes. Queues: mesh events
 //! are bounded by the mesh, questions by [`super::handle::MAX_QUESTIONS`], outcomes by
-//! [`MAX_OUTCOMES`].
+//! [`MAX_OUTCOMES`], what sessions find out by [`super::session::MAX_FINDINGS`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +28,7 @@ use super::log_budget::LogBudget;
 use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
+use super::session::Finding;
 use super::sessions::Sessions;
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
@@ -81,6 +82,7 @@ pub(super) struct Driver {
     pub(super) events: mpsc::Receiver<MeshEvent>,
     pub(super) questions: mpsc::Receiver<Question>,
     pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) findings: mpsc::Receiver<Finding>,
     pub(super) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     pub(super) probers: BTreeMap<ServiceName, Prober>,
     /// Where the configuration says that nodes are.
@@ -115,6 +117,9 @@ impl Driver {
                     None => return,
                 },
                 Some(order) = self.orders.recv() => self.obey(order),
+                Some((service, verdicts)) = self.findings.recv() => {
+                    self.core.handle_verdicts(&service, verdicts, clock::now());
+                }
                 () = self.sessions.busy_changed() => {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }
@@ -184,7 +189,7 @@ impl Driver {
                         Some(first) => info!(
                             %service,
                             origin = %first.origin.name,
-                            site = %first.origin.site,
+                            site = first.origin.site.as_ref().map(tracing::field::display),
                             why = %route.why,
                             "route changed"
                         ),
@@ -195,11 +200,11 @@ impl Driver {
                     sender.send_replace(route);
                 }
             }
-            Event::Reset { service, node, spread, why } => {
+            Event::Reset { service, line, spread, why } => {
                 let window = self.cut_windows.get(&service).copied().filter(|_| spread);
-                let sessions = self.sessions.cut(&service, node, window.unwrap_or_default());
+                let sessions = self.sessions.cut(&service, line, window.unwrap_or_default());
                 if sessions > 0 {
-                    let origin = self.reporter.name(&self.core, &node);
+                    let origin = self.reporter.line(&self.core, &line);
                     warn!(%service, %origin, sessions, why, "sessions reset");
                 }
             }

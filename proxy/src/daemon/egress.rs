@@ -1,9 +1,9 @@
-//! Streams of other nodes to this node's own instances.
+//! Streams of other nodes: to this node's own instances, or on to another node that hosts one.
 //!
 //! Dials only what the configuration offers and this node's credential allows it to offer, and only
 //! for peers whose credential allows them to use it. Every stream gets one answer byte, counted by
 //! kind, unless its opener gives up first. A stream counts as open from before its instance is
-//! dialled, so that [`MAX_SERVED`] bounds dials too.
+//! dialled, so that [`MAX_SERVED`] bounds dials too. Relayed streams are bounded by `max_relayed`.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -20,14 +20,18 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
+use crate::core::route::Line;
+use crate::wire::{Answer, Header, Hops, MAX_HEADER_BYTES};
 
 use super::clock;
 use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
-use super::splice::{self, ABORTED, Carried};
+use super::splice::{self, ABORTED, Carried, Early};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The share of all relayed sessions that may be one node's: a quarter.
+const RELAYED_SHARE: u64 = 4;
 
 /// Where the services of this node are dialled.
 pub(super) type Offers = BTreeMap<ServiceName, String>;
@@ -41,6 +45,8 @@ pub(super) struct Egress {
     pub(super) mesh: Mesh,
     pub(super) sessions: Sessions,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
+    /// Sessions this node carries on to others at once.
+    pub(super) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
     pub(super) leaving: watch::Receiver<bool>,
 }
@@ -69,6 +75,9 @@ impl Egress {
             bump(&self.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
+        if let Some(target) = header.target.filter(|target| *target != self.me) {
+            return self.relay(peer, target, &header, (stream, rest)).await;
+        }
         let (service, peer_name) = (&header.service, peer.short());
         let totals = self.sessions.totals(service);
         let dialled = match self.admit(&peer, &header) {
@@ -99,6 +108,19 @@ impl Egress {
 
     /// Where to dial for a stream, and its entry among the open ones.
     fn admit(&self, peer: &NodeId, header: &Header) -> Result<(String, Guard), Answer> {
+        self.trust(peer)?;
+        let address = self.offers.borrow().get(&header.service).cloned();
+        let address = address.filter(|_| self.roles.may_offer(&header.service));
+        let address = address.ok_or(Answer::NoSuchService)?;
+        if self.sessions.count_all(Side::Served) >= MAX_SERVED {
+            return Err(Answer::Overloaded);
+        }
+        let line = Line::Direct(*peer);
+        Ok((address, self.sessions.open(&header.service, Side::Served, line)))
+    }
+
+    /// Whether a peer may use this node at all.
+    fn trust(&self, peer: &NodeId) -> Result<(), Answer> {
         if *self.leaving.borrow() {
             return Err(Answer::Leaving);
         }
@@ -110,16 +132,73 @@ impl Egress {
         if !credential.roles.contains(&Role::Node) && !credential.roles.contains(&Role::Operator) {
             return Err(Answer::NotAllowed);
         }
-        if header.target.is_some_and(|target| target != self.me) {
-            return Err(Answer::NoSuchService);
+        Ok(())
+    }
+
+    /// Carries a stream on to the node it is meant for. It leaves here with no hop left, so that
+    /// nobody carries it any further: there is no way for it to come back.
+    async fn relay(
+        &self,
+        peer: NodeId,
+        target: NodeId,
+        header: &Header,
+        (stream, rest): (Stream, Bytes),
+    ) {
+        let totals = self.sessions.totals(&header.service);
+        let (name, next_name) = (peer.short(), target.short());
+        let opened = match self.admit_relayed(&peer, target, header) {
+            Ok(guards) => tokio::select! {
+                opened = self.open_onward(target, header) => opened.map(|next| (next, guards)),
+                _ = stream.send.stopped() => return,
+            },
+            Err(answer) => Err(answer),
+        };
+        match opened {
+            Ok((next, [mut guard, _for_peer])) => {
+                bump(&totals.relayed);
+                let ended = splice::between_streams(stream, next, rest, guard.cut(0.0)).await;
+                if let Err(error) = ended {
+                    debug!(peer = %name, origin = %next_name, %error, "relayed session broke");
+                }
+            }
+            Err(answer) => {
+                bump(&totals.answers[usize::from(answer.code())]);
+                debug!(peer = %name, origin = %next_name, %answer, "relaying refused");
+                refuse(stream, answer).await;
+            }
         }
-        let address = self.offers.borrow().get(&header.service).cloned();
-        let address = address.filter(|_| self.roles.may_offer(&header.service));
-        let address = address.ok_or(Answer::NoSuchService)?;
-        if self.sessions.count_all(Side::Served) >= MAX_SERVED {
+    }
+
+    /// The entries of a relayed session among the open ones.
+    fn admit_relayed(
+        &self,
+        peer: &NodeId,
+        target: NodeId,
+        header: &Header,
+    ) -> Result<[Guard; 2], Answer> {
+        self.trust(peer)?;
+        if header.hops != Hops::One || !self.roles.contains(&Role::Relay) || target == *peer {
+            return Err(Answer::NoPath);
+        }
+        let (service, most) = (&header.service, self.max_relayed);
+        let from = Line::Direct(*peer);
+        let of_peer = self.sessions.count_line(service, Side::RelayedFor, from);
+        if self.sessions.count_all(Side::Relayed) >= most || of_peer >= most.div_ceil(RELAYED_SHARE)
+        {
             return Err(Answer::Overloaded);
         }
-        Ok((address, self.sessions.open(&header.service, Side::Served, *peer)))
+        let onward = self.sessions.open(service, Side::Relayed, Line::Direct(target));
+        Ok([onward, self.sessions.open(service, Side::RelayedFor, from)])
+    }
+
+    async fn open_onward(&self, target: NodeId, header: &Header) -> Result<Stream, Answer> {
+        let left = header.deadline();
+        let opened = timeout(left, self.mesh.open_stream(target)).await;
+        let mut next = opened.map_err(|_| Answer::TimedOut)?.map_err(|_| Answer::NoPath)?;
+        let onward = Header::direct(header.service.clone(), left);
+        let sent = next.send.write_chunk(onward.encode().into()).await;
+        sent.map_err(|_| Answer::NoPath)?;
+        Ok(next)
     }
 }
 
@@ -162,7 +241,8 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 async fn carry(tcp: TcpStream, mut stream: Stream, rest: Bytes) -> io::Result<()> {
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
-    splice::with_stream(tcp, stream, vec![rest], &mut Carried::default(), pending()).await
+    let early = Early { up: Bytes::new(), down: vec![rest] };
+    splice::with_stream(tcp, stream, early, &Carried::default(), pending()).await
 }
 
 #[cfg(test)]
@@ -184,7 +264,8 @@ mod tests {
         let Node { mesh, incoming: Incoming { streams, .. } } = far;
         let (me, sessions_of) = (mesh.node_id(), sessions.clone());
         let roles = roles.parse().expect("roles");
-        let egress = Egress { me, roles, mesh, sessions: sessions_of, offers, leaving };
+        let egress =
+            Egress { me, roles, mesh, sessions: sessions_of, offers, max_relayed: 8, leaving };
         tokio::spawn(egress.run(streams));
         sessions
     }

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::Error;
 
 use super::session::Ingress;
-use super::sessions::{Side, bump};
+use super::sessions::bump;
 use super::splice;
 
 /// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
@@ -111,7 +111,7 @@ async fn accept(listener: &TcpListener, ingress: &Arc<Ingress>, sessions: &mut J
 fn take(client: TcpStream, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     bump(&ingress.totals.accepted);
     let most = ingress.limits.borrow().max_sessions;
-    let open = ingress.sessions.count_side(&ingress.service, Side::Client);
+    let open = ingress.open_now();
     if open >= most || sessions.len() as u64 >= most {
         bump(&ingress.totals.over_limit);
         splice::reset(&client);

@@ -9,6 +9,8 @@
 
 use bytes::{Bytes, BytesMut};
 
+use crate::core::connect::Kind;
+
 /// Most bytes kept. A TLS client sends one hello (below 2 KiB, with post-quantum keys below 4) and
 /// then waits.
 pub(super) const MAX_KEPT: usize = 64 * 1024;
@@ -16,17 +18,6 @@ pub(super) const MAX_KEPT: usize = 64 * 1024;
 const TLS_HANDSHAKE: u8 = 22;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
-
-/// What the first bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Too few to tell.
-    Open,
-    /// They begin a TLS handshake: may be sent again.
-    Tls,
-    /// Anything else: may be sent once.
-    Other,
-}
 
 /// See the module's doc.
 #[derive(Debug, Default)]
@@ -39,9 +30,9 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Keeps what the client sent next.
+    /// Keeps what the client sent next, also once it is spent: the attempt that has the bytes before
+    /// takes these along.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        debug_assert!(!self.spent, "nothing is read for the opening once it is spent");
         self.kept.extend_from_slice(bytes);
     }
 

@@ -12,6 +12,7 @@ use meshport_mesh::{Incoming, Mesh, MeshConfig, UdpOuter};
 use tracing::warn;
 
 use crate::Error;
+use crate::core::connect::ConnectConfig;
 use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
 use crate::core::route::Policy;
 
@@ -97,9 +98,10 @@ pub(super) fn policy(service: &ServiceSettings) -> Policy {
 
 /// What a service's sessions may do.
 pub(super) fn session_limits(service: &ServiceSettings) -> SessionLimits {
+    let hedge = service.hedge.then_some((service.hedge_min, service.hedge_max));
+    let (connect_timeout, hold) = (service.connect_timeout, service.hold);
     SessionLimits {
-        connect_timeout: service.connect_timeout,
-        hold: service.hold,
+        connect: ConnectConfig { connect_timeout, hold, hedge },
         max_sessions: u64::from(service.max_sessions),
         own: service.origin.as_ref().map(ToString::to_string),
     }

@@ -152,6 +152,7 @@ fn fixed(old: &Settings, new: &Settings) -> Vec<String> {
         ("mesh.seeds", old.mesh.seeds != new.mesh.seeds),
         ("mesh.mtu", old.mesh.mtu != new.mesh.mtu),
         ("mesh.keepalive", old.mesh.keepalive != new.mesh.keepalive),
+        ("mesh.max-relayed", old.mesh.max_relayed != new.mesh.max_relayed),
         ("admin", old.admin != new.admin),
         ("discovery", old.discovery != new.discovery),
     ];

@@ -12,12 +12,12 @@ use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
 
 use crate::admin::api::{
-    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginStatus, PeerRow, ServiceStatus,
-    Status,
+    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
+    ServiceStatus, Status,
 };
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
-use crate::core::route::{Candidate, PathView, Policy, Standing};
+use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use super::sessions::{Sessions, Side};
 
@@ -135,13 +135,33 @@ impl Reporter {
         entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
     }
 
+    /// A line in the words of log lines.
+    pub(super) fn line(&self, core: &NodeCore, line: &Line) -> String {
+        match line {
+            Line::Direct(node) => self.name(core, node),
+            Line::Relayed { origin, relay } => {
+                format!("{} through {}", self.name(core, origin), self.name(core, relay))
+            }
+            Line::Outside(address) => address.to_string(),
+        }
+    }
+
+    fn origin_ref(&self, core: &NodeCore, candidate: &Candidate) -> OriginRef {
+        let OriginView { line, name, site, .. } = &candidate.origin;
+        let relay = match line {
+            Line::Relayed { relay, .. } => Some(self.name(core, relay)),
+            Line::Direct(_) | Line::Outside(_) => None,
+        };
+        OriginRef { node: line.origin(), name: name.clone(), site: site.clone(), relay }
+    }
+
     fn service(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> ServiceStatus {
         let facts = self.services.get(name);
         let route = core.route(name).cloned().unwrap_or_default();
         let totals = self.sessions.totals(name);
         let first = route.first().filter(|_| route.is_usable());
         let chosen = first.map(|first| Chosen {
-            who: candidate_ref(first),
+            who: self.origin_ref(core, first),
             why: route.why.clone(),
             since_s: core.preferred_since(name).map_or(0, |since| age_s(since, now)),
         });
@@ -170,25 +190,29 @@ impl Reporter {
         now: Instant,
     ) -> OriginStatus {
         let origin = &candidate.origin;
-        let path = core.discovery().paths().get(&origin.node);
+        let hop = origin.line.first_hop();
+        let path = hop.and_then(|hop| core.discovery().paths().get(&hop));
         let state_since = match origin.path {
             PathView::Own => core.health(service).map(Health::since),
-            _ => core.state_since(service, &origin.node),
+            _ => origin.line.origin().and_then(|node| core.state_since(service, &node)),
         };
-        let (word, rtt) = match origin.path {
-            PathView::Own => ("own", None),
-            PathView::Up(rtt) => ("direct", Some(rtt)),
-            PathView::Unmeasured => ("unmeasured", None),
-            PathView::Dead => ("dead", None),
+        let (word, rtt) = match (origin.path, origin.line) {
+            (PathView::Own, _) => ("own", None),
+            (PathView::Dead, _) => ("dead", None),
+            (PathView::Up(rtt), Line::Direct(_)) => ("direct", Some(rtt)),
+            (PathView::Up(rtt), Line::Relayed { .. }) => ("relayed", Some(rtt)),
+            (PathView::Up(rtt), Line::Outside(_)) => ("outside", Some(rtt)),
+            (PathView::Unmeasured, Line::Outside(_)) => ("outside", None),
+            (PathView::Unmeasured, _) => ("unmeasured", None),
         };
         OriginStatus {
-            who: candidate_ref(candidate),
+            who: self.origin_ref(core, candidate),
             state: origin.state.to_string(),
             state_since_s: state_since.map_or(0, |since| age_s(since, now)),
             path: word.into(),
             rtt_ms: rtt.map(in_ms),
             loss_percent: path.filter(|_| rtt.is_some()).map(|path| path.loss_percent),
-            sessions: self.sessions.count(service, Side::Client, origin.node),
+            sessions: self.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
             lacks: lacks(candidate, path.map(|path| age_s(path.since, now))),
@@ -264,6 +288,11 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
         (PathView::Unmeasured, _) if !candidate.origin.present => "member down".into(),
         (_, Standing::Healthy) => String::new(),
         (_, Standing::Unproven) => "path not measured yet".into(),
+        (_, Standing::Suspect) => "slow to answer lately".into(),
+        (_, Standing::Fallback) => "outside of the mesh".into(),
+        (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {
+            "does not answer lately".into()
+        }
         (_, Standing::Doubtful | Standing::Down) => candidate.origin.state.to_string(),
     }
 }
@@ -271,11 +300,6 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
 fn node_ref(entry: &Entry) -> NodeRef {
     let credential = &entry.credential;
     NodeRef { node: credential.node, name: credential.name.clone(), site: credential.site.clone() }
-}
-
-fn candidate_ref(candidate: &Candidate) -> NodeRef {
-    let origin = &candidate.origin;
-    NodeRef { node: origin.node, name: origin.name.clone(), site: origin.site.clone() }
 }
 
 fn age_s(since: Instant, now: Instant) -> u64 {

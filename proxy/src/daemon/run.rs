@@ -24,8 +24,8 @@ use super::egress::{Egress, Offers};
 use super::log_budget::LogBudget;
 use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
-use super::session::{Ingress, SessionLimits};
-use super::sessions::{Sessions, Side};
+use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
+use super::sessions::Sessions;
 use super::state::{Identity, StateDir};
 use super::{Handle, clock, descriptors, endpoints, listen, parts};
 
@@ -128,6 +128,7 @@ impl Daemon {
 
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
+        let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
         let (offers, offers_receiver) = watch::channel(Arc::new(parts::offers(settings)));
         let (leaving, leaving_receiver) = watch::channel(false);
         let mut driver = Driver {
@@ -136,6 +137,7 @@ impl Daemon {
             events,
             questions,
             orders: orders_receiver,
+            findings: findings_receiver,
             routes: BTreeMap::new(),
             probers: parts::probers(settings)?,
             seeds: BTreeMap::new(),
@@ -146,17 +148,19 @@ impl Daemon {
         };
         restore(&state, &mut driver.core);
         let seeds = parts::all_seeds(settings, &state)?;
-        place(settings, &mut driver, &seeds);
+        locate(settings, &mut driver, &seeds);
 
         let me = identity.credential.node;
         let mut listeners = JoinSet::new();
-        let limits = services.serve(settings, me, &mut driver, &mut listeners);
+        let place = Place { me, mesh: mesh.clone(), sessions: sessions.clone(), findings };
+        let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let egress = Egress {
             me,
             roles: identity.credential.roles.clone(),
             mesh: mesh.clone(),
             sessions: sessions.clone(),
             offers: offers_receiver,
+            max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: leaving_receiver,
         };
         let mut tasks = JoinSet::new();
@@ -226,7 +230,7 @@ impl Services {
     fn serve(
         &mut self,
         settings: &Settings,
-        me: NodeId,
+        place: &Place,
         driver: &mut Driver,
         listeners: &mut JoinSet<()>,
     ) -> BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>> {
@@ -236,8 +240,7 @@ impl Services {
             let route = driver.core.route(name).cloned().unwrap_or_default();
             let (route, routes) = watch::channel::<Arc<Route>>(route);
             let (limit, current) = watch::channel(Arc::new(parts::session_limits(service)));
-            let (mesh, sessions) = (driver.mesh.clone(), driver.sessions.clone());
-            let ingress = Ingress::new((me, name.clone()), mesh, routes, current, sessions);
+            let ingress = Ingress::new(place.clone(), name.clone(), routes, current);
             let ingress = Arc::new(ingress);
             for listener in self.bound.remove(name).unwrap_or_default() {
                 listeners.spawn(listen::serve(listener, ingress.clone()));
@@ -264,7 +267,7 @@ fn announce_start(reporter: &Reporter) {
 
 /// Tells the core where this node and its seeds are, before the first turn of the loop. Names are
 /// left to the task that follows them: a resolver may be slow.
-fn place(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
+fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
     let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
     let own = if settings.mesh.advertise.is_empty() {
@@ -333,7 +336,7 @@ async fn wait_for_end(mut reload: Reload, controls: &Controls) -> Result<(), Err
 /// Waits for the open sessions to end, for a bounded time or until a second signal.
 async fn drain(sessions: &Sessions) {
     let over = async {
-        while sessions.count_all(Side::Client) + sessions.count_all(Side::Served) > 0 {
+        while sessions.count() > 0 {
             sleep(DRAIN_LOOK).await;
         }
     };
@@ -347,7 +350,7 @@ async fn drain(sessions: &Sessions) {
     };
     tokio::select! {
         ended = timeout(DRAIN_TIME, over) => if ended.is_err() {
-            let open = sessions.count_all(Side::Client) + sessions.count_all(Side::Served);
+            let open = sessions.count();
             info!(open, "the drain time is over: sessions that are still open are reset now");
         },
         () = again => info!("a second signal: open sessions are reset now"),

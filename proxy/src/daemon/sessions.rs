@@ -9,26 +9,47 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use meshport_config::{NodeId, ServiceName};
-use tokio::sync::{Notify, watch};
+use meshport_config::ServiceName;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
 
+use crate::core::route::Line;
 use crate::wire::Answer;
+
+use super::splice::Carried;
 
 /// Sessions of other nodes that this node serves at once, over all services: the ports of one local
 /// address, from which their instances are dialled. What stopped readers hold is bounded by the
 /// mesh's windows, per stream and per peer.
 pub(super) const MAX_SERVED: u64 = 32_768;
 
+/// A session that carries nothing for this long is between two exchanges, as far as anyone can tell
+/// who does not read them: the best moment to end it.
+const QUIET: Duration = Duration::from_millis(200);
+/// How long a session that is to move may stay busy before another one goes instead.
+const MAX_UNREST: Duration = Duration::from_secs(10);
+
 /// Which side of the mesh a session is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Side {
-    /// A client of this node, going to the given origin.
+    /// A client of this node, going there.
     Client,
     /// The given node's client, served by this node's own instance.
     Served,
+    /// A client of some node, carried on to the given origin.
+    Relayed,
+    /// The same session, under the node whose client it is.
+    RelayedFor,
 }
 
-type Key = (ServiceName, Side, NodeId);
+impl Side {
+    /// Whether its sessions leave this node on the line they are counted under.
+    fn goes_out(self) -> bool {
+        matches!(self, Self::Client | Self::Relayed)
+    }
+}
+
+type Key = (ServiceName, Side, Line);
 
 /// Counters of one service since start.
 #[derive(Debug, Default)]
@@ -45,8 +66,16 @@ pub(super) struct Totals {
     pub(super) over_limit: AtomicU64,
     /// Sessions reset because their path died or their instance hung.
     pub(super) cut: AtomicU64,
-    /// Attempts beyond the first of a session.
+    /// Attempts that took the place of a failed one.
     pub(super) retried: AtomicU64,
+    /// Attempts that were started beside a silent one.
+    pub(super) hedged: AtomicU64,
+    /// Attempts that were given up because another one was faster, or their line went down.
+    pub(super) cancelled: AtomicU64,
+    /// Streams carried on to other nodes.
+    pub(super) relayed: AtomicU64,
+    /// Sessions that were ended so that their client comes back to a better origin.
+    pub(super) moved: AtomicU64,
     /// Bytes from clients.
     pub(super) up_bytes: AtomicU64,
     /// Bytes to clients.
@@ -64,7 +93,7 @@ pub(super) struct Sessions {
 /// Open sessions, counted twice so that no question has to add up: a node may serve thousands.
 #[derive(Debug, Default)]
 struct Open {
-    by_node: BTreeMap<Key, Group>,
+    by_line: BTreeMap<Key, Group>,
     by_side: BTreeMap<(ServiceName, Side), u64>,
 }
 
@@ -74,11 +103,13 @@ struct Group {
     count: u64,
     /// Tells all of them that they are to be reset, and within what time.
     cut: watch::Sender<Option<Duration>>,
+    /// A permit for each session that may move elsewhere, first come first served.
+    moves: Arc<Semaphore>,
 }
 
 impl Default for Group {
     fn default() -> Self {
-        Self { count: 0, cut: watch::Sender::new(None) }
+        Self { count: 0, cut: watch::Sender::new(None), moves: Arc::new(Semaphore::new(0)) }
     }
 }
 
@@ -97,26 +128,36 @@ pub(super) struct Guard {
     sessions: Sessions,
     key: Key,
     cut: watch::Receiver<Option<Duration>>,
+    moves: Arc<Semaphore>,
+}
+
+/// Why a session is to end now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Nothing can come through it any more.
+    Cut,
+    /// Its client is better served elsewhere, and it is quiet.
+    Moved,
 }
 
 impl Sessions {
     /// Opens an entry.
-    pub(super) fn open(&self, service: &ServiceName, side: Side, node: NodeId) -> Guard {
-        let key = (service.clone(), side, node);
+    pub(super) fn open(&self, service: &ServiceName, side: Side, line: Line) -> Guard {
+        let key = (service.clone(), side, line);
         let mut open = self.lock();
         *open.by_side.entry((service.clone(), side)).or_insert(0) += 1;
-        let group = open.by_node.entry(key.clone()).or_default();
+        let group = open.by_line.entry(key.clone()).or_default();
         group.count += 1;
-        let cut = group.cut.subscribe();
-        if group.count == 1 && side == Side::Client {
+        let (cut, moves) = (group.cut.subscribe(), group.moves.clone());
+        if group.count == 1 && side.goes_out() {
             self.inner.busy_changed.notify_one();
         }
-        Guard { sessions: self.clone(), key, cut }
+        Guard { sessions: self.clone(), key, cut, moves }
     }
 
-    /// Open sessions of one service on one side with one node.
-    pub(super) fn count(&self, service: &ServiceName, side: Side, node: NodeId) -> u64 {
-        self.lock().by_node.get(&(service.clone(), side, node)).map_or(0, |group| group.count)
+    /// Open sessions of one service on one side and line.
+    pub(super) fn count_line(&self, service: &ServiceName, side: Side, line: Line) -> u64 {
+        self.lock().by_line.get(&(service.clone(), side, line)).map_or(0, |group| group.count)
     }
 
     /// Open sessions of one service on one side.
@@ -124,27 +165,35 @@ impl Sessions {
         self.lock().by_side.get(&(service.clone(), side)).copied().unwrap_or(0)
     }
 
+    /// All open sessions.
+    pub(super) fn count(&self) -> u64 {
+        [Side::Client, Side::Served, Side::Relayed].map(|side| self.count_all(side)).iter().sum()
+    }
+
     /// Open sessions on one side over all services.
     pub(super) fn count_all(&self, side: Side) -> u64 {
         self.lock().by_side.iter().filter(|((_, at), _)| *at == side).map(|(_, count)| count).sum()
     }
 
-    /// The origins that carry sessions of this node's clients.
-    pub(super) fn busy(&self) -> BTreeSet<NodeId> {
+    /// The lines that carry sessions from here: of this node's clients, or relayed ones.
+    pub(super) fn busy(&self) -> BTreeSet<Line> {
         let open = self.lock();
-        let keys = open.by_node.keys();
-        keys.filter(|(_, side, _)| *side == Side::Client).map(|(_, _, node)| *node).collect()
+        let keys = open.by_line.keys();
+        keys.filter(|(_, side, _)| side.goes_out()).map(|(_, _, line)| *line).collect()
     }
 
-    /// Tells the sessions of this node's clients that go to an origin to reset themselves, each at
-    /// a moment of its own within `window`. Returns how many they are.
-    pub(super) fn cut(&self, service: &ServiceName, node: NodeId, window: Duration) -> u64 {
+    /// Tells the sessions from here that go on a line to reset themselves, each at a moment of its
+    /// own within `window`. Returns how many they are.
+    pub(super) fn cut(&self, service: &ServiceName, line: Line, window: Duration) -> u64 {
         let open = self.lock();
-        let Some(group) = open.by_node.get(&(service.clone(), Side::Client, node)) else {
-            return 0;
-        };
-        group.cut.send_replace(Some(window));
-        group.count
+        let groups = [Side::Client, Side::Relayed].map(|side| (service.clone(), side, line));
+        let groups = groups.iter().filter_map(|key| open.by_line.get(key));
+        groups
+            .map(|group| {
+                group.cut.send_replace(Some(window));
+                group.count
+            })
+            .sum()
     }
 
     /// Waits until [`Sessions::busy`] may have changed.
@@ -179,8 +228,17 @@ impl Guard {
         self.cut.mark_unchanged();
     }
 
-    /// Resolves when this session is to be reset. `share` is this session's place in the window,
-    /// from 0 to 1.
+    /// Resolves when this session is to end. `share` is this session's place in a window of
+    /// resets, from 0 to 1; `carried` tells whether it is quiet.
+    pub(super) async fn end(&mut self, share: f64, carried: &Carried) -> End {
+        let moves = self.moves.clone();
+        tokio::select! {
+            () = self.cut(share) => End::Cut,
+            () = moved(&moves, carried) => End::Moved,
+        }
+    }
+
+    /// Resolves when this session is to be reset.
     pub(super) async fn cut(&mut self, share: f64) {
         // The sender lives as long as any guard of the group does, so this ends by a cut only.
         if self.cut.changed().await.is_err() {
@@ -191,6 +249,30 @@ impl Guard {
     }
 }
 
+/// Resolves when a session has leave to move and is quiet. One that is never quiet loses its leave
+/// after a while and waits for the next.
+async fn moved(moves: &Semaphore, carried: &Carried) {
+    loop {
+        let Ok(permit) = moves.acquire().await else { return std::future::pending().await };
+        permit.forget();
+        if timeout(MAX_UNREST, quiet(carried)).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Resolves once nothing has been carried for [`QUIET`].
+async fn quiet(carried: &Carried) {
+    let mut before = carried.total();
+    loop {
+        tokio::time::sleep(QUIET).await;
+        let now = carried.total();
+        if std::mem::replace(&mut before, now) == now {
+            return;
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut open = self.sessions.lock();
@@ -198,11 +280,11 @@ impl Drop for Guard {
         if let Some(count) = open.by_side.get_mut(&(service.clone(), *side)) {
             *count -= 1;
         }
-        let Some(group) = open.by_node.get_mut(&self.key) else { return };
+        let Some(group) = open.by_line.get_mut(&self.key) else { return };
         group.count -= 1;
         if group.count == 0 {
-            open.by_node.remove(&self.key);
-            if self.key.1 == Side::Client {
+            open.by_line.remove(&self.key);
+            if self.key.1.goes_out() {
                 self.sessions.inner.busy_changed.notify_one();
             }
         }
@@ -216,35 +298,41 @@ pub(super) fn bump(counter: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
+    use meshport_config::NodeId;
+
     use super::*;
+
+    fn line(number: u8) -> Line {
+        Line::Direct(NodeId::from_bytes([number; 32]))
+    }
 
     #[tokio::test]
     async fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
         let sessions = Sessions::default();
         let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let (dead, alive) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
+        let (dead, alive) = (line(1), line(2));
         let mut one = sessions.open(&service, Side::Client, dead);
         let mut other = sessions.open(&service, Side::Client, alive);
         assert_eq!(sessions.cut(&service, dead, Duration::ZERO), 1);
         let mut late = sessions.open(&service, Side::Client, dead);
         one.cut(0.5).await;
         for spared in [&mut other, &mut late] {
-            let waited = tokio::time::timeout(Duration::from_millis(20), spared.cut(0.5)).await;
+            let waited = timeout(Duration::from_millis(20), spared.cut(0.5)).await;
             assert!(waited.is_err(), "not concerned by that cut");
         }
-        assert_eq!(sessions.cut(&service, NodeId::from_bytes([3; 32]), Duration::ZERO), 0);
+        assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 0);
     }
 
     #[tokio::test]
     async fn counts_follow_guards_and_tell_of_busy_origins() {
         let sessions = Sessions::default();
         let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let node = NodeId::from_bytes([1; 32]);
+        let node = line(1);
         let one = sessions.open(&service, Side::Client, node);
         sessions.busy_changed().await;
         let two = sessions.open(&service, Side::Client, node);
         let served = sessions.open(&service, Side::Served, node);
-        assert_eq!(sessions.count(&service, Side::Client, node), 2);
+        assert_eq!(sessions.count_line(&service, Side::Client, node), 2);
         assert_eq!(sessions.count_side(&service, Side::Served), 1);
         assert_eq!(sessions.busy(), BTreeSet::from([node]));
         drop((one, two));

@@ -7,6 +7,7 @@
 //! mesh. Idle sessions hold no buffer.
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
@@ -20,30 +21,46 @@ const READ_CHUNKS: usize = 32;
 /// side's connection broke.
 pub(super) const ABORTED: u32 = 1;
 
-/// How many bytes went each way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How many bytes have gone each way so far.
+#[derive(Debug, Default)]
 pub(super) struct Carried {
     /// From the TCP connection.
-    pub(super) up: u64,
+    pub(super) up: AtomicU64,
     /// To the TCP connection.
-    pub(super) down: u64,
+    pub(super) down: AtomicU64,
 }
 
-/// Joins a TCP connection and a stream of which `first` was read already. `Err` says that one of
-/// them broke or that `cut` came first; both are reset then.
+impl Carried {
+    /// Both ways together.
+    pub(super) fn total(&self) -> u64 {
+        self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
+    }
+}
+
+/// What was read of either side before they were joined, and goes out first.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// From the TCP connection.
+    pub(super) up: Bytes,
+    /// To the TCP connection.
+    pub(super) down: Vec<Bytes>,
+}
+
+/// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
+/// both are reset then.
 pub(super) async fn with_stream(
     tcp: TcpStream,
     stream: Stream,
-    first: Vec<Bytes>,
-    carried: &mut Carried,
+    early: Early,
+    carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let unfinished = Unfinished::new(&tcp);
     let Stream { mut send, mut recv } = stream;
     let Carried { up, down } = carried;
     let both = async {
-        let to_tcp = to_tcp(&mut recv, &tcp, first, down);
-        tokio::try_join!(to_stream(&tcp, &mut send, up), to_tcp)
+        let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
+        tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp)
     };
     let result = unless(cut, both).await;
     if let Err(error) = result {
@@ -55,22 +72,45 @@ pub(super) async fn with_stream(
     Ok(())
 }
 
-/// Joins two TCP connections, `first` being what was read of `two` already; otherwise as
-/// [`with_stream`].
+/// Joins two TCP connections; otherwise as [`with_stream`].
 pub(super) async fn with_tcp(
     one: TcpStream,
     two: TcpStream,
-    first: Vec<Bytes>,
-    carried: &mut Carried,
+    early: Early,
+    carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
     let Carried { up, down } = carried;
     let both = async {
-        tokio::try_join!(between(&one, &two, Vec::new(), up), between(&two, &one, first, down))
+        let up = between(&one, &two, vec![early.up], up);
+        tokio::try_join!(up, between(&two, &one, early.down, down))
     };
     unless(cut, both).await?;
     unfinished.into_iter().for_each(Unfinished::done);
+    Ok(())
+}
+
+/// Joins two streams until both are done; `rest` was read of `one` already. `Err` says that one of
+/// them broke or that `cut` came first; both are reset then.
+pub(super) async fn between_streams(
+    mut one: Stream,
+    mut two: Stream,
+    rest: Bytes,
+    cut: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let both = async {
+        let there = pass(&mut one.recv, &mut two.send, rest);
+        tokio::try_join!(there, pass(&mut two.recv, &mut one.send, Bytes::new()))
+    };
+    let result = unless(cut, both).await;
+    if let Err(error) = result {
+        for stream in [&mut one, &mut two] {
+            stream.send.reset(ABORTED);
+            stream.recv.stop(ABORTED);
+        }
+        return Err(error);
+    }
     Ok(())
 }
 
@@ -155,11 +195,20 @@ pub(super) fn finish(tcp: &TcpStream) {
     let _ = socket2::SockRef::from(tcp).shutdown(std::net::Shutdown::Write);
 }
 
-async fn to_stream(tcp: &TcpStream, send: &mut SendHalf, count: &mut u64) -> io::Result<()> {
-    while let Some(bytes) = read(tcp).await? {
+async fn to_stream(
+    tcp: &TcpStream,
+    send: &mut SendHalf,
+    early: Bytes,
+    count: &AtomicU64,
+) -> io::Result<()> {
+    let mut next = Some(early);
+    while let Some(bytes) = next {
         let length = bytes.len() as u64;
-        send.write_chunk(bytes).await.map_err(io::Error::other)?;
-        *count += length;
+        if length > 0 {
+            send.write_chunk(bytes).await.map_err(io::Error::other)?;
+            count.fetch_add(length, Ordering::Relaxed);
+        }
+        next = read(tcp).await?;
     }
     send.finish().map_err(io::Error::other)
 }
@@ -168,29 +217,42 @@ async fn to_tcp(
     recv: &mut RecvHalf,
     tcp: &TcpStream,
     mut first: Vec<Bytes>,
-    count: &mut u64,
+    count: &AtomicU64,
 ) -> io::Result<()> {
-    *count += total(&first);
+    count.fetch_add(total(&first), Ordering::Relaxed);
     write(tcp, &mut first).await?;
     let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
     while let Some(filled) = recv.read_chunks(&mut chunks).await.map_err(io::Error::other)? {
-        *count += total(&chunks[..filled]);
+        count.fetch_add(total(&chunks[..filled]), Ordering::Relaxed);
         write(tcp, &mut chunks[..filled]).await?;
     }
     finish(tcp);
     Ok(())
 }
 
+async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Result<()> {
+    if !rest.is_empty() {
+        send.write_chunk(rest).await.map_err(io::Error::other)?;
+    }
+    let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
+    while let Some(filled) = recv.read_chunks(&mut chunks).await.map_err(io::Error::other)? {
+        for chunk in &mut chunks[..filled] {
+            send.write_chunk(std::mem::take(chunk)).await.map_err(io::Error::other)?;
+        }
+    }
+    send.finish().map_err(io::Error::other)
+}
+
 async fn between(
     from: &TcpStream,
     to: &TcpStream,
     mut first: Vec<Bytes>,
-    count: &mut u64,
+    count: &AtomicU64,
 ) -> io::Result<()> {
-    *count += total(&first);
+    count.fetch_add(total(&first), Ordering::Relaxed);
     write(to, &mut first).await?;
     while let Some(bytes) = read(from).await? {
-        *count += bytes.len() as u64;
+        count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         write(to, &mut [bytes]).await?;
     }
     finish(to);
@@ -232,8 +294,8 @@ mod tests {
         let (mut client, near) = pair().await;
         let (far, mut server) = pair().await;
         let splice = tokio::spawn(async move {
-            let mut carried = Carried::default();
-            with_tcp(near, far, Vec::new(), &mut carried, pending()).await.map(|()| carried)
+            let carried = Carried::default();
+            with_tcp(near, far, Early::default(), &carried, pending()).await.map(|()| carried)
         });
         client.write_all(b"question").await.expect("writes");
         client.shutdown().await.expect("half-closes");
@@ -247,7 +309,8 @@ mod tests {
         client.read_to_end(&mut received).await.expect("reads to the end");
         assert_eq!(received, answer);
         let carried = splice.await.expect("no panic").expect("no reset");
-        assert_eq!(carried, Carried { up: 8, down: 300_000 });
+        assert_eq!(carried.total(), 300_008);
+        assert_eq!(carried.up.into_inner(), 8);
     }
 
     #[tokio::test]
@@ -255,7 +318,7 @@ mod tests {
         let (client, near) = pair().await;
         let (far, mut server) = pair().await;
         let splice = tokio::spawn(async move {
-            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
         });
         reset(&client);
         drop(client);
@@ -271,7 +334,7 @@ mod tests {
         let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
         let splice = tokio::spawn(async move {
             let cut = async { is_cut.await.expect("sent below") };
-            with_tcp(near, far, Vec::new(), &mut Carried::default(), cut).await
+            with_tcp(near, far, Early::default(), &Carried::default(), cut).await
         });
         client.write_all(b"x").await.expect("writes");
         server.read_exact(&mut [0; 1]).await.expect("carried before the cut");
@@ -288,7 +351,7 @@ mod tests {
         let (mut client, near) = pair().await;
         let (far, mut server) = pair().await;
         let splice = tokio::spawn(async move {
-            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
         });
         client.write_all(b"x").await.expect("writes");
         server.read_exact(&mut [0; 1]).await.expect("carried before the end");
@@ -304,7 +367,7 @@ mod tests {
         let (client, near) = pair().await;
         let (far, _server) = pair().await;
         tokio::spawn(async move {
-            with_tcp(near, far, Vec::new(), &mut Carried::default(), pending()).await
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
         });
         let block = vec![0_u8; 1 << 20];
         let mut accepted = 0;

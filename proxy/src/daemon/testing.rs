@@ -31,6 +31,15 @@ pub(super) fn pair() -> (Node, Node) {
     (one, other)
 }
 
+/// A node that knows two others; these do not know each other.
+pub(super) fn three() -> (Node, Node, Node) {
+    let (one, other) = pair();
+    let third = node(3);
+    one.mesh.set_peer(third.mesh.node_id(), &[third.mesh.local_addr()], None);
+    third.mesh.set_peer(one.mesh.node_id(), &[one.mesh.local_addr()], None);
+    (one, other, third)
+}
+
 fn node(number: u8) -> Node {
     let key = NodeKey::from_bytes([number; 32]);
     let subject = Subject {
@@ -54,14 +63,9 @@ fn node(number: u8) -> Node {
 /// A node as a route shows it, healthy and a millisecond away.
 pub(super) fn candidate(node: NodeId) -> Candidate {
     let cost = Duration::from_millis(1);
-    let origin = OriginView {
-        node,
-        name: "cp-1".parse().unwrap(),
-        site: "fra".parse().unwrap(),
-        state: OriginState::Ready,
-        path: PathView::Up(cost),
-        present: true,
-    };
+    let site = "fra".parse().unwrap();
+    let view = OriginView::of_node(node, "cp-1".into(), site, OriginState::Ready);
+    let origin = OriginView { path: PathView::Up(cost), ..view };
     Candidate { origin, standing: Standing::Healthy, cost }
 }
 

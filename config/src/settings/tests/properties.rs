@@ -43,9 +43,12 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
     let choice = (0..3_usize, proptest::collection::btree_set(label(), 1..4));
     let times =
         (duration(0, 10_000), duration(100, 60_000), duration(0, 8_000), duration(0, 10_000));
+    let moves = (any::<bool>(), duration(10, 5_000), 0..=100_u8, duration(1_000, 3_600_000));
     let numbers = (0..=100_u8, 1..=1_000_000_u32, any::<bool>());
+    let times = (times, moves);
     (choice, times, numbers, any_health()).prop_map(|(choice, times, numbers, health)| {
-        let (band, connect_timeout, hold, cut_window) = times;
+        let ((band, connect_timeout, hold, cut_window), moves) = times;
+        let (hedge, hedge_min, drift_percent, drain_window) = moves;
         let (band_percent, max_sessions, allow_remote_clients) = numbers;
         let policy = [Policy::Nearest, Policy::Spread, Policy::Pinned][choice.0];
         let is_pinned = policy == Policy::Pinned;
@@ -61,6 +64,12 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
             connect_timeout,
             hold,
             cut_window,
+            hedge,
+            hedge_min,
+            hedge_max: hedge_min * 2,
+            drift_percent,
+            drain_window,
+            fallback: vec!["k8s.example.com:6443".parse().unwrap()],
             max_sessions,
             health,
         }
@@ -78,6 +87,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
             settings.name = top.1.map(|name| name.parse().unwrap());
             (settings.state_dir, settings.admin.socket) = (top.2, top.3);
             settings.mesh.mtu = mesh.0;
+            settings.mesh.max_relayed = mesh.0.into();
             settings.mesh.keepalive = mesh.1.map(Duration::from_secs);
             settings.mesh.listen = SocketAddr::new(mesh.2.ip(), mesh.2.port());
             settings.mesh.seeds = vec![format!("{NODE}@a:1,b:2").parse().unwrap()];

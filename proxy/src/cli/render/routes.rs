@@ -44,7 +44,7 @@ fn block(service: &ServiceStatus, width: Option<usize>) -> String {
         table.row([
             turn,
             origin.who.name.to_string(),
-            origin.who.site.to_string(),
+            origin.who.place().to_owned(),
             origin.state.clone(),
             origin.rtt_ms.map_or_else(|| "-".into(), milliseconds),
             path(origin),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::table::{Column, Table, left, right, wrapped};
 use super::units::{age, clean, counted, milliseconds};
-use crate::admin::api::{AbsentMember, NodeRef, Offering, OriginStatus, ServiceStatus, Status};
+use crate::admin::api::{AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status};
 
 const ORIGINS: [Column; 9] = [
     left("", 0),
@@ -111,7 +111,7 @@ fn first_choice(service: &ServiceStatus) -> String {
                 .find(|origin| origin.who.node == chosen.who.node)
                 .and_then(|origin| origin.rtt_ms);
             let distance = rtt.map_or_else(String::new, |rtt| format!(", {}", milliseconds(rtt)));
-            let place = place(&chosen.who);
+            let place = origin_place(&chosen.who);
             format!("uses {place}{distance}: {}, for {}", chosen.why, age(chosen.since_s))
         }
         None if service.origins.is_empty() => "uses no origin: none is known".into(),
@@ -119,8 +119,12 @@ fn first_choice(service: &ServiceStatus) -> String {
     }
 }
 
-fn place(who: &NodeRef) -> String {
-    format!("{} in {}", who.name, who.site)
+fn origin_place(who: &OriginRef) -> String {
+    let name = match (&who.site, &who.relay) {
+        (Some(site), _) => format!("{} in {site}", who.name),
+        (None, _) => who.name.clone(),
+    };
+    who.relay.iter().fold(name, |name, relay| format!("{name} through {relay}"))
 }
 
 fn offered(offering: &Offering) -> String {
@@ -141,7 +145,7 @@ fn origin_row(origin: &OriginStatus) -> [String; 9] {
     [
         if origin.chosen { "*".into() } else { String::new() },
         origin.who.name.to_string(),
-        origin.who.site.to_string(),
+        origin.who.place().to_owned(),
         origin.state.clone(),
         origin.rtt_ms.map_or_else(|| "-".into(), milliseconds),
         path(origin),

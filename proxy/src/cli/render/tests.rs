@@ -6,8 +6,8 @@ use meshport_config::UnixSeconds;
 
 use super::*;
 use crate::admin::api::{
-    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginStatus, PeerRow, ServiceStatus,
-    Status,
+    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
+    ServiceStatus, Status,
 };
 
 fn who(name: &str, site: &str, number: u8) -> NodeRef {
@@ -18,13 +18,18 @@ fn who(name: &str, site: &str, number: u8) -> NodeRef {
     }
 }
 
+fn origin_ref(name: &str, site: &str, number: u8) -> OriginRef {
+    let NodeRef { node, name, site } = who(name, site, number);
+    OriginRef { node: Some(node), name: name.to_string(), site: Some(site), relay: None }
+}
+
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
 fn origin(name: &str, site: &str, number: u8) -> OriginStatus {
     OriginStatus {
-        who: who(name, site, number),
+        who: origin_ref(name, site, number),
         state: "ready".into(),
         state_since_s: 7_500,
         path: "direct".into(),
@@ -56,7 +61,7 @@ pub(crate) fn service() -> ServiceStatus {
         listen: vec![address("127.0.0.1:7445"), address("[::1]:7445")],
         policy: "nearest".into(),
         chosen: Some(Chosen {
-            who: who("cp-1", "fra", 1),
+            who: origin_ref("cp-1", "fra", 1),
             why: "nearest ready".into(),
             since_s: 7_500,
         }),

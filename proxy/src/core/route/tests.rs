@@ -8,15 +8,18 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+fn node(number: u8) -> NodeId {
+    NodeId::from_bytes([number; 32])
+}
+
+fn number(line: &Line) -> u8 {
+    line.origin().expect("all are in the mesh").as_bytes()[0]
+}
+
 pub(crate) fn origin(number: u8, state: OriginState, path: PathView) -> OriginView {
-    OriginView {
-        node: NodeId::from_bytes([number; 32]),
-        name: format!("cp-{number}").parse().expect("a valid name"),
-        site: "fra".parse().expect("a valid name"),
-        state,
-        path,
-        present: true,
-    }
+    let site = "fra".parse().expect("a valid name");
+    let view = OriginView::of_node(node(number), format!("cp-{number}"), site, state);
+    OriginView { path, ..view }
 }
 
 fn ready(number: u8, rtt_ms: u64) -> OriginView {
@@ -89,7 +92,7 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
     let (_, memory) = choose(nearer(), &policy, &memory, start + ms(11_000));
     let (route, memory) = choose(nearer(), &policy, &memory, start + ms(21_000));
     assert_eq!(names(&route)[0], "cp-2");
-    assert_eq!(memory.preferred, Some((NodeId::from_bytes([2; 32]), start + ms(21_000))));
+    assert_eq!(memory.preferred, Some((Line::Direct(node(2)), start + ms(21_000))));
 }
 
 #[test]
@@ -163,12 +166,12 @@ fn the_band_shares_by_two_choices_and_never_leaves_it() {
     let origins = vec![ready(1, 10), ready(2, 11), ready(3, 30)];
     let (route, _) = choose(origins, &nearest_policy(), &Preference::default(), Instant::now());
     assert_eq!(route.sharing, 2);
-    let loads = |node: &NodeId| if node.as_bytes()[0] == 1 { 7 } else { 3 };
+    let loads = |line: &Line| if *line == Line::Direct(node(1)) { 7 } else { 3 };
     for ticket in 0..64_u64 {
         let ticket = ticket.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let order = route.attempt_order(ticket, loads);
-        assert_eq!(order[0].origin.name.as_ref(), "cp-2", "the lighter of the two");
-        assert_eq!(order[2].origin.name.as_ref(), "cp-3");
+        assert_eq!(order[0].origin.name, "cp-2", "the lighter of the two");
+        assert_eq!(order[2].origin.name, "cp-3");
     }
 }
 
@@ -241,15 +244,15 @@ proptest! {
     ) {
         let origins: Vec<OriginView> = origins
             .into_iter()
-            .map(|(number, view)| OriginView { node: NodeId::from_bytes([number; 32]), ..view })
+            .map(|(number, view)| OriginView { line: Line::Direct(node(number)), ..view })
             .collect();
         let start = Instant::now();
         let mut memory = Preference::default();
         for step in 0..3_u64 {
             let (route, next) = choose(origins.clone(), &policy, &memory, start + ms(step * 6000));
-            let order = route.attempt_order(ticket, |node| u64::from(node.as_bytes()[0]));
+            let order = route.attempt_order(ticket, |line| u64::from(number(line)));
             prop_assert_eq!(order.len(), origins.len());
-            let mut nodes: Vec<_> = order.iter().map(|candidate| candidate.origin.node).collect();
+            let mut nodes: Vec<_> = order.iter().map(|candidate| candidate.origin.line).collect();
             nodes.sort_unstable();
             nodes.dedup();
             prop_assert_eq!(nodes.len(), origins.len());

@@ -86,7 +86,7 @@ impl Reporter {
                 let labels = [
                     ("service", service.name.as_ref()),
                     ("origin", origin.who.name.as_ref()),
-                    ("site", origin.who.site.as_ref()),
+                    ("site", origin.who.place()),
                 ];
                 let flag = |on: bool| f64::from(u8::from(on));
                 let ready = flag(origin.state == "ready");
@@ -122,9 +122,12 @@ impl Reporter {
     #[expect(clippy::cast_precision_loss, reason = "counts of sessions are far below 2^53")]
     fn sessions_page(&self, page: &mut Page, service: &ServiceName) {
         let name = service.as_ref();
-        for (word, side) in [("client", Side::Client), ("served", Side::Served)] {
+        for (word, side) in
+            [("client", Side::Client), ("served", Side::Served), ("relayed", Side::Relayed)]
+        {
             let open = self.sessions.count_side(service, side) as f64;
-            let help = "Sessions open now: of this node's clients, and served for other nodes.";
+            let help = "Sessions open now: of this node's clients, served for other nodes, and \
+                        relayed between them.";
             page.put("sessions_open", help, &[("service", name), ("side", word)], open);
         }
         let totals = self.sessions.totals(service);
@@ -142,8 +145,15 @@ impl Reporter {
         }
         let help = "Sessions reset because their path died or their instance hung.";
         page.count("sessions_cut", help, &[("service", name)], read(&totals.cut));
-        let help = "Attempts beyond the first of a session.";
+        let help =
+            "Sessions ended at a quiet moment so that their client comes to a better origin.";
+        page.count("sessions_moved", help, &[("service", name)], read(&totals.moved));
+        let help = "Attempts that took the place of a failed one.";
         page.count("retries", help, &[("service", name)], read(&totals.retried));
+        let help = "Attempts started beside one that was slow to answer.";
+        page.count("hedges", help, &[("service", name)], read(&totals.hedged));
+        let help = "Attempts given up because another was faster or their line went down.";
+        page.count("attempts_cancelled", help, &[("service", name)], read(&totals.cancelled));
         for (direction, counter) in [("up", &totals.up_bytes), ("down", &totals.down_bytes)] {
             let help = "Bytes of ended client sessions.";
             let labels = [("service", name), ("direction", direction)];

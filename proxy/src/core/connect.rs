@@ -1,0 +1,352 @@
+//! One client's search for an instance that answers: which candidate is tried when.
+//!
+//! The first candidate of the route is tried at once, the next one when an attempt fails, or when
+//! the latest one has been silent for its hedge delay: then both run, and the first answer wins
+//! (Dean, Barroso, "The Tail at Scale", hedged requests). When all have failed they are tried again
+//! after a pause, in rounds, until the deadline. A client whose bytes must not go out twice is
+//! raced only until one instance is connected.
+//!
+//! Owns no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
+//! reports what became of it. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate
+//! and round; rounds end with the deadline.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::evidence::Verdict;
+use super::route::{Candidate, Line, Route, Standing};
+
+/// Attempts of one client at once: with three, two dead instances cost no more than two delays.
+pub const MAX_RACING: usize = 3;
+/// The pause before all candidates are tried again, when none was slow about failing.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+/// What an instance usually takes for its first answer besides the path: accepting a connection and
+/// one signature, on a machine with other work.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+
+/// How patient a search is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectConfig {
+    /// From accept to the first byte of an answer.
+    pub connect_timeout: Duration,
+    /// The same while no candidate is usable.
+    pub hold: Duration,
+    /// Bounds of the delay before the next candidate is raced; `None` to try one after another.
+    pub hedge: Option<(Duration, Duration)>,
+}
+
+impl ConnectConfig {
+    /// How long a candidate may be silent before another one is raced: two round trips, four times
+    /// their deviation (the margin of RFC 6298), and [`ANSWER_TIME`], within the bounds.
+    pub fn hedge_delay(&self, candidate: &Candidate) -> Option<Duration> {
+        let (least, most) = self.hedge?;
+        let usual = candidate.cost * 2 + candidate.origin.deviation * 4 + ANSWER_TIME;
+        Some(usual.clamp(least, most))
+    }
+}
+
+/// What the client's first bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Too few to tell.
+    Open,
+    /// They begin a TLS handshake: may be sent again.
+    Tls,
+    /// Anything else: may be sent once.
+    Other,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Try a candidate.
+    Start {
+        /// What to call the attempt.
+        id: u32,
+        /// Whom to try.
+        candidate: Candidate,
+        /// How often all candidates were tried before.
+        round: u32,
+        /// Time until the deadline of the search.
+        left: Duration,
+        /// Whether it races against others that are still running.
+        hedge: bool,
+    },
+    /// Give up an attempt; nothing it does counts any more.
+    Cancel {
+        /// Which one.
+        id: u32,
+    },
+    /// Tell the client that nobody answers.
+    GiveUp,
+}
+
+/// What [`Connect::poll`] has to know of the other searches of its service.
+pub trait Surroundings {
+    /// How many sessions are open on a line.
+    fn open(&self, line: &Line) -> u64;
+    /// Takes one hedge from the service's budget.
+    fn may_hedge(&mut self) -> bool;
+}
+
+#[derive(Debug)]
+struct Running {
+    id: u32,
+    candidate: Candidate,
+    connected: bool,
+    hedge_at: Option<Instant>,
+    /// Another candidate was tried because this one was silent.
+    slow: bool,
+}
+
+/// One search. See the module's doc.
+#[derive(Debug)]
+pub struct Connect {
+    config: ConnectConfig,
+    started: Instant,
+    ticket: u64,
+    route: Arc<Route>,
+    kind: Kind,
+    /// What this round has still to try; none before its order is drawn.
+    queue: Option<VecDeque<Candidate>>,
+    tried: BTreeSet<Line>,
+    running: Vec<Running>,
+    /// An attempt has failed, and the next one is to take its place.
+    replace: bool,
+    /// When the next round begins; `None` in a round.
+    resume_at: Option<Instant>,
+    round: u32,
+    next_id: u32,
+    cancels: VecDeque<u32>,
+    verdicts: Vec<(Line, Verdict)>,
+}
+
+impl Connect {
+    /// A search that begins now. `ticket` is fresh for each search, see [`Route::attempt_order`].
+    pub fn new(config: ConnectConfig, route: Arc<Route>, ticket: u64, now: Instant) -> Self {
+        Self {
+            config,
+            started: now,
+            ticket,
+            route,
+            kind: Kind::Open,
+            queue: None,
+            tried: BTreeSet::new(),
+            running: Vec::new(),
+            replace: false,
+            resume_at: None,
+            round: 0,
+            next_id: 0,
+            cancels: VecDeque::new(),
+            verdicts: Vec::new(),
+        }
+    }
+
+    /// Takes a new order of the candidates. Attempts on lines that it calls down end if it has
+    /// anything better.
+    pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
+        self.route = route;
+        self.resume_at = self.resume_at.map(|_| now);
+        if self.route.is_usable() {
+            let is_down = |line: Line| {
+                let mut known = self.route.candidates.iter();
+                known
+                    .find(|it| it.origin.line == line)
+                    .is_none_or(|it| it.standing == Standing::Down)
+            };
+            let lost = self.running.iter().filter(|it| is_down(it.candidate.origin.line));
+            let lost: Vec<u32> = lost.map(|it| it.id).collect();
+            self.running.retain(|it| !lost.contains(&it.id));
+            self.replace |= !lost.is_empty();
+            self.cancels.extend(lost);
+        }
+        self.queue = None;
+    }
+
+    /// Takes word of what the client's bytes are.
+    pub fn handle_kind(&mut self, kind: Kind, now: Instant) {
+        if self.kind == kind {
+            return;
+        }
+        self.kind = kind;
+        for running in &mut self.running {
+            running.hedge_at = match kind {
+                Kind::Tls if running.slow => None,
+                // The instance is asked from now on.
+                Kind::Tls => self.config.hedge_delay(&running.candidate).map(|delay| now + delay),
+                Kind::Open | Kind::Other if running.connected => None,
+                Kind::Open | Kind::Other => running.hedge_at,
+            };
+        }
+    }
+
+    /// An attempt's instance is connected. Unless the client speaks TLS, it is the one.
+    pub fn handle_connected(&mut self, id: u32) {
+        if let Some(running) = self.running.iter_mut().find(|it| it.id == id) {
+            running.connected = true;
+            if self.kind != Kind::Tls {
+                running.hedge_at = None;
+                let others = self.running.iter().filter(|it| it.id != id);
+                self.cancels.extend(others.map(|it| it.id));
+                self.running.retain(|it| it.id == id);
+            }
+        }
+    }
+
+    /// An attempt has failed. `verdict` is none where that says nothing about its line.
+    pub fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
+        let Some(at) = self.running.iter().position(|it| it.id == id) else { return };
+        let line = self.running.remove(at).candidate.origin.line;
+        self.verdicts.extend(verdict.map(|verdict| (line, verdict)));
+        self.replace = true;
+    }
+
+    /// An attempt has an answer: the search is over, and all others are to be given up.
+    pub fn handle_answer(&mut self, id: u32) {
+        for running in self.running.drain(..) {
+            let line = running.candidate.origin.line;
+            if running.id == id {
+                self.verdicts.push((line, Verdict::Answered));
+            } else if running.slow {
+                self.verdicts.push((line, Verdict::Outrun));
+            }
+        }
+    }
+
+    /// What attempts have shown about their lines since the last call.
+    pub fn take_verdicts(&mut self) -> Vec<(Line, Verdict)> {
+        std::mem::take(&mut self.verdicts)
+    }
+
+    /// What to do now; to be asked until there is nothing.
+    pub fn poll(&mut self, now: Instant, around: &mut impl Surroundings) -> Option<Action> {
+        if let Some(id) = self.cancels.pop_front() {
+            return Some(Action::Cancel { id });
+        }
+        let left = self.deadline().saturating_duration_since(now);
+        if left.is_zero() {
+            let silent = self.running.drain(..).filter(|it| it.slow);
+            self.verdicts.extend(silent.map(|it| (it.candidate.origin.line, Verdict::Silent)));
+            return Some(Action::GiveUp);
+        }
+        loop {
+            if self.resume_at.is_some_and(|at| at > now) || self.running.len() >= MAX_RACING {
+                return None;
+            }
+            if self.resume_at.take().is_some() {
+                self.begin_round();
+            }
+            self.draw_order(around);
+            if !self.running.is_empty() || !self.is_exhausted() {
+                break;
+            }
+            // Without candidates only a new route can help.
+            let wait = if self.tried.is_empty() { left } else { ROUND_PAUSE };
+            self.resume_at = Some(now + wait);
+        }
+        if self.running.is_empty() || std::mem::take(&mut self.replace) {
+            return self.start(left, false, now);
+        }
+        self.hedge(left, now, around)
+    }
+
+    /// When [`Connect::poll`] next has something to say of its own accord.
+    pub fn poll_timeout(&self) -> Instant {
+        let hedges = self.running.iter().filter_map(|it| it.hedge_at);
+        let hedges = hedges.filter(|_| self.running.len() < MAX_RACING && !self.is_exhausted());
+        hedges.chain(self.resume_at).chain([self.deadline()]).min().expect("the deadline is there")
+    }
+
+    fn deadline(&self) -> Instant {
+        let config = &self.config;
+        let patience = if self.route.is_usable() { config.connect_timeout } else { config.hold };
+        self.started + patience
+    }
+
+    /// Whether this round has nobody left to try.
+    fn is_exhausted(&self) -> bool {
+        self.queue.as_ref().is_some_and(VecDeque::is_empty)
+    }
+
+    fn begin_round(&mut self) {
+        self.round += u32::from(!self.tried.is_empty());
+        self.tried.clear();
+        self.queue = None;
+    }
+
+    fn draw_order(&mut self, around: &impl Surroundings) {
+        if self.queue.is_none() {
+            let order = self.route.attempt_order(self.ticket, |line| around.open(line));
+            let untried = order.into_iter().filter(|it| !self.tried.contains(&it.origin.line));
+            self.queue = Some(untried.cloned().collect());
+        }
+    }
+
+    fn start(&mut self, left: Duration, hedge: bool, now: Instant) -> Option<Action> {
+        let candidate = self.queue.as_mut()?.pop_front()?;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.tried.insert(candidate.origin.line);
+        let hedge_at = self.config.hedge_delay(&candidate).map(|delay| now + delay);
+        let running =
+            Running { id, candidate: candidate.clone(), connected: false, hedge_at, slow: false };
+        self.running.push(running);
+        Some(Action::Start { id, candidate, round: self.round, left, hedge })
+    }
+
+    fn hedge(
+        &mut self,
+        left: Duration,
+        now: Instant,
+        around: &mut impl Surroundings,
+    ) -> Option<Action> {
+        if self.is_exhausted() {
+            return None;
+        }
+        let is_due = |it: &&mut Running| it.hedge_at.is_some_and(|at| at <= now);
+        let late = self.running.iter_mut().find(is_due)?;
+        if !around.may_hedge() {
+            late.hedge_at = self.config.hedge_delay(&late.candidate).map(|delay| now + delay);
+            return None;
+        }
+        late.hedge_at = None;
+        late.slow = true;
+        self.start(left, true, now)
+    }
+}
+
+/// How many hedges the searches of a service may start: a burst, and a share of all searches, so
+/// that slowness everywhere is not answered with more load (the retry budget of Finagle and gRPC).
+#[derive(Debug)]
+pub struct HedgeBudget {
+    tenths: u32,
+}
+
+impl HedgeBudget {
+    /// Hedges that may be started at once, out of nothing.
+    const MAX_BURST: u32 = 32;
+    /// What each search adds, in tenths of a hedge.
+    const PER_SEARCH: u32 = 2;
+
+    /// Notes that a search has begun.
+    pub fn note_search(&mut self) {
+        self.tenths = (self.tenths + Self::PER_SEARCH).min(Self::MAX_BURST * 10);
+    }
+
+    /// Takes one hedge, if there is one.
+    pub fn take(&mut self) -> bool {
+        let left = self.tenths.checked_sub(10);
+        self.tenths = left.unwrap_or(self.tenths);
+        left.is_some()
+    }
+}
+
+impl Default for HedgeBudget {
+    fn default() -> Self {
+        Self { tenths: Self::MAX_BURST * 10 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+#![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+use meshport_discovery::OriginState;
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::route::tests::origin;
+use crate::core::route::{PathView, Policy, Preference, choose};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn config() -> ConnectConfig {
+    ConnectConfig { connect_timeout: ms(8000), hold: ms(3000), hedge: Some((ms(100), ms(500))) }
+}
+
+/// A route over origins at these round-trip times, all ready.
+fn route(rtts: &[u64]) -> Arc<Route> {
+    let origins = (1..).zip(rtts);
+    let origins =
+        origins.map(|(number, rtt)| origin(number, OriginState::Ready, PathView::Up(ms(*rtt))));
+    let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+    Arc::new(choose(origins.collect(), &policy, &Preference::default(), Instant::now()).0)
+}
+
+struct Around {
+    budget: HedgeBudget,
+}
+
+impl Surroundings for Around {
+    fn open(&self, _: &Line) -> u64 {
+        0
+    }
+
+    fn may_hedge(&mut self) -> bool {
+        self.budget.take()
+    }
+}
+
+struct Bench {
+    connect: Connect,
+    around: Around,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(config: ConnectConfig, rtts: &[u64]) -> Self {
+        let now = Instant::now();
+        let connect = Connect::new(config, route(rtts), 0, now);
+        Self { connect, around: Around { budget: HedgeBudget::default() }, now }
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.connect.poll(self.now, &mut self.around)
+    }
+
+    /// What is started now: the attempt's id and the number of its origin.
+    fn started(&mut self) -> Option<(u32, u8)> {
+        match self.poll()? {
+            Action::Start { id, candidate, .. } => {
+                let node = candidate.origin.line.origin().expect("all are in the mesh");
+                Some((id, node.as_bytes()[0]))
+            }
+            other => panic!("{other:?} instead of a start"),
+        }
+    }
+
+    /// Sleeps until the search wants to go on; how long that was.
+    fn sleep(&mut self) -> Duration {
+        let until = self.connect.poll_timeout();
+        let slept = until - self.now;
+        self.now = until;
+        slept
+    }
+}
+
+fn line(number: u8) -> Line {
+    origin(number, OriginState::Ready, PathView::Own).line
+}
+
+#[test]
+fn a_refusal_costs_no_time() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    assert_eq!(bench.started(), Some((0, 1)));
+    assert_eq!(bench.poll(), None);
+    bench.connect.handle_failure(0, Some(Verdict::Refused));
+    assert_eq!(bench.started(), Some((1, 2)));
+    bench.connect.handle_answer(1);
+    let verdicts = bench.connect.take_verdicts();
+    assert_eq!(verdicts, [(line(1), Verdict::Refused), (line(2), Verdict::Answered)]);
+}
+
+#[test]
+fn a_silent_one_is_raced_after_its_delay_and_loses() {
+    let mut bench = Bench::new(config(), &[1, 20, 40]);
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.sleep(), ms(102), "two round trips and the usual time for an answer");
+    assert_eq!(bench.started(), Some((1, 2)));
+    assert_eq!(bench.sleep(), ms(140));
+    assert_eq!(bench.started(), Some((2, 3)));
+    assert_eq!(bench.poll(), None, "no fourth");
+    bench.connect.handle_answer(2);
+    let verdicts = bench.connect.take_verdicts();
+    let outrun = |number| (line(number), Verdict::Outrun);
+    assert_eq!(verdicts, [outrun(1), outrun(2), (line(3), Verdict::Answered)]);
+}
+
+#[test]
+fn one_that_answers_after_all_is_not_blamed() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.sleep();
+    bench.started();
+    bench.connect.handle_answer(0);
+    assert_eq!(bench.connect.take_verdicts(), [(line(1), Verdict::Answered)]);
+}
+
+#[test]
+fn the_delay_is_bounded_both_ways() {
+    let candidate = |rtt| route(&[rtt]).candidates[0].clone();
+    let config = config();
+    assert_eq!(config.hedge_delay(&candidate(0)), Some(ms(100)));
+    assert_eq!(config.hedge_delay(&candidate(150)), Some(ms(400)));
+    assert_eq!(config.hedge_delay(&candidate(900)), Some(ms(500)));
+    let shaky = OriginViewAt(150, 20).candidate();
+    assert_eq!(config.hedge_delay(&shaky), Some(ms(480)));
+}
+
+/// A candidate at a round-trip time with a deviation, both in milliseconds.
+struct OriginViewAt(u64, u64);
+
+impl OriginViewAt {
+    fn candidate(&self) -> Candidate {
+        let mut candidate = route(&[self.0]).candidates[0].clone();
+        candidate.origin.deviation = ms(self.1);
+        candidate
+    }
+}
+
+#[test]
+fn without_hedging_one_after_another_is_tried() {
+    let mut bench = Bench::new(ConnectConfig { hedge: None, ..config() }, &[1, 20]);
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.sleep(), ms(8000));
+    assert_eq!(bench.poll(), Some(Action::GiveUp));
+}
+
+#[test]
+fn a_spent_budget_leaves_the_search_to_its_first_candidate() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    while bench.around.budget.take() {}
+    bench.started();
+    bench.sleep();
+    assert_eq!(bench.poll(), None);
+    bench.around.budget = HedgeBudget::default();
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)));
+}
+
+#[test]
+fn the_budget_is_a_burst_and_a_fifth_of_all_searches() {
+    let mut budget = HedgeBudget::default();
+    let burst = std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
+    assert_eq!(burst, 32);
+    (0..100).for_each(|_| budget.note_search());
+    let share = std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
+    assert_eq!(share, 20);
+}
+
+#[test]
+fn whoever_is_connected_first_has_a_client_that_is_not_tls() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.started();
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)), "nobody has got any byte yet");
+    bench.connect.handle_connected(1);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    assert_eq!(bench.poll(), None);
+    bench.connect.handle_kind(Kind::Other, bench.now);
+    assert_eq!(bench.sleep(), ms(8000) - ms(102), "no racing from here on");
+}
+
+#[test]
+fn a_client_that_says_hello_late_is_raced_from_then_on() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.started();
+    bench.connect.handle_connected(0);
+    bench.now += ms(1000);
+    assert_eq!(bench.poll(), None, "nothing was asked");
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.sleep(), ms(102));
+    assert_eq!(bench.started(), Some((1, 2)));
+}
+
+#[test]
+fn all_are_tried_again_after_a_pause() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    for (id, number) in [(0, 1), (1, 2)] {
+        assert_eq!(bench.started(), Some((id, number)));
+        bench.connect.handle_failure(id, Some(Verdict::Refused));
+    }
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.sleep(), ROUND_PAUSE);
+    match bench.poll() {
+        Some(Action::Start { id: 2, round: 1, hedge: false, .. }) => {}
+        other => panic!("{other:?} instead of the second round"),
+    }
+}
+
+#[test]
+fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
+    let mut bench = Bench::new(config(), &[]);
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.connect.poll_timeout(), bench.now + ms(3000), "held, as nobody is there");
+    bench.now += ms(500);
+    bench.connect.handle_route(route(&[1]), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    assert_eq!(bench.connect.deadline(), bench.now - ms(500) + ms(8000));
+    let dead = vec![
+        origin(1, OriginState::Ready, PathView::Dead),
+        origin(2, OriginState::Ready, PathView::Up(ms(9))),
+    ];
+    let (dead, _) = choose(dead, &Policy::Spread, &Preference::default(), bench.now);
+    bench.connect.handle_route(Arc::new(dead), bench.now);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    assert_eq!(bench.started(), Some((1, 2)));
+}
+
+#[test]
+fn when_all_are_down_what_runs_goes_on() {
+    let mut bench = Bench::new(config(), &[1]);
+    bench.started();
+    let down = vec![origin(1, OriginState::Refusing, PathView::Up(ms(1)))];
+    let (down, _) = choose(down, &Policy::Spread, &Preference::default(), bench.now);
+    bench.connect.handle_route(Arc::new(down), bench.now);
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.connect.poll_timeout(), bench.now + ms(3000));
+    bench.sleep();
+    assert_eq!(bench.poll(), Some(Action::GiveUp));
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Happens {
+    Time(u64),
+    Fails(usize),
+    Connects(usize),
+    Speaks(bool),
+    Moves(u8),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        (0_u64..700).prop_map(Happens::Time),
+        (0_usize..3).prop_map(Happens::Fails),
+        (0_usize..3).prop_map(Happens::Connects),
+        any::<bool>().prop_map(Happens::Speaks),
+        (0_u8..8).prop_map(Happens::Moves),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: never too many at once, nobody twice in a round, at most one instance
+    /// gets bytes that must not go out twice, and the search ends with its deadline.
+    #[test]
+    fn a_search_keeps_its_bounds(
+        steps in proptest::collection::vec(happens(), 0..60),
+        rtts in proptest::collection::vec(0_u64..300, 0..5),
+    ) {
+        let mut bench = Bench::new(config(), &rtts);
+        let mut running: Vec<(u32, bool)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        let (mut kind, mut over) = (Kind::Open, false);
+        for step in steps {
+            match step {
+                Happens::Time(time) => bench.now += ms(time),
+                Happens::Fails(at) if at < running.len() => {
+                    bench.connect.handle_failure(running.remove(at).0, Some(Verdict::Silent));
+                }
+                Happens::Connects(at) if at < running.len() => {
+                    running[at].1 = true;
+                    bench.connect.handle_connected(running[at].0);
+                }
+                Happens::Speaks(tls) if kind == Kind::Open => {
+                    kind = if tls { Kind::Tls } else { Kind::Other };
+                    bench.connect.handle_kind(kind, bench.now);
+                }
+                Happens::Moves(count) => {
+                    let rtts: Vec<u64> = (0..u64::from(count)).collect();
+                    bench.connect.handle_route(route(&rtts), bench.now);
+                }
+                Happens::Fails(_) | Happens::Connects(_) | Happens::Speaks(_) => {}
+            }
+            while let Some(action) = bench.poll() {
+                match action {
+                    Action::Cancel { id } => running.retain(|it| it.0 != id),
+                    Action::GiveUp => {
+                        prop_assert!(bench.now >= bench.connect.deadline());
+                        over = true;
+                        break;
+                    }
+                    Action::Start { id, candidate, round, left, .. } => {
+                        prop_assert!(seen.insert((round, candidate.origin.line)));
+                        prop_assert!(bench.now + left <= bench.connect.deadline());
+                        running.push((id, false));
+                    }
+                }
+            }
+            if over {
+                break;
+            }
+            prop_assert!(running.len() <= MAX_RACING);
+            let connected = running.iter().filter(|it| it.1).count();
+            if kind != Kind::Tls && connected > 0 {
+                prop_assert_eq!((running.len(), connected), (1, 1));
+            }
+            prop_assert!(bench.connect.poll_timeout() >= bench.now || running.len() < MAX_RACING);
+        }
+        if !over {
+            bench.now = bench.connect.deadline();
+            while let Some(action) = bench.poll() {
+                if action == Action::GiveUp {
+                    over = true;
+                    break;
+                }
+            }
+            prop_assert!(over);
+        }
+    }
+}

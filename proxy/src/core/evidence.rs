@@ -1,0 +1,170 @@
+//! What sessions have found out about lines, against what gossip and probes say of them.
+//!
+//! An instance may answer its own node's probes and still let clients wait; a path may carry small
+//! probes and lose everything else. Each attempt that ends in silence, in a refusal or behind a
+//! racing one adds a point to its line, at most [`MAX_SCORE`]; an answer takes points away, and so
+//! does time. A line is suspect from [`SUSPECT_AT`] points on until it is below [`CLEARED_AT`]: then
+//! it is tried again. Clients that go away by themselves say nothing.
+//!
+//! Bounded by [`MAX_LINES`]; lines without points are forgotten.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::route::Line;
+
+/// Lines with points at once: more than a service has origins.
+pub const MAX_LINES: usize = 1024;
+/// Most points a line can have, so that no burst, however long, counts against it for longer than
+/// a quarter of a minute.
+const MAX_SCORE: f64 = 4.0;
+/// Points that make a line suspect: one slow answer is chance.
+const SUSPECT_AT: f64 = 2.0;
+/// Points below which it is tried again.
+const CLEARED_AT: f64 = 1.0;
+/// The time that takes a point away.
+const DECAY: Duration = Duration::from_secs(5);
+/// Points an answer takes away.
+const ANSWER_CLEARS: f64 = 2.0;
+
+/// How one attempt to reach an instance ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The instance answered.
+    Answered,
+    /// Nothing came in time.
+    Silent,
+    /// The connection was refused.
+    Refused,
+    /// Another candidate that was tried later answered first.
+    Outrun,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    score: f64,
+    at: Instant,
+    suspect: bool,
+}
+
+impl Record {
+    fn score(&self, now: Instant) -> f64 {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64() / DECAY.as_secs_f64();
+        (self.score - passed).max(0.0)
+    }
+
+    /// When a suspect line is cleared by time alone.
+    fn cleared_at(&self) -> Instant {
+        self.at + DECAY.mul_f64((self.score - CLEARED_AT).max(0.0))
+    }
+}
+
+/// The points of all lines of a service. See the module's doc.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    records: BTreeMap<Line, Record>,
+}
+
+impl Evidence {
+    /// Takes the outcome of an attempt; true when it made a line suspect, or cleared it.
+    pub fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
+        let known = self.records.get(&line);
+        if known.is_none() && (verdict == Verdict::Answered || self.records.len() >= MAX_LINES) {
+            return false;
+        }
+        let known = known.copied().unwrap_or(Record { score: 0.0, at: now, suspect: false });
+        let score = match verdict {
+            Verdict::Answered => (known.score(now) - ANSWER_CLEARS).max(0.0),
+            Verdict::Silent | Verdict::Refused | Verdict::Outrun => {
+                (known.score(now) + 1.0).min(MAX_SCORE)
+            }
+        };
+        let suspect = score >= if known.suspect { CLEARED_AT } else { SUSPECT_AT };
+        self.records.insert(line, Record { score, at: now, suspect });
+        suspect != known.suspect
+    }
+
+    /// Lets time pass; true when a suspect line was cleared.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let mut cleared = false;
+        self.records.retain(|_, record| {
+            if record.suspect && record.cleared_at() <= now {
+                record.suspect = false;
+                cleared = true;
+            }
+            record.suspect || record.score(now) > 0.0
+        });
+        cleared
+    }
+
+    /// When [`Evidence::handle_timeout`] next clears a line.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.records.values().filter(|it| it.suspect).map(Record::cleared_at).min()
+    }
+
+    /// Whether sessions should rather go elsewhere.
+    pub fn is_suspect(&self, line: &Line) -> bool {
+        self.records.get(line).is_some_and(|record| record.suspect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use meshport_config::NodeId;
+
+    use super::*;
+
+    fn line(number: u8) -> Line {
+        Line::Direct(NodeId::from_bytes([number; 32]))
+    }
+
+    #[test]
+    fn one_slow_answer_is_chance_and_a_burst_is_not() {
+        let (mut evidence, now) = (Evidence::default(), Instant::now());
+        assert!(!evidence.handle_verdict(line(1), Verdict::Outrun, now));
+        assert!(!evidence.is_suspect(&line(1)));
+        assert!(evidence.handle_verdict(line(1), Verdict::Silent, now));
+        assert!(evidence.is_suspect(&line(1)) && !evidence.is_suspect(&line(2)));
+    }
+
+    #[test]
+    fn time_clears_however_long_the_burst_was() {
+        let (mut evidence, now) = (Evidence::default(), Instant::now());
+        for _ in 0..100 {
+            evidence.handle_verdict(line(1), Verdict::Silent, now);
+        }
+        let due = evidence.poll_timeout().expect("a suspect line");
+        assert_eq!(due, now + DECAY * 3);
+        assert!(!evidence.handle_timeout(due - Duration::from_millis(1)));
+        assert!(evidence.handle_timeout(due));
+        assert!(!evidence.is_suspect(&line(1)));
+        // It has one point left: the next silence makes it suspect again.
+        assert!(evidence.handle_verdict(line(1), Verdict::Silent, due));
+        evidence.handle_timeout(due + DECAY * 10);
+        assert!(evidence.records.is_empty() && evidence.poll_timeout().is_none());
+    }
+
+    #[test]
+    fn an_answer_clears() {
+        let (mut evidence, now) = (Evidence::default(), Instant::now());
+        for _ in 0..2 {
+            evidence.handle_verdict(line(1), Verdict::Refused, now);
+        }
+        assert!(evidence.handle_verdict(line(1), Verdict::Answered, now));
+        assert!(!evidence.is_suspect(&line(1)));
+        assert!(!evidence.handle_verdict(line(2), Verdict::Answered, now));
+        assert_eq!(evidence.records.len(), 1, "an answer opens no record");
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (mut evidence, now) = (Evidence::default(), Instant::now());
+        for port in 0..u16::try_from(MAX_LINES).expect("small") + 10 {
+            let line = Line::Outside(([192, 0, 2, 1], port).into());
+            evidence.handle_verdict(line, Verdict::Silent, now);
+        }
+        assert_eq!(evidence.records.len(), MAX_LINES);
+    }
+}

@@ -1,0 +1,197 @@
+use meshport_mesh::Stream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::super::testing::{self, Node, pair, service, three};
+use super::*;
+use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
+use crate::wire::{Answer, Header};
+
+const SOON: Duration = Duration::from_secs(1);
+const UP: PathView = PathView::Up(Duration::from_millis(1));
+
+/// A route to one node, whose path is dead or fine.
+fn route(node: NodeId, path: PathView) -> Arc<Route> {
+    let origin = OriginView { path, ..testing::candidate(node).origin };
+    let memory = Preference::default();
+    Arc::new(choose(vec![origin], &Policy::Spread, &memory, clock::now()).0)
+}
+
+/// The ingress of `near` to `far`, whose path is said to be dead, and the way to say otherwise.
+fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
+    let (sender, routes) = watch::channel(route(far, PathView::Dead));
+    let connect = ConnectConfig {
+        connect_timeout: Duration::from_secs(10),
+        hold: Duration::ZERO,
+        hedge: Some((SOON / 10, SOON / 2)),
+    };
+    let limits = SessionLimits { connect, max_sessions: 10, own: None };
+    let (_, limits) = watch::channel(Arc::new(limits));
+    let (me, mesh) = (near.mesh.node_id(), near.mesh.clone());
+    let (findings, _) = mpsc::channel(1);
+    let place = Place { me, mesh, sessions: Sessions::default(), findings };
+    (Ingress::new(place, service(), routes, limits), sender)
+}
+
+#[tokio::test]
+async fn each_session_has_a_place_of_its_own() {
+    let (near, far) = pair();
+    let (ingress, _routes) = ingress(&near, far.mesh.node_id());
+    let mut places: Vec<f64> = (0..100).map(|_| ingress.share()).collect();
+    places.sort_by(f64::total_cmp);
+    assert!(places[0] < 0.1 && places[99] > 0.9, "{places:?}");
+    places.dedup();
+    assert_eq!(places.len(), 100);
+}
+
+/// Takes one stream of `far` and reads its header; what came behind it is returned too.
+async fn take(far: &mut Node) -> (Stream, Vec<u8>) {
+    let (_, mut stream) = far.incoming.streams.recv().await.expect("a stream");
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((_, used)) = Header::decode(&bytes).expect("a header") {
+            return (stream, bytes.split_off(used));
+        }
+        read_more(&mut stream, &mut bytes).await;
+    }
+}
+
+async fn read_more(stream: &mut Stream, bytes: &mut Vec<u8>) {
+    let mut chunk = [Bytes::new()];
+    stream.recv.read_chunks(&mut chunk).await.expect("open").expect("not at its end");
+    bytes.extend_from_slice(&chunk[0]);
+}
+
+/// The origin's "connected" and what its instance says with it.
+async fn say(stream: &mut Stream, words: &[u8]) {
+    let answer = [&[Answer::Connected.code()], words].concat();
+    stream.send.write_chunk(answer.into()).await.expect("open");
+}
+
+/// An ingress whose route leads to `nodes` in that order, all a millisecond away.
+fn ingress_to(near: &Node, nodes: &[NodeId]) -> Arc<Ingress> {
+    let (ingress, routes) = ingress(near, nodes[0]);
+    let pins = nodes.iter().map(ToString::to_string).collect();
+    let origins = nodes.iter().map(|node| testing::candidate(*node).origin).collect();
+    let memory = Preference::default();
+    let route = choose(origins, &Policy::Pinned(pins), &memory, clock::now()).0;
+    routes.send_replace(Arc::new(route));
+    Arc::new(ingress)
+}
+
+/// A client that has said something, served by `ingress`.
+async fn client(ingress: &Arc<Ingress>, said: &[u8]) -> TcpStream {
+    let (mut client, accepted) = testing::tcp_pair().await;
+    client.write_all(said).await.expect("writes");
+    let ingress = ingress.clone();
+    tokio::spawn(async move { ingress.serve(accepted).await });
+    client
+}
+
+const HELLO: &[u8] = &[22, 3, 1, 0, 1, 0];
+
+#[tokio::test]
+async fn a_greeting_that_comes_with_the_answer_loses_nothing_of_the_client() {
+    let (near, mut far) = pair();
+    let mut client = client(&ingress_to(&near, &[far.mesh.node_id()]), b"hello server").await;
+    let (mut stream, mut said) = take(&mut far).await;
+    say(&mut stream, b"hello client").await;
+    while said.len() < 12 {
+        read_more(&mut stream, &mut said).await;
+    }
+    assert_eq!(said, b"hello server");
+    let mut answer = [0; 12];
+    timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
+    assert_eq!(&answer, b"hello client");
+}
+
+#[tokio::test]
+async fn a_held_client_that_has_said_all_it_has_to_say_is_still_served() {
+    let (near, mut far) = pair();
+    let node = far.mesh.node_id();
+    let (mut ingress, routes) = ingress(&near, node);
+    let (limit, limits) = watch::channel(ingress.limits.borrow().clone());
+    limit.send_modify(|limits| Arc::make_mut(limits).connect.hold = SOON * 5);
+    ingress.limits = limits;
+    routes.send_replace(Arc::default());
+    let mut client = client(&Arc::new(ingress), b"all").await;
+    client.shutdown().await.expect("half-closes");
+    routes.send_replace(route(node, UP));
+    let (mut stream, mut said) = take(&mut far).await;
+    say(&mut stream, b"").await;
+    while said.len() < 3 {
+        read_more(&mut stream, &mut said).await;
+    }
+    assert_eq!(said, b"all");
+    let mut chunk = [Bytes::new()];
+    let end = timeout(SOON, stream.recv.read_chunks(&mut chunk)).await.expect("in time");
+    assert!(end.expect("open").is_none(), "the client's end comes through");
+}
+
+#[tokio::test]
+async fn a_silent_instance_is_raced_and_the_loser_is_cancelled() {
+    let (near, mut one, mut two) = three();
+    let ingress = ingress_to(&near, &[one.mesh.node_id(), two.mesh.node_id()]);
+    let mut client = client(&ingress, HELLO).await;
+    let (silent, said) = take(&mut one).await;
+    assert_eq!(said, HELLO, "in the same flight");
+    let (mut quick, said) = timeout(SOON, take(&mut two)).await.expect("raced");
+    assert_eq!(said, HELLO, "a handshake may go out twice");
+    say(&mut quick, b"server hello").await;
+    let mut answer = [0; 12];
+    timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
+    let stopped = timeout(SOON, silent.send.stopped()).await;
+    assert!(stopped.is_ok(), "the loser is told");
+    assert_eq!(ingress.totals.hedged.load(Ordering::Relaxed), 1);
+    assert_eq!(ingress.totals.cancelled.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_tls_reaches_one_instance_only() {
+    let (near, mut one, mut two) = three();
+    let ingress = ingress_to(&near, &[one.mesh.node_id(), two.mesh.node_id()]);
+    let mut client = client(&ingress, b"POST / HTTP/1.1\r\n").await;
+    let (mut late, said) = take(&mut one).await;
+    assert!(said.is_empty(), "nothing before it is connected");
+    let (mut quick, said) = timeout(SOON, take(&mut two)).await.expect("raced");
+    assert!(said.is_empty());
+    // Both say that they are connected, one after the other.
+    say(&mut quick, b"").await;
+    let mut said = Vec::new();
+    read_more(&mut quick, &mut said).await;
+    assert_eq!(said, b"POST / HTTP/1.1\r\n");
+    let _ = late.send.write_chunk(vec![Answer::Connected.code()].into()).await;
+    client.write_all(b"\r\n").await.expect("open");
+    while said.len() < 19 {
+        read_more(&mut quick, &mut said).await;
+    }
+    let mut chunk = [Bytes::new()];
+    let more = timeout(SOON, late.recv.read_chunks(&mut chunk)).await.expect("it is ended");
+    assert!(more.is_err(), "reset without a byte: {more:?}");
+}
+
+#[tokio::test]
+async fn a_usable_route_is_hope_while_a_trial_is_under_way() {
+    let (near, mut far) = pair();
+    let node = far.mesh.node_id();
+    let (ingress, routes) = ingress(&near, node);
+    let hope = tokio::spawn(async move { ingress.hopeful().await });
+    let _silent = far.incoming.streams.recv().await.expect("a trial");
+    routes.send_replace(route(node, UP));
+    timeout(SOON, hope).await.expect("at once").expect("no panic");
+}
+
+#[tokio::test]
+async fn a_failed_trial_is_not_the_end_once_the_route_is_usable() {
+    let (near, mut far) = pair();
+    let node = far.mesh.node_id();
+    let (ingress, routes) = ingress(&near, node);
+    let mut end = tokio::spawn(async move { ingress.hopeless().await });
+    let trial = far.incoming.streams.recv().await.expect("a trial");
+    routes.send_replace(route(node, UP));
+    drop(trial);
+    assert!(timeout(SOON / 4, &mut end).await.is_err(), "given up in spite of a route");
+    routes.send_replace(route(node, PathView::Dead));
+    drop(far.incoming.streams.recv().await.expect("another trial"));
+    timeout(SOON, end).await.expect("nobody answers").expect("no panic");
+}
