@@ -30,8 +30,8 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Keeps what the client sent next, also once it is spent: the attempt that has the bytes before
-    /// takes these along.
+    /// Keeps what the client sent next, also once it is spent: the attempt that has the earlier
+    /// bytes takes these along.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
     }
