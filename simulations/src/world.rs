@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use meshport::core::drift::DriftConfig;
 use meshport::core::health::{HealthConfig, Outcome, Question};
 use meshport::core::node::{CoreConfig, Event as Decision, NodeCore, ServiceConfig};
 use meshport::core::route::{PathView, Policy, Standing};
@@ -224,7 +225,7 @@ impl World {
             asks_ready: true,
         });
         let policy = Policy::Nearest { band: Duration::from_millis(1), band_percent: 15 };
-        let service = ServiceConfig { policy, health };
+        let service = ServiceConfig { policy, drift: DriftConfig::default(), health };
         let config = CoreConfig {
             discovery: DiscoveryConfig::default(),
             services: BTreeMap::from([(self.service.clone(), service)]),
@@ -310,6 +311,7 @@ impl World {
                 }
             }
             Decision::Reset { .. }
+            | Decision::Move { .. }
             | Decision::Own { .. }
             | Decision::Member { .. }
             | Decision::Ignored { .. } => {}

@@ -215,6 +215,26 @@ pub struct PingRequest {
     pub count: u32,
 }
 
+/// `meshport drain` and `undrain` as asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRequest {
+    /// The service whose instance on this node is to be left.
+    pub service: ServiceName,
+    /// Whether it is to be left, or used again.
+    pub draining: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Which service.
+    pub service: ServiceName,
+    /// The state other nodes are told from now on.
+    pub state: String,
+    /// Sessions of other nodes that are still open here.
+    pub sessions: u64,
+}
+
 /// What a reload (SIGHUP) did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ReloadReport {

@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::api::{PeerRow, PingReport, PingRequest, ServiceStatus, Status};
+use super::api::{
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ServiceStatus, Status,
+};
 use crate::Error;
 
 /// How long a question that needs no network may take.
@@ -70,6 +72,14 @@ impl AdminClient {
     /// As [`AdminClient::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(Method::GET, "/peers", None, MAX_TIME).await
+    }
+
+    /// Lets other nodes leave the daemon's own instance of a service, or use it again.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when the daemon does not offer the service.
+    pub async fn drain(&self, request: &DrainRequest) -> Result<DrainReport, Error> {
+        self.ask(Method::POST, "/drain", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Round trips through the tunnel.

@@ -9,9 +9,10 @@ use hyper::body::Body;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::api::PingRequest;
+use super::api::{DrainRequest, PingRequest};
 use super::metrics;
 use crate::Error;
 use crate::daemon::Handle;
@@ -55,17 +56,17 @@ where
         return complaint(StatusCode::MISDIRECTED_REQUEST, text);
     }
     let path = request.uri().path().to_owned();
-    let (allowed, ping) = match (path.as_str(), door) {
+    let (allowed, posted) = match (path.as_str(), door) {
         ("/status" | "/routes" | "/peers" | "/metrics" | "/healthz", _) => ("GET, HEAD", false),
-        ("/ping", Door::Socket) => ("POST", true),
+        ("/ping" | "/drain", Door::Socket) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /peers /metrics /healthz";
             return complaint(StatusCode::NOT_FOUND, text);
         }
     };
     let fits = match *request.method() {
-        Method::GET | Method::HEAD => !ping,
-        Method::POST => ping,
+        Method::GET | Method::HEAD => !posted,
+        Method::POST => posted,
         _ => false,
     };
     if !fits {
@@ -74,10 +75,10 @@ where
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         return answer;
     }
-    let outcome = if ping {
-        answer_ping(handle, request.into_body()).await
-    } else {
-        answer_page(handle, &path).await
+    let outcome = match path.as_str() {
+        "/ping" => answer_ping(handle, request.into_body()).await,
+        "/drain" => answer_drain(handle, request.into_body()).await,
+        _ => answer_page(handle, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
 }
@@ -99,8 +100,10 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
     }
 }
 
-async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+/// The request in a body.
+async fn read<T, B>(body: B, what: &str) -> Result<T, Answer>
 where
+    T: DeserializeOwned,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
     let body = timeout(MAX_BODY_TIME, Limited::new(body, MAX_BODY_BYTES).collect())
@@ -111,9 +114,24 @@ where
             complaint(StatusCode::PAYLOAD_TOO_LARGE, &text)
         })?
         .to_bytes();
-    let request: PingRequest = serde_json::from_slice(&body).map_err(|error| {
-        complaint(StatusCode::BAD_REQUEST, &format!("this is no ping request: {error}"))
-    })?;
+    serde_json::from_slice(&body).map_err(|error| {
+        complaint(StatusCode::BAD_REQUEST, &format!("this is no {what} request: {error}"))
+    })
+}
+
+async fn answer_drain<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: DrainRequest = read(body, "drain").await?;
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.drain(request)).await?))
+}
+
+async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: PingRequest = read(body, "ping").await?;
     if !(1..=MAX_PING_COUNT).contains(&request.count) {
         let text = format!("count is {}, allowed are 1 to {MAX_PING_COUNT}", request.count);
         return Err(complaint(StatusCode::BAD_REQUEST, &text));

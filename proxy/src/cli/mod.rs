@@ -6,6 +6,7 @@
 
 mod check;
 mod demo;
+mod drain;
 mod init;
 mod invite;
 mod join;
@@ -112,6 +113,17 @@ enum Verb {
     /// the daemon itself is yet to come.
     #[command(after_long_help = text::WAIT)]
     Wait(wait::WaitArgs),
+    /// Let all nodes leave this origin
+    ///
+    /// New sessions go elsewhere at once, open ones within the drain window, each at a quiet
+    /// moment; with no other origin ready they stay. It lasts until undrain or a restart.
+    #[command(after_long_help = text::DRAIN)]
+    Drain(drain::DrainArgs),
+    /// Offer this origin again
+    ///
+    /// Ends what drain began.
+    #[command(after_long_help = text::UNDRAIN)]
+    Undrain(drain::UndrainArgs),
     /// Show the product on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
@@ -160,6 +172,8 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
         Verb::Wait(args) => wait::run(args),
+        Verb::Drain(args) => drain::drain(args),
+        Verb::Undrain(args) => drain::undrain(args),
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),

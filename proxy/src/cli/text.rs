@@ -110,6 +110,20 @@ EXAMPLES:
 Exit code 1 when there is none in time.
 ";
 
+pub(super) const DRAIN: &str = "\
+EXAMPLES:
+  meshport drain
+  meshport drain --wait 2m && systemctl stop kubelet
+
+Exit code 1 when sessions of other nodes are still open after --wait.
+";
+
+pub(super) const UNDRAIN: &str = "\
+EXAMPLES:
+  meshport undrain
+  meshport undrain --service registry
+";
+
 pub(super) const DEMO: &str = "\
 EXAMPLES:
   meshport demo

@@ -5,6 +5,7 @@
 //! clock, opens a socket or draws from the operating system: time and seeds are arguments.
 
 pub mod connect;
+pub mod drift;
 pub mod evidence;
 pub mod health;
 pub mod node;

@@ -20,10 +20,16 @@ use meshport_discovery::{
     PathUse, Transmit,
 };
 
-use super::evidence::{Evidence, Verdict};
+use super::drift::DriftConfig;
+use super::evidence::Verdict;
 use super::health::{Health, HealthConfig, Outcome, Question};
-use super::policy::{self, Fate};
 use super::route::{self, Line, OriginView, PathView, Policy, Preference, Route};
+
+mod event;
+mod service;
+
+pub use self::event::Event;
+use self::service::Service;
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
@@ -36,6 +42,8 @@ pub const MAX_ORIGINS: usize = 512;
 pub struct ServiceConfig {
     /// How its sessions are spread.
     pub policy: Policy,
+    /// How fast they move to where they should be.
+    pub drift: DriftConfig,
     /// How the own instance is asked, if this node hosts one.
     pub health: Option<HealthConfig>,
 }
@@ -47,99 +55,6 @@ pub struct CoreConfig {
     pub discovery: DiscoveryConfig,
     /// The services it uses or offers.
     pub services: BTreeMap<ServiceName, ServiceConfig>,
-}
-
-/// What the driver has to do or may want to log.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// A service's route changed.
-    Route {
-        /// Which service.
-        service: ServiceName,
-        /// The new order.
-        route: Arc<Route>,
-        /// Whether another origin goes first now.
-        first_changed: bool,
-    },
-    /// Nothing can come through the sessions that are open to this origin any more: reset them.
-    Reset {
-        /// Which service.
-        service: ServiceName,
-        /// Which origin, and by what way.
-        line: Line,
-        /// Whether to spread the resets over the service's window, since their clients will come
-        /// back and have somewhere to go.
-        spread: bool,
-        /// Why, as a phrase.
-        why: &'static str,
-    },
-    /// The own instance of a service changed state.
-    Own {
-        /// Which service.
-        service: ServiceName,
-        /// Its state now.
-        state: OriginState,
-        /// The last outcome in words.
-        detail: String,
-    },
-    /// The mesh should know how to reach this node.
-    Peer {
-        /// Which node.
-        node: NodeId,
-        /// Where it may be reached.
-        endpoints: Vec<SocketAddr>,
-        /// Its verified credential.
-        credential: Arc<Credential>,
-    },
-    /// Membership changed its mind about a node.
-    Member {
-        /// Which node.
-        node: NodeId,
-        /// Whether it is present now.
-        up: bool,
-    },
-    /// Something a peer said was not taken.
-    Ignored {
-        /// Who is responsible for it.
-        node: NodeId,
-        /// Why, as a sentence.
-        reason: String,
-    },
-}
-
-#[derive(Debug)]
-struct Service {
-    policy: Policy,
-    health: Option<Health>,
-    memory: Preference,
-    route: Arc<Route>,
-    /// What each origin says of its instance, and since when it was known here.
-    states: BTreeMap<NodeId, (OriginState, Instant)>,
-    /// What is known of each way to an instance, also of those that no route uses now.
-    views: Vec<OriginView>,
-    /// What sessions have found out about the lines.
-    evidence: Evidence,
-    /// Lines whose sessions were reset and which have not recovered since.
-    doomed: BTreeSet<Line>,
-}
-
-impl Service {
-    /// The lines whose sessions are to be reset since the last call. One reset each time a line
-    /// goes bad: sessions that succeed on it afterwards have shown that they work.
-    fn resets(&mut self, name: &ServiceName) -> Vec<Event> {
-        let mut events = Vec::new();
-        let before = std::mem::take(&mut self.doomed);
-        for view in &self.views {
-            let line = view.line;
-            if let Fate::Reset { spread, why } = policy::fate(view, &self.route) {
-                self.doomed.insert(line);
-                if !before.contains(&line) {
-                    events.push(Event::Reset { service: name.clone(), line, spread, why });
-                }
-            }
-        }
-        events
-    }
 }
 
 /// One node. See the module's doc for how to drive it.
@@ -192,17 +107,7 @@ impl NodeCore {
 
     fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
         let offers = config.health.is_some();
-        let health = config.health.map(|config| Health::new(config, now));
-        let service = Service {
-            policy: config.policy,
-            health,
-            memory: Preference::default(),
-            route: Arc::default(),
-            states: BTreeMap::new(),
-            views: Vec::new(),
-            evidence: Evidence::default(),
-            doomed: BTreeSet::new(),
-        };
+        let service = Service::new(config, now);
         self.services.insert(name.clone(), service);
         if offers {
             self.discovery.set_service(name, OriginState::Unknown, now);
@@ -212,10 +117,9 @@ impl NodeCore {
     /// Changes how the own instance of a service is asked; nothing happens for a service that this
     /// node does not offer.
     pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
-        let Some(service) = self.services.get_mut(name) else { return };
-        let Some(health) = &mut service.health else { return };
-        let changed = health.set_config(config, now);
-        self.note_own(name, changed, now);
+        self.change_own(name, now, |service| {
+            service.health.as_mut().and_then(|health| health.set_config(config, now));
+        });
     }
 
     /// Changes how a service's sessions are spread.
@@ -254,10 +158,10 @@ impl NodeCore {
         outcome: Outcome,
         now: Instant,
     ) {
-        let Some(service) = self.services.get_mut(name) else { return };
-        let Some(health) = &mut service.health else { return };
-        let changed = health.handle_outcome(question, outcome, now);
-        self.note_own(name, changed, now);
+        self.change_own(name, now, |service| {
+            let health = service.health.as_mut();
+            health.and_then(|health| health.handle_outcome(question, outcome, now));
+        });
     }
 
     /// Takes what sessions of a service have found out about lines.
@@ -272,6 +176,43 @@ impl NodeCore {
             self.stale |= service.evidence.handle_verdict(line, verdict, now);
         }
         self.settle(now);
+    }
+
+    /// Whether [`NodeCore::handle_counts`] is due.
+    pub fn wants_counts(&self, now: Instant) -> bool {
+        let mut due = self.services.values().filter_map(|service| service.drift.poll_timeout());
+        due.any(|due| due <= now)
+    }
+
+    /// Takes how many sessions of this node's clients are open on a line of a service, and lets
+    /// some of those move that should be elsewhere.
+    pub fn handle_counts(&mut self, open: impl Fn(&ServiceName, &Line) -> u64, now: Instant) {
+        for (name, service) in &mut self.services {
+            for leave in service.drift.handle_counts(|line| open(name, line), now) {
+                self.events.push_back(Event::Move { service: name.clone(), leave });
+            }
+        }
+    }
+
+    /// Moves sessions at another pace from now on.
+    pub fn set_drift(&mut self, name: &ServiceName, config: DriftConfig, now: Instant) {
+        if let Some(service) = self.services.get_mut(name) {
+            service.drift.set_config(config);
+            self.stale = true;
+        }
+        self.settle(now);
+    }
+
+    /// Lets all nodes leave this node's own instance of a service, or take it up again. Returns
+    /// whether there is one. It lasts until it is changed or the node restarts.
+    pub fn set_draining(&mut self, name: &ServiceName, draining: bool, now: Instant) -> bool {
+        self.change_own(name, now, |service| service.draining = draining);
+        self.own_state(name).is_some()
+    }
+
+    /// The state of the own instance of a service as others are told.
+    pub fn own_state(&self, service: &ServiceName) -> Option<OriginState> {
+        self.services.get(service)?.own_state()
     }
 
     /// Takes the set of lines that carry sessions of this node.
@@ -342,7 +283,7 @@ impl NodeCore {
         let services = self.services.values().flat_map(|service| {
             let health = service.health.as_ref().and_then(Health::poll_timeout);
             let (gain, cleared) = (service.memory.poll_timeout(), service.evidence.poll_timeout());
-            [health, gain, cleared].into_iter().flatten()
+            [health, gain, cleared, service.drift.poll_timeout()].into_iter().flatten()
         });
         services.chain(self.discovery.poll_timeout()).min()
     }
@@ -377,10 +318,17 @@ impl NodeCore {
         self.services.keys()
     }
 
-    /// Tells everybody of the own instance's new state, if it has one.
-    fn note_own(&mut self, name: &ServiceName, changed: Option<OriginState>, now: Instant) {
-        let Some(state) = changed else { return };
-        let detail = self.health(name).map(|health| health.detail().to_owned());
+    /// Changes what is known of the own instance, and tells everybody if that changes its state.
+    fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        let before = service.own_state();
+        change(service);
+        let after = service.own_state().filter(|after| Some(*after) != before);
+        let Some(state) = after else { return };
+        let detail = match state {
+            OriginState::Draining => Some("the operator wants it left".to_owned()),
+            _ => self.health(name).map(|health| health.detail().to_owned()),
+        };
         self.discovery.set_service(name.clone(), state, now);
         let (service, detail) = (name.clone(), detail.unwrap_or_default());
         self.events.push_back(Event::Own { service, state, detail });
@@ -443,7 +391,7 @@ impl NodeCore {
             if changed {
                 service.route = Arc::new(route);
             }
-            self.events.extend(service.resets(&name));
+            self.events.extend(service.judge(&name, &self.busy, now));
             if changed {
                 let route = service.route.clone();
                 self.events.push_back(Event::Route { service: name, route, first_changed });
@@ -453,10 +401,9 @@ impl NodeCore {
 
     /// What is known of each way to an instance of a service.
     fn views(&self, service: &ServiceName) -> Vec<OriginView> {
-        let own = self.services.get(service).and_then(|service| service.health.as_ref());
-        let own = own.map(|health| OriginView {
+        let own = self.own_state(service).map(|state| OriginView {
             path: PathView::Own,
-            ..OriginView::of_node(self.me, self.name.to_string(), self.site.clone(), health.state())
+            ..OriginView::of_node(self.me, self.name.to_string(), self.site.clone(), state)
         });
         let others = self.discovery.directory().origins(service).filter_map(|(entry, state)| {
             let credential = &entry.credential;

@@ -1,4 +1,4 @@
-//! What bad news about an origin means for the sessions that are open to it: a pure function.
+//! What news about an origin means for the sessions that are open to it: a pure function.
 //!
 //! Dead is not draining is not refused. A session is worth resetting only when nothing can come
 //! through it any more; everything else is left to end by itself, since a terminating apiserver
@@ -9,22 +9,28 @@
 //! | the path is dead | reset: their clients cannot know |
 //! | the instance hangs, and another origin is healthy | reset: no answer will come |
 //! | the instance hangs, and so do all others | stay: there is nothing better |
-//! | unready, refusing, draining, unknown | stay |
+//! | unready, refusing, unknown | stay |
+//! | draining, and another origin is healthy | move there, within the drain window |
+//! | none, but a better origin has been healthy for a while | move there, slowly |
 
 use meshport_discovery::OriginState;
 
-use super::route::{OriginView, PathView, Route, Standing};
+use super::drift::Cause;
+use super::route::{Line, OriginView, PathView, Route, Standing};
 
 /// What becomes of the sessions open to an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// They stay.
     Stay,
+    /// They move elsewhere, a few at a time.
+    Move(Cause),
     /// They are reset, within the service's window if their clients have somewhere to go, else at
     /// once.
     Reset {
-        /// Whether another origin is healthy, so that a herd of returning clients would hit it.
-        spread: bool,
+        /// How much of the window is used, in percent: none where no other origin is healthy that
+        /// a herd of returning clients would hit.
+        spread_percent: u32,
         /// Why, as a phrase.
         why: &'static str,
     },
@@ -38,12 +44,25 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
     };
     let spread = healthy(view.line);
     if view.path == PathView::Dead {
-        return Fate::Reset { spread, why: "its path is dead" };
+        let spread_percent = if spread { 100 } else { 0 };
+        return Fate::Reset { spread_percent, why: "its path is dead" };
     }
-    if view.state == OriginState::Hung && spread {
-        return Fate::Reset { spread, why: "its instance hangs" };
+    match view.state {
+        // It has taken two probes to notice, and controllers lose their lease before long.
+        OriginState::Hung if spread => {
+            Fate::Reset { spread_percent: 50, why: "its instance hangs" }
+        }
+        OriginState::Draining if spread => Fate::Move(Cause::Drain),
+        OriginState::Ready if is_away(view.line, route) => Fate::Move(Cause::Home),
+        _ => Fate::Stay,
     }
-    Fate::Stay
+}
+
+/// Whether new sessions go to a healthy origin by another line.
+fn is_away(line: Line, route: &Route) -> bool {
+    let home = route.home();
+    home.first().is_some_and(|first| first.standing == Standing::Healthy)
+        && home.iter().all(|candidate| candidate.origin.line != line)
 }
 
 #[cfg(test)]
@@ -71,34 +90,56 @@ mod tests {
     fn a_dead_path_is_cut_and_the_healthy_one_is_not() {
         let [dead, healthy] =
             fates([(OriginState::Ready, PathView::Dead), (OriginState::Ready, UP)]);
-        assert_eq!(dead, Fate::Reset { spread: true, why: "its path is dead" });
+        assert_eq!(dead, Fate::Reset { spread_percent: 100, why: "its path is dead" });
         assert_eq!(healthy, Fate::Stay);
     }
 
     #[test]
     fn two_dead_paths_are_cut_at_once() {
         let both = fates([(OriginState::Ready, PathView::Dead); 2]);
-        assert!(both.iter().all(|fate| matches!(fate, Fate::Reset { spread: false, .. })));
+        assert!(both.iter().all(|fate| matches!(fate, Fate::Reset { spread_percent: 0, .. })));
     }
 
     #[test]
     fn a_hung_instance_is_cut_only_while_another_answers() {
         let [hung, healthy] = fates([(OriginState::Hung, UP), (OriginState::Ready, UP)]);
-        assert_eq!(hung, Fate::Reset { spread: true, why: "its instance hangs" });
+        assert_eq!(hung, Fate::Reset { spread_percent: 50, why: "its instance hangs" });
         assert_eq!(healthy, Fate::Stay);
         assert_eq!(fates([(OriginState::Hung, UP); 2]), [Fate::Stay; 2]);
         assert_eq!(fates([(OriginState::Hung, UP), (OriginState::Unready, UP)])[0], Fate::Stay);
     }
 
     #[test]
-    fn draining_refusing_and_unready_ones_stay() {
-        for state in [
-            OriginState::Draining,
-            OriginState::Refusing,
-            OriginState::Unready,
-            OriginState::Unknown,
-        ] {
+    fn refusing_and_unready_ones_stay() {
+        for state in [OriginState::Refusing, OriginState::Unready, OriginState::Unknown] {
             assert_eq!(fates([(state, UP), (OriginState::Ready, UP)]), [Fate::Stay; 2]);
         }
+    }
+
+    #[test]
+    fn a_draining_one_is_left_for_a_healthy_one_only() {
+        let draining = (OriginState::Draining, UP);
+        let healthy = (OriginState::Ready, UP);
+        assert_eq!(fates([draining, healthy]), [Fate::Move(Cause::Drain), Fate::Stay]);
+        assert_eq!(fates([draining, (OriginState::Unready, UP)])[0], Fate::Stay);
+        assert_eq!(fates([draining; 2]), [Fate::Stay; 2]);
+    }
+
+    #[test]
+    fn a_healthy_one_that_is_not_preferred_is_left_slowly() {
+        let near = origin(1, OriginState::Ready, UP);
+        let far = origin(2, OriginState::Ready, PathView::Up(Duration::from_millis(80)));
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 15 };
+        let fates = |near: &OriginView| {
+            let origins = vec![near.clone(), far.clone()];
+            let (route, _) = choose(origins, &policy, &Preference::default(), Instant::now());
+            [near, &far].map(|view| fate(view, &route))
+        };
+        assert_eq!(fates(&near), [Fate::Stay, Fate::Move(Cause::Home)]);
+        // Back, but not yet known to be ready: nobody moves.
+        let back = OriginView { state: OriginState::Unknown, ..near.clone() };
+        assert_eq!(fates(&back), [Fate::Stay, Fate::Stay]);
+        let suspect = OriginView { suspect: true, ..near };
+        assert_eq!(fates(&suspect)[1], Fate::Stay);
     }
 }

@@ -9,17 +9,20 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshport_config::{NodeId, ServiceName};
+use meshport_discovery::OriginState;
 use meshport_mesh::{Mesh, MeshEvent, ports};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
+use crate::admin::api::{DrainReport, DrainRequest};
+use crate::core::drift::{Cause, DriftConfig, Leave};
 use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
-use crate::core::route::{Policy, Route};
+use crate::core::route::{Line, Policy, Route};
 
 use super::clock;
 use super::endpoints;
@@ -29,7 +32,7 @@ use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
 use super::session::Finding;
-use super::sessions::Sessions;
+use super::sessions::{Sessions, Side};
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
 const MAX_OUTCOMES: usize = 2 * crate::core::node::MAX_SERVICES;
@@ -50,6 +53,8 @@ pub(super) enum Order {
     Policy(ServiceName, Policy),
     /// Reset a service's sessions within this time from now on.
     CutWindow(ServiceName, Duration),
+    /// Move a service's sessions at this pace from now on.
+    Drift(ServiceName, DriftConfig),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
     /// Say goodbye; answered when the last datagram is handed over.
@@ -164,6 +169,13 @@ impl Driver {
 
     fn carry_out(&mut self, outcomes: &mpsc::Sender<OutcomeOf>, probes: &mut JoinSet<()>) {
         let now = clock::now();
+        if self.core.wants_counts(now) {
+            let sessions = &self.sessions;
+            let open = |service: &ServiceName, line: &Line| {
+                sessions.count_line(service, Side::Client, *line)
+            };
+            self.core.handle_counts(open, now);
+        }
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }
@@ -200,13 +212,18 @@ impl Driver {
                     sender.send_replace(route);
                 }
             }
-            Event::Reset { service, line, spread, why } => {
-                let window = self.cut_windows.get(&service).copied().filter(|_| spread);
-                let sessions = self.sessions.cut(&service, line, window.unwrap_or_default());
+            Event::Reset { service, line, spread_percent, why } => {
+                let window = self.cut_windows.get(&service).copied().unwrap_or_default();
+                let window = window * spread_percent / 100;
+                let sessions = self.sessions.cut(&service, line, window);
                 if sessions > 0 {
                     let origin = self.reporter.line(&self.core, &line);
                     warn!(%service, %origin, sessions, why, "sessions reset");
                 }
+            }
+            Event::Move { service, leave } => {
+                let Leave { line, count, cause } = leave;
+                self.sessions.release(&service, line, count, cause == Cause::Drain);
             }
             Event::Own { service, state, detail } => {
                 info!(%service, %state, detail, "own instance changed state");
@@ -226,6 +243,20 @@ impl Driver {
         }
     }
 
+    fn drain(&mut self, request: &DrainRequest, now: Instant) -> Result<DrainReport, String> {
+        let DrainRequest { service, draining } = request;
+        if !self.core.set_draining(service, *draining, now) {
+            return Err(format!(
+                "this node offers no {service}, so there is nothing to drain; run it on an origin"
+            ));
+        }
+        let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
+        info!(%service, "the own instance {word}");
+        let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
+        let sessions = self.sessions.count_side(service, Side::Served);
+        Ok(DrainReport { service: service.clone(), state, sessions })
+    }
+
     fn answer(&mut self, question: Question) {
         let now = clock::now();
         let (core, mesh) = (&self.core, &self.mesh);
@@ -242,6 +273,10 @@ impl Driver {
             }
             Question::Samples(to) => {
                 let _ = to.send(self.reporter.samples(core, mesh, now));
+            }
+            Question::Drain(request, to) => {
+                let answer = self.drain(&request, now);
+                let _ = to.send(answer);
             }
             Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
                 Ok(who) => ping::start(self.mesh.clone(), who, request.count, to),
@@ -275,6 +310,7 @@ impl Driver {
             Order::CutWindow(service, window) => {
                 self.cut_windows.insert(service, window);
             }
+            Order::Drift(service, config) => self.core.set_drift(&service, config, now),
             Order::Instance(service, Instance { address, health, prober }) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.origin = Some(address);
@@ -298,7 +334,7 @@ impl Driver {
     }
 }
 
-async fn sleep_until(wake: Option<std::time::Instant>) {
+async fn sleep_until(wake: Option<Instant>) {
     match wake {
         Some(wake) => tokio::time::sleep_until(wake.into()).await,
         None => std::future::pending().await,

@@ -7,7 +7,9 @@
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
-use crate::admin::api::{PeerRow, PingReport, PingRequest, Sample, ServiceStatus, Status};
+use crate::admin::api::{
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, Sample, ServiceStatus, Status,
+};
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
 /// more askers wait at the door.
@@ -20,6 +22,7 @@ pub(crate) enum Question {
     Routes(oneshot::Sender<Vec<ServiceStatus>>),
     Peers(oneshot::Sender<Vec<PeerRow>>),
     Samples(oneshot::Sender<Vec<Sample>>),
+    Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
 }
 
@@ -74,6 +77,14 @@ impl Handle {
     /// As [`Handle::status`], and when no node has that name.
     pub async fn ping(&self, request: PingRequest) -> Result<PingReport, Error> {
         self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Refused)
+    }
+
+    /// Lets other nodes leave this node's instance of a service, or use it again.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when this node does not offer the service.
+    pub async fn drain(&self, request: DrainRequest) -> Result<DrainReport, Error> {
+        self.ask(|answer| Question::Drain(request, answer)).await?.map_err(Error::Refused)
     }
 
     async fn ask<T>(

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::Error;
 use crate::core::connect::ConnectConfig;
+use crate::core::drift::DriftConfig;
 use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
 use crate::core::route::Policy;
 
@@ -63,7 +64,7 @@ pub(super) fn build_core(
 fn core_config(settings: &Settings) -> CoreConfig {
     let service = |(name, service): (&ServiceName, &ServiceSettings)| {
         let health = service.origin.as_ref().map(|_| (&service.health).into());
-        (name.clone(), ServiceConfig { policy: policy(service), health })
+        (name.clone(), ServiceConfig { policy: policy(service), drift: drift(service), health })
     };
     CoreConfig {
         discovery: discovery_config(&settings.discovery),
@@ -94,6 +95,12 @@ pub(super) fn policy(service: &ServiceSettings) -> Policy {
             Policy::Pinned(service.pinned.iter().map(ToString::to_string).collect())
         }
     }
+}
+
+/// How fast a service's sessions move to where they should be.
+pub(super) fn drift(service: &ServiceSettings) -> DriftConfig {
+    let (home_percent, drain_window) = (service.drift_percent, service.drain_window);
+    DriftConfig { home_percent, drain_window }
 }
 
 /// What a service's sessions may do.

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::admin::api::ReloadReport;
 
 use super::driver::{Instance, Order};
-use super::parts::{offers, policy, session_limits};
+use super::parts::{drift, offers, policy, session_limits};
 use super::probe::Prober;
 use super::run::{Controls, Reread};
 
@@ -131,6 +131,9 @@ fn orders_for(
     }
     if old.map(|old| old.cut_window) != Some(new.cut_window) {
         orders.push(Order::CutWindow(name.clone(), new.cut_window));
+    }
+    if old.map(drift) != Some(drift(new)) {
+        orders.push(Order::Drift(name.clone(), drift(new)));
     }
     if let Some(origin) = &new.origin {
         let address = origin.to_string();

@@ -4,7 +4,7 @@
 //! is decided by iterating it. Bounded by the services' `max-sessions` and [`MAX_SERVED`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -103,13 +103,21 @@ struct Group {
     count: u64,
     /// Tells all of them that they are to be reset, and within what time.
     cut: watch::Sender<Option<Duration>>,
-    /// A permit for each session that may move elsewhere, first come first served.
-    moves: Arc<Semaphore>,
+    moves: Arc<Moves>,
+}
+
+/// Leave for sessions to move elsewhere, first come first served.
+#[derive(Debug)]
+struct Moves {
+    permits: Semaphore,
+    /// Whether those that are never quiet have to go as well.
+    insist: AtomicBool,
 }
 
 impl Default for Group {
     fn default() -> Self {
-        Self { count: 0, cut: watch::Sender::new(None), moves: Arc::new(Semaphore::new(0)) }
+        let moves = Moves { permits: Semaphore::new(0), insist: AtomicBool::new(false) };
+        Self { count: 0, cut: watch::Sender::new(None), moves: Arc::new(moves) }
     }
 }
 
@@ -128,7 +136,7 @@ pub(super) struct Guard {
     sessions: Sessions,
     key: Key,
     cut: watch::Receiver<Option<Duration>>,
-    moves: Arc<Semaphore>,
+    moves: Arc<Moves>,
 }
 
 /// Why a session is to end now.
@@ -196,6 +204,18 @@ impl Sessions {
             .sum()
     }
 
+    /// Lets `count` sessions of this node's clients on a line end, the longest open ones first, as
+    /// soon as each is quiet, or after a while anyway when `insist`. What an earlier call granted
+    /// and nobody took is void.
+    pub(super) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
+        let open = self.lock();
+        let Some(group) = open.by_line.get(&(service.clone(), Side::Client, line)) else { return };
+        let moves = &group.moves;
+        moves.insist.store(insist, Ordering::Relaxed);
+        moves.permits.forget_permits(moves.permits.available_permits());
+        moves.permits.add_permits(usize::try_from(count.min(group.count)).unwrap_or(usize::MAX));
+    }
+
     /// Waits until [`Sessions::busy`] may have changed.
     pub(super) async fn busy_changed(&self) {
         self.inner.busy_changed.notified().await;
@@ -251,11 +271,13 @@ impl Guard {
 
 /// Resolves when a session has leave to move and is quiet. One that is never quiet loses its leave
 /// after a while and waits for the next.
-async fn moved(moves: &Semaphore, carried: &Carried) {
+async fn moved(moves: &Moves, carried: &Carried) {
     loop {
-        let Ok(permit) = moves.acquire().await else { return std::future::pending().await };
+        let permit = moves.permits.acquire().await;
+        let Ok(permit) = permit else { return std::future::pending().await };
         permit.forget();
-        if timeout(MAX_UNREST, quiet(carried)).await.is_ok() {
+        let is_quiet = timeout(MAX_UNREST, quiet(carried)).await.is_ok();
+        if is_quiet || moves.insist.load(Ordering::Relaxed) {
             return;
         }
     }
@@ -340,5 +362,40 @@ mod tests {
         assert!(sessions.busy().is_empty());
         drop(served);
         assert_eq!(sessions.count_all(Side::Served), 0);
+    }
+
+    #[tokio::test]
+    async fn as_many_as_have_leave_move_and_only_when_they_are_quiet() {
+        let sessions = Sessions::default();
+        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
+        let (mut one, mut two) = (
+            sessions.open(&service, Side::Client, line(1)),
+            sessions.open(&service, Side::Client, line(1)),
+        );
+        let (quiet, busy) = (Carried::default(), Carried::default());
+        sessions.release(&service, line(1), 1, false);
+        let ended = async {
+            tokio::select! {
+                end = one.end(0.5, &quiet) => (1, end),
+                end = two.end(0.5, &quiet) => (2, end),
+            }
+        };
+        let (which, end) = timeout(MAX_UNREST, ended).await.expect("one of them");
+        assert_eq!(end, End::Moved);
+        let other = if which == 1 { &mut two } else { &mut one };
+        assert!(timeout(QUIET * 3, other.end(0.5, &quiet)).await.is_err(), "one had leave");
+        sessions.release(&service, line(1), 1, false);
+        let traffic = async {
+            loop {
+                busy.up.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(QUIET / 10).await;
+            }
+        };
+        tokio::select! {
+            () = traffic => {}
+            waited = timeout(QUIET * 3, other.end(0.5, &busy)) => {
+                assert!(waited.is_err(), "moved in the middle of something");
+            }
+        }
     }
 }

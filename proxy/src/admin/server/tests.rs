@@ -5,7 +5,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::admin::api::{
-    MemberCounts, NodeRef, PingReport, PingRequest, Sample, ServiceStatus, Status,
+    DrainReport, DrainRequest, MemberCounts, NodeRef, PingReport, PingRequest, Sample,
+    ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
 use crate::daemon::Question;
@@ -51,8 +52,15 @@ fn reply(question: Question) {
         Question::Routes(answer) => drop(answer.send(Vec::<ServiceStatus>::new())),
         Question::Peers(answer) => drop(answer.send(Vec::new())),
         Question::Samples(answer) => drop(answer.send(samples())),
+        Question::Drain(request, answer) => drop(answer.send(drained(request))),
         Question::Ping(request, answer) => drop(answer.send(pinged(&request))),
     }
+}
+
+fn drained(request: DrainRequest) -> Result<DrainReport, String> {
+    let DrainRequest { service, draining } = request;
+    let state = if draining { "draining" } else { "ready" }.to_owned();
+    Ok(DrainReport { service, state, sessions: 2 })
 }
 
 fn pinged(request: &PingRequest) -> Result<PingReport, String> {
@@ -249,4 +257,20 @@ async fn only_loopback_may_be_asked_for() {
     let address = Some("0.0.0.0:0".parse().expect("an address"));
     let outcome = AdminServer::bind(&folder.path().join("s"), address).await;
     assert_eq!(outcome.expect_err("anyone could ask").exit_code(), 2);
+}
+
+#[tokio::test]
+async fn drains_over_the_socket_only() {
+    let fixture = Fixture::start().await;
+    let client = AdminClient::new(&fixture.socket);
+    let service = meshport_config::ServiceName::kube_apiserver();
+    let request = DrainRequest { service, draining: true };
+    let report = client.drain(&request).await.expect("an answer");
+    assert_eq!((report.state.as_str(), report.sessions), ("draining", 2));
+    let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
+    let refused = fixture.over_tcp(request).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    let asked = fixture.over_unix("GET /drain HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(asked.starts_with("HTTP/1.1 405"), "{asked}");
+    fixture.stop().await;
 }

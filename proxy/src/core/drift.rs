@@ -1,0 +1,227 @@
+//! Moves sessions to where they should be, a few at a time.
+//!
+//! A session stays on the line it began on, for hours if its client likes. When its origin is being
+//! drained, or a better one has been there for a while, its client has to be made to come again;
+//! all at once would be a storm, so each second gives a share of them leave to end. Which ones, and
+//! at what moment, is for the owner of the sessions to choose.
+//!
+//! The pace is a share of the sessions that were there when the move began, so that it ends. Bounded
+//! by the lines of the service that carry sessions.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::route::Line;
+
+/// From one share to the next.
+const TICK: Duration = Duration::from_secs(1);
+/// What [`DriftConfig::home_percent`] is a share per.
+const HOME_PERIOD: Duration = Duration::from_secs(10);
+
+/// How fast sessions move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriftConfig {
+    /// The share of sessions that goes home every ten seconds, in percent; 0 for none.
+    pub home_percent: u8,
+    /// Within what time a draining origin is left.
+    pub drain_window: Duration,
+}
+
+impl Default for DriftConfig {
+    fn default() -> Self {
+        Self { home_percent: 10, drain_window: Duration::from_secs(60) }
+    }
+}
+
+/// Why the sessions of a line move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A better origin is healthy.
+    Home,
+    /// Their origin is being drained.
+    Drain,
+}
+
+/// Leave for some sessions of a line to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leave {
+    /// Which line.
+    pub line: Line,
+    /// How many sessions.
+    pub count: u64,
+    /// Why.
+    pub cause: Cause,
+}
+
+#[derive(Debug)]
+struct Move {
+    cause: Cause,
+    since: Instant,
+    /// The most sessions that were there at any tick.
+    begun: u64,
+    /// Sessions that have leave by now, with the fraction of the next.
+    given: f64,
+}
+
+/// The moves of one service. See the module's doc.
+#[derive(Debug)]
+pub struct Drift {
+    config: DriftConfig,
+    moves: BTreeMap<Line, Move>,
+    next: Option<Instant>,
+}
+
+impl Drift {
+    /// Nothing moves yet.
+    pub fn new(config: DriftConfig) -> Self {
+        Self { config, moves: BTreeMap::new(), next: None }
+    }
+
+    /// Moves at another pace from now on.
+    pub fn set_config(&mut self, config: DriftConfig) {
+        self.config = config;
+    }
+
+    /// Takes the lines with sessions that should be elsewhere. What moves already goes on.
+    pub fn set(&mut self, lines: impl IntoIterator<Item = (Line, Cause)>, now: Instant) {
+        let mut before = std::mem::take(&mut self.moves);
+        for (line, cause) in lines {
+            if cause == Cause::Home && self.config.home_percent == 0 {
+                continue;
+            }
+            let kept = before.remove(&line).filter(|known| known.cause == cause);
+            let kept = kept.unwrap_or(Move { cause, since: now, begun: 0, given: 0.0 });
+            self.moves.insert(line, kept);
+        }
+        self.next = match self.next {
+            _ if self.moves.is_empty() => None,
+            known => known.or(Some(now + TICK)),
+        };
+    }
+
+    /// Whether any session should be elsewhere.
+    pub fn is_idle(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    /// When [`Drift::handle_counts`] is next to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Gives the next sessions leave, knowing how many are open on a line. Does nothing before it
+    /// is time.
+    pub fn handle_counts(&mut self, open: impl Fn(&Line) -> u64, now: Instant) -> Vec<Leave> {
+        if self.next.is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        self.next = Some(now + TICK);
+        let config = &self.config;
+        let mut leaves = Vec::new();
+        for (line, step) in &mut self.moves {
+            let count = open(line);
+            step.begun = step.begun.max(count);
+            let due = step.due(config, now);
+            let more = (due - step.given).floor();
+            if count > 0 && more >= 1.0 {
+                step.given += more;
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1..")]
+                let more = (more as u64).min(count);
+                leaves.push(Leave { line: *line, count: more, cause: step.cause });
+            }
+        }
+        leaves
+    }
+}
+
+impl Move {
+    /// How many sessions should have leave by now.
+    fn due(&self, config: &DriftConfig, now: Instant) -> f64 {
+        let passed = now.saturating_duration_since(self.since).as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53 sessions")]
+        let begun = self.begun as f64;
+        let per_s = match self.cause {
+            Cause::Home => f64::from(config.home_percent) / 100.0 / HOME_PERIOD.as_secs_f64(),
+            Cause::Drain => 1.0 / config.drain_window.as_secs_f64(),
+        };
+        // A little more than exact, so that rounding never holds back a whole one.
+        begun * passed * per_s + 1e-6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use std::cell::Cell;
+
+    use meshport_config::NodeId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line() -> Line {
+        Line::Direct(NodeId::from_bytes([1; 32]))
+    }
+
+    /// Lets `sessions` move for `seconds`, each with leave ending at once; how many are left after
+    /// each second.
+    fn run(config: DriftConfig, cause: Cause, sessions: u64, seconds: u64) -> Vec<u64> {
+        let (mut drift, mut now) = (Drift::new(config), Instant::now());
+        let open = Cell::new(sessions);
+        let mut left = Vec::new();
+        for _ in 0..seconds {
+            drift.set([(line(), cause)], now);
+            now += TICK;
+            for leave in drift.handle_counts(|_| open.get(), now) {
+                assert_eq!((leave.line, leave.cause), (line(), cause));
+                open.set(open.get() - leave.count);
+            }
+            left.push(open.get());
+        }
+        left
+    }
+
+    #[test]
+    fn a_tenth_goes_home_every_ten_seconds() {
+        let left = run(DriftConfig::default(), Cause::Home, 200, 100);
+        assert_eq!((left[0], left[9], left[49], left[99]), (198, 180, 100, 0));
+    }
+
+    #[test]
+    fn a_draining_origin_is_left_within_its_window() {
+        let left = run(DriftConfig::default(), Cause::Drain, 12, 60);
+        assert_eq!((left[4], left[29], left[59]), (11, 6, 0));
+        assert_eq!(run(DriftConfig::default(), Cause::Drain, 1, 60)[59], 0);
+    }
+
+    #[test]
+    fn the_switch_keeps_them_where_they_are_but_not_on_a_draining_one() {
+        let off = DriftConfig { home_percent: 0, ..DriftConfig::default() };
+        assert_eq!(run(off.clone(), Cause::Home, 10, 200)[199], 10);
+        assert_eq!(run(off, Cause::Drain, 10, 60)[59], 0);
+    }
+
+    #[test]
+    fn nothing_is_asked_while_nothing_moves() {
+        let (mut drift, now) = (Drift::new(DriftConfig::default()), Instant::now());
+        assert_eq!(drift.poll_timeout(), None);
+        drift.set([(line(), Cause::Home)], now);
+        assert_eq!(drift.poll_timeout(), Some(now + TICK));
+        drift.set([], now);
+        assert!(drift.is_idle() && drift.poll_timeout().is_none());
+        assert!(drift.handle_counts(|_| 10, now + TICK).is_empty());
+    }
+
+    proptest! {
+        /// Never more in any ten seconds than the share of those that were there, and one.
+        #[test]
+        fn the_rate_is_bounded(sessions in 0_u64..5_000, percent in 0_u8..=100) {
+            let config = DriftConfig { home_percent: percent, ..DriftConfig::default() };
+            let left = run(config, Cause::Home, sessions, 120);
+            for (before, after) in left.iter().zip(left.iter().skip(10)) {
+                prop_assert!(before - after <= sessions * u64::from(percent) / 100 + 1);
+            }
+        }
+    }
+}

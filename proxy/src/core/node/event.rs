@@ -1,0 +1,76 @@
+//! What a node wants of its driver.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_discovery::OriginState;
+
+use crate::core::drift::Leave;
+use crate::core::route::{Line, Route};
+
+/// What the driver has to do or may want to log.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A service's route changed.
+    Route {
+        /// Which service.
+        service: ServiceName,
+        /// The new order.
+        route: Arc<Route>,
+        /// Whether another origin goes first now.
+        first_changed: bool,
+    },
+    /// Nothing can come through the sessions that are open to this origin any more: reset them.
+    Reset {
+        /// Which service.
+        service: ServiceName,
+        /// Which origin, and by what way.
+        line: Line,
+        /// How much of the service's window the resets are spread over, in percent: their clients
+        /// come back, and must not all come at once where they have somewhere to go.
+        spread_percent: u32,
+        /// Why, as a phrase.
+        why: &'static str,
+    },
+    /// Some sessions of this node's clients are to be elsewhere: each may end as soon as it is
+    /// quiet.
+    Move {
+        /// Which service.
+        service: ServiceName,
+        /// Which and how many.
+        leave: Leave,
+    },
+    /// The own instance of a service changed state.
+    Own {
+        /// Which service.
+        service: ServiceName,
+        /// Its state now.
+        state: OriginState,
+        /// The last outcome in words.
+        detail: String,
+    },
+    /// The mesh should know how to reach this node.
+    Peer {
+        /// Which node.
+        node: NodeId,
+        /// Where it may be reached.
+        endpoints: Vec<SocketAddr>,
+        /// Its verified credential.
+        credential: Arc<Credential>,
+    },
+    /// Membership changed its mind about a node.
+    Member {
+        /// Which node.
+        node: NodeId,
+        /// Whether it is present now.
+        up: bool,
+    },
+    /// Something a peer said was not taken.
+    Ignored {
+        /// Who is responsible for it.
+        node: NodeId,
+        /// Why, as a sentence.
+        reason: String,
+    },
+}
