@@ -38,7 +38,7 @@ pub struct ConnectConfig {
 
 impl ConnectConfig {
     /// How long a candidate may be silent before another one is raced: two round trips, four times
-    /// their deviation (the margin of RFC 6298), and [`ANSWER_TIME`], within the bounds.
+    /// their deviation (the margin of RFC 6298), and `ANSWER_TIME`, within the bounds.
     pub fn hedge_delay(&self, candidate: &Candidate) -> Option<Duration> {
         let (least, most) = self.hedge?;
         let usual = candidate.cost * 2 + candidate.origin.deviation * 4 + ANSWER_TIME;

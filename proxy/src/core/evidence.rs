@@ -2,8 +2,8 @@
 //!
 //! An instance may answer its own node's probes and still let clients wait; a path may carry small
 //! probes and lose everything else. Each attempt that ends in silence, in a refusal or behind a
-//! racing one adds a point to its line, at most [`MAX_SCORE`]; an answer takes points away, and so
-//! does time. A line is suspect from [`SUSPECT_AT`] points on until it is below [`CLEARED_AT`]:
+//! racing one adds a point to its line, at most `MAX_SCORE`; an answer takes points away, and so
+//! does time. A line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`:
 //! then it is tried again. Clients that go away by themselves say nothing.
 //!
 //! Bounded by [`MAX_LINES`]; lines without points are forgotten.
