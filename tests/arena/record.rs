@@ -3,6 +3,7 @@
 //! Bounds: [`MAX_ATTEMPTS`] and [`MAX_HELD`], an hour of a load; what exceeds them is not recorded,
 //! and a run is never that long.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// New connections in one record.
@@ -71,5 +72,58 @@ impl Record {
         }
         self.held.push(held);
         Some(self.held.len() - 1)
+    }
+}
+
+/// New connections as lines of CSV: balancer, when it began and how long it took in seconds (from
+/// `fault` on), who answered or why nobody did.
+pub(crate) fn connections_csv(records: &[(String, Record)], fault: Duration) -> String {
+    let mut text = "balancer,begun_s,took_s,outcome\n".to_owned();
+    for (name, record) in records {
+        for Attempt { begun, took, outcome } in &record.attempts {
+            let begun = begun.as_secs_f64() - fault.as_secs_f64();
+            let outcome = match outcome {
+                Ok(origin) => origin.clone(),
+                Err(failure) => format!("{failure:?}"),
+            };
+            let _ = writeln!(text, "{name},{begun:.4},{:.4},{outcome}", took.as_secs_f64());
+        }
+    }
+    text
+}
+
+/// Held connections as lines of CSV, times as in [`connections_csv`]; what did not end has no end.
+pub(crate) fn held_csv(records: &[(String, Record)], fault: Duration) -> String {
+    let mut text = "balancer,slot,origin,opened_s,last_line_s,ended_s\n".to_owned();
+    let since = |at: Duration| format!("{:.4}", at.as_secs_f64() - fault.as_secs_f64());
+    for (name, record) in records {
+        for Held { slot, opened, origin, last_line, ended } in &record.held {
+            let ended = ended.map(since).unwrap_or_default();
+            let (opened, last_line) = (since(*opened), since(*last_line));
+            let _ = writeln!(text, "{name},{slot},{origin},{opened},{last_line},{ended}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_hold_what_was_seen() {
+        let mut record = Record::default();
+        let (at, took) = (Duration::from_secs(9), Duration::from_millis(250));
+        record.attempt(Attempt { begun: at, took, outcome: Err(Failure::Broken) });
+        let origin = "mid".to_owned();
+        let held = Held { slot: 3, opened: at, origin, last_line: at + took, ended: None };
+        assert_eq!(record.hold(held), Some(0));
+        let records = [("x".to_owned(), record)];
+        let fault = Duration::from_secs(10);
+        let last = |text: String| text.lines().last().map(str::to_owned);
+        let connection = last(connections_csv(&records, fault));
+        assert_eq!(connection.as_deref(), Some("x,-1.0000,0.2500,Broken"));
+        let held = last(held_csv(&records, fault));
+        assert_eq!(held.as_deref(), Some("x,3,mid,-1.0000,-0.7500,"));
     }
 }
