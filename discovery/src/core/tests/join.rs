@@ -57,6 +57,22 @@ fn news_of_an_unready_origin_is_everywhere_within_a_second() {
 }
 
 #[test]
+fn every_connected_peer_has_news_within_a_round_trip() {
+    let mut net = Net::with_nodes(9, 12, 3, 2);
+    net.run(secs(60));
+    let round_trip = |net: &Net, number| {
+        let path = net.get(number).paths().get(&net.id(1)).expect("origins are measured");
+        path.rtt.expect("for a minute")
+    };
+    let slowest = net.running().filter(|it| *it != 1).map(|it| round_trip(&net, it)).max();
+    let slowest = slowest.expect("there are others");
+    net.set_service(1, OriginState::Unready);
+    net.until(slowest, "news to connected peers", |net| {
+        net.running().all(|it| net.sees_service(it, 1) == Some(OriginState::Unready))
+    });
+}
+
+#[test]
 fn a_leave_is_known_at_once_and_is_not_a_crash() {
     let mut net = Net::with_nodes(6, 20, 3, 2);
     net.until(secs(20), "joining", Net::agreed);

@@ -195,3 +195,25 @@ async fn a_failed_trial_is_not_the_end_once_the_route_is_usable() {
     drop(far.incoming.streams.recv().await.expect("another trial"));
     timeout(SOON, end).await.expect("nobody answers").expect("no panic");
 }
+
+#[tokio::test]
+async fn clients_that_close_early_say_nothing_about_the_origin() {
+    let (near, mut far) = pair();
+    let (ingress, routes) = ingress(&near, far.mesh.node_id());
+    routes.send_replace(route(far.mesh.node_id(), UP));
+    let (findings, mut found) = mpsc::channel(MAX_FINDINGS);
+    let place = Place { findings, ..ingress.place.clone() };
+    let Ingress { service, route, limits, .. } = ingress;
+    let ingress = Arc::new(Ingress::new(place, service, route, limits));
+    // A controller that has lost its connection dials sixty times and closes nearly all of them.
+    for _ in 0..60 {
+        drop(client(&ingress, HELLO).await);
+    }
+    let abandoned = async {
+        while ingress.totals.abandoned.load(Ordering::Relaxed) < 60 {
+            let _ = timeout(SOON / 100, far.incoming.streams.recv()).await;
+        }
+    };
+    timeout(SOON * 10, abandoned).await.expect("all are noticed");
+    assert!(found.try_recv().is_err(), "they counted against it");
+}
