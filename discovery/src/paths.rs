@@ -23,8 +23,10 @@ pub const MAX_PATHS: usize = 1024;
 pub const IDLE_PROBES_PER_S: u32 = 2;
 /// Silent intervals until a path is dead.
 const SILENT_INTERVALS: u32 = 3;
-/// Fewest probes in that time, so that a few lost packets do not kill a path.
-const SILENT_PROBES: u32 = 4;
+/// Fewest and most silent probes until a path is dead: as many as it takes for a path with the loss
+/// seen before to fall silent by chance less than once in [`CHANCE`] times.
+const SILENT_PROBES: (u32, u32) = (7, 16);
+const CHANCE: f64 = 10_000.0;
 /// Probes remembered while unanswered, per path.
 const MAX_OUTSTANDING: usize = 16;
 /// Shortest and longest wait for one answer.
@@ -298,7 +300,7 @@ fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) 
     match prober.path.state {
         PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
         PathState::Dead => usual,
-        PathState::Up if prober.is_silent() => usual.min(prober.wait() / 2),
+        PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
         // A choice should not rest on one sample for long.
         PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
         PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
@@ -399,7 +401,8 @@ impl Prober {
             PathState::Unknown | PathState::Up | PathState::Dead => Duration::ZERO,
         };
         let patience = wait * SILENT_INTERVALS + allowance;
-        if self.path.state == PathState::Dead || waited < patience || probes < SILENT_PROBES {
+        let enough = self.silent_probes();
+        if self.path.state == PathState::Dead || waited < patience || probes < enough {
             return false;
         }
         while self.outstanding.len() > 2 {
@@ -412,6 +415,19 @@ impl Prober {
         self.rtt.reset();
         self.loss = Loss::default();
         true
+    }
+
+    /// How many silent probes in a row say that nothing comes through, and not just little.
+    fn silent_probes(&self) -> u32 {
+        let (least, most) = SILENT_PROBES;
+        // While the path is silent nothing is added to the loss, so this is how it was before.
+        let loss = f64::from(self.path.loss_percent) / 100.0;
+        if loss <= 0.0 {
+            return least;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let probes = (CHANCE.ln() / -loss.min(0.99).ln()).ceil() as u32;
+        probes.clamp(least, most)
     }
 
     /// When to look at this path again: to send, or to notice that an answer is overdue.

@@ -113,6 +113,26 @@ fn an_active_path_dies_in_time_whatever_its_length() {
 }
 
 #[test]
+fn a_path_that_loses_half_of_everything_is_lossy_and_not_dead() {
+    let mut deaths = 0;
+    for seed in 0..10_u8 {
+        let mut bench = Bench::new();
+        let mut dice = Dice::new([seed; 32], 1);
+        bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+        bench.run(ms(10_000), ms(20), true);
+        bench.changes.clear();
+        for _ in 0..1200 {
+            let answered = dice.below(2) == 0;
+            bench.run(ms(50), ms(20), answered);
+        }
+        deaths += bench.changes.iter().filter(|(_, state)| *state == PathState::Dead).count();
+        assert!(bench.paths.get(&node(1)).unwrap().loss_percent > 20);
+    }
+    println!("{deaths} deaths in ten minutes");
+    assert!(deaths <= 2, "{deaths} deaths in ten minutes");
+}
+
+#[test]
 fn a_lost_probe_makes_the_next_ones_come_sooner() {
     let mut bench = Bench::new();
     bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);

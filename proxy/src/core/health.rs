@@ -162,6 +162,15 @@ impl Health {
         self.note_state(now)
     }
 
+    /// A session was refused by the instance: as good as a probe that was, and earlier. The next
+    /// probe is due at once, since an instance that restarts is back within seconds.
+    pub fn handle_refused(&mut self, now: Instant) -> Option<OriginState> {
+        self.handle_alive(Outcome::Refused);
+        let asking = &mut self.asking[Question::Alive as usize];
+        asking.due = asking.due.map(|due| due.min(now));
+        self.note_state(now)
+    }
+
     /// When [`Health::poll_probe`] next has something to say.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.asking.iter().filter(|asking| !asking.under_way).filter_map(|asking| asking.due).min()
@@ -334,6 +343,18 @@ mod tests {
         assert_eq!(bench.alive(OK), OriginState::Unknown);
         assert_eq!(bench.ready(OK), OriginState::Ready);
         assert_eq!(bench.alive(Outcome::Refused), OriginState::Refusing);
+    }
+
+    #[test]
+    fn a_refused_session_counts_at_once_and_is_followed_up() {
+        let mut bench = Bench::new(true);
+        bench.health.poll_probe(bench.now);
+        bench.alive(OK);
+        bench.ready(OK);
+        let state = bench.health.handle_refused(bench.now);
+        assert_eq!(state, Some(OriginState::Refusing));
+        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
+        assert_eq!(bench.alive(OK), OriginState::Unknown, "to be found ready anew");
     }
 
     #[test]

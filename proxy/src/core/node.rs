@@ -164,6 +164,13 @@ impl NodeCore {
         });
     }
 
+    /// The own instance of a service has refused a session.
+    pub fn handle_refused(&mut self, name: &ServiceName, now: Instant) {
+        self.change_own(name, now, |service| {
+            service.health.as_mut().and_then(|health| health.handle_refused(now));
+        });
+    }
+
     /// Takes what sessions of a service have found out about lines.
     pub fn handle_verdicts(
         &mut self,

@@ -122,9 +122,14 @@ impl Driver {
                     None => return,
                 },
                 Some(order) = self.orders.recv() => self.obey(order),
-                Some((service, verdicts)) = self.findings.recv() => {
-                    self.core.handle_verdicts(&service, verdicts, clock::now());
-                }
+                Some(finding) = self.findings.recv() => match finding {
+                    Finding::Verdicts(service, verdicts) => {
+                        self.core.handle_verdicts(&service, verdicts, clock::now());
+                    }
+                    Finding::OwnRefused(service) => {
+                        self.core.handle_refused(&service, clock::now());
+                    }
+                },
                 () = self.sessions.busy_changed() => {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }

@@ -24,6 +24,7 @@ use crate::core::route::Line;
 use crate::wire::{Answer, Header, Hops, MAX_HEADER_BYTES};
 
 use super::clock;
+use super::session::Finding;
 use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
 use super::splice::{self, ABORTED, Carried, Early};
 
@@ -44,6 +45,8 @@ pub(super) struct Egress {
     pub(super) roles: Roles,
     pub(super) mesh: Mesh,
     pub(super) sessions: Sessions,
+    /// Where it goes when the own instance refuses: a probe would notice only later.
+    pub(super) findings: mpsc::Sender<Finding>,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
     /// Sessions this node carries on to others at once.
     pub(super) max_relayed: u64,
@@ -99,6 +102,9 @@ impl Egress {
                 }
             }
             Err(answer) => {
+                if answer == Answer::Refused {
+                    let _ = self.findings.try_send(Finding::OwnRefused(service.clone()));
+                }
                 bump(&totals.answers[usize::from(answer.code())]);
                 debug!(%service, peer = %peer_name, %answer, "stream refused");
                 refuse(stream, answer).await;
@@ -262,10 +268,17 @@ mod tests {
         let (_, offers) = watch::channel(Arc::new(Offers::from([(service(), address)])));
         let (_, leaving) = watch::channel(false);
         let Node { mesh, incoming: Incoming { streams, .. } } = far;
-        let (me, sessions_of) = (mesh.node_id(), sessions.clone());
-        let roles = roles.parse().expect("roles");
-        let egress =
-            Egress { me, roles, mesh, sessions: sessions_of, offers, max_relayed: 8, leaving };
+        let (findings, _) = mpsc::channel(1);
+        let egress = Egress {
+            me: mesh.node_id(),
+            roles: roles.parse().expect("roles"),
+            mesh,
+            sessions: sessions.clone(),
+            findings,
+            offers,
+            max_relayed: 8,
+            leaving,
+        };
         tokio::spawn(egress.run(streams));
         sessions
     }

@@ -159,6 +159,7 @@ impl Daemon {
             roles: identity.credential.roles.clone(),
             mesh: mesh.clone(),
             sessions: sessions.clone(),
+            findings: place.findings.clone(),
             offers: offers_receiver,
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: leaving_receiver,

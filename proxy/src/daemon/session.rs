@@ -35,8 +35,14 @@ const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 /// What sessions have found out, on its way to the driver. When it is full the news is not new.
 pub(super) const MAX_FINDINGS: usize = 256;
 
-/// What the search of one session has shown about lines.
-pub(super) type Finding = (ServiceName, Vec<(Line, Verdict)>);
+/// What a session has found out.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// What its search has shown about lines.
+    Verdicts(ServiceName, Vec<(Line, Verdict)>),
+    /// This node's own instance refused it.
+    OwnRefused(ServiceName),
+}
 
 /// What sessions of one service may do; replaced as a whole on reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +106,13 @@ impl Ingress {
         let verdicts = search.connect.take_verdicts();
         if !verdicts.is_empty() {
             // Evidence that finds no room is only missed until the next.
-            let _ = self.place.findings.try_send((self.service.clone(), verdicts));
+            let own = (Line::Direct(self.place.me), Verdict::Refused);
+            let own_refused = verdicts.contains(&own);
+            let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
+            let _ = self.place.findings.try_send(verdicts);
+            if own_refused {
+                let _ = self.place.findings.try_send(Finding::OwnRefused(self.service.clone()));
+            }
         }
         match found {
             Ok((upstream, mut guard)) => {
