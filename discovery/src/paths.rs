@@ -32,8 +32,10 @@ const MAX_OUTSTANDING: usize = 16;
 /// Shortest and longest wait for one answer.
 const SHORTEST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How often a dead path that is wanted is tried again.
+/// How often a dead path that is wanted is tried again, and any other dead one: an origin that is
+/// back should be known to be back well before the time for which it has to stay.
 const DEAD_PROBE: Duration = Duration::from_secs(1);
+const DEAD_IDLE_PROBE: Duration = Duration::from_secs(2);
 /// Smallest change of the round-trip time that is reported.
 const REPORTED_STEP: Duration = Duration::from_micros(500);
 const REPORTED_LEAST: Duration = Duration::from_micros(50);
@@ -292,14 +294,15 @@ impl Paths {
 
 /// How long until the next probe of this path.
 fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) -> Duration {
-    let idle = idle.max(Duration::from_secs(1) * idle_count / IDLE_PROBES_PER_S);
+    let fair = Duration::from_secs(1) * idle_count / IDLE_PROBES_PER_S;
+    let idle = idle.max(fair);
     let usual = match prober.usage {
         PathUse::Active => active,
         PathUse::Idle => idle,
     };
     match prober.path.state {
         PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
-        PathState::Dead => usual,
+        PathState::Dead => usual.min(DEAD_IDLE_PROBE.max(fair)),
         PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
         // A choice should not rest on one sample for long.
         PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),

@@ -113,6 +113,18 @@ fn an_active_path_dies_in_time_whatever_its_length() {
 }
 
 #[test]
+fn a_dead_path_is_tried_often_enough_to_be_used_soon_after() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.run(ms(20_000), ms(20), true);
+    bench.run(ms(30_000), ms(20), false);
+    assert_eq!(bench.state(), PathState::Dead);
+    let before = bench.sent.len();
+    bench.run(ms(20_000), ms(20), false);
+    assert!((9..=11).contains(&(bench.sent.len() - before)), "every 2 s");
+}
+
+#[test]
 fn a_path_that_loses_half_of_everything_is_lossy_and_not_dead() {
     let mut deaths = 0;
     for seed in 0..10_u8 {

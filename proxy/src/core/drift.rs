@@ -5,8 +5,8 @@
 //! all at once would be a storm, so each second gives a share of them leave to end. Which ones, and
 //! at what moment, is for the owner of the sessions to choose.
 //!
-//! The pace is a share of the sessions that were there when the move began, so that it ends. Bounded
-//! by the lines of the service that carry sessions.
+//! The pace is a share of the sessions that were there when the move began, so that it ends.
+//! Bounded by the lines of the service that carry sessions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
