@@ -169,6 +169,10 @@ impl Connect {
         if self.kind == kind {
             return;
         }
+        if self.waits_for_client() {
+            // Its silence was its own; what follows is not.
+            self.started = now;
+        }
         self.kind = kind;
         for running in &mut self.running {
             running.hedge_at = match kind {
@@ -225,6 +229,9 @@ impl Connect {
             return Some(Action::Cancel { id });
         }
         let left = self.deadline().saturating_duration_since(now);
+        if self.waits_for_client() {
+            return None;
+        }
         if left.is_zero() {
             let silent = self.running.drain(..).filter(|it| it.slow);
             self.verdicts.extend(silent.map(|it| (it.candidate.origin.line, Verdict::Silent)));
@@ -252,10 +259,19 @@ impl Connect {
     }
 
     /// When [`Connect::poll`] next has something to say of its own accord.
-    pub fn poll_timeout(&self) -> Instant {
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.waits_for_client() {
+            return None;
+        }
         let hedges = self.running.iter().filter_map(|it| it.hedge_at);
         let hedges = hedges.filter(|_| self.running.len() < MAX_RACING && !self.is_exhausted());
-        hedges.chain(self.resume_at).chain([self.deadline()]).min().expect("the deadline is there")
+        hedges.chain(self.resume_at).chain([self.deadline()]).min()
+    }
+
+    /// Whether an instance is connected and it is the client's turn: some open connections long
+    /// before they use them, and some instances speak first, when it suits them.
+    fn waits_for_client(&self) -> bool {
+        self.kind == Kind::Open && self.running.iter().any(|it| it.connected)
     }
 
     fn deadline(&self) -> Instant {

@@ -15,7 +15,6 @@ use meshport_mesh::Mesh;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 use tracing::debug;
 
 use crate::core::connect::{Action, Connect, ConnectConfig, HedgeBudget, Kind, Surroundings};
@@ -296,7 +295,7 @@ impl<'a> Search<'a> {
                 }
             }
             let reads = self.shared.look(|opening| !opening.ended && opening.room() > 0);
-            let due = Instant::from_std(self.connect.poll_timeout());
+            let due = self.connect.poll_timeout();
             tokio::select! {
                 Some(done) = self.attempts.join_next(), if !self.attempts.is_empty() => {
                     // The error is that of an attempt that was given up.
@@ -315,7 +314,7 @@ impl<'a> Search<'a> {
                     let route = self.routes.borrow_and_update().clone();
                     self.connect.handle_route(route, clock::now());
                 }
-                () = tokio::time::sleep_until(due) => {}
+                () = passed(due) => {}
             }
         }
     }
@@ -391,6 +390,13 @@ impl<'a> Search<'a> {
         });
         self.connect.handle_kind(kind?, clock::now());
         Ok(())
+    }
+}
+
+async fn passed(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -217,3 +217,22 @@ async fn clients_that_close_early_say_nothing_about_the_origin() {
     timeout(SOON * 10, abandoned).await.expect("all are noticed");
     assert!(found.try_recv().is_err(), "they counted against it");
 }
+
+#[tokio::test]
+async fn a_client_that_is_silent_for_long_has_its_instance_all_the_same() {
+    let (near, mut far) = pair();
+    let (mut ingress, routes) = ingress(&near, far.mesh.node_id());
+    routes.send_replace(route(far.mesh.node_id(), UP));
+    let (limit, limits) = watch::channel(ingress.limits.borrow().clone());
+    limit.send_modify(|limits| Arc::make_mut(limits).connect.connect_timeout = SOON / 10);
+    ingress.limits = limits;
+    let mut client = client(&Arc::new(ingress), b"").await;
+    let (mut stream, _) = take(&mut far).await;
+    say(&mut stream, b"").await;
+    let early = timeout(SOON / 2, client.read_u8()).await;
+    assert!(early.is_err(), "it was told that nobody answers: {early:?}");
+    stream.send.write_chunk(b"welcome"[..].into()).await.expect("open");
+    let mut welcome = [0; 7];
+    timeout(SOON, client.read_exact(&mut welcome)).await.expect("in time").expect("an answer");
+    assert_eq!(&welcome, b"welcome");
+}
