@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, interval_at, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -57,6 +57,9 @@ pub(crate) struct Clients {
 #[derive(Clone)]
 struct Common {
     target: SocketAddr,
+    /// After the start of the run: balancers take turns within an interval, so that their clients
+    /// do not wait for each other's handshakes.
+    turn: Duration,
     tls: TlsConnector,
     epoch: Instant,
     record: Arc<Mutex<Record>>,
@@ -84,11 +87,13 @@ impl Clients {
         let (stop, stopped) = watch::channel(false);
         let mut records = BTreeMap::new();
         let mut all = Vec::new();
-        for (name, target) in targets {
+        let count = u32::try_from(targets.len()).unwrap_or(u32::MAX).max(1);
+        for (number, (name, target)) in (0..).zip(targets) {
+            let turn = INTERVAL * number / count;
             let record = Arc::<Mutex<Record>>::default();
             records.insert(name.clone(), Arc::clone(&record));
             let (tls, stopped) = (tls.clone(), stopped.clone());
-            all.push(Common { target: *target, tls, epoch, record, stopped });
+            all.push(Common { target: *target, turn, tls, epoch, record, stopped });
         }
         let host = File::open(host).expect("the client's host is there");
         let thread = thread::spawn(move || {
@@ -144,7 +149,7 @@ async fn run(all: Vec<Common>) {
 }
 
 async fn request_forever(mut common: Common) {
-    let mut ticks = interval(INTERVAL);
+    let mut ticks = interval_at((common.epoch + common.turn).into(), INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut open = JoinSet::new();
     loop {
@@ -200,7 +205,8 @@ async fn ask(common: &Common) -> io::Result<(String, Duration)> {
 async fn connect(common: &Common, path: &str) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(common.target).await?;
     stream.set_nodelay(true)?;
-    let name = ServerName::IpAddress(common.target.ip().into());
+    // As in a kubeconfig that names the local address, also where there is no balancer.
+    let name = ServerName::IpAddress(IpAddr::from(Ipv4Addr::LOCALHOST).into());
     let mut stream = common.tls.connect(name, stream).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: kubernetes\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

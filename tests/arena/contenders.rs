@@ -15,6 +15,10 @@ pub(crate) const NEAREST: &str = "meshport";
 /// it shows what happens to sessions on healthy origins when one is not.
 pub(crate) const SPREAD: &str = "meshport-spread";
 
+/// No balancer at all: clients of the second nearest upstream, which most faults leave alone. Its
+/// row shows what network and machine add to the figures of the others.
+pub(crate) const CONTROL: &str = "(direct to mid)";
+
 /// Where nginx's stream module is when it is not built in.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 /// Names the Envoy binary when it is not on the path.

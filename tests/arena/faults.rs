@@ -171,7 +171,7 @@ fn to_links() -> Vec<Fault> {
             name: "partition",
             about: "client and nearest host cannot reach each other, the others are down; a member \
                     that may relay reaches both; for 20 s",
-            victims: NEAR,
+            victims: &EVERY,
             steps: vec![
                 (0, Act::Kill(1)),
                 (0, Act::Kill(2)),

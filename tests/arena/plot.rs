@@ -22,8 +22,8 @@ const RANGE_MS: (f64, f64) = (1.0, 5_000.0);
 /// Each point of a line is the slowest connection of this time.
 const BIN: Duration = Duration::from_secs(1);
 /// One colour per balancer: distinct for the colour-blind too (after Okabe and Ito, 2008).
-const COLOURS: [&str; 7] =
-    ["#d55e00", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#666666"];
+const COLOURS: [&str; 8] =
+    ["#d55e00", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#666666", "#c8c8c8"];
 
 /// One balancer's line.
 pub(crate) struct Line<'a> {

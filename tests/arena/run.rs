@@ -6,7 +6,7 @@ use std::time::Duration;
 use meshport_tests::wait;
 
 use crate::client::Clients;
-use crate::contenders::Contender;
+use crate::contenders::{CONTROL, Contender};
 use crate::faults::Fault;
 use crate::record::Record;
 use crate::score::Moments;
@@ -17,7 +17,7 @@ const WARM_UP: Duration = Duration::from_secs(6);
 /// The share of new connections that must work before the fault; else the arena is what fails.
 const MIN_WELL_PERCENT: usize = 90;
 
-/// What one run showed, in the order of the contenders.
+/// What one run showed, in the order of the contenders, and at last without any.
 pub(crate) struct Played {
     pub(crate) moments: Moments,
     pub(crate) records: Vec<(String, Record)>,
@@ -35,7 +35,9 @@ pub(crate) fn play(
     log_level: &str,
 ) -> Played {
     let mut stage = Stage::new(contenders, fault.relay, seed, folder, log_level);
-    let targets: Vec<_> = contenders.iter().map(|it| (it.name.to_owned(), it.local())).collect();
+    let mut targets: Vec<_> =
+        contenders.iter().map(|it| (it.name.to_owned(), it.local())).collect();
+    targets.push((CONTROL.to_owned(), stage.addresses()[1]));
     let epoch = wait::now();
     let host = stage.network.hosts[CLIENT].namespace_file();
     let clients = Clients::start(&host, &stage.authority(), &targets, epoch);
@@ -56,9 +58,9 @@ pub(crate) fn play(
     wait::moment(end);
     moments.end = end.saturating_duration_since(epoch);
     let mut records = clients.finish();
-    let records: Vec<(String, Record)> = contenders
+    let records: Vec<(String, Record)> = targets
         .iter()
-        .filter_map(|it| Some((it.name.to_owned(), records.remove(it.name)?)))
+        .filter_map(|(name, _)| Some((name.clone(), records.remove(name)?)))
         .collect();
     for (name, record) in &records {
         check(name, record, moments);

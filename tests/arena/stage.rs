@@ -89,7 +89,7 @@ impl Stage {
     }
 
     /// The upstreams as rivals dial them.
-    fn addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let hosts = &self.network.hosts[1..=UPSTREAMS.len()];
         hosts.iter().map(|host| SocketAddr::from((host.address, PORT))).collect()
     }
