@@ -59,6 +59,7 @@ pub enum Kind {
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
 pub enum Action {
     /// Try a candidate.
     Start {

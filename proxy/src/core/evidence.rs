@@ -32,6 +32,9 @@ const ANSWER_CLEARS: f64 = 2.0;
 pub enum Verdict {
     /// The instance answered.
     Answered,
+    /// The instance was connected after this time. Told of lines that cannot be probed; says
+    /// nothing about an answer.
+    Connected(Duration),
     /// Nothing came in time.
     Silent,
     /// The connection was refused.
@@ -69,12 +72,14 @@ impl Evidence {
     /// Takes the outcome of an attempt; true when it made a line suspect, or cleared it.
     pub fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
         let known = self.records.get(&line);
-        if known.is_none() && (verdict == Verdict::Answered || self.records.len() >= MAX_LINES) {
+        let good = matches!(verdict, Verdict::Answered | Verdict::Connected(_));
+        if known.is_none() && (good || self.records.len() >= MAX_LINES) {
             return false;
         }
         let known = known.copied().unwrap_or(Record { score: 0.0, at: now, suspect: false });
         let score = match verdict {
             Verdict::Answered => (known.score(now) - ANSWER_CLEARS).max(0.0),
+            Verdict::Connected(_) => known.score(now),
             Verdict::Silent | Verdict::Refused | Verdict::Outrun => {
                 (known.score(now) + 1.0).min(MAX_SCORE)
             }

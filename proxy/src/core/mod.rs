@@ -10,4 +10,6 @@ pub mod evidence;
 pub mod health;
 pub mod node;
 pub mod policy;
+pub mod relay;
 pub mod route;
+pub mod timing;

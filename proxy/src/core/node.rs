@@ -16,20 +16,22 @@ use std::time::Instant;
 
 use meshport_config::{Credential, NodeId, NodeName, ServiceName, SiteName, UnixSeconds};
 use meshport_discovery::{
-    Discovery, DiscoveryConfig, Event as Found, Liveness, LocalNode, OriginState, PathState,
-    PathUse, Transmit,
+    Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Transmit,
 };
 
 use super::drift::DriftConfig;
 use super::evidence::Verdict;
 use super::health::{Health, HealthConfig, Outcome, Question};
-use super::route::{self, Line, OriginView, PathView, Policy, Preference, Route};
+use super::route::{self, Line, Policy, Preference, Route};
 
 mod event;
 mod service;
+mod views;
+mod watch;
 
 pub use self::event::Event;
 use self::service::Service;
+use self::watch::RelayWatch;
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
@@ -67,8 +69,9 @@ pub struct NodeCore {
     services: BTreeMap<ServiceName, Service>,
     /// Lines with sessions of this node, whose paths are watched closely.
     busy: BTreeSet<Line>,
-    /// Origins whose paths are probed.
+    /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
+    relay_watch: RelayWatch,
     events: VecDeque<Event>,
     /// Something a route depends on has changed since routes were chosen.
     stale: bool,
@@ -95,6 +98,7 @@ impl NodeCore {
             services: BTreeMap::new(),
             busy: BTreeSet::new(),
             watched: BTreeMap::new(),
+            relay_watch: RelayWatch::new(now),
             events: VecDeque::new(),
             stale: true,
         };
@@ -180,7 +184,7 @@ impl NodeCore {
     ) {
         let Some(service) = self.services.get_mut(service) else { return };
         for (line, verdict) in verdicts {
-            self.stale |= service.evidence.handle_verdict(line, verdict, now);
+            self.stale |= service.handle_verdict(line, verdict, now);
         }
         self.settle(now);
     }
@@ -289,10 +293,11 @@ impl NodeCore {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let services = self.services.values().flat_map(|service| {
             let health = service.health.as_ref().and_then(Health::poll_timeout);
-            let (gain, cleared) = (service.memory.poll_timeout(), service.evidence.poll_timeout());
+            let (gain, cleared) = (service.poll_choice(), service.evidence.poll_timeout());
             [health, gain, cleared, service.drift.poll_timeout()].into_iter().flatten()
         });
-        services.chain(self.discovery.poll_timeout()).min()
+        let others = [self.discovery.poll_timeout(), self.relay_watch.poll_timeout()];
+        services.chain(others.into_iter().flatten()).min()
     }
 
     /// What membership and path probes know.
@@ -351,7 +356,8 @@ impl NodeCore {
         for service in self.services.values_mut() {
             self.stale |= service.evidence.handle_timeout(now);
         }
-        let waited = self.services.values().filter_map(|service| service.memory.poll_timeout());
+        let waited = self.services.values().filter_map(Service::poll_choice);
+        let waited = waited.chain(self.relay_watch.poll_timeout());
         if self.stale || waited.min().is_some_and(|due| due <= now) {
             self.stale = false;
             self.choose_routes(now);
@@ -377,20 +383,14 @@ impl NodeCore {
 
     fn choose_routes(&mut self, now: Instant) {
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        let relays = self.relays();
         for name in names {
-            let views = self.views(&name);
-            let service = self.services.get_mut(&name).expect("the name comes from this map");
-            let states = views.iter().filter_map(|view| {
-                let origin = view.line.origin()?;
-                let known = service.states.get(&origin).copied();
-                let known = known.filter(|(state, _)| *state == view.state);
-                Some((origin, known.unwrap_or((view.state, now))))
-            });
-            let states = states.collect();
-            let (route, memory) =
-                route::choose(views.clone(), &service.policy, &service.memory, now);
+            let direct = self.direct_views(&name);
+            let mut service = self.services.remove(&name).expect("the name comes from this map");
+            let (views, chosen) = self.ways(&mut service, direct, &relays, now);
+            let (route, memory) = route::choose(chosen, &service.policy, &service.memory, now);
             service.memory = memory;
-            service.states = states;
+            service.states = views::states(&service, &views, now);
             service.views = views;
             let changed = route != *service.route;
             let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);
@@ -400,70 +400,13 @@ impl NodeCore {
             }
             self.events.extend(service.judge(&name, &self.busy, now));
             if changed {
-                let route = service.route.clone();
-                self.events.push_back(Event::Route { service: name, route, first_changed });
+                let (service, route) = (name.clone(), service.route.clone());
+                self.events.push_back(Event::Route { service, route, first_changed });
             }
+            self.services.insert(name, service);
         }
-    }
-
-    /// What is known of each way to an instance of a service.
-    fn views(&self, service: &ServiceName) -> Vec<OriginView> {
-        let own = self.own_state(service).map(|state| OriginView {
-            path: PathView::Own,
-            ..OriginView::of_node(self.me, self.name.to_string(), self.site.clone(), state)
-        });
-        let others = self.discovery.directory().origins(service).filter_map(|(entry, state)| {
-            let credential = &entry.credential;
-            let (node, name) = (credential.node, credential.name.to_string());
-            (node != self.me && entry.liveness != Liveness::Left).then(|| OriginView {
-                present: entry.liveness != Liveness::Down,
-                ..self.measured(OriginView::of_node(node, name, credential.site.clone(), state))
-            })
-        });
-        let views = own.into_iter().chain(others).take(MAX_ORIGINS);
-        let Some(service) = self.services.get(service) else { return Vec::new() };
-        views
-            .map(|view| OriginView { suspect: service.evidence.is_suspect(&view.line), ..view })
-            .collect()
-    }
-
-    /// The view with what this node measured of its path.
-    fn measured(&self, view: OriginView) -> OriginView {
-        let hop = view.line.first_hop();
-        let Some(path) = hop.and_then(|hop| self.discovery.paths().get(&hop)) else { return view };
-        let seen = match (path.state, path.rtt) {
-            (PathState::Dead, _) => PathView::Dead,
-            (PathState::Up, Some(rtt)) => PathView::Up(rtt),
-            (PathState::Up | PathState::Unknown, _) => PathView::Unmeasured,
-        };
-        let (deviation, loss_percent) = (path.deviation, path.loss_percent);
-        OriginView { path: seen, deviation, loss_percent, ..view }
-    }
-
-    fn watch_paths(&mut self, now: Instant) {
-        let mut wanted = BTreeMap::new();
-        for service in self.services.values() {
-            for view in &service.views {
-                let Some(node) = view.line.first_hop().filter(|node| *node != self.me) else {
-                    continue;
-                };
-                let busy = self.busy.contains(&view.line);
-                let usage = if busy { PathUse::Active } else { PathUse::Idle };
-                let wanted = wanted.entry(node).or_insert(usage);
-                *wanted = usage.max(*wanted);
-            }
-        }
-        if wanted == self.watched {
-            return;
-        }
-        for (node, usage) in &wanted {
-            if self.watched.get(node) != Some(usage) {
-                self.discovery.set_path_interest(*node, Some(*usage), now);
-            }
-        }
-        for node in self.watched.keys().filter(|node| !wanted.contains_key(node)) {
-            self.discovery.set_path_interest(*node, None, now);
-        }
-        self.watched = wanted;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 use meshport_config::{NodeId, SiteName};
 use meshport_discovery::OriginState;
 
+use super::relay;
+
 /// A preferred origin gives way to a cheaper one only for more than this...
 const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
 /// ...or for more than this share of its own cost, in percent...
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
-const GAIN_LASTING: Duration = Duration::from_secs(10);
+pub(super) const GAIN_LASTING: Duration = Duration::from_secs(10);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -144,6 +146,17 @@ pub struct OriginView {
     pub present: bool,
     /// Whether sessions have found it silent lately, whatever it says (see `evidence`).
     pub suspect: bool,
+    /// Why it is reached through another node, if it is.
+    pub relaying: Option<Relaying>,
+}
+
+/// Why an origin is reached through another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relaying {
+    /// Whether there is more to it than the relay's word.
+    pub trusted: bool,
+    /// Whether the direct path is dead; else it is clearly slower.
+    pub direct_dead: bool,
 }
 
 impl OriginView {
@@ -159,6 +172,7 @@ impl OriginView {
             loss_percent: 0,
             present: true,
             suspect: false,
+            relaying: None,
         }
     }
 }
@@ -168,7 +182,7 @@ impl OriginView {
 pub enum Standing {
     /// Says it is ready, and its path answers.
     Healthy,
-    /// Says it is ready; its path is not measured yet.
+    /// Says it is ready; its path is not measured yet, or only a relay says that it works.
     Unproven,
     /// Says it is ready, yet sessions find it silent.
     Suspect,
@@ -294,12 +308,20 @@ pub fn choose(
 }
 
 fn candidate(origin: OriginView) -> Candidate {
-    let cost = match origin.path {
-        PathView::Own => Duration::ZERO,
-        PathView::Up(rtt) => rtt + price_of_loss(rtt, origin.loss_percent),
-        PathView::Unmeasured | PathView::Dead => UNMEASURED,
+    let cost = match (origin.path, origin.line) {
+        (PathView::Own, _) => Duration::ZERO,
+        (PathView::Up(rtt), Line::Relayed { .. }) => {
+            cost(rtt, origin.loss_percent) + relay::penalty(rtt)
+        }
+        (PathView::Up(rtt), _) => cost(rtt, origin.loss_percent),
+        (PathView::Unmeasured | PathView::Dead, _) => UNMEASURED,
     };
     Candidate { standing: standing(&origin), cost, origin }
+}
+
+/// What a session pays for a way: its round-trip time, and what lost packets add.
+pub(super) fn cost(rtt: Duration, loss_percent: u8) -> Duration {
+    rtt + price_of_loss(rtt, loss_percent)
 }
 
 /// What lost packets add to an exchange on average: each costs one more time-out, which is about
@@ -327,6 +349,7 @@ fn standing(origin: &OriginView) -> Standing {
     match origin.state {
         OriginState::Ready if origin.suspect => Standing::Suspect,
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
+        OriginState::Ready if origin.relaying.is_some_and(|it| !it.trusted) => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
         OriginState::Unready | OriginState::Draining | OriginState::Unknown => Standing::Doubtful,
         OriginState::Refusing | OriginState::Hung => Standing::Down,
@@ -399,8 +422,13 @@ fn kept(
 }
 
 fn is_gain(current: &Candidate, best: &Candidate) -> bool {
-    let gain = current.cost.saturating_sub(best.cost);
-    is_own(best) || gain > GAIN_ABSOLUTE || gain * 100 > current.cost * GAIN_PERCENT
+    is_own(best) || is_clear_gain(current.cost, best.cost)
+}
+
+/// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
+pub(super) fn is_clear_gain(current: Duration, best: Duration) -> bool {
+    let gain = current.saturating_sub(best);
+    gain > GAIN_ABSOLUTE || gain * 100 > current * GAIN_PERCENT
 }
 
 fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference {
@@ -472,6 +500,11 @@ fn reason(best: &Candidate) -> String {
     let place = if is_own(best) { "this node" } else { "nearest" };
     match best.standing {
         Standing::Healthy if is_own(best) => "this node's own".to_owned(),
+        Standing::Healthy | Standing::Unproven if best.origin.relaying.is_some() => {
+            let dead = best.origin.relaying.is_some_and(|it| it.direct_dead);
+            let cause = if dead { "its direct path is dead" } else { "that is nearer" };
+            format!("through a relay: {cause}")
+        }
         Standing::Healthy => "nearest ready".to_owned(),
         Standing::Unproven => "ready, its path not measured yet".to_owned(),
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),

@@ -42,6 +42,7 @@ const OPENING_ROUND_TRIPS: u32 = 4;
 /// The way to a candidate's instance, and what has passed on it already.
 #[derive(Debug)]
 pub(super) struct Upstream {
+    line: Line,
     link: Link,
     /// How many of the client's bytes have gone out.
     pub(super) sent: usize,
@@ -50,6 +51,13 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
+    /// How long it took to be connected, for lines of which nothing else tells.
+    pub(super) fn timing(&self) -> Option<(Line, Verdict)> {
+        let took = self.link.connected_after?;
+        let untold = !matches!(self.line, Line::Direct(_));
+        untold.then_some((self.line, Verdict::Connected(took)))
+    }
+
     /// Takes the way, which is not given up any more.
     pub(super) fn into_way(mut self) -> Way {
         self.link.take_way()
@@ -125,7 +133,7 @@ pub(super) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<U
         .await
         .map_err(|_| Failure::Path(format!("no way opened in {:?}", patience.open)))??;
     let (sent, first) = exchange(&shared, id, &mut link, patience).await?;
-    Ok(Upstream { link, sent, first })
+    Ok(Upstream { line: target.line, link, sent, first })
 }
 
 /// Whether a candidate's instance accepts a connection now. Nothing is sent to it.

@@ -20,8 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::core::relay::{self, Receive};
 use crate::core::route::Line;
-use crate::wire::{Answer, Header, Hops, MAX_HEADER_BYTES};
+use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 
 use super::clock;
 use super::session::Finding;
@@ -78,12 +79,22 @@ impl Egress {
             bump(&self.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
-        if let Some(target) = header.target.filter(|target| *target != self.me) {
-            return self.relay(peer, target, &header, (stream, rest)).await;
+        let may_relay = self.roles.contains(&Role::Relay);
+        match relay::receive((self.me, peer), header.target, header.hops, may_relay) {
+            Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
+            Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
+            Receive::Refuse => {
+                let totals = self.sessions.totals(&header.service);
+                bump(&totals.answers[usize::from(Answer::NoPath.code())]);
+                refuse(stream, Answer::NoPath).await;
+            }
         }
+    }
+
+    async fn serve_here(&self, peer: NodeId, header: &Header, (stream, rest): (Stream, Bytes)) {
         let (service, peer_name) = (&header.service, peer.short());
         let totals = self.sessions.totals(service);
-        let dialled = match self.admit(&peer, &header) {
+        let dialled = match self.admit(&peer, header) {
             Ok((address, open)) => tokio::select! {
                 dialled = dial(&address, header.deadline()) => dialled.map(|tcp| (tcp, open)),
                 // The opener has lost its patience and tries another origin.
@@ -183,9 +194,6 @@ impl Egress {
         header: &Header,
     ) -> Result<[Guard; 2], Answer> {
         self.trust(peer)?;
-        if header.hops != Hops::One || !self.roles.contains(&Role::Relay) || target == *peer {
-            return Err(Answer::NoPath);
-        }
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
         let of_peer = self.sessions.count_line(service, Side::RelayedFor, from);
@@ -252,99 +260,4 @@ async fn carry(tcp: TcpStream, mut stream: Stream, rest: Bytes) -> io::Result<()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-
-    use meshport_mesh::Incoming;
-    use socket2::{Domain, Protocol, Socket, Type};
-
-    use super::super::testing::{Node, pair, service};
-    use super::*;
-
-    /// Serves `far`, which offers the default service at `address`.
-    fn serve(far: Node, roles: &str, address: String) -> Sessions {
-        let sessions = Sessions::default();
-        sessions.register(&service());
-        let (_, offers) = watch::channel(Arc::new(Offers::from([(service(), address)])));
-        let (_, leaving) = watch::channel(false);
-        let Node { mesh, incoming: Incoming { streams, .. } } = far;
-        let (findings, _) = mpsc::channel(1);
-        let egress = Egress {
-            me: mesh.node_id(),
-            roles: roles.parse().expect("roles"),
-            mesh,
-            sessions: sessions.clone(),
-            findings,
-            offers,
-            max_relayed: 8,
-            leaving,
-        };
-        tokio::spawn(egress.run(streams));
-        sessions
-    }
-
-    /// The first byte `far` sends to one who says `bytes`.
-    async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
-        let mut stream = near.mesh.open_stream(far).await.expect("reachable");
-        stream.send.write_chunk(bytes.into()).await.expect("open");
-        let mut chunk = [Bytes::new()];
-        stream.recv.read_chunks(&mut chunk).await.expect("an answer");
-        Answer::from_code(chunk[0][0])
-    }
-
-    fn count(sessions: &Sessions, answer: Answer) -> u64 {
-        let totals = [&*sessions.totals(&service()), sessions.others()];
-        let at = usize::from(answer.code());
-        totals.iter().map(|totals| totals.answers[at].load(Ordering::Relaxed)).sum()
-    }
-
-    #[tokio::test]
-    async fn what_the_own_credential_does_not_allow_is_not_dialled() {
-        let (near, far) = pair();
-        let node = far.mesh.node_id();
-        let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
-        let address = instance.local_addr().expect("bound").to_string();
-        let sessions = serve(far, "node,origin:other", address);
-        let header = Header::direct(service(), HEADER_TIMEOUT).encode();
-        assert_eq!(answer(&near, node, header).await, Some(Answer::NoSuchService));
-        assert_eq!(count(&sessions, Answer::NoSuchService), 1);
-    }
-
-    #[tokio::test]
-    async fn a_bad_header_is_counted() {
-        let (near, far) = pair();
-        let node = far.mesh.node_id();
-        let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9".into());
-        assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
-        assert_eq!(count(&sessions, Answer::BadRequest), 1);
-    }
-
-    #[tokio::test]
-    async fn a_dial_counts_as_open_and_ends_with_its_opener() {
-        let (near, far) = pair();
-        let node = far.mesh.node_id();
-        // A listener whose queue is full answers nobody.
-        let full = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        full.bind(&any.into()).expect("loopback");
-        full.listen(0).expect("listens");
-        let address = full.local_addr().expect("bound").as_socket().expect("IP").to_string();
-        let mut queued = Vec::new();
-        let fills = Duration::from_millis(200);
-        while let Ok(Ok(tcp)) = timeout(fills, TcpStream::connect(&address)).await {
-            queued.push(tcp);
-        }
-        let sessions = serve(far, "node,origin:kube-apiserver", address);
-        let mut stream = near.mesh.open_stream(node).await.expect("reachable");
-        let header = Header::direct(service(), Duration::from_secs(60)).encode();
-        stream.send.write_chunk(header.into()).await.expect("open");
-        let until = async |open| {
-            while sessions.count_all(Side::Served) != open {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(HEADER_TIMEOUT, until(1)).await.expect("counted while it is dialled");
-        stream.recv.stop(ABORTED);
-        timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
-    }
-}
+mod tests;

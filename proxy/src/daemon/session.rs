@@ -102,7 +102,8 @@ impl Ingress {
         let unfinished = Unfinished::new(&client);
         let mut search = Search::new(self);
         let found = search.run(&client).await;
-        let verdicts = search.connect.take_verdicts();
+        let mut verdicts = search.connect.take_verdicts();
+        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing()));
         if !verdicts.is_empty() {
             // Evidence that finds no room is only missed until the next.
             let own = (Line::Direct(self.place.me), Verdict::Refused);

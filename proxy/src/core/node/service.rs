@@ -9,10 +9,12 @@ use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
 use crate::core::drift::Drift;
-use crate::core::evidence::Evidence;
+use crate::core::evidence::{Evidence, Verdict};
 use crate::core::health::Health;
 use crate::core::policy::{self, Fate};
+use crate::core::relay::Ways;
 use crate::core::route::{Line, OriginView, Policy, Preference, Route};
+use crate::core::timing::Timings;
 
 #[derive(Debug)]
 pub(super) struct Service {
@@ -26,6 +28,10 @@ pub(super) struct Service {
     pub(super) views: Vec<OriginView>,
     /// What sessions have found out about the lines.
     pub(super) evidence: Evidence,
+    /// How long their connections took, where nothing else tells.
+    pub(super) timings: Timings,
+    /// By what way each origin is reached.
+    pub(super) ways: Ways,
     pub(super) drift: Drift,
     /// The operator wants the own instance left.
     pub(super) draining: bool,
@@ -44,10 +50,26 @@ impl Service {
             states: BTreeMap::new(),
             views: Vec::new(),
             evidence: Evidence::default(),
+            timings: Timings::default(),
+            ways: Ways::default(),
             drift: Drift::new(config.drift),
             draining: false,
             doomed: BTreeSet::new(),
         }
+    }
+
+    /// Takes what a session has found out about a line; true when that may change the route.
+    pub(super) fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
+        let Verdict::Connected(took) = verdict else {
+            return self.evidence.handle_verdict(line, verdict, now);
+        };
+        self.timings.add(line, took, now);
+        true
+    }
+
+    /// When a choice may be different without any news.
+    pub(super) fn poll_choice(&self) -> Option<Instant> {
+        [self.memory.poll_timeout(), self.ways.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Decides what becomes of the sessions on each line; returns those to be reset since the last

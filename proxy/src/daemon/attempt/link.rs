@@ -1,7 +1,7 @@
 //! A way to an instance while it is being tried: opened, written to, read from, given up on drop.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use meshport_config::NodeId;
@@ -9,6 +9,7 @@ use meshport_mesh::Stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::super::clock;
 use super::super::splice::{self, ABORTED};
 use super::{Failure, Target};
 use crate::core::route::Line;
@@ -28,23 +29,43 @@ pub(in crate::daemon) enum Way {
 pub(super) struct Link {
     way: Option<Way>,
     pub(super) connected: bool,
+    opened: Instant,
+    /// How long it took from its opening until it was connected.
+    pub(super) connected_after: Option<Duration>,
 }
 
 impl Link {
     pub(super) async fn open(target: &Target) -> Result<Self, Failure> {
         let (service, left) = (target.service.clone(), target.left);
-        match target.line {
+        let opened = clock::now();
+        let mut link = match target.line {
             Line::Direct(node) if node == target.me => {
                 let own = target.own.as_deref();
                 let own = own.ok_or_else(|| Failure::Path("this node offers it no more".into()))?;
-                Self::plain(own).await
+                Self::plain(own).await?
             }
-            Line::Direct(node) => Self::through(target, node, &Header::direct(service, left)).await,
+            Line::Direct(node) => {
+                Self::through(target, node, &Header::direct(service, left)).await?
+            }
             Line::Relayed { origin, relay } => {
-                Self::through(target, relay, &Header::relayed(service, origin, left)).await
+                Self::through(target, relay, &Header::relayed(service, origin, left)).await?
             }
-            Line::Outside(address) => Self::plain(&address.to_string()).await,
+            Line::Outside(address) => Self::plain(&address.to_string()).await?,
+        };
+        link.opened = opened;
+        if link.connected {
+            link.connect();
         }
+        Ok(link)
+    }
+
+    fn new(way: Way) -> Self {
+        Self { way: Some(way), connected: false, opened: clock::now(), connected_after: None }
+    }
+
+    fn connect(&mut self) {
+        self.connected = true;
+        self.connected_after = Some(clock::now().saturating_duration_since(self.opened));
     }
 
     async fn plain(address: &str) -> Result<Self, Failure> {
@@ -53,13 +74,15 @@ impl Link {
             _ => Failure::Path(format!("cannot dial {address}: {error}")),
         })?;
         let _ = tcp.set_nodelay(true);
-        Ok(Self { way: Some(Way::Plain(tcp)), connected: true })
+        let mut link = Self::new(Way::Plain(tcp));
+        link.connected = true;
+        Ok(link)
     }
 
     async fn through(target: &Target, node: NodeId, header: &Header) -> Result<Self, Failure> {
         let path = |error: meshport_mesh::MeshError| Failure::Path(error.to_string());
         let stream = target.mesh.open_stream(node).await.map_err(path)?;
-        let mut link = Self { way: Some(Way::Mesh(stream)), connected: false };
+        let mut link = Self::new(Way::Mesh(stream));
         if let Some(Way::Mesh(stream)) = &mut link.way {
             stream.send.write_chunk(header.encode().into()).await.map_err(path)?;
         }
@@ -120,7 +143,7 @@ impl Link {
                     Ok(Some(_)) => {
                         let answer = bytes.split_to(bytes.len().min(1));
                         accepted(answer.first().copied())?;
-                        self.connected = true;
+                        self.connect();
                         Ok((!bytes.is_empty()).then(|| vec![bytes]))
                     }
                 }

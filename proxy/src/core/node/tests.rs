@@ -1,0 +1,242 @@
+//! Whole nodes in virtual time: datagrams between them take a while or are lost.
+
+#![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+use std::time::Duration;
+
+use meshport_config::{AuthorityKey, NodeKey, RecordKey, Subject};
+
+use super::*;
+use crate::core::drift::DriftConfig;
+use crate::core::route::{PathView, Standing};
+
+const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+
+/// Some nodes and the links between them.
+struct Net {
+    nodes: Vec<NodeCore>,
+    /// One-way delays; none where nothing comes through.
+    links: BTreeMap<(usize, usize), Option<Duration>>,
+    flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
+    sent: u64,
+    now: Instant,
+    events: Vec<(usize, Event)>,
+}
+
+impl Net {
+    /// Nodes with these roles; whoever is an origin is ready.
+    fn new(roles: &[&str], delay: Duration) -> Self {
+        let now = Instant::now();
+        let authority = AuthorityKey::from_bytes([9; 32]);
+        let credentials: Vec<Credential> = (1..)
+            .zip(roles)
+            .map(|(it, roles)| {
+                let subject = Subject {
+                    node: NodeKey::from_bytes([it; 32]).public(),
+                    record_key: RecordKey::from_bytes([it; 32]).public(),
+                    name: format!("node-{it}").parse().expect("a name"),
+                    site: format!("site-{it}").parse().expect("a site"),
+                    roles: roles.parse().expect("roles"),
+                };
+                let until = UnixSeconds(WALL.0 + 86_400);
+                Credential::issue_by_authority(&authority, subject, WALL, until).expect("valid")
+            })
+            .collect();
+        let mut nodes = Vec::new();
+        for (number, credential) in (1..).zip(&credentials) {
+            let offers = credential.roles.may_offer(&service());
+            let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 15 };
+            let interval = Duration::from_secs(1);
+            let health = HealthConfig { interval, fall: 2, asks_ready: false };
+            let (drift, health) = (DriftConfig::default(), offers.then_some(health));
+            let config = ServiceConfig { policy, drift, health };
+            let config = CoreConfig {
+                discovery: DiscoveryConfig::default(),
+                services: BTreeMap::from([(service(), config)]),
+            };
+            let record_key = RecordKey::from_bytes([number; 32]);
+            let me = LocalNode { credential: credential.clone(), record_key };
+            nodes.push(NodeCore::new(config, me, 1, [number; 32], now));
+        }
+        let ids: Vec<NodeId> = credentials.iter().map(|it| it.node).collect();
+        let mut links = BTreeMap::new();
+        for (from, node) in nodes.iter_mut().enumerate() {
+            for (to, credential) in credentials.iter().enumerate().filter(|(to, _)| *to != from) {
+                links.insert((from, to), Some(delay));
+                node.handle_credential(credential, now, WALL);
+                node.handle_session(credential.node, true, now);
+            }
+            node.set_seeds(ids.clone(), now);
+        }
+        Self { nodes, links, flying: BTreeMap::new(), sent: 0, now, events: Vec::new() }
+    }
+
+    fn link(&mut self, one: usize, other: usize, delay: Option<Duration>) {
+        self.links.insert((one, other), delay);
+        self.links.insert((other, one), delay);
+    }
+
+    fn id(&self, node: usize) -> NodeId {
+        self.nodes[node].me
+    }
+
+    /// Lets time pass until `until` holds; none when it did not within `limit`.
+    fn until(&mut self, limit: Duration, until: impl Fn(&Self) -> bool) -> Option<Duration> {
+        let begun = self.now;
+        loop {
+            self.drain();
+            if until(self) {
+                return Some(self.now - begun);
+            }
+            let arrival = self.flying.keys().next().map(|(at, _)| *at);
+            let timers = self.nodes.iter().filter_map(NodeCore::poll_timeout);
+            let next = timers.chain(arrival).min().unwrap_or(begun + limit).max(self.now);
+            if next > begun + limit {
+                self.now = begun + limit;
+                return None;
+            }
+            self.now = next;
+            while let Some(entry) = self.flying.first_entry().filter(|it| it.key().0 <= next) {
+                let (from, to, payload) = entry.remove();
+                let from = self.id(from);
+                self.nodes[to].handle_datagram(from, &payload, next, WALL);
+            }
+            for node in &mut self.nodes {
+                if node.poll_timeout().is_some_and(|due| due <= next) {
+                    node.handle_timeout(next, WALL);
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        assert!(self.until(time, |_| false).is_none());
+    }
+
+    fn drain(&mut self) {
+        let ids: BTreeMap<NodeId, usize> =
+            self.nodes.iter().enumerate().map(|(at, node)| (node.me, at)).collect();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            while let Some((name, question)) = node.poll_probe(self.now) {
+                node.handle_outcome(&name, question, Outcome::Answered(None), self.now);
+            }
+            while let Some(Transmit { to, payload }) = node.poll_transmit() {
+                let to = ids[&to];
+                if let Some(delay) = self.links[&(at, to)] {
+                    self.sent += 1;
+                    self.flying.insert((self.now + delay, self.sent), (at, to, payload));
+                }
+            }
+            while let Some(event) = node.poll_event() {
+                self.events.push((at, event));
+            }
+        }
+    }
+
+    fn first(&self, node: usize) -> Option<(Line, Standing)> {
+        let route = self.nodes[node].route(&service())?;
+        route.first().map(|first| (first.origin.line, first.standing))
+    }
+}
+
+fn service() -> ServiceName {
+    "kube-apiserver".parse().expect("a valid name")
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const MEET: Duration = Duration::from_secs(20);
+const ORIGIN: &str = "node,origin:kube-apiserver";
+
+#[test]
+fn a_broken_path_is_gone_around_and_gone_back_to() {
+    let mut net = Net::new(&["node", ORIGIN, "node,relay"], ms(1));
+    let (b, c) = (net.id(B), net.id(C));
+    let (direct, relayed) = (Line::Direct(b), Line::Relayed { origin: b, relay: c });
+    let healthy = |net: &Net, line| net.first(A) == Some((line, Standing::Healthy));
+    net.until(MEET, |net| healthy(net, direct)).expect("they meet");
+    net.pass(MEET);
+    net.nodes[A].handle_busy(BTreeSet::from([direct]), net.now);
+    net.events.clear();
+
+    net.link(A, B, None);
+    let limit = Duration::from_secs(4);
+    let on = |line| move |net: &Net| net.first(A).is_some_and(|it| it.0 == line);
+    net.until(limit, on(relayed)).expect("the relay is used");
+    let cut = |net: &Net, cut: Line| {
+        let resets = net.events.iter();
+        resets
+            .filter(|(at, it)| *at == A && matches!(it, Event::Reset { line, .. } if *line == cut))
+            .count()
+    };
+    assert_eq!((cut(&net, direct), cut(&net, relayed)), (1, 0));
+    let connected = [(relayed, Verdict::Connected(ms(4)))];
+    net.nodes[A].handle_verdicts(&service(), connected, net.now);
+    assert!(healthy(&net, relayed), "a session got through");
+    net.nodes[A].handle_busy(BTreeSet::from([relayed]), net.now);
+    net.pass(Duration::from_secs(60));
+    assert!(healthy(&net, relayed));
+    assert_eq!(cut(&net, relayed), 0);
+
+    net.link(A, B, Some(ms(1)));
+    let back = net.until(Duration::from_secs(20), on(direct)).expect("direct again");
+    assert!(back > Duration::from_secs(5), "not at the first answer, but after {back:?}");
+    assert_eq!(cut(&net, relayed), 0, "the sessions through the relay are not cut");
+}
+
+#[test]
+fn sessions_through_a_relay_are_reset_when_it_is_lost() {
+    for whole in [true, false] {
+        let mut net = Net::new(&["node", ORIGIN, "node,relay", "node"], ms(1));
+        let (b, c) = (net.id(B), net.id(C));
+        let relayed = Line::Relayed { origin: b, relay: c };
+        net.link(A, B, None);
+        net.until(MEET, |net| net.first(A).is_some_and(|it| it.0 == relayed)).expect("relayed");
+        net.nodes[A].handle_busy(BTreeSet::from([relayed]), net.now);
+        net.pass(MEET);
+        // Either the way to the relay breaks or the relay's own.
+        let (one, other) = if whole { (A, C) } else { (C, B) };
+        net.link(one, other, None);
+        net.events.clear();
+        let is_reset = |net: &Net| {
+            let mut events = net.events.iter();
+            events.any(|(_, it)| matches!(it, Event::Reset { line, .. } if *line == relayed))
+        };
+        net.until(MEET, is_reset).unwrap_or_else(|| panic!("reset, whole: {whole}"));
+        assert!(net.first(A).is_none_or(|it| it.0 != relayed));
+    }
+}
+
+#[test]
+fn what_others_cannot_reach_changes_nothing_here() {
+    let mut net = Net::new(&["node", ORIGIN, "node,relay", ORIGIN], ms(1));
+    let (b, d) = (net.id(B), net.id(3));
+    net.link(A, 3, Some(ms(20)));
+    // A relay that says of itself that it is next to every origin.
+    net.link(C, B, Some(Duration::ZERO));
+    net.link(C, 3, Some(ms(10)));
+    net.until(MEET, |net| net.first(A) == Some((Line::Direct(b), Standing::Healthy))).expect("met");
+    net.pass(MEET * 3);
+    net.events.clear();
+    // It loses all of them, and says so.
+    net.link(C, B, None);
+    net.link(C, 3, None);
+    net.pass(MEET * 3);
+    let told = net.nodes[A].discovery().directory().get(&net.id(C)).and_then(|it| it.node_state());
+    let lost = told.expect("a record").distances.iter().filter(|it| it.rtt_us.is_none()).count();
+    assert_eq!(lost, 2, "C says that it reaches none");
+    let moved = |it: &&(usize, Event)| {
+        it.0 == A && matches!(it.1, Event::Route { first_changed: true, .. } | Event::Reset { .. })
+    };
+    assert_eq!(net.events.iter().find(moved).map(|it| it.0), None);
+    let route = net.nodes[A].route(&service()).expect("a route");
+    let paths: Vec<_> = route.candidates.iter().map(|it| (it.origin.line, it.standing)).collect();
+    let expected = [b, d].map(|node| (Line::Direct(node), Standing::Healthy));
+    assert_eq!(paths, expected);
+    assert!(route.candidates.iter().all(|it| matches!(it.origin.path, PathView::Up(_))));
+}

@@ -1,0 +1,151 @@
+//! What a node knows of each way to the instances of a service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use meshport_config::{NodeId, Role, ServiceName};
+use meshport_discovery::{Entry, Liveness, PathState};
+
+use super::{MAX_ORIGINS, NodeCore, Service};
+use crate::core::relay::{Near, Offer};
+use crate::core::route::{Line, OriginView, PathView};
+
+impl NodeCore {
+    /// The direct way to each instance of a service.
+    pub(super) fn direct_views(&self, service: &ServiceName) -> Vec<OriginView> {
+        let own = self.own_state(service).map(|state| OriginView {
+            path: PathView::Own,
+            ..OriginView::of_node(self.me, self.name.to_string(), self.site.clone(), state)
+        });
+        let others = self.discovery.directory().origins(service).filter_map(|(entry, state)| {
+            let credential = &entry.credential;
+            let (node, name) = (credential.node, credential.name.to_string());
+            (node != self.me && entry.liveness != Liveness::Left).then(|| OriginView {
+                present: entry.liveness != Liveness::Down,
+                ..self.measured(OriginView::of_node(node, name, credential.site.clone(), state))
+            })
+        });
+        let views = own.into_iter().chain(others).take(MAX_ORIGINS);
+        let Some(service) = self.services.get(service) else { return Vec::new() };
+        views
+            .map(|view| OriginView { suspect: service.evidence.is_suspect(&view.line), ..view })
+            .collect()
+    }
+
+    /// The view with what this node measured of its path.
+    fn measured(&self, view: OriginView) -> OriginView {
+        let hop = view.line.first_hop();
+        let Some(path) = hop.and_then(|hop| self.discovery.paths().get(&hop)) else { return view };
+        let (deviation, loss_percent) = (path.deviation, path.loss_percent);
+        let path = hop.and_then(|hop| self.path_to(&hop)).unwrap_or(PathView::Unmeasured);
+        OriginView { path, deviation, loss_percent, ..view }
+    }
+
+    /// The measured path to a node, if it is measured.
+    pub(super) fn path_to(&self, node: &NodeId) -> Option<PathView> {
+        let path = self.discovery.paths().get(node)?;
+        Some(match (path.state, path.rtt) {
+            (PathState::Dead, _) => PathView::Dead,
+            (PathState::Up, Some(rtt)) => PathView::Up(rtt),
+            (PathState::Up | PathState::Unknown, _) => PathView::Unmeasured,
+        })
+    }
+
+    /// The members that may relay and answer from here, with what they say of their ways.
+    pub(super) fn relays(&self) -> Vec<Near> {
+        let paths = self.discovery.paths().iter();
+        paths
+            .filter_map(|(node, path)| {
+                let entry = self.discovery.directory().get(node).filter(|it| may_relay(it))?;
+                let rtt = path.rtt.filter(|_| path.state == PathState::Up)?;
+                let (deviation, loss_percent) = (path.deviation, path.loss_percent);
+                let onward = entry.node_state()?.distances.clone();
+                Some(Near { relay: *node, rtt, deviation, loss_percent, onward })
+            })
+            .collect()
+    }
+
+    /// What is known of a way through a relay that nobody offers any more.
+    fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
+        let entry = self.discovery.directory().get(relay);
+        let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
+        // Of a node that is no member any more, records say nothing.
+        let word = said.iter().find(|it| it.origin == origin);
+        let lost = word.map_or(!present, |it| it.rtt_us.is_none());
+        match self.path_to(relay) {
+            _ if lost || entry.is_none() => PathView::Dead,
+            Some(PathView::Dead) => PathView::Dead,
+            // What it says of the second leg is unknown, and no reason to cut anything.
+            Some(_) | None => PathView::Unmeasured,
+        }
+    }
+
+    /// All ways to the instances of a service, for the sessions that are on them, and the one way
+    /// to each that new sessions take.
+    pub(super) fn ways(
+        &self,
+        service: &mut Service,
+        direct: Vec<OriginView>,
+        relays: &[Near],
+        now: Instant,
+    ) -> (Vec<OriginView>, Vec<OriginView>) {
+        let known = (&service.evidence, &service.timings);
+        let mut chosen = Vec::with_capacity(direct.len());
+        let mut others = Vec::new();
+        for view in &direct {
+            let Line::Direct(origin) = view.line else { continue };
+            let offers = relays.iter().filter_map(|near| Offer::of(near, origin, known, now));
+            let offers: Vec<Offer> = offers.collect();
+            let through = service.ways.choose(view, &offers, now);
+            let is_other = |relay: &NodeId| {
+                let line = Line::Relayed { origin, relay: *relay };
+                through.as_ref().is_none_or(|view| view.line != line)
+            };
+            for relay in busy_relays(&self.busy, origin).filter(is_other) {
+                let offer = offers.iter().find(|offer| offer.relay == relay);
+                let path = offer.map_or_else(
+                    || self.former_way(origin, view.present, &relay),
+                    |offer| PathView::Up(offer.rtt),
+                );
+                let line = Line::Relayed { origin, relay };
+                others.push(OriginView { line, path, ..view.clone() });
+            }
+            chosen.push(through.unwrap_or_else(|| view.clone()));
+        }
+        let origins: BTreeSet<NodeId> = direct.iter().filter_map(|it| it.line.origin()).collect();
+        service.ways.retain(|origin| origins.contains(origin));
+        let relayed = chosen.iter().filter(|view| view.relaying.is_some()).cloned();
+        let all = direct.into_iter().chain(relayed).chain(others).collect();
+        (all, chosen)
+    }
+}
+
+/// The relays through which sessions go to an origin.
+fn busy_relays(busy: &BTreeSet<Line>, origin: NodeId) -> impl Iterator<Item = NodeId> {
+    let (least, most) = (NodeId::from_bytes([0; 32]), NodeId::from_bytes([0xff; 32]));
+    let of_origin = Line::Relayed { origin, relay: least }..=Line::Relayed { origin, relay: most };
+    busy.range(of_origin).filter_map(|line| match *line {
+        Line::Relayed { relay, .. } => Some(relay),
+        Line::Direct(_) | Line::Outside(_) => None,
+    })
+}
+
+/// Whether a node is a member that may carry sessions on to others.
+pub(super) fn may_relay(entry: &Entry) -> bool {
+    entry.liveness == Liveness::Alive && entry.credential.roles.contains(&Role::Relay)
+}
+
+/// The states of all origins, each with the time at which it was first seen in that state.
+pub(super) fn states(
+    service: &Service,
+    views: &[OriginView],
+    now: Instant,
+) -> BTreeMap<NodeId, (meshport_discovery::OriginState, Instant)> {
+    let of = |view: &OriginView| {
+        let origin = view.line.origin()?;
+        let known = service.states.get(&origin).copied();
+        let known = known.filter(|(state, _)| *state == view.state);
+        Some((origin, known.unwrap_or((view.state, now))))
+    };
+    views.iter().filter_map(of).collect()
+}

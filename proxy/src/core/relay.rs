@@ -1,0 +1,319 @@
+//! Whether sessions reach an origin straight or through one other member: pure functions.
+//!
+//! The direct way is used unless it is dead or a relay is clearly faster. A relay is a member with
+//! the role for it, whose path from here answers probes, and whose own record says that it reaches
+//! the origin. What a relay says of its way is a claim, so it is bounded by what this node sees:
+//!
+//! - The way to the relay is measured here, and relaying has its price (`PENALTY`): a false claim
+//!   draws sessions only from origins that are that much farther than the liar itself.
+//! - Sessions time what they get. Once they have, the larger of claim and time counts.
+//! - A relay that refuses, is silent or is outrun becomes suspect like any other line.
+//! - When the direct path dies the origin may have died with it, and the relay's record be old: the
+//!   way through it stands behind everything that is healthy until a session got through, or the
+//!   origin has still been a member for `TRUST_AFTER`.
+//!
+//! A relayed stream leaves the relay with no hop left, so there is never a second relay, whatever
+//! records say. Changes have hysteresis like those between origins. Bounds: one choice per origin;
+//! [`MAX_WATCHED`] paths are measured for the sake of relaying alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+use meshport_discovery::Distance;
+
+use super::evidence::Evidence;
+use super::route::{self, GAIN_LASTING, Line, OriginView, PathView, Relaying};
+use super::timing::Timings;
+use crate::wire::Hops;
+
+/// What a relayed way costs besides its round trips, since it takes another node's time and has two
+/// ways to break...
+const PENALTY: Duration = Duration::from_millis(5);
+/// ...or this share of its round-trip time, in percent, whichever is more.
+const PENALTY_PERCENT: u32 = 10;
+/// A direct way that works again is gone back to after this time: long enough not to follow one
+/// that comes and goes, and with the seconds it takes to notice still within 20 s of healing.
+const HOMECOMING: Duration = Duration::from_secs(5);
+/// A node that died has been declared down by then, so one that is still a member lives, and it is
+/// only the direct path that is dead.
+const TRUST_AFTER: Duration = Duration::from_secs(10);
+/// Paths measured so that a relay is known before it is needed. Origins are measured anyway and may
+/// relay too; idle probes share one budget, so these cost tunnels rather than packets.
+pub const MAX_WATCHED: usize = 4;
+/// How many of these are of the own site while others are there: what cuts a site off from an
+/// origin cuts off its relays too.
+const MAX_WATCHED_NEAR: usize = 2;
+
+/// A member that may relay, as it is from here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Near {
+    /// Which one.
+    pub relay: NodeId,
+    /// The measured round-trip time to it.
+    pub rtt: Duration,
+    /// How much single round trips deviate from that.
+    pub deviation: Duration,
+    /// Share of recent probes without an answer, 0 to 100.
+    pub loss_percent: u8,
+    /// What its record says of its ways to the origins.
+    pub onward: Vec<Distance>,
+}
+
+/// A way to one origin through one relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Through whom.
+    pub relay: NodeId,
+    /// The round-trip time of both legs, or what sessions measured if that is more.
+    pub rtt: Duration,
+    /// How much single round trips deviate from that.
+    pub deviation: Duration,
+    /// Share of packets lost on either leg, 0 to 100.
+    pub loss_percent: u8,
+    /// Whether sessions found it silent or refusing lately.
+    pub suspect: bool,
+    /// Whether a session got through lately.
+    pub proven: bool,
+}
+
+impl Offer {
+    /// What `near` offers towards `origin`: none when it is that origin, or does not say that it
+    /// reaches it.
+    pub fn of(
+        near: &Near,
+        origin: NodeId,
+        (evidence, timings): (&Evidence, &Timings),
+        now: Instant,
+    ) -> Option<Self> {
+        let relay = near.relay;
+        if relay == origin {
+            return None;
+        }
+        let onward = near.onward.iter().find(|distance| distance.origin == origin)?;
+        let claimed = near.rtt + Duration::from_micros(u64::from(onward.rtt_us?));
+        let line = Line::Relayed { origin, relay };
+        Some(Self {
+            relay,
+            rtt: claimed.max(timings.judged(&line, now).unwrap_or_default()),
+            // Of the second leg nothing is told; it is taken to be like the first.
+            deviation: near.deviation * 2,
+            loss_percent: either(near.loss_percent, onward.loss_percent),
+            suspect: evidence.is_suspect(&line),
+            proven: timings.is_proven(&line, now),
+        })
+    }
+
+    /// What a session through it pays.
+    pub fn cost(&self) -> Duration {
+        route::cost(self.rtt, self.loss_percent) + penalty(self.rtt)
+    }
+
+    /// The way as a route sees it, instead of the direct one.
+    fn view(&self, direct: &OriginView, relaying: Relaying) -> Option<OriginView> {
+        Some(OriginView {
+            line: Line::Relayed { origin: direct.line.origin()?, relay: self.relay },
+            path: PathView::Up(self.rtt),
+            deviation: self.deviation,
+            loss_percent: self.loss_percent,
+            present: true,
+            suspect: self.suspect,
+            relaying: Some(relaying),
+            ..direct.clone()
+        })
+    }
+}
+
+/// What a relayed way costs besides its round trips.
+pub(super) fn penalty(rtt: Duration) -> Duration {
+    PENALTY.max(rtt * PENALTY_PERCENT / 100)
+}
+
+/// The share of packets lost on either of two legs, in percent.
+fn either(one: u8, other: u8) -> u8 {
+    let kept = u32::from(100 - one.min(100)) * u32::from(100 - other.min(100)) / 100;
+    u8::try_from(100 - kept).unwrap_or(100)
+}
+
+/// The memory of one origin's way from one decision to the next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Way {
+    /// Through whom; none is the direct way.
+    relay: Option<NodeId>,
+    /// Since when another way has been better without a break.
+    gain_since: Option<Instant>,
+    /// Since when the direct path has been dead.
+    dead_since: Option<Instant>,
+    /// When a decision may be different without any news.
+    due: Option<Instant>,
+}
+
+/// What a decision asks for.
+enum Step {
+    Stay,
+    Now(Option<NodeId>),
+    /// Once it has been better for so long.
+    After(Option<NodeId>, Duration),
+}
+
+/// The ways to all origins of a service. See the module's doc.
+#[derive(Debug, Clone, Default)]
+pub struct Ways {
+    by_origin: BTreeMap<NodeId, Way>,
+}
+
+impl Ways {
+    /// The way to one origin: a view that replaces `direct`, or none if that is the way.
+    pub fn choose(
+        &mut self,
+        direct: &OriginView,
+        offers: &[Offer],
+        now: Instant,
+    ) -> Option<OriginView> {
+        let Line::Direct(origin) = direct.line else { return None };
+        let memory = self.by_origin.remove(&origin).unwrap_or_default();
+        // Whoever is no member any more is not reached by anyone either, unless sessions show it.
+        let usable = offers.iter().filter(|offer| offer.proven || direct.present);
+        let usable: Vec<&Offer> = usable.collect();
+        let mut way = decide(direct, &usable, memory, now);
+        let offer = usable.iter().find(|offer| Some(offer.relay) == way.relay);
+        let view = offer.and_then(|offer| {
+            let trusted_at = way.dead_since.map(|since| since + TRUST_AFTER);
+            let trusted = offer.proven || trusted_at.is_none_or(|at| at <= now);
+            way.due = way.due.into_iter().chain(trusted_at.filter(|_| !trusted)).min();
+            let relaying = Relaying { trusted, direct_dead: way.dead_since.is_some() };
+            offer.view(direct, relaying)
+        });
+        if way != Way::default() {
+            self.by_origin.insert(origin, way);
+        }
+        view
+    }
+
+    /// Forgets origins that are no more.
+    pub fn retain(&mut self, is_origin: impl Fn(&NodeId) -> bool) {
+        self.by_origin.retain(|origin, _| is_origin(origin));
+    }
+
+    /// When [`Ways::choose`] may decide differently without any news.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.by_origin.values().filter_map(|way| way.due).min()
+    }
+}
+
+fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> Way {
+    if direct.path == PathView::Own {
+        return Way::default();
+    }
+    let dead = direct.path == PathView::Dead;
+    let dead_since = dead.then(|| memory.dead_since.unwrap_or(now));
+    let present = memory.relay.and_then(|relay| offers.iter().find(|it| it.relay == relay));
+    let stay = Way { relay: present.map(|it| it.relay), gain_since: None, dead_since, due: None };
+    match step(direct, offers, present.copied()) {
+        Step::Stay => stay,
+        Step::Now(relay) => Way { relay, ..stay },
+        Step::After(relay, time) => {
+            let since = memory.gain_since.unwrap_or(now);
+            if now.saturating_duration_since(since) >= time {
+                Way { relay, ..stay }
+            } else {
+                Way { gain_since: Some(since), due: Some(since + time), ..stay }
+            }
+        }
+    }
+}
+
+fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step {
+    let best = offers.iter().min_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
+    let sound = best.filter(|offer| !offer.suspect);
+    let direct_cost = match direct.path {
+        PathView::Up(rtt) => Some(route::cost(rtt, direct.loss_percent)),
+        PathView::Own | PathView::Unmeasured | PathView::Dead => None,
+    };
+    let better_than = |cost: Duration| {
+        let better = sound.filter(|offer| route::is_clear_gain(cost, offer.cost()));
+        better.map_or(Step::Stay, |offer| Step::After(Some(offer.relay), GAIN_LASTING))
+    };
+    match (present, direct_cost) {
+        (None, Some(direct)) => better_than(direct),
+        (None, None) if direct.path == PathView::Dead => Step::Now(best.map(|it| it.relay)),
+        (None, None) => Step::Stay,
+        (Some(relay), Some(_)) if relay.suspect => Step::Now(None),
+        (Some(relay), Some(direct)) if direct <= relay.cost() => Step::After(None, HOMECOMING),
+        (Some(relay), None) if relay.suspect && sound.is_some() => {
+            Step::Now(sound.map(|it| it.relay))
+        }
+        (Some(relay), _) => better_than(relay.cost()),
+    }
+}
+
+/// What a node does with a stream that a peer has opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receive {
+    /// It is for this node's own instance.
+    Serve,
+    /// Carry it on to this node, with no hop left.
+    Carry(NodeId),
+    /// It is meant for another node, and this one does not carry it there.
+    Refuse,
+}
+
+/// What `me` does with a stream from `peer` for `target` (none is whoever receives it). Only a
+/// stream that may still take a hop is carried on, and it takes it; never back to where it is from.
+pub fn receive(
+    (me, peer): (NodeId, NodeId),
+    target: Option<NodeId>,
+    hops: Hops,
+    may_relay: bool,
+) -> Receive {
+    match target {
+        None => Receive::Serve,
+        Some(target) if target == me => Receive::Serve,
+        Some(target) if hops == Hops::One && may_relay && target != peer => Receive::Carry(target),
+        Some(_) => Receive::Refuse,
+    }
+}
+
+/// A member that has the role to relay, for [`watched`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prospect {
+    /// Which one.
+    pub node: NodeId,
+    /// Whether it is of the own site.
+    pub near: bool,
+    /// The path to it, if it is measured.
+    pub path: Option<PathView>,
+    /// Whether it says that it reaches an origin to which the direct path is dead.
+    pub rescues: bool,
+    /// The shortest way to any origin that it tells of, in microseconds.
+    pub closest_us: Option<u32>,
+    /// Differs from node to node, so that not all choose the same.
+    pub draw: u64,
+}
+
+/// Whose paths are worth measuring, so that there is a relay when one is needed: the own site's
+/// first, then the nearest known, then those who are close to an origin. One that answers stays.
+pub fn watched(mut prospects: Vec<Prospect>) -> BTreeSet<NodeId> {
+    prospects.sort_by_key(|it| {
+        let known = match it.path {
+            Some(PathView::Up(rtt)) => (0, rtt),
+            Some(PathView::Own | PathView::Unmeasured) => (1, Duration::ZERO),
+            None => (2, Duration::ZERO),
+            Some(PathView::Dead) => (3, Duration::ZERO),
+        };
+        (!it.rescues, known, it.closest_us.unwrap_or(u32::MAX), it.draw, it.node)
+    });
+    let alive = |it: &&Prospect| it.path != Some(PathView::Dead);
+    let near = prospects.iter().filter(|it| it.near).filter(alive).take(MAX_WATCHED_NEAR);
+    let far = prospects.iter().filter(|it| !it.near).filter(alive);
+    let mut chosen = BTreeSet::new();
+    for it in near.chain(far).chain(&prospects) {
+        if chosen.len() < MAX_WATCHED {
+            chosen.insert(it.node);
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+use std::sync::atomic::Ordering;
+
+use meshport_mesh::Incoming;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::AsyncWriteExt;
+
+use super::super::testing::{Node, pair, service, three};
+use super::*;
+use crate::wire::Hops;
+
+/// Sessions that the relays of these tests carry at once.
+const MAX_RELAYED: u64 = 8;
+
+/// Serves `far`, which offers the default service at `address`.
+fn serve(far: Node, roles: &str, address: String) -> Sessions {
+    let sessions = Sessions::default();
+    sessions.register(&service());
+    let (_, offers) = watch::channel(Arc::new(Offers::from([(service(), address)])));
+    let (_, leaving) = watch::channel(false);
+    let Node { mesh, incoming: Incoming { streams, .. } } = far;
+    let (findings, _) = mpsc::channel(1);
+    let egress = Egress {
+        me: mesh.node_id(),
+        roles: roles.parse().expect("roles"),
+        mesh,
+        sessions: sessions.clone(),
+        findings,
+        offers,
+        max_relayed: MAX_RELAYED,
+        leaving,
+    };
+    tokio::spawn(egress.run(streams));
+    sessions
+}
+
+/// The first byte `far` sends to one who says `bytes`.
+async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
+    let mut stream = near.mesh.open_stream(far).await.expect("reachable");
+    stream.send.write_chunk(bytes.into()).await.expect("open");
+    let mut chunk = [Bytes::new()];
+    stream.recv.read_chunks(&mut chunk).await.expect("an answer");
+    Answer::from_code(chunk[0][0])
+}
+
+fn count(sessions: &Sessions, answer: Answer) -> u64 {
+    let totals = [&*sessions.totals(&service()), sessions.others()];
+    let at = usize::from(answer.code());
+    totals.iter().map(|totals| totals.answers[at].load(Ordering::Relaxed)).sum()
+}
+
+#[tokio::test]
+async fn what_the_own_credential_does_not_allow_is_not_dialled() {
+    let (near, far) = pair();
+    let node = far.mesh.node_id();
+    let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = instance.local_addr().expect("bound").to_string();
+    let sessions = serve(far, "node,origin:other", address);
+    let header = Header::direct(service(), HEADER_TIMEOUT).encode();
+    assert_eq!(answer(&near, node, header).await, Some(Answer::NoSuchService));
+    assert_eq!(count(&sessions, Answer::NoSuchService), 1);
+}
+
+#[tokio::test]
+async fn a_bad_header_is_counted() {
+    let (near, far) = pair();
+    let node = far.mesh.node_id();
+    let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9".into());
+    assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
+    assert_eq!(count(&sessions, Answer::BadRequest), 1);
+}
+
+#[tokio::test]
+async fn a_dial_counts_as_open_and_ends_with_its_opener() {
+    let (near, far) = pair();
+    let node = far.mesh.node_id();
+    // A listener whose queue is full answers nobody.
+    let full = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    full.bind(&any.into()).expect("loopback");
+    full.listen(0).expect("listens");
+    let address = full.local_addr().expect("bound").as_socket().expect("IP").to_string();
+    let mut queued = Vec::new();
+    let fills = Duration::from_millis(200);
+    while let Ok(Ok(tcp)) = timeout(fills, TcpStream::connect(&address)).await {
+        queued.push(tcp);
+    }
+    let sessions = serve(far, "node,origin:kube-apiserver", address);
+    let mut stream = near.mesh.open_stream(node).await.expect("reachable");
+    let header = Header::direct(service(), Duration::from_secs(60)).encode();
+    stream.send.write_chunk(header.into()).await.expect("open");
+    let until = async |open| {
+        while sessions.count_all(Side::Served) != open {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HEADER_TIMEOUT, until(1)).await.expect("counted while it is dialled");
+    stream.recv.stop(ABORTED);
+    timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
+}
+
+/// A node, a relay with these roles, and an origin that greets whoever comes and then repeats what
+/// it hears.
+async fn relayed(roles: &str) -> (Node, NodeId, NodeId, Sessions) {
+    let (relay, near, origin) = three();
+    let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = instance.local_addr().expect("bound").to_string();
+    tokio::spawn(async move {
+        while let Ok((mut tcp, _)) = instance.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = tcp.split();
+                write.write_all(b"hello ").await?;
+                tokio::io::copy(&mut read, &mut write).await?;
+                write.write_all(b" bye").await?;
+                write.shutdown().await
+            });
+        }
+    });
+    let (relay_id, origin_id) = (relay.mesh.node_id(), origin.mesh.node_id());
+    serve(origin, "node,origin:kube-apiserver", address);
+    let sessions = serve(relay, roles, "127.0.0.1:9".into());
+    (near, relay_id, origin_id, sessions)
+}
+
+fn through(target: NodeId) -> Header {
+    Header::relayed(service(), target, HEADER_TIMEOUT)
+}
+
+/// Reads until there are `count` bytes or the end.
+async fn read(stream: &mut Stream, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chunk = [Bytes::new()];
+    while bytes.len() < count {
+        match timeout(HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await {
+            Ok(Ok(Some(_))) => bytes.extend_from_slice(&chunk[0]),
+            Ok(Ok(None)) => break,
+            other => panic!("{other:?} after {bytes:?}"),
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_relay_passes_first_bytes_answers_and_half_closes() {
+    let (near, relay, origin, sessions) = relayed("node,relay").await;
+    let mut stream = near.mesh.open_stream(relay).await.expect("reachable");
+    // The client's first bytes come in the header's own packet.
+    let opening = [&through(origin).encode()[..], b"one "].concat();
+    stream.send.write_chunk(opening.into()).await.expect("open");
+    let begun = read(&mut stream, 11).await;
+    assert_eq!(begun, [&[Answer::Connected.code()], &b"hello one "[..]].concat());
+    let counts = || {
+        let onward = Line::Direct(origin);
+        let from = Line::Direct(near.mesh.node_id());
+        let of = |side, line| sessions.count_line(&service(), side, line);
+        (of(Side::Relayed, onward), of(Side::RelayedFor, from), sessions.count())
+    };
+    assert_eq!(counts(), (1, 1, 1), "it is one session");
+    assert_eq!(sessions.busy().into_iter().collect::<Vec<_>>(), [Line::Direct(origin)]);
+    stream.send.write_chunk(Bytes::from_static(b"two")).await.expect("open");
+    stream.send.finish().expect("open");
+    // The instance answers after its client's end.
+    assert_eq!(read(&mut stream, usize::MAX).await, b"two bye");
+    assert_eq!(sessions.totals(&service()).relayed.load(Ordering::Relaxed), 1);
+    let over = async {
+        while counts() != (0, 0, 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(HEADER_TIMEOUT, over).await.expect("both entries are closed");
+}
+
+#[tokio::test]
+async fn whoever_may_not_relay_refuses() {
+    let (near, relay, origin, sessions) = relayed("node").await;
+    assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::NoPath));
+    assert_eq!(count(&sessions, Answer::NoPath), 1);
+}
+
+#[tokio::test]
+async fn no_second_hop_no_way_back_and_no_unknown_target() {
+    let (near, relay, origin, sessions) = relayed("node,relay").await;
+    let mut spent = through(origin);
+    spent.hops = Hops::None;
+    let back = through(near.mesh.node_id());
+    let unknown = through(NodeId::from_bytes([77; 32]));
+    for (number, header) in (1..).zip([spent, back, unknown]) {
+        assert_eq!(answer(&near, relay, header.encode()).await, Some(Answer::NoPath));
+        assert_eq!(count(&sessions, Answer::NoPath), number);
+    }
+    // Meant for the relay itself: it serves, or says that it has nothing to serve.
+    let own = answer(&near, relay, through(relay).encode()).await;
+    assert_eq!(own, Some(Answer::NoSuchService));
+    assert_eq!(sessions.count_all(Side::Relayed), 0);
+}
+
+#[tokio::test]
+async fn one_peer_has_a_quarter_and_all_together_the_limit() {
+    let (near, relay, origin, sessions) = relayed("node,relay").await;
+    let mut open = Vec::new();
+    for _ in 0..MAX_RELAYED / RELAYED_SHARE {
+        let mut stream = near.mesh.open_stream(relay).await.expect("reachable");
+        stream.send.write_chunk(through(origin).encode().into()).await.expect("open");
+        assert_eq!(read(&mut stream, 1).await[0], Answer::Connected.code());
+        open.push(stream);
+    }
+    assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Overloaded));
+    drop(open);
+    // Others have taken all there is.
+    let others = || sessions.open(&service(), Side::Relayed, Line::Direct(origin));
+    let taken: Vec<Guard> = (0..MAX_RELAYED).map(|_| others()).collect();
+    assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Overloaded));
+    drop(taken);
+    let until = async {
+        while sessions.count_all(Side::Relayed) > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(HEADER_TIMEOUT, until).await.expect("all are closed");
+    assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Connected));
+}

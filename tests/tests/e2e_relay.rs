@@ -1,0 +1,80 @@
+//! Ways around: a node that cannot reach the only origin is served through another one, and goes
+//! straight again when it can.
+
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
+use std::time::Duration;
+
+use meshport::wan::Cut;
+use meshport_tests::load::{Load, failures};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+/// How long routes may take to settle after something came or went, on a busy machine.
+const SETTLE: Duration = Duration::from_secs(40);
+/// How often the client asks, each time on a new connection.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// How soon a way around is in use.
+const AROUND: Duration = Duration::from_secs(4);
+/// How soon after healing the direct way is.
+const STRAIGHT: Duration = Duration::from_secs(20);
+/// Requests before, between and after.
+const REQUESTS: usize = 25;
+const PHASE: Duration = Duration::from_secs(60);
+
+/// Through whom the worker goes to the chosen origin; an empty name for straight.
+fn relay(world: &World) -> Option<String> {
+    let status = world.at("worker-a").status()?;
+    let chosen = &status["services"][0]["chosen"];
+    chosen["name"].as_str()?;
+    Some(chosen["relay"].as_str().unwrap_or_default().to_owned())
+}
+
+#[track_caller]
+fn goes(world: &World, through: &str, limit: Duration) {
+    let begun = wait::now();
+    let what = format!("worker-a goes through \"{through}\"");
+    wait::until(&what, limit, || (relay(world)? == through).then_some(()));
+    println!("{what} after {:?}", begun.elapsed());
+}
+
+#[test]
+fn an_asymmetric_partition_is_gone_around() {
+    let mut world = World::new();
+    for (one, other) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        world.distance(one, other, Duration::from_millis(4));
+    }
+    let address = world.apiserver("cp-b");
+    world.node(&NodePlan::new("cp-b", "b").origin(address));
+    // It offers nothing itself: its path is watched only because it may relay.
+    world.node(&NodePlan::new("relay-c", "c").role("relay"));
+    world.node(&NodePlan::new("worker-a", "a"));
+    world.meet();
+    world.chooses("worker-a", "cp-b", SETTLE);
+    let told = |node: &str| {
+        let page = world.at(node).metrics();
+        page.sum("meshport_discovery_events_total", "event=\"published\"")
+    };
+    wait::until("the relay has told its distances", SETTLE, || {
+        (told("relay-c") >= 2.0).then_some(())
+    });
+    let load = Load::start(&world.curl(), world.at("worker-a").local, "/version", INTERVAL);
+    load.goes_on(REQUESTS, PHASE);
+
+    let partition = Cut::Between("a".to_owned(), "b".to_owned());
+    world.shaper().set_down(partition.clone(), true);
+    goes(&world, "relay-c", AROUND);
+    load.goes_on(REQUESTS, PHASE);
+    let relayed = || world.at("relay-c").metrics().sum("meshport_served_streams_total", "");
+    println!("streams that the relay refused or served itself: {}", relayed());
+
+    world.shaper().set_down(partition, false);
+    goes(&world, "", STRAIGHT);
+    load.goes_on(REQUESTS, PHASE);
+    let requests = load.finish();
+    let slowest = requests.iter().map(|request| request.took).max().unwrap_or_default();
+    println!("{} requests, slowest {slowest:?}", requests.len());
+    let failed = failures(&requests);
+    assert!(failed.is_empty(), "of {} failed:\n{}", requests.len(), failed.join("\n"));
+    assert!(slowest < AROUND, "none waited longer than the way around took: {slowest:?}");
+}
