@@ -38,6 +38,9 @@ pub const MAX_SERVICES: usize = 64;
 /// Origins of one service that take part in a choice. Control planes have three to seven; a
 /// hundred times that still costs microseconds.
 pub const MAX_ORIGINS: usize = 512;
+/// Addresses outside of the mesh per service: as many as the settings have names, each with one
+/// address, or fewer with more.
+pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 
 /// What a node does with one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +134,21 @@ impl NodeCore {
         if let Some(service) = self.services.get_mut(name) {
             service.policy = policy;
             service.memory = Preference::default();
+            self.stale = true;
+        }
+        self.settle(now);
+    }
+
+    /// Says where a service is found outside of the mesh, at most [`MAX_FALLBACK_ADDRESSES`].
+    pub fn set_fallback(
+        &mut self,
+        name: &ServiceName,
+        mut addresses: Vec<SocketAddr>,
+        now: Instant,
+    ) {
+        addresses.truncate(MAX_FALLBACK_ADDRESSES);
+        if let Some(service) = self.services.get_mut(name) {
+            service.fallback = addresses;
             self.stale = true;
         }
         self.settle(now);

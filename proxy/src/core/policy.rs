@@ -54,8 +54,14 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
         OriginState::Ready if is_away(view.line, route) => Fate::Move(Cause::Home),
+        // An address outside of the mesh has no state to tell.
+        _ if is_outside(view) && is_away(view.line, route) => Fate::Move(Cause::Home),
         _ => Fate::Stay,
     }
+}
+
+fn is_outside(view: &OriginView) -> bool {
+    matches!(view.line, Line::Outside(_))
 }
 
 /// Whether new sessions go to a healthy origin by another line.
@@ -107,6 +113,20 @@ mod tests {
         assert_eq!(healthy, Fate::Stay);
         assert_eq!(fates([(OriginState::Hung, UP); 2]), [Fate::Stay; 2]);
         assert_eq!(fates([(OriginState::Hung, UP), (OriginState::Unready, UP)])[0], Fate::Stay);
+    }
+
+    #[test]
+    fn the_outside_is_left_once_the_mesh_is_healthy() {
+        let outside = OriginView::outside(([192, 0, 2, 1], 6443).into());
+        let fate_with = |state| {
+            let origins = vec![outside.clone(), origin(1, state, UP)];
+            let policy = Policy::Spread;
+            let (route, _) = choose(origins, &policy, &Preference::default(), Instant::now());
+            fate(&outside, &route)
+        };
+        assert_eq!(fate_with(OriginState::Ready), Fate::Move(Cause::Home));
+        assert_eq!(fate_with(OriginState::Unready), Fate::Stay);
+        assert_eq!(fate_with(OriginState::Refusing), Fate::Stay);
     }
 
     #[test]

@@ -160,6 +160,22 @@ pub struct Relaying {
 }
 
 impl OriginView {
+    /// An address outside of the mesh of which nothing is known.
+    pub fn outside(address: SocketAddr) -> Self {
+        Self {
+            line: Line::Outside(address),
+            name: address.to_string(),
+            site: None,
+            state: OriginState::Unknown,
+            path: PathView::Unmeasured,
+            deviation: Duration::ZERO,
+            loss_percent: 0,
+            present: true,
+            suspect: false,
+            relaying: None,
+        }
+    }
+
     /// A node of the mesh of which only its word is known.
     pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
         Self {

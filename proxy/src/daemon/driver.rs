@@ -55,6 +55,8 @@ pub(super) enum Order {
     CutWindow(ServiceName, Duration),
     /// Move a service's sessions at this pace from now on.
     Drift(ServiceName, DriftConfig),
+    /// Reach a service there when no origin of the mesh answers.
+    Fallback(ServiceName, Vec<SocketAddr>),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
     /// Say goodbye; answered when the last datagram is handed over.
@@ -314,6 +316,9 @@ impl Driver {
             }
             Order::CutWindow(service, window) => {
                 self.cut_windows.insert(service, window);
+            }
+            Order::Fallback(service, addresses) => {
+                self.core.set_fallback(&service, addresses, now);
             }
             Order::Drift(service, config) => self.core.set_drift(&service, config, now),
             Order::Instance(service, Instance { address, health, prober }) => {

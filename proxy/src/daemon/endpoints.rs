@@ -45,12 +45,12 @@ pub(super) async fn follow(
         let mut changed = Vec::new();
         let mut complete = true;
         // What the driver guessed when nothing is advertised is left alone.
-        if !wanted.is_empty() && refresh(&mut own, &wanted, &mut complete).await {
+        if !wanted.is_empty() && refresh(&mut own, &wanted, MAX_ADDRESSES, &mut complete).await {
             changed.push(Order::Endpoints(own.clone()));
         }
         let mut moved = false;
         for (seed, (_, addresses)) in seeds.iter().zip(&mut known) {
-            moved |= refresh(addresses, &seed.endpoints, &mut complete).await;
+            moved |= refresh(addresses, &seed.endpoints, MAX_ADDRESSES, &mut complete).await;
         }
         if moved {
             changed.push(Order::Seeds(known.clone()));
@@ -70,17 +70,18 @@ pub(super) async fn follow(
     }
 }
 
-/// Looks `endpoints` up anew; says whether `addresses` changed. Clears `complete` if a name was not
-/// found, in which case the addresses known before stay beside the new ones.
-async fn refresh(
+/// Looks `endpoints` up anew; says whether `addresses`, at most `most`, changed. Clears `complete`
+/// if a name was not found, in which case the addresses known before stay beside the new ones.
+pub(super) async fn refresh(
     addresses: &mut Vec<SocketAddr>,
     endpoints: &[Endpoint],
+    most: usize,
     complete: &mut bool,
 ) -> bool {
-    let (mut found, all) = resolve(endpoints).await;
+    let (mut found, all) = resolve(endpoints, most).await;
     if !all {
         *complete = false;
-        addresses.iter().for_each(|address| push(&mut found, *address));
+        addresses.iter().for_each(|address| push_up_to(most, &mut found, *address));
     }
     let changed = found != *addresses;
     *addresses = found;
@@ -88,17 +89,19 @@ async fn refresh(
 }
 
 /// The addresses of some endpoints, each once, in order, and whether all names were found.
-async fn resolve(endpoints: &[Endpoint]) -> (Vec<SocketAddr>, bool) {
+async fn resolve(endpoints: &[Endpoint], most: usize) -> (Vec<SocketAddr>, bool) {
     let mut addresses = Vec::new();
     let mut all = true;
     for endpoint in endpoints {
         match endpoint.host() {
-            Host::Ip(ip) => push(&mut addresses, SocketAddr::new(*ip, endpoint.port())),
+            Host::Ip(ip) => {
+                push_up_to(most, &mut addresses, SocketAddr::new(*ip, endpoint.port()));
+            }
             Host::Name(name) => {
                 let lookup = tokio::net::lookup_host((name.as_str(), endpoint.port()));
                 match timeout(LOOKUP_TIMEOUT, lookup).await {
                     Ok(Ok(found)) => {
-                        found.for_each(|address| push(&mut addresses, address));
+                        found.for_each(|address| push_up_to(most, &mut addresses, address));
                         continue;
                     }
                     Ok(Err(error)) => debug!(name, %error, "cannot look up a name"),
@@ -119,7 +122,7 @@ pub(super) fn plain(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
     addresses
 }
 
-fn is_name(endpoint: &Endpoint) -> bool {
+pub(super) fn is_name(endpoint: &Endpoint) -> bool {
     matches!(endpoint.host(), Host::Name(_))
 }
 
@@ -135,7 +138,11 @@ pub(super) fn hints(configured: &[SocketAddr], announced: &[SocketAddr]) -> Vec<
 }
 
 fn push(addresses: &mut Vec<SocketAddr>, address: SocketAddr) {
-    if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
+    push_up_to(MAX_ADDRESSES, addresses, address);
+}
+
+fn push_up_to(most: usize, addresses: &mut Vec<SocketAddr>, address: SocketAddr) {
+    if addresses.len() < most && !addresses.contains(&address) {
         addresses.push(address);
     }
 }
@@ -197,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn names_and_addresses_resolve_once_each() {
         let wanted = endpoints(&["127.0.0.1:7", "localhost:7", "127.0.0.1:7"]);
-        let (addresses, all) = resolve(&wanted).await;
+        let (addresses, all) = resolve(&wanted, MAX_ADDRESSES).await;
         assert!(all);
         assert_eq!(addresses.iter().filter(|it| **it == address("127.0.0.1:7")).count(), 1);
     }
@@ -207,7 +214,7 @@ mod tests {
         let mut known = vec![address("192.0.2.1:7")];
         let mut complete = true;
         let wanted = endpoints(&["127.0.0.1:7", "name.invalid:7"]);
-        assert!(refresh(&mut known, &wanted, &mut complete).await);
+        assert!(refresh(&mut known, &wanted, MAX_ADDRESSES, &mut complete).await);
         assert_eq!(known, [address("127.0.0.1:7"), address("192.0.2.1:7")]);
         assert!(!complete);
     }

@@ -11,6 +11,7 @@ mod descriptors;
 mod driver;
 mod egress;
 mod endpoints;
+mod fallback;
 mod handle;
 mod listen;
 mod log_budget;

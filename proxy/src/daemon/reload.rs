@@ -13,6 +13,7 @@ use crate::Error;
 use crate::admin::api::ReloadReport;
 
 use super::driver::{Instance, Order};
+use super::fallback;
 use super::parts::{drift, offers, policy, session_limits};
 use super::probe::Prober;
 use super::run::{Controls, Reread};
@@ -80,6 +81,12 @@ impl Reload {
             controls.advertise.send_replace(next.mesh.advertise.clone());
             report.applied.push("mesh.advertise".into());
         }
+        let fallbacks = fallback::of(&next);
+        controls.fallbacks.send_if_modified(|known| {
+            let changed = *known != fallbacks;
+            *known = fallbacks;
+            changed
+        });
         self.settings = next;
         Ok(report)
     }

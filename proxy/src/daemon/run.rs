@@ -21,13 +21,14 @@ use crate::core::route::Route;
 
 use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
+use super::fallback::Fallbacks;
 use super::log_budget::LogBudget;
 use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
 use super::state::{Identity, StateDir};
-use super::{Handle, clock, descriptors, endpoints, listen, parts};
+use super::{Handle, clock, descriptors, endpoints, fallback, listen, parts};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -71,6 +72,7 @@ pub(super) struct Controls {
     pub(super) limits: BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>,
     pub(super) offers: watch::Sender<Arc<Offers>>,
     pub(super) advertise: watch::Sender<Vec<Endpoint>>,
+    pub(super) fallbacks: watch::Sender<Fallbacks>,
 }
 
 /// Runs until SIGTERM or SIGINT, then drains and leaves.
@@ -169,12 +171,14 @@ impl Daemon {
         tasks.spawn(driver.run());
         let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
         tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
+        let (fallbacks, wanted) = watch::channel(fallback::of(settings));
+        tasks.spawn(fallback::follow(wanted, orders.clone()));
         tasks.spawn(save_directory(state.clone(), orders.clone()));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
-        let controls = Controls { orders, limits, offers, advertise };
+        let controls = Controls { orders, limits, offers, advertise, fallbacks };
         Ok(Self { mesh, sessions, state, controls, leaving, listeners, tasks, admin, stop_admin })
     }
 

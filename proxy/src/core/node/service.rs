@@ -1,6 +1,7 @@
 //! What a node knows of one service, and what follows for the sessions of its clients.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +33,8 @@ pub(super) struct Service {
     pub(super) timings: Timings,
     /// By what way each origin is reached.
     pub(super) ways: Ways,
+    /// Where it is found outside of the mesh.
+    pub(super) fallback: Vec<SocketAddr>,
     pub(super) drift: Drift,
     /// The operator wants the own instance left.
     pub(super) draining: bool,
@@ -52,6 +55,7 @@ impl Service {
             evidence: Evidence::default(),
             timings: Timings::default(),
             ways: Ways::default(),
+            fallback: Vec::new(),
             drift: Drift::new(config.drift),
             draining: false,
             doomed: BTreeSet::new(),

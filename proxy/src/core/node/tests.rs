@@ -213,6 +213,39 @@ fn sessions_through_a_relay_are_reset_when_it_is_lost() {
 }
 
 #[test]
+fn the_outside_comes_last_and_each_address_for_itself() {
+    let mut net = Net::new(&["node", ORIGIN], ms(1));
+    let direct = Line::Direct(net.id(B));
+    let [one, two]: [SocketAddr; 2] = [1, 2].map(|port| ([192, 0, 2, 1], port).into());
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
+    net.nodes[A].set_fallback(&service(), vec![one, two], net.now);
+    net.pass(MEET);
+    assert_eq!(net.first(A), Some((direct, Standing::Healthy)));
+    net.link(A, B, None);
+    let first =
+        |net: &Net, address| net.first(A) == Some((Line::Outside(address), Standing::Fallback));
+    net.until(MEET, |net| first(net, one)).expect("all that is left");
+    // The other one is found to be faster, and then to be silent.
+    let verdict = |net: &mut Net, verdict| {
+        let now = net.now;
+        net.nodes[A].handle_verdicts(&service(), [(Line::Outside(two), verdict)], now);
+    };
+    verdict(&mut net, Verdict::Connected(ms(3)));
+    net.pass(MEET);
+    assert!(first(&net, two));
+    verdict(&mut net, Verdict::Silent);
+    verdict(&mut net, Verdict::Silent);
+    assert!(first(&net, one));
+    let route = net.nodes[A].route(&service()).expect("a route").clone();
+    let standings: Vec<Standing> = route.candidates.iter().map(|it| it.standing).collect();
+    assert_eq!(standings, [Standing::Fallback, Standing::Down, Standing::Down]);
+    net.link(A, B, Some(ms(1)));
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("it is back");
+    net.nodes[A].set_fallback(&service(), Vec::new(), net.now);
+    assert_eq!(net.nodes[A].route(&service()).expect("a route").candidates.len(), 1);
+}
+
+#[test]
 fn what_others_cannot_reach_changes_nothing_here() {
     let mut net = Net::new(&["node", ORIGIN, "node,relay", ORIGIN], ms(1));
     let (b, d) = (net.id(B), net.id(3));

@@ -1,6 +1,7 @@
 //! What a node knows of each way to the instances of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use meshport_config::{NodeId, Role, ServiceName};
@@ -80,6 +81,16 @@ impl NodeCore {
         }
     }
 
+    /// The addresses outside of the mesh, and those that are named no more and carry sessions.
+    fn outside_views(&self, service: &Service, now: Instant) -> (Vec<OriginView>, Vec<OriginView>) {
+        let former = self.busy.iter().filter_map(|line| match *line {
+            Line::Outside(address) => Some(address).filter(|it| !service.fallback.contains(it)),
+            Line::Direct(_) | Line::Relayed { .. } => None,
+        });
+        let view = |address| outside_view(service, address, now);
+        (service.fallback.iter().copied().map(view).collect(), former.map(view).collect())
+    }
+
     /// All ways to the instances of a service, for the sessions that are on them, and the one way
     /// to each that new sessions take.
     pub(super) fn ways(
@@ -114,10 +125,20 @@ impl NodeCore {
         }
         let origins: BTreeSet<NodeId> = direct.iter().filter_map(|it| it.line.origin()).collect();
         service.ways.retain(|origin| origins.contains(origin));
+        let (outside, former) = self.outside_views(service, now);
+        chosen.extend(outside.iter().cloned());
+        others.extend(outside.into_iter().chain(former));
         let relayed = chosen.iter().filter(|view| view.relaying.is_some()).cloned();
         let all = direct.into_iter().chain(relayed).chain(others).collect();
         (all, chosen)
     }
+}
+
+fn outside_view(service: &Service, address: SocketAddr, now: Instant) -> OriginView {
+    let view = OriginView::outside(address);
+    let (suspect, took) =
+        (service.evidence.is_suspect(&view.line), service.timings.least(&view.line, now));
+    OriginView { path: took.map_or(PathView::Unmeasured, PathView::Up), suspect, ..view }
 }
 
 /// The relays through which sessions go to an origin.
