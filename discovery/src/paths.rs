@@ -361,11 +361,15 @@ impl Prober {
     }
 
     fn answered(&mut self, nonce: [u8; 8], now: Instant) -> bool {
-        let Some(at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
+        let Some(mut at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
             return false;
         };
         if self.path.state == PathState::Dead {
             self.revived_at = Some(now);
+            // What was sent into the void says nothing about the path there is now.
+            self.outstanding.drain(..at);
+            self.loss = Loss::default();
+            at = 0;
         }
         // What is older than the answered probe and still open is most likely lost.
         for passed in 0..=at {

@@ -27,6 +27,9 @@ use meshport_discovery::OriginState;
 /// start-up race.
 const LASTING_UNAUTHORISED: u8 = 2;
 
+/// An instance that refuses is asked this many times as often.
+const REFUSED_HASTE: u32 = 4;
+
 /// How an instance is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthConfig {
@@ -154,7 +157,11 @@ impl Health {
     ) -> Option<OriginState> {
         self.asking[question as usize].under_way = false;
         match question {
-            Question::Alive => self.handle_alive(outcome),
+            Question::Alive => {
+                let was = self.alive;
+                self.handle_alive(outcome);
+                self.hurry(was, now);
+            }
             // It was asked before readiness ceased to be a question.
             Question::Ready if !self.config.asks_ready => {}
             Question::Ready => self.handle_ready(outcome),
@@ -162,12 +169,11 @@ impl Health {
         self.note_state(now)
     }
 
-    /// A session was refused by the instance: as good as a probe that was, and earlier. The next
-    /// probe is due at once, since an instance that restarts is back within seconds.
+    /// A session was refused by the instance: as good as a probe that was, and earlier.
     pub fn handle_refused(&mut self, now: Instant) -> Option<OriginState> {
+        let was = self.alive;
         self.handle_alive(Outcome::Refused);
-        let asking = &mut self.asking[Question::Alive as usize];
-        asking.due = asking.due.map(|due| due.min(now));
+        self.hurry(was, now);
         self.note_state(now)
     }
 
@@ -194,6 +200,18 @@ impl Health {
     /// Whether readiness is unknown because the instance wants credentials.
     pub fn wants_credentials(&self) -> bool {
         self.ready == Ready::Unauthorised
+    }
+
+    /// An instance that refuses is asked more often, since asking costs it nothing, and one that is
+    /// back is asked at once whether it is ready: everybody waits for it.
+    fn hurry(&mut self, was: Alive, now: Instant) {
+        let soon = match self.alive {
+            Alive::Refused => (Question::Alive, now + self.config.interval / REFUSED_HASTE),
+            Alive::Yes if was != Alive::Yes => (Question::Ready, now),
+            _ => return,
+        };
+        let asking = &mut self.asking[soon.0 as usize];
+        asking.due = asking.due.map(|due| due.min(soon.1));
     }
 
     fn handle_alive(&mut self, outcome: Outcome) {
@@ -353,8 +371,13 @@ mod tests {
         bench.ready(OK);
         let state = bench.health.handle_refused(bench.now);
         assert_eq!(state, Some(OriginState::Refusing));
+        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
+        assert_eq!(bench.health.poll_timeout(), Some(bench.now + Duration::from_millis(250)));
+        bench.now += Duration::from_millis(250);
         assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
+        assert_eq!(bench.ready(Outcome::Refused), OriginState::Refusing);
         assert_eq!(bench.alive(OK), OriginState::Unknown, "to be found ready anew");
+        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready), "at once");
     }
 
     #[test]
