@@ -21,6 +21,9 @@ const BOTTOM: f64 = 52.0;
 const RANGE_MS: (f64, f64) = (1.0, 5_000.0);
 /// Each point of a line is the slowest connection of this time.
 const BIN: Duration = Duration::from_secs(1);
+/// So long without an answer, in seconds, is a gap in the line: more than between the ends of two
+/// neighbouring bins.
+const GAP_S: f64 = 2.1;
 /// One colour per balancer: distinct for the colour-blind too (after Okabe and Ito, 2008).
 const COLOURS: [&str; 8] =
     ["#d55e00", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#666666", "#c8c8c8"];
@@ -121,15 +124,19 @@ fn axes(svg: &mut String, frame: &Frame<'_>, scale: &Scale) {
 
 fn curve(svg: &mut String, line: &Line<'_>, scale: &Scale, frame: &Frame<'_>, colour: &str) {
     let width = if line.name.starts_with("meshport") { 2.2 } else { 1.3 };
-    let _ = write!(
-        svg,
-        "<polyline fill=\"none\" stroke-width=\"{width}\" stroke-opacity=\"0.85\" \
-         stroke-linejoin=\"round\" stroke=\"{colour}\" points=\""
-    );
-    for (at, took) in slowest(line.record, scale.from_s, frame.end_s) {
-        let _ = write!(svg, "{:.1},{:.1} ", scale.x(at), scale.y(took));
+    let points = slowest(line.record, scale.from_s, frame.end_s);
+    // A line ends where nothing was answered.
+    for part in points.chunk_by(|a, b| b.0 - a.0 <= GAP_S) {
+        let _ = write!(
+            svg,
+            "<polyline fill=\"none\" stroke-width=\"{width}\" stroke-opacity=\"0.85\" \
+             stroke-linecap=\"round\" stroke-linejoin=\"round\" stroke=\"{colour}\" points=\""
+        );
+        for (at, took) in part {
+            let _ = write!(svg, "{:.1},{:.1} ", scale.x(*at), scale.y(*took));
+        }
+        svg.push_str("\"/>\n");
     }
-    svg.push_str("\"/>\n");
 }
 
 /// The slowest answered connection of each [`BIN`]: when it began, and its milliseconds. (Every
@@ -204,14 +211,15 @@ mod tests {
         let mut record = Record::default();
         record.attempt(attempt(10, 4, Ok("near".to_owned())));
         record.attempt(attempt(10, 40, Ok("mid".to_owned())));
+        record.attempt(attempt(14, 4, Ok("near".to_owned())));
         record.attempt(attempt(1, 5_000, Err(Failure::Refused)));
         record.attempt(attempt(11, 5_000, Err(Failure::TimedOut)));
         let frame = Frame { title: "a < b", fault_s: 10.0, healed_s: None, end_s: 20.0 };
         let svg = draw(&frame, &[Line { name: "x", record: &record }]);
         assert!(svg.contains("a &lt; b") && svg.contains("l6 6 m0 -6"));
-        assert_eq!(svg.matches("<polyline").count(), 1);
+        assert_eq!(svg.matches("<polyline").count(), 2, "there is a gap");
         assert_eq!(svg.matches("l6 6 m0 -6").count(), 1, "what is before the picture is not in it");
-        assert_eq!(slowest(&record, 5.0, 20.0), [(10.0, 40.0)]);
+        assert_eq!(slowest(&record, 5.0, 20.0), [(10.0, 40.0), (14.0, 4.0)]);
         let scale = Scale { from_s: 5.0, to_s: 20.0, floor: 500.0 };
         assert!(scale.y(1_000.0) < scale.y(10.0) && scale.y(1e9) >= TOP);
         assert!(scale.x(6.0) < scale.x(19.0) && scale.x(99.0) <= WIDTH - RIGHT);
