@@ -118,6 +118,17 @@ impl Node {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
     }
 
+    /// What `meshport explain` says, as text or as JSON.
+    ///
+    /// # Panics
+    /// When the verb refuses.
+    #[track_caller]
+    pub fn explain(&self, arguments: &[&str]) -> String {
+        let config = self.config.to_string_lossy();
+        let all = [&["explain", "--config", &*config], arguments].concat();
+        run_ok(&meshport().to_string_lossy(), &all)
+    }
+
     /// The name of the origin new sessions of the apiserver service try first.
     pub fn chosen(&self) -> Option<String> {
         let status = self.status()?;

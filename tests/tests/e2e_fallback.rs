@@ -37,6 +37,7 @@ fn the_outside_serves_while_the_mesh_cannot() {
     world.kill_apiserver("cp-b");
     world.chooses("worker-a", &outside.to_string(), SETTLE);
     serves(&world, "outside");
+    println!("{}", world.at("worker-a").explain(&[]));
     load.goes_on(REQUESTS, SETTLE);
 
     world.start_apiserver("cp-b");

@@ -9,6 +9,7 @@ use meshport::wan::Cut;
 use meshport_tests::load::{Load, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
 
 /// How long routes may take to settle after something came or went, on a busy machine.
 const SETTLE: Duration = Duration::from_secs(40);
@@ -36,6 +37,12 @@ fn goes(world: &World, through: &str, limit: Duration) {
     let what = format!("worker-a goes through \"{through}\"");
     wait::until(&what, limit, || (relay(world)? == through).then_some(()));
     println!("{what} after {:?}", begun.elapsed());
+}
+
+fn explained(world: &World, node: &str) -> Value {
+    let text = world.at(node).explain(&["--service", "kube-apiserver", "--json"]);
+    let all: Value = serde_json::from_str(&text).expect("explain --json prints JSON");
+    all[0].clone()
 }
 
 #[test]
@@ -68,9 +75,20 @@ fn an_asymmetric_partition_is_gone_around() {
     let relayed = || world.at("relay-c").metrics().sum("meshport_served_streams_total", "");
     println!("streams that the relay refused or served itself: {}", relayed());
 
+    println!("{}", world.at("worker-a").explain(&[]));
+    let told = explained(&world, "worker-a");
+    let change = &told["changes"][0];
+    assert_eq!(change["cause"], "path dead", "{change}");
+    assert_eq!((&change["from"], &change["to"]), (&"cp-b".into(), &"cp-b through relay-c".into()));
+    let relay = &told["candidates"][0]["relays"][0];
+    assert_eq!(relay["name"], "relay-c", "{relay}");
+    assert!(relay["used"] == true && relay["proven"] == true, "{relay}");
+
     world.shaper().set_down(partition, false);
     goes(&world, "", STRAIGHT);
     load.goes_on(REQUESTS, PHASE);
+    let cause = explained(&world, "worker-a")["changes"][0]["cause"].clone();
+    assert_eq!(cause, "the direct path works again");
     let requests = load.finish();
     let slowest = requests.iter().map(|request| request.took).max().unwrap_or_default();
     println!("{} requests, slowest {slowest:?}", requests.len());

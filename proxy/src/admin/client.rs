@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ServiceStatus, Status,
 };
+use super::explain::Explanation;
 use crate::Error;
 
 /// How long a question that needs no network may take.
@@ -72,6 +73,14 @@ impl AdminClient {
     /// As [`AdminClient::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(Method::GET, "/peers", None, MAX_TIME).await
+    }
+
+    /// Why the route of each service is what it is.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`].
+    pub async fn explain(&self) -> Result<Vec<Explanation>, Error> {
+        self.ask(Method::GET, "/explain", None, MAX_TIME).await
     }
 
     /// Lets other nodes leave the daemon's own instance of a service, or use it again.

@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod client;
+pub mod explain;
 mod metrics;
 mod router;
 pub mod server;

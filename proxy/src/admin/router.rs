@@ -57,10 +57,13 @@ where
     }
     let path = request.uri().path().to_owned();
     let (allowed, posted) = match (path.as_str(), door) {
-        ("/status" | "/routes" | "/peers" | "/metrics" | "/healthz", _) => ("GET, HEAD", false),
+        ("/status" | "/routes" | "/explain" | "/peers" | "/metrics" | "/healthz", _) => {
+            ("GET, HEAD", false)
+        }
         ("/ping" | "/drain", Door::Socket) => ("POST", true),
         _ => {
-            let text = "no such page; there are /status /routes /peers /metrics /healthz";
+            let text = "no such page; there are /status /routes /explain /peers \
+                        /metrics /healthz";
             return complaint(StatusCode::NOT_FOUND, text);
         }
     };
@@ -87,6 +90,7 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
     match path {
         "/status" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.status()).await?)),
         "/routes" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.routes()).await?)),
+        "/explain" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.explain()).await?)),
         "/peers" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.peers()).await?)),
         "/metrics" => {
             let samples = in_time(MAX_ANSWER_TIME, handle.samples()).await?;

@@ -97,6 +97,12 @@ enum Verb {
     /// One table per service: the candidates in order, and why each stands where it does.
     #[command(after_long_help = text::ROUTES)]
     Routes(query::QueryArgs),
+    /// Say why sessions go where they go
+    ///
+    /// Which origin and why this one; what each other candidate lacks; how the other nodes see each
+    /// of them; who could carry sessions there; the last ten changes with their cause.
+    #[command(after_long_help = text::EXPLAIN)]
+    Explain(query::ExplainArgs),
     /// Show every node the mesh knows
     ///
     /// With its endpoint, the age of its WireGuard handshake and the bytes in both directions.
@@ -169,6 +175,7 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),
         Verb::Routes(args) => query::routes(args),
+        Verb::Explain(args) => query::explain(args),
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
         Verb::Wait(args) => wait::run(args),

@@ -1,16 +1,17 @@
-//! `status`, `routes`, `peers` and `ping`: questions to a running daemon.
+//! `status`, `routes`, `explain`, `peers` and `ping`: questions to a running daemon.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use meshport_config::Period;
+use meshport_config::{Period, ServiceName};
 
 use super::load::socket;
 use super::{clock, output, render, runtime};
 use crate::Error;
-use crate::admin::api::{NodeRef, PingReport, PingRequest};
+use crate::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
 use crate::admin::client::AdminClient;
+use crate::admin::explain::Explanation;
 
 /// A person's curiosity must not load a path.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -45,7 +46,7 @@ pub(crate) struct DaemonArgs {
 /// `meshport ping`
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
-    /// Name or NodeId of the node to reach
+    /// Name, NodeId or short NodeId of the node to reach
     #[arg(value_name = "NODE")]
     pub(crate) target: String,
     /// Probes to send
@@ -54,6 +55,19 @@ pub(crate) struct PingArgs {
     /// Time from one probe to the next
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
+}
+
+/// `meshport explain`
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Only this origin, by name, NodeId or short NodeId
+    #[arg(value_name = "ORIGIN")]
+    pub(crate) origin: Option<String>,
+    /// Only this service
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service: Option<ServiceName>,
     #[command(flatten)]
     pub(crate) query: QueryArgs,
 }
@@ -84,6 +98,48 @@ pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
         return output::json(&routes);
     }
     output::answer(&render::routes(&routes, output::width()))
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
+    let client = args.query.daemon.client()?;
+    let all = runtime()?.block_on(client.explain())?;
+    let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
+    if args.query.json {
+        return output::json(&chosen);
+    }
+    output::answer(&render::explain(&chosen, output::width()))
+}
+
+/// What was asked for.
+fn select(
+    mut all: Vec<Explanation>,
+    service: Option<&ServiceName>,
+    origin: Option<&str>,
+) -> Result<Vec<Explanation>, Error> {
+    if let Some(service) = service {
+        let known: Vec<String> = all.iter().map(|it| it.service.to_string()).collect();
+        all.retain(|it| it.service == *service);
+        if all.is_empty() {
+            let known = known.join(", ");
+            return Err(Error::Usage(format!(
+                "this node has no service {service}; it has {known}"
+            )));
+        }
+    }
+    let Some(origin) = origin else { return Ok(all) };
+    let is_it = |who: &OriginRef| {
+        let ids = who.node.iter().flat_map(|node| [node.to_string(), node.short()]);
+        who.name == origin || ids.into_iter().any(|id| id == origin)
+    };
+    for it in &mut all {
+        it.candidates.retain(|candidate| is_it(&candidate.status.who));
+    }
+    all.retain(|it| !it.candidates.is_empty());
+    if all.is_empty() {
+        let text = format!("no origin is named {origin}; `meshport explain` shows all of them");
+        return Err(Error::Negative(text));
+    }
+    Ok(all)
 }
 
 pub(crate) fn peers(args: &QueryArgs) -> Result<(), Error> {
@@ -154,4 +210,54 @@ async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Erro
     let sent = u32::try_from(rtt_ms.len()).unwrap_or(u32::MAX);
     let who = who.ok_or_else(|| Error::Negative("interrupted before the first answer".into()))?;
     Ok(PingReport { who, sent, rtt_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::explain::CandidateFacts;
+    use crate::cli::render::tests::service;
+
+    fn explanation() -> Explanation {
+        let service = service();
+        let facts = |status| CandidateFacts {
+            status,
+            standing: "healthy".into(),
+            cost_ms: 1.0,
+            deviation_ms: None,
+            evidence: 0.0,
+            seen: None,
+            relays: Vec::new(),
+        };
+        Explanation {
+            service: service.name,
+            policy: service.policy,
+            chosen: service.chosen,
+            candidates: service.origins.into_iter().map(facts).collect(),
+            sessions: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_origin_has_a_name_an_id_and_a_short_id() {
+        let node = explanation().candidates[1].status.who.node.expect("a node");
+        for word in ["cp-2".to_owned(), node.to_string(), node.short()] {
+            let chosen = select(vec![explanation()], None, Some(&word)).expect("it is there");
+            let names = chosen[0].candidates.iter().map(|it| it.status.who.name.as_str());
+            assert_eq!(names.collect::<Vec<_>>(), ["cp-2"], "{word}");
+        }
+        let error = select(vec![explanation()], None, Some("cp-9")).expect_err("unknown");
+        assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn an_unknown_service_is_misuse() {
+        let name = ServiceName::kube_apiserver();
+        assert_eq!(select(vec![explanation()], Some(&name), None).expect("known").len(), 1);
+        let other: ServiceName = "registry".parse().expect("a valid name");
+        let error = select(vec![explanation()], Some(&other), None).expect_err("unknown");
+        assert!(error.to_string().contains("kube-apiserver"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
 }

@@ -88,6 +88,18 @@ EXAMPLES:
   meshport routes --json | jq '.[0].origins[].name'
 ";
 
+pub(super) const EXPLAIN: &str = "\
+EXAMPLES:
+  meshport explain
+  meshport explain cp-2
+  meshport explain --service kube-apiserver --json | jq '.[0].changes[0].cause'
+
+COLUMNS:
+  STANDING   healthy ones go first, then unproven, suspect, doubtful, fallback, down
+  COST       round trip, what its losses add, and the price of a relay; the least goes first
+  EVIDENCE   silent, refused and slow sessions lately, 0 to 4; suspect from 2 on
+";
+
 pub(super) const PEERS: &str = "\
 EXAMPLES:
   meshport peers

@@ -107,6 +107,11 @@ impl Evidence {
         self.records.values().filter(|it| it.suspect).map(Record::cleared_at).min()
     }
 
+    /// The points of a line, 0 to 4: two and more make it suspect.
+    pub fn score(&self, line: &Line, now: Instant) -> f64 {
+        self.records.get(line).map_or(0.0, |record| record.score(now))
+    }
+
     /// Whether sessions should rather go elsewhere.
     pub fn is_suspect(&self, line: &Line) -> bool {
         self.records.get(line).is_some_and(|record| record.suspect)

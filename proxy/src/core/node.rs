@@ -19,6 +19,7 @@ use meshport_discovery::{
     Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Transmit,
 };
 
+use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
 use super::evidence::Verdict;
 use super::health::{Health, HealthConfig, Outcome, Question};
@@ -338,6 +339,16 @@ impl NodeCore {
         self.services.get(service)?.states.get(node).map(|(_, since)| *since)
     }
 
+    /// The last changes of who goes first, newest first.
+    pub fn changes(&self, service: &ServiceName) -> impl Iterator<Item = &Change> {
+        self.services.get(service).into_iter().flat_map(|service| service.changes.iter())
+    }
+
+    /// The points that sessions have found against a line, see [`super::evidence`].
+    pub fn evidence(&self, service: &ServiceName, line: &Line, now: Instant) -> f64 {
+        self.services.get(service).map_or(0.0, |service| service.evidence.score(line, now))
+    }
+
     /// The health of the own instance of a service.
     pub fn health(&self, service: &ServiceName) -> Option<&Health> {
         self.services.get(service)?.health.as_ref()
@@ -407,12 +418,17 @@ impl NodeCore {
             let mut service = self.services.remove(&name).expect("the name comes from this map");
             let (views, chosen) = self.ways(&mut service, direct, &relays, now);
             let (route, memory) = route::choose(chosen, &service.policy, &service.memory, now);
-            service.memory = memory;
+            let before = std::mem::replace(&mut service.memory, memory);
             service.states = views::states(&service, &views, now);
             service.views = views;
             let changed = route != *service.route;
             let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);
             let first_changed = first(&route) != first(&service.route);
+            if first_changed {
+                let both = (service.route.first(), route.first());
+                let occasion = Occasion::of(&before, now);
+                service.changes.note(both, &service.views, occasion, now);
+            }
             if changed {
                 service.route = Arc::new(route);
             }

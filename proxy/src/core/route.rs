@@ -254,6 +254,20 @@ pub struct Route {
     in_turn: bool,
 }
 
+impl Standing {
+    /// The word for it in answers.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unproven => "unproven",
+            Self::Suspect => "suspect",
+            Self::Doubtful => "doubtful",
+            Self::Fallback => "fallback",
+            Self::Down => "down",
+        }
+    }
+}
+
 impl Route {
     /// The first candidate.
     pub fn first(&self) -> Option<&Candidate> {
@@ -350,7 +364,7 @@ fn price_of_loss(rtt: Duration, loss_percent: u8) -> Duration {
     (rtt * 3).max(RETRANSMISSION).mul_f64(lost / (1.0 - lost))
 }
 
-fn standing(origin: &OriginView) -> Standing {
+pub(super) fn standing(origin: &OriginView) -> Standing {
     let reachable = match origin.path {
         PathView::Own | PathView::Up(_) => true,
         PathView::Unmeasured => origin.present,

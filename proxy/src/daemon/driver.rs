@@ -275,6 +275,9 @@ impl Driver {
             Question::Routes(to) => {
                 let _ = to.send(self.reporter.services(core, now));
             }
+            Question::Explain(to) => {
+                let _ = to.send(self.reporter.explanations(core, now));
+            }
             Question::Peers(to) => {
                 let _ = to.send(self.reporter.peers(core, mesh));
             }

@@ -10,6 +10,7 @@ use crate::Error;
 use crate::admin::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, Sample, ServiceStatus, Status,
 };
+use crate::admin::explain::Explanation;
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
 /// more askers wait at the door.
@@ -20,6 +21,7 @@ pub(crate) const MAX_QUESTIONS: usize = 64;
 pub(crate) enum Question {
     Status(oneshot::Sender<Status>),
     Routes(oneshot::Sender<Vec<ServiceStatus>>),
+    Explain(oneshot::Sender<Vec<Explanation>>),
     Peers(oneshot::Sender<Vec<PeerRow>>),
     Samples(oneshot::Sender<Vec<Sample>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
@@ -52,6 +54,14 @@ impl Handle {
     /// As [`Handle::status`].
     pub async fn routes(&self) -> Result<Vec<ServiceStatus>, Error> {
         self.ask(Question::Routes).await
+    }
+
+    /// Why the route of each service is what it is.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn explain(&self) -> Result<Vec<Explanation>, Error> {
+        self.ask(Question::Explain).await
     }
 
     /// Every node the mesh knows.

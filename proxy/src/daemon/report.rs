@@ -21,6 +21,7 @@ use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing
 
 use super::sessions::{Sessions, Side};
 
+mod explain;
 mod samples;
 
 /// Days before its end at which a credential is worth a warning.
@@ -114,16 +115,16 @@ impl Reporter {
         mesh.peers().into_iter().map(row).collect()
     }
 
-    /// A node by its name or NodeId.
+    /// A node by its name, its NodeId or the short form of that.
     pub(super) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, String> {
-        let matches = |who: &NodeRef| who.name.as_ref() == target || who.node.to_string() == target;
+        let matches = |who: &NodeRef| explain::is_meant(who, target);
         let entries = core.discovery().directory().iter();
         let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
         match (found.next(), found.next()) {
             _ if matches(&self.me) => Err("that is this node itself".into()),
             (Some(who), None) => Ok(who),
             (Some(_), Some(_)) => {
-                Err(format!("several nodes are named {target}; use a NodeId from `meshport peers`"))
+                Err(format!("{target} means several nodes; use a NodeId from `meshport peers`"))
             }
             (None, _) => Err(format!("no node is named {target}; `meshport peers` lists them")),
         }
@@ -211,7 +212,7 @@ impl Reporter {
             state_since_s: state_since.map_or(0, |since| age_s(since, now)),
             path: word.into(),
             rtt_ms: rtt.map(in_ms),
-            loss_percent: path.filter(|_| rtt.is_some()).map(|path| path.loss_percent),
+            loss_percent: rtt.and(origin.line.origin()).map(|_| origin.loss_percent),
             sessions: self.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
@@ -264,6 +265,7 @@ impl Reporter {
                 ));
             }
         }
+        warnings.extend(self.same_names(core));
         let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
         if left_s == 0 {
             warnings.push(

@@ -168,6 +168,13 @@ impl Sessions {
         self.lock().by_line.get(&(service.clone(), side, line)).map_or(0, |group| group.count)
     }
 
+    /// The lines of one service that have open sessions on one side, with how many.
+    pub(super) fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
+        let open = self.lock();
+        let groups = open.by_line.iter().filter(|((of, at, _), _)| of == service && *at == side);
+        groups.map(|((_, _, line), group)| (*line, group.count)).collect()
+    }
+
     /// Open sessions of one service on one side.
     pub(super) fn count_side(&self, service: &ServiceName, side: Side) -> u64 {
         self.lock().by_side.get(&(service.clone(), side)).copied().unwrap_or(0)

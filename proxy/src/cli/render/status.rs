@@ -119,7 +119,7 @@ fn first_choice(service: &ServiceStatus) -> String {
     }
 }
 
-fn origin_place(who: &OriginRef) -> String {
+pub(super) fn origin_place(who: &OriginRef) -> String {
     let name = match (&who.site, &who.relay) {
         (Some(site), _) => format!("{} in {site}", who.name),
         (None, _) => who.name.clone(),
@@ -157,9 +157,13 @@ fn origin_row(origin: &OriginStatus) -> [String; 9] {
 
 /// The path with its loss, where it loses some but not all.
 pub(super) fn path(origin: &OriginStatus) -> String {
+    let way = match (&origin.who.relay, origin.path.as_str()) {
+        (Some(relay), "relayed") => format!("through {relay}"),
+        (_, path) => path.to_owned(),
+    };
     match origin.loss_percent {
-        Some(loss) if (1..100).contains(&loss) => format!("{}, {loss} % loss", origin.path),
-        _ => origin.path.clone(),
+        Some(loss) if (1..100).contains(&loss) => format!("{way}, {loss} % loss"),
+        _ => way,
     }
 }
 

@@ -9,6 +9,7 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
+use crate::core::changes::Changes;
 use crate::core::drift::Drift;
 use crate::core::evidence::{Evidence, Verdict};
 use crate::core::health::Health;
@@ -35,6 +36,8 @@ pub(super) struct Service {
     pub(super) ways: Ways,
     /// Where it is found outside of the mesh.
     pub(super) fallback: Vec<SocketAddr>,
+    /// Who went first lately.
+    pub(super) changes: Changes,
     pub(super) drift: Drift,
     /// The operator wants the own instance left.
     pub(super) draining: bool,
@@ -56,6 +59,7 @@ impl Service {
             timings: Timings::default(),
             ways: Ways::default(),
             fallback: Vec::new(),
+            changes: Changes::default(),
             drift: Drift::new(config.drift),
             draining: false,
             doomed: BTreeSet::new(),

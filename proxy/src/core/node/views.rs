@@ -66,6 +66,17 @@ impl NodeCore {
             .collect()
     }
 
+    /// The ways to an origin through other members, best first.
+    pub fn offers(&self, service: &ServiceName, origin: NodeId, now: Instant) -> Vec<Offer> {
+        let Some(service) = self.services.get(service) else { return Vec::new() };
+        let known = (&service.evidence, &service.timings);
+        let relays = self.relays();
+        let offers = relays.iter().filter_map(|near| Offer::of(near, origin, known, now));
+        let mut offers: Vec<Offer> = offers.collect();
+        offers.sort_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
+        offers
+    }
+
     /// What is known of a way through a relay that nobody offers any more.
     fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);

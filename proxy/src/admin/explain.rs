@@ -1,0 +1,108 @@
+//! The answer of `meshport explain`, as data: why sessions go where they go.
+//!
+//! The same rules as in [`super::api`]: fields are only ever added, units are in the names, ages
+//! are counted from now.
+
+use meshport_config::{NodeName, ServiceName, SiteName};
+use serde::{Deserialize, Serialize};
+
+use super::api::{Chosen, OriginRef, OriginStatus};
+
+/// One service, as this node sees it and why.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Its name.
+    pub service: ServiceName,
+    /// `nearest`, `spread` or `pinned`.
+    pub policy: String,
+    /// The origin new sessions try first.
+    pub chosen: Option<Chosen>,
+    /// Every candidate, in the order a new session would try them.
+    pub candidates: Vec<CandidateFacts>,
+    /// The sessions of this node's clients, by where they go.
+    pub sessions: Vec<LineSessions>,
+    /// The last changes of the first choice, newest first, at most ten.
+    pub changes: Vec<RouteChange>,
+}
+
+/// One candidate, with what its place rests on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CandidateFacts {
+    /// Which one, its state, its path and what it lacks.
+    #[serde(flatten)]
+    pub status: OriginStatus,
+    /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`: better ones go first.
+    pub standing: String,
+    /// What a session pays for it, in milliseconds; among equals the cheaper goes first.
+    pub cost_ms: f64,
+    /// How much single round trips deviate, in milliseconds; absent when unmeasured or own.
+    pub deviation_ms: Option<f64>,
+    /// What sessions found against it, 0 to 4; it is suspect from 2 on.
+    pub evidence: f64,
+    /// How the other nodes see it; absent for an address outside of the mesh.
+    pub seen: Option<Seen>,
+    /// The members that could carry sessions there, best first.
+    pub relays: Vec<RelayFacts>,
+}
+
+/// How other nodes see an origin, from the distances in their records.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Nodes that tell of it.
+    pub nodes: u64,
+    /// Those of them that do not reach it.
+    pub unreachable: u64,
+    /// Their sites.
+    pub unreachable_sites: Vec<SiteName>,
+    /// The shortest round-trip time of the others, in milliseconds.
+    pub least_ms: Option<f64>,
+    /// The longest.
+    pub most_ms: Option<f64>,
+    /// All of that in words: "unreachable for 4 of 9 nodes, all in site b".
+    pub words: String,
+}
+
+/// A member that could carry sessions to an origin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RelayFacts {
+    /// Its name.
+    pub name: NodeName,
+    /// Its site.
+    pub site: SiteName,
+    /// Both round trips in milliseconds: the one measured here and the one it tells of, or what
+    /// sessions measured if that is more.
+    pub rtt_ms: f64,
+    /// What a session pays for it, with the price of relaying.
+    pub cost_ms: f64,
+    /// Share of packets lost on the whole way, percent.
+    pub loss_percent: u8,
+    /// Whether sessions found it silent or refusing lately.
+    pub suspect: bool,
+    /// Whether a session was connected through it lately.
+    pub proven: bool,
+    /// Whether it is the way that new sessions take to that origin.
+    pub used: bool,
+}
+
+/// Sessions that are open on one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineSessions {
+    /// Where they go.
+    #[serde(flatten)]
+    pub who: OriginRef,
+    /// How many they are.
+    pub open: u64,
+}
+
+/// A change of the first choice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteChange {
+    /// Seconds since it happened.
+    pub age_s: u64,
+    /// Who was first before, "cp-2 through relay-1" where a relay took part.
+    pub from: Option<String>,
+    /// Who is since.
+    pub to: Option<String>,
+    /// Why, as a phrase: "path dead", "refusing", "nearer and for 10 s".
+    pub cause: String,
+}

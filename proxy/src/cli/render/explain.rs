@@ -1,0 +1,259 @@
+//! `meshport explain`: why sessions go where they go.
+
+use super::status::{origin_place, path};
+use super::table::{Column, Table, left, right, wrapped};
+use super::units::{age, counted, milliseconds};
+use crate::admin::api::OriginRef;
+use crate::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
+
+const CANDIDATES: [Column; 9] = [
+    left("", 0),
+    left("ORIGIN", 0),
+    left("SITE", 4),
+    left("STANDING", 0),
+    right("COST", 0),
+    right("RTT", 0),
+    right("DEVIATION", 3),
+    left("PATH", 2),
+    right("EVIDENCE", 1),
+];
+const CHANGES: [Column; 4] = [right("AGO", 0), left("FROM", 0), left("TO", 0), left("CAUSE", 0)];
+
+/// One block per service.
+pub(crate) fn explain(explanations: &[Explanation], width: Option<usize>) -> String {
+    let blocks: Vec<String> = explanations.iter().map(|it| block(it, width)).collect();
+    match blocks.is_empty() {
+        true => "no service is used or offered here\n".into(),
+        false => blocks.join("\n"),
+    }
+}
+
+fn block(explanation: &Explanation, width: Option<usize>) -> String {
+    let Explanation { service, policy, chosen, candidates, sessions, changes } = explanation;
+    let choice = match chosen {
+        Some(chosen) => {
+            let place = origin_place(&chosen.who);
+            format!("{place}: {}, for {}", chosen.why, age(chosen.since_s))
+        }
+        None => "no origin can be used".into(),
+    };
+    let mut text = wrapped(&format!("{service}, policy {policy}: {choice}"), 0, width);
+    if candidates.is_empty() {
+        text.push_str(&wrapped("no origin is known", 2, width));
+    } else {
+        text.push_str(&table(candidates, width));
+        text.push_str("\n  Each of them\n");
+        for candidate in candidates {
+            text.push_str(&wrapped(&sentence(candidate, &candidates[0]), 4, width));
+            for relay in &candidate.relays {
+                text.push_str(&wrapped(&relay_line(relay), 6, width));
+            }
+        }
+    }
+    if !sessions.is_empty() {
+        text.push_str("\n  Sessions of this node's clients\n");
+        for line in sessions {
+            let count = counted(line.open, "session");
+            let text_line = format!("{}: {count}", origin_place(&line.who));
+            text.push_str(&wrapped(&text_line, 4, width));
+        }
+    }
+    if !changes.is_empty() {
+        text.push_str("\n  Last changes of the first choice\n");
+        text.push_str(&changed(changes, width));
+    }
+    text
+}
+
+fn table(candidates: &[CandidateFacts], width: Option<usize>) -> String {
+    let mut table = Table::new(&CANDIDATES);
+    let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), milliseconds);
+    for candidate in candidates {
+        let status = &candidate.status;
+        let measured = status.rtt_ms.is_some() || status.path == "own";
+        table.row([
+            if status.chosen { "*".into() } else { String::new() },
+            status.who.name.clone(),
+            status.who.place().to_owned(),
+            candidate.standing.clone(),
+            if measured { milliseconds(candidate.cost_ms) } else { "-".into() },
+            ms(status.rtt_ms),
+            ms(candidate.deviation_ms),
+            path(status),
+            format!("{:.1}", candidate.evidence),
+        ]);
+    }
+    table.render(2, width)
+}
+
+fn short_place(who: &OriginRef) -> String {
+    who.relay.iter().fold(who.name.clone(), |name, relay| format!("{name} through {relay}"))
+}
+
+/// What a candidate says of itself, what it lacks, and how others see it.
+fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
+    let status = &candidate.status;
+    let name = &status.who.name;
+    let Some(seen) = &candidate.seen else {
+        let lacks = &status.lacks;
+        return format!("{name}: {lacks}; nothing but attempts tells how it is");
+    };
+    let lacks = match status.lacks.as_str() {
+        "" => compared(candidate, first),
+        lacks if lacks == status.state => "not used before a ready one".to_owned(),
+        lacks => format!("lacks: {lacks}"),
+    };
+    let range = match (seen.least_ms, seen.most_ms) {
+        (Some(least), Some(most)) if seen.nodes > seen.unreachable + 1 => {
+            format!(", {} to {}", milliseconds(least), milliseconds(most))
+        }
+        (Some(least), _) => format!(", {}", milliseconds(least)),
+        _ => String::new(),
+    };
+    let said = format!("says {} for {}", status.state, age(status.state_since_s));
+    format!("{name}: {said}; {lacks}; {}{range}", seen.words)
+}
+
+/// Why one that lacks nothing is not the first.
+fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
+    let more = candidate.cost_ms - first.cost_ms;
+    let name = short_place(&first.status.who);
+    match () {
+        () if candidate.status.chosen => "chosen".into(),
+        () if first.standing != candidate.standing => "lacks nothing".into(),
+        () if more >= 0.0 => format!("costs {} more than {name}", milliseconds(more)),
+        () => format!("costs {} less than {name}, not enough or not yet for long", {
+            milliseconds(-more)
+        }),
+    }
+}
+
+fn relay_line(relay: &RelayFacts) -> String {
+    let RelayFacts { name, site, rtt_ms, cost_ms, loss_percent, suspect, proven, used } = relay;
+    let mut words = vec![if *used { "in use" } else { "not needed" }];
+    words.push(if *proven { "sessions got through lately" } else { "by its own word" });
+    if *suspect {
+        words.push("found silent or refusing lately");
+    }
+    let loss = match loss_percent {
+        0 => String::new(),
+        loss => format!(" with {loss} % loss"),
+    };
+    let (rtt, cost) = (milliseconds(*rtt_ms), milliseconds(*cost_ms));
+    format!("through {name} in {site}: {rtt}{loss}, costs {cost}; {}", words.join("; "))
+}
+
+fn changed(changes: &[RouteChange], width: Option<usize>) -> String {
+    let mut table = Table::new(&CHANGES);
+    let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".into());
+    for change in changes {
+        table.row([
+            age(change.age_s),
+            or_none(&change.from),
+            or_none(&change.to),
+            change.cause.clone(),
+        ]);
+    }
+    table.render(4, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::explain::{LineSessions, Seen};
+    use crate::cli::render::tests::service;
+
+    fn sample() -> Explanation {
+        let service = service();
+        let seen = |words: &str, nodes, unreachable| Seen {
+            nodes,
+            unreachable,
+            least_ms: Some(0.4),
+            most_ms: Some(80.0),
+            words: words.into(),
+            ..Seen::default()
+        };
+        let facts = |(number, status): (u64, crate::admin::api::OriginStatus)| CandidateFacts {
+            standing: if status.usable { "healthy".into() } else { "down".into() },
+            cost_ms: status.rtt_ms.unwrap_or(2000.0),
+            deviation_ms: status.rtt_ms.map(|rtt| rtt / 10.0),
+            evidence: 0.0,
+            seen: Some(match number {
+                2 => seen("unreachable for 4 of 9 nodes, all in site b", 9, 4),
+                _ => seen("reachable for all 9 other nodes that tell of it", 9, 0),
+            }),
+            relays: Vec::new(),
+            status,
+        };
+        let mut candidates: Vec<CandidateFacts> =
+            (0..).zip(service.origins.clone()).map(facts).collect();
+        candidates[2].relays.push(RelayFacts {
+            name: "relay-1".parse().expect("a name"),
+            site: "ams".parse().expect("a site"),
+            rtt_ms: 12.0,
+            cost_ms: 17.0,
+            loss_percent: 3,
+            suspect: false,
+            proven: true,
+            used: false,
+        });
+        let who = candidates[0].status.who.clone();
+        let relayed = OriginRef { relay: Some("relay-1".into()), ..who.clone() };
+        let sessions = [(who, 12), (relayed, 1)];
+        let change = |age_s, from: &str, to: &str, cause: &str| RouteChange {
+            age_s,
+            from: Some(from.into()).filter(|it: &String| !it.is_empty()),
+            to: Some(to.into()),
+            cause: cause.into(),
+        };
+        Explanation {
+            service: service.name,
+            policy: service.policy,
+            chosen: service.chosen,
+            candidates,
+            sessions: sessions.map(|(who, open)| LineSessions { who, open }).into(),
+            changes: vec![
+                change(7_500, "cp-2", "cp-1", "nearer and for 10 s"),
+                change(7_600, "", "cp-2", "first known"),
+            ],
+        }
+    }
+
+    #[test]
+    fn everything_is_said_in_order() {
+        let text = explain(&[sample()], None);
+        let begun = "kube-apiserver, policy nearest: cp-1 in fra: nearest ready, for 2h 5m\n";
+        assert!(text.starts_with(begun), "{text}");
+        let after = text.split_once("  Each of them\n").expect("the sentences").1;
+        let expected = "    cp-1: says ready for 2h 5m; chosen; \
+reachable for all 9 other nodes that tell of it, 0.40 ms to 80.0 ms
+    cp-2: says ready for 2h 5m; costs 34.6 ms more than cp-1; \
+reachable for all 9 other nodes that tell of it, 0.40 ms to 80.0 ms
+    cp-3: says unready for 12s; lacks: unready, path dead for 12s; \
+unreachable for 4 of 9 nodes, all in site b, 0.40 ms to 80.0 ms
+      through relay-1 in ams: 12.0 ms with 3 % loss, costs 17.0 ms; not needed; \
+sessions got through lately
+
+  Sessions of this node's clients
+    cp-1 in fra: 12 sessions
+    cp-1 in fra through relay-1: 1 session
+
+  Last changes of the first choice
+      AGO  FROM  TO    CAUSE
+    2h 5m  cp-2  cp-1  nearer and for 10 s
+    2h 6m  none  cp-2  first known
+";
+        assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn a_narrow_terminal_is_kept_to_and_nothing_is_a_word_too() {
+        for width in [60, 80] {
+            let text = explain(&[sample()], Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
+        let none = Explanation { candidates: Vec::new(), chosen: None, ..sample() };
+        assert!(explain(&[none], None).contains("no origin is known"));
+        assert_eq!(explain(&[], None), "no service is used or offered here\n");
+    }
+}

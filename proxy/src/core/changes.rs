@@ -1,0 +1,250 @@
+//! The last changes of a service's route, and why each happened.
+//!
+//! A change is another first candidate. Its cause is read from what is known of the former first
+//! one at that moment: if that has become worse, this is why; else the new one has become better.
+//! Bounded by [`MAX_CHANGES`].
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use meshport_discovery::OriginState;
+
+use super::route::{self, Candidate, Line, OriginView, PathView, Preference};
+
+/// Changes remembered per service: what an operator reads at a glance.
+pub const MAX_CHANGES: usize = 10;
+
+/// The first candidate of a route, to be named later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// By what way.
+    pub line: Line,
+    /// What people call the origin.
+    pub name: String,
+}
+
+impl Place {
+    fn of(candidate: &Candidate) -> Self {
+        Self { line: candidate.origin.line, name: candidate.origin.name.clone() }
+    }
+}
+
+/// One change of the first candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// When it happened.
+    pub at: Instant,
+    /// Who was first before.
+    pub from: Option<Place>,
+    /// Who is since.
+    pub to: Option<Place>,
+    /// Why, as a phrase.
+    pub cause: &'static str,
+}
+
+/// What made a choice possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// Something became known.
+    News,
+    /// A gain has lasted for long enough.
+    Lasted,
+    /// The settings say otherwise now.
+    Policy,
+}
+
+impl Occasion {
+    /// The occasion of a choice that is made with this memory.
+    pub fn of(memory: &Preference, now: Instant) -> Self {
+        match memory.poll_timeout() {
+            _ if memory.preferred.is_none() => Self::Policy,
+            Some(due) if due <= now => Self::Lasted,
+            Some(_) | None => Self::News,
+        }
+    }
+}
+
+/// The last changes, newest first. See the module's doc.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    recent: VecDeque<Change>,
+}
+
+impl Changes {
+    /// Notes that `to` goes first instead of `from`, of which `views` tell what is known now.
+    pub fn note(
+        &mut self,
+        (from, to): (Option<&Candidate>, Option<&Candidate>),
+        views: &[OriginView],
+        occasion: Occasion,
+        now: Instant,
+    ) {
+        let former = from.and_then(|from| {
+            let mut known = views.iter();
+            known.find(|view| view.line == from.origin.line)
+        });
+        let cause = cause((from, former), to, occasion);
+        if self.recent.len() >= MAX_CHANGES {
+            self.recent.pop_back();
+        }
+        let (from, to) = (from.map(Place::of), to.map(Place::of));
+        self.recent.push_front(Change { at: now, from, to, cause });
+    }
+
+    /// All that are remembered, newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.recent.iter()
+    }
+}
+
+/// Why `to` goes before `from`, which by now is `former`.
+fn cause(
+    (from, former): (Option<&Candidate>, Option<&OriginView>),
+    to: Option<&Candidate>,
+    occasion: Occasion,
+) -> &'static str {
+    let (Some(from), Some(to)) = (from, to) else {
+        return if to.is_some() { "first known" } else { "none known any more" };
+    };
+    if occasion == Occasion::Policy {
+        return "another policy";
+    }
+    let same = from.origin.line.origin() == to.origin.line.origin();
+    let was_relayed = matches!(from.origin.line, Line::Relayed { .. });
+    let is_nearer = to.origin.relaying.is_some_and(|it| !it.direct_dead);
+    let lost = former.is_some_and(|view| view.path == PathView::Dead);
+    match to.origin.line {
+        Line::Relayed { .. } if same && is_nearer => return "a relay is nearer and was for 10 s",
+        // Without sessions on it, a way through a relay is forgotten with its choice.
+        Line::Direct(_) if same && was_relayed && !lost => return "the direct path works again",
+        _ => {}
+    }
+    let Some(former) = former else {
+        return if was_relayed { "the relay lost it" } else { "gone" };
+    };
+    if let Some(lack) = lack(former)
+        && (route::standing(former) > to.standing || (same && former.path == PathView::Dead))
+    {
+        return lack;
+    }
+    match to.origin.path {
+        PathView::Own => "this node's own is ready",
+        _ if route::standing(former) > to.standing => "better",
+        _ if occasion == Occasion::Lasted => "nearer and for 10 s",
+        _ => "nearer",
+    }
+}
+
+/// What is wrong with an origin.
+fn lack(view: &OriginView) -> Option<&'static str> {
+    Some(match (view.path, view.state) {
+        (PathView::Dead, _) if matches!(view.line, Line::Relayed { .. }) => "the relay lost it",
+        (PathView::Dead, _) => "path dead",
+        _ if view.suspect => "slow to answer",
+        (_, OriginState::Hung) => "instance hung",
+        (_, OriginState::Refusing) => "refusing",
+        (_, OriginState::Draining) => "draining",
+        (_, OriginState::Unready) => "unready",
+        (PathView::Unmeasured, _) if !view.present => "member down",
+        _ if matches!(view.line, Line::Outside(_)) => "the mesh answers",
+        (_, OriginState::Unknown) => "not known to be ready",
+        (PathView::Unmeasured, _) => "path not measured",
+        (_, OriginState::Ready) => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::route::tests::origin;
+    use crate::core::route::{Policy, Relaying, choose};
+
+    fn first(view: &OriginView) -> Candidate {
+        let policy = Policy::Spread;
+        let memory = Preference::default();
+        let route = choose(vec![view.clone()], &policy, &memory, Instant::now()).0;
+        route.first().cloned().expect("there is one")
+    }
+
+    fn ready(number: u8, ms: u64) -> OriginView {
+        origin(number, OriginState::Ready, PathView::Up(Duration::from_millis(ms)))
+    }
+
+    /// Why `to` goes first when `from` has become `former`.
+    fn why(
+        from: &OriginView,
+        former: Option<&OriginView>,
+        to: &OriginView,
+        occasion: Occasion,
+    ) -> String {
+        let mut changes = Changes::default();
+        let views: Vec<OriginView> = former.into_iter().chain([to]).cloned().collect();
+        let both = (Some(&first(from)), Some(&first(to)));
+        changes.note(both, &views, occasion, Instant::now());
+        changes.iter().map(|change| change.cause.to_owned()).collect()
+    }
+
+    #[test]
+    fn each_cause_has_its_words() {
+        let (one, two) = (ready(1, 2), ready(2, 30));
+        for (state, cause) in [
+            (OriginState::Hung, "instance hung"),
+            (OriginState::Refusing, "refusing"),
+            (OriginState::Draining, "draining"),
+            (OriginState::Unready, "unready"),
+        ] {
+            let former = OriginView { state, ..one.clone() };
+            assert_eq!(why(&one, Some(&former), &two, Occasion::News), cause);
+        }
+        let dead = OriginView { path: PathView::Dead, ..one.clone() };
+        assert_eq!(why(&one, Some(&dead), &two, Occasion::News), "path dead");
+        let suspect = OriginView { suspect: true, ..one.clone() };
+        assert_eq!(why(&one, Some(&suspect), &two, Occasion::News), "slow to answer");
+        assert_eq!(why(&one, None, &two, Occasion::News), "gone");
+        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer and for 10 s");
+        assert_eq!(why(&two, Some(&two), &one, Occasion::News), "nearer");
+        let own = origin(3, OriginState::Ready, PathView::Own);
+        assert_eq!(why(&two, Some(&two), &own, Occasion::News), "this node's own is ready");
+        let outside = OriginView::outside(([192, 0, 2, 1], 1).into());
+        assert_eq!(why(&outside, Some(&outside), &one, Occasion::News), "the mesh answers");
+    }
+
+    #[test]
+    fn relays_come_and_go() {
+        let direct = ready(1, 60);
+        let relay = ready(2, 1).line.origin().expect("a node");
+        let through = |direct_dead| OriginView {
+            line: Line::Relayed { origin: direct.line.origin().expect("a node"), relay },
+            relaying: Some(Relaying { trusted: true, direct_dead }),
+            ..direct.clone()
+        };
+        let dead = OriginView { path: PathView::Dead, ..direct.clone() };
+        assert_eq!(why(&direct, Some(&dead), &through(true), Occasion::News), "path dead");
+        let nearer = why(&direct, Some(&direct), &through(false), Occasion::News);
+        assert_eq!(nearer, "a relay is nearer and was for 10 s");
+        let back = why(&through(true), Some(&through(true)), &direct, Occasion::News);
+        assert_eq!(back, "the direct path works again");
+        let back = why(&through(true), None, &direct, Occasion::News);
+        assert_eq!(back, "the direct path works again");
+        let lost = OriginView { path: PathView::Dead, ..through(true) };
+        assert_eq!(
+            why(&through(true), Some(&lost), &ready(3, 9), Occasion::News),
+            "the relay lost it"
+        );
+    }
+
+    #[test]
+    fn the_last_ten_are_kept_newest_first() {
+        let (mut changes, now) = (Changes::default(), Instant::now());
+        for number in 1..=u8::try_from(MAX_CHANGES).expect("ten") + 5 {
+            changes.note((None, Some(&first(&ready(number, 1)))), &[], Occasion::News, now);
+        }
+        assert_eq!(changes.iter().count(), MAX_CHANGES);
+        let newest = changes.iter().next().expect("ten").to.clone().expect("a place");
+        assert_eq!((newest.name.as_str(), newest.line), ("cp-15", ready(15, 1).line));
+    }
+}
