@@ -1,8 +1,6 @@
 //! Maintenance as an operator does it: an origin is drained, its sessions leave it one by one and
 //! without a failed request, and come back by themselves once it is offered again.
 
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;

@@ -53,22 +53,15 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
             Fate::Reset { spread_percent: 50, why: "its instance hangs" }
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
-        OriginState::Ready if is_away(view.line, route) => Fate::Move(Cause::Home),
+        OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
         // An address outside of the mesh has no state to tell.
-        _ if is_outside(view) && is_away(view.line, route) => Fate::Move(Cause::Home),
+        _ if is_outside(view) && route.is_away(&view.line) => Fate::Move(Cause::Home),
         _ => Fate::Stay,
     }
 }
 
 fn is_outside(view: &OriginView) -> bool {
     matches!(view.line, Line::Outside(_))
-}
-
-/// Whether new sessions go to a healthy origin by another line.
-fn is_away(line: Line, route: &Route) -> bool {
-    let home = route.home();
-    home.first().is_some_and(|first| first.standing == Standing::Healthy)
-        && home.iter().all(|candidate| candidate.origin.line != line)
 }
 
 #[cfg(test)]
@@ -161,5 +154,25 @@ mod tests {
         assert_eq!(fates(&back), [Fate::Stay, Fate::Stay]);
         let suspect = OriginView { suspect: true, ..near };
         assert_eq!(fates(&suspect)[1], Fate::Stay);
+    }
+
+    #[test]
+    fn whoever_waits_to_be_preferred_again_is_not_left() {
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 15 };
+        let near = |state| origin(1, state, UP);
+        let far = origin(2, OriginState::Ready, PathView::Up(Duration::from_millis(80)));
+        let start = Instant::now();
+        let mut memory = Preference::default();
+        let mut decide = |state, after_s| {
+            let now = start + Duration::from_secs(after_s);
+            let (route, next) = choose(vec![near(state), far.clone()], &policy, &memory, now);
+            memory = next;
+            [near(state), far.clone()].map(|view| fate(&view, &route))
+        };
+        assert_eq!(decide(OriginState::Unready, 0), [Fate::Stay; 2]);
+        decide(OriginState::Unready, 20);
+        // Ready again: new sessions stay with the far one for a while, and nobody moves either way.
+        assert_eq!(decide(OriginState::Ready, 21), [Fate::Stay; 2]);
+        assert_eq!(decide(OriginState::Ready, 32), [Fate::Stay, Fate::Move(Cause::Home)]);
     }
 }

@@ -252,6 +252,8 @@ pub struct Route {
     pub why: String,
     /// Whether sharing candidates take turns instead of being compared by load.
     in_turn: bool,
+    /// Whether the first is first only because it was before: a cheaper one is as good.
+    kept: bool,
 }
 
 impl Standing {
@@ -282,6 +284,18 @@ impl Route {
     /// The candidates that new sessions go to as long as they answer.
     pub fn home(&self) -> &[Candidate] {
         &self.candidates[..self.sharing.min(self.candidates.len())]
+    }
+
+    /// Whether sessions on a line would be better served by the first candidates: these are healthy
+    /// and the line is not one of them, nor one that is cheaper and has only not been so for long.
+    pub fn is_away(&self, line: &Line) -> bool {
+        let home = self.home();
+        let Some(first) = home.first().filter(|first| first.standing == Standing::Healthy) else {
+            return false;
+        };
+        let mut rest = self.candidates[home.len()..].iter();
+        let waits = rest.any(|it| it.origin.line == *line && it.cost < first.cost);
+        home.iter().all(|it| it.origin.line != *line) && !(self.kept && waits)
     }
 
     /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
@@ -420,7 +434,7 @@ fn nearest(
     candidates[..=first].rotate_right(1);
     let width = band.max(candidates[0].cost * band_percent / 100);
     let sharing = if is_own(&candidates[0]) { 1 } else { gather_band(&mut candidates, width) };
-    (Route { candidates, sharing, why, in_turn: false }, preference)
+    (Route { candidates, sharing, why, in_turn: false, kept: first > 0 }, preference)
 }
 
 /// The preferred origin's place in the order, if hysteresis keeps it first.
@@ -494,7 +508,7 @@ fn spread(
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = settled_on(&candidates[0], memory, now);
     let why = format!("one of {sharing} that take turns");
-    (Route { sharing, why, in_turn: true, candidates }, preference)
+    (Route { sharing, why, in_turn: true, candidates, kept: false }, preference)
 }
 
 fn pinned(
@@ -517,7 +531,7 @@ fn pinned(
         _ => format!("no pinned one is better; {}", reason(first)),
     };
     let preference = settled_on(first, memory, now);
-    (Route { candidates, sharing: 1, why, in_turn: false }, preference)
+    (Route { candidates, sharing: 1, why, in_turn: false, kept: false }, preference)
 }
 
 fn pin_rank(origin: &OriginView, list: &[String]) -> usize {
