@@ -204,6 +204,7 @@ fn of_the_network() -> Vec<Bar> {
     let bar = Bar::new;
     vec![
         bar("loss", "failed connections", "", failed, 0.0),
+        bar("loss", "home again after", "s", |row| time(row.home_s), 20.0),
         bar(
             "partition",
             "served through the relay after",
@@ -213,7 +214,6 @@ fn of_the_network() -> Vec<Bar> {
         ),
         bar("partition", "failed connections", "", failed, 0.0),
         bar("partition", "direct again after", "s", |row| time(row.usual_s), 20.0),
-        bar("loss", "home again after", "s", |row| time(row.home_s), 20.0),
     ]
 }
 
