@@ -246,6 +246,50 @@ fn the_outside_comes_last_and_each_address_for_itself() {
 }
 
 #[test]
+fn a_dead_host_is_not_looked_for_through_relays() {
+    let mut net = Net::new(&["node", ORIGIN, "node,relay", ORIGIN, "node,relay"], ms(1));
+    let (b, d) = (net.id(B), net.id(3));
+    for near in [A, B, C, 4] {
+        net.link(near, 3, Some(ms(20)));
+    }
+    let healthy = |net: &Net, node| net.first(A) == Some((Line::Direct(node), Standing::Healthy));
+    net.until(MEET, |net| healthy(net, b)).expect("they meet");
+    net.pass(MEET);
+    net.nodes[A].handle_busy(BTreeSet::from([Line::Direct(b)]), net.now);
+    // The host is gone, and for a while every record still says that it is near.
+    for other in [A, C, 3, 4] {
+        net.link(B, other, None);
+    }
+    net.until(Duration::from_secs(3), |net| healthy(net, d)).expect("the other one");
+    net.events.clear();
+    net.pass(MEET * 3);
+    assert!(healthy(&net, d));
+    let moved = |it: &&(usize, Event)| {
+        it.0 == A && matches!(it.1, Event::Route { first_changed: true, .. })
+    };
+    assert_eq!(net.events.iter().filter(moved).count(), 0);
+}
+
+#[test]
+fn few_paths_are_measured_for_the_sake_of_relays() {
+    let relays = [["node", ORIGIN].as_slice(), &["node,relay"; 9]].concat();
+    let mut net = Net::new(&relays, ms(1));
+    let direct = Line::Direct(net.id(B));
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
+    let measured = |net: &Net| {
+        let paths: Vec<NodeId> =
+            net.nodes[A].discovery().paths().iter().map(|(node, _)| *node).collect();
+        paths
+    };
+    net.pass(MEET);
+    let before = measured(&net);
+    assert_eq!(before.len(), 1 + crate::core::relay::MAX_WATCHED, "the origin and a few relays");
+    net.pass(MEET);
+    assert_eq!(measured(&net), before, "those that answer stay");
+    assert_eq!(net.nodes[A].offers(&service(), net.id(B), net.now).len(), before.len() - 1);
+}
+
+#[test]
 fn what_others_cannot_reach_changes_nothing_here() {
     let mut net = Net::new(&["node", ORIGIN, "node,relay", ORIGIN], ms(1));
     let (b, d) = (net.id(B), net.id(3));
