@@ -1,7 +1,8 @@
 //! The client's first bytes, kept until an origin has answered.
 //!
 //! What may be done with them depends on what they are. A TLS handshake that got no answer has had
-//! no effect, so its bytes may be sent to one candidate after another. Anything else goes out at
+//! no effect, so its bytes may be sent to one candidate after another; early data behind it (RFC
+//! 8446, section 2.3) waits for the answer, since it is what the client came for. Anything else goes out at
 //! most once, and only to an origin that has said that its instance is connected.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
@@ -16,6 +17,10 @@ use crate::core::connect::Kind;
 pub(super) const MAX_KEPT: usize = 64 * 1024;
 /// First byte of a TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
+/// First byte of a TLS record with data of the application.
+const TLS_APPLICATION_DATA: u8 = 23;
+/// Type, version and length of a TLS record, in bytes.
+const TLS_RECORD_HEADER: usize = 5;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
 
@@ -69,14 +74,29 @@ impl Opening {
         self.kept.is_empty()
     }
 
-    /// The bytes from `from` on, to send to a candidate.
-    pub(super) fn after(&self, from: usize) -> Bytes {
-        Bytes::copy_from_slice(self.kept.get(from..).unwrap_or_default())
+    /// The bytes from `from` on that may go to a candidate before it has answered.
+    pub(super) fn before_answer(&self, from: usize) -> Bytes {
+        let end = if self.kind() == Kind::Tls { self.handshake() } else { self.kept.len() };
+        Bytes::copy_from_slice(self.kept.get(from..end).unwrap_or_default())
     }
 
-    /// How many bytes are kept.
-    pub(super) fn len(&self) -> usize {
-        self.kept.len()
+    /// How many of the bytes are records of the handshake.
+    fn handshake(&self) -> usize {
+        let mut at = 0;
+        while let Some(header) = self.kept.get(at..at + TLS_RECORD_HEADER) {
+            if header[0] == TLS_APPLICATION_DATA {
+                return at;
+            }
+            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            at += TLS_RECORD_HEADER + length;
+        }
+        // A header that is not whole yet can wait for the rest of it.
+        at.min(self.kept.len())
+    }
+
+    /// The bytes from `from` on, for the candidate that has answered.
+    pub(super) fn after(&self, from: usize) -> Bytes {
+        Bytes::copy_from_slice(self.kept.get(from..).unwrap_or_default())
     }
 
     /// Notes that bytes other than TLS go out now; from here on there is one candidate.
@@ -100,6 +120,33 @@ mod tests {
         opening.spend();
         assert!(opening.may_retry());
         assert_eq!(opening.after(1).as_ref(), &[3, 1, 2, 0]);
+    }
+
+    #[test]
+    fn early_data_waits_for_the_answer() {
+        let hello = [22, 3, 1, 0, 2, 1, 1];
+        let change_cipher = [20, 3, 3, 0, 1, 1];
+        let early = [23, 3, 3, 0, 3, 9, 9, 9];
+        let mut opening = Opening::default();
+        for byte in [&hello[..], &change_cipher, &early].concat() {
+            opening.push(&[byte]);
+        }
+        let handshake = [&hello[..], &change_cipher].concat();
+        assert_eq!(opening.kind(), Kind::Tls);
+        assert_eq!(opening.before_answer(0).as_ref(), handshake);
+        assert_eq!(opening.before_answer(handshake.len()).as_ref(), b"");
+        assert_eq!(opening.after(handshake.len()).as_ref(), early);
+    }
+
+    #[test]
+    fn a_hello_goes_out_as_it_comes() {
+        let mut opening = Opening::default();
+        opening.push(&[22, 3, 1, 0, 9]);
+        opening.push(&[1, 2, 3]);
+        assert_eq!(opening.before_answer(0).len(), 8, "also before its record is whole");
+        opening.push(&[0; 6]);
+        opening.push(&[22, 3]);
+        assert_eq!(opening.before_answer(8).len(), 6, "a header waits until it is whole");
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Shared {
         let state = self.0.borrow();
         let kind = state.opening.kind();
         let may = state.opening.may_go(connected) && self.is_mine(&state, id);
-        let bytes = (may && state.opening.len() > sent).then(|| state.opening.after(sent));
+        let bytes = may.then(|| state.opening.before_answer(sent));
+        let bytes = bytes.filter(|bytes| !bytes.is_empty());
         drop(state);
         if bytes.is_some() && kind == Kind::Other {
             self.0.send_if_modified(|state| {
