@@ -311,10 +311,7 @@ impl<'a> Search<'a> {
                     let connected = states.borrow_and_update().connected.clone();
                     connected.into_iter().for_each(|id| self.connect.handle_connected(id));
                 }
-                Ok(()) = self.routes.changed() => {
-                    let route = self.routes.borrow_and_update().clone();
-                    self.connect.handle_route(route, clock::now());
-                }
+                Ok(()) = self.routes.changed() => self.take_route(),
                 () = passed(due) => {}
             }
         }
@@ -365,7 +362,7 @@ impl<'a> Search<'a> {
                 Ok(Some((upstream, guard)))
             }
             Err(failure) => {
-                if !self.shared.look(Opening::may_retry) {
+                if self.shared.is_spent_by(id) {
                     return Err(failure);
                 }
                 debug!(service = %self.ingress.service, %failure, "next candidate");
@@ -374,6 +371,14 @@ impl<'a> Search<'a> {
                 self.last = failure;
                 Ok(None)
             }
+        }
+    }
+
+    fn take_route(&mut self) {
+        let route = self.routes.borrow_and_update().clone();
+        // Once bytes are out that must not go out again, nothing is left to choose.
+        if self.shared.look(Opening::may_retry) {
+            self.connect.handle_route(route, clock::now());
         }
     }
 

@@ -13,9 +13,8 @@ use crate::core::connect::Kind;
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct State {
     opening: Opening,
-    /// The attempt that was connected first, while the client does not speak TLS.
-    claimed: Option<u32>,
-    /// Attempts that were connected, in that order.
+    /// Attempts that are connected, in that order. Unless the client speaks TLS, its bytes are for
+    /// the first of them alone.
     pub(in crate::daemon) connected: Vec<u32>,
 }
 
@@ -46,23 +45,28 @@ impl Shared {
         look(&self.0.borrow().opening)
     }
 
-    /// An attempt is over: if it was to have the client's bytes, another one may.
+    /// An attempt is over: if it was to have the client's bytes, the next one may, unless they are
+    /// out and must not go out again.
     pub(in crate::daemon) fn release(&self, id: u32) {
         self.0.send_if_modified(|state| {
-            let held = state.claimed == Some(id);
-            state.claimed = state.claimed.filter(|_| !held);
+            let held = state.connected.first() == Some(&id);
+            if held && !state.opening.may_retry() {
+                return false;
+            }
+            state.connected.retain(|it| *it != id);
             held
         });
     }
 
+    /// Whether an attempt has sent what must not be sent again.
+    pub(in crate::daemon) fn is_spent_by(&self, id: u32) -> bool {
+        let state = self.0.borrow();
+        !state.opening.may_retry() && state.connected.first() == Some(&id)
+    }
+
     /// An attempt is connected.
     pub(super) fn connected(&self, id: u32) {
-        self.0.send_modify(|state| {
-            state.connected.push(id);
-            if state.opening.kind() != Kind::Tls {
-                state.claimed.get_or_insert(id);
-            }
-        });
+        self.0.send_modify(|state| state.connected.push(id));
     }
 
     /// What kind of bytes an attempt may send beyond `sent`, and those; none when it has to wait.
@@ -83,11 +87,52 @@ impl Shared {
     }
 
     fn is_mine(&self, state: &State, id: u32) -> bool {
-        state.opening.kind() == Kind::Tls || state.claimed == Some(id)
+        state.opening.kind() == Kind::Tls || state.connected.first() == Some(&id)
     }
 
     /// Whether the answer that an attempt has got may go to the client.
     pub(super) fn may_answer(&self, id: u32) -> bool {
         self.is_mine(&self.0.borrow(), id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_two_connected(said: &[u8]) -> Shared {
+        let shared = Shared::default();
+        [1, 2].into_iter().for_each(|id| shared.connected(id));
+        shared.opening(|opening| opening.push(said));
+        shared
+    }
+
+    #[test]
+    fn the_next_connected_one_takes_the_place_of_one_that_is_over() {
+        let shared = with_two_connected(b"GET");
+        assert!(shared.take(2, true, 0).1.is_none() && !shared.may_answer(2));
+        shared.release(1);
+        assert!(shared.may_answer(2));
+        assert_eq!(shared.take(2, true, 0).1.as_deref(), Some(&b"GET"[..]));
+        assert!(shared.is_spent_by(2) && !shared.is_spent_by(1));
+    }
+
+    #[test]
+    fn what_is_out_goes_to_nobody_else_whatever_becomes_of_its_attempt() {
+        let shared = with_two_connected(b"GET");
+        assert!(shared.take(1, true, 0).1.is_some());
+        shared.release(2);
+        shared.release(1);
+        shared.connected(3);
+        assert!([2, 3].iter().all(|id| shared.take(*id, true, 0).1.is_none()));
+        assert!(shared.is_spent_by(1));
+    }
+
+    #[test]
+    fn tls_goes_to_everyone() {
+        let shared = with_two_connected(&[22, 3, 1]);
+        for id in [1, 2, 3] {
+            assert!(shared.take(id, false, 0).1.is_some() && !shared.is_spent_by(id));
+        }
     }
 }

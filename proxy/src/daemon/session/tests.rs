@@ -236,3 +236,26 @@ async fn a_client_that_is_silent_for_long_has_its_instance_all_the_same() {
     timeout(SOON, client.read_exact(&mut welcome)).await.expect("in time").expect("an answer");
     assert_eq!(&welcome, b"welcome");
 }
+
+#[tokio::test]
+async fn what_is_out_stays_out_when_its_line_goes_down() {
+    let (near, mut one, two) = three();
+    let nodes = [one.mesh.node_id(), two.mesh.node_id()];
+    let (ingress, routes) = ingress(&near, nodes[0]);
+    routes.send_replace(route(nodes[0], UP));
+    let (_client, accepted) = testing::tcp_pair().await;
+    let mut search = Search::new(&ingress);
+    search.take_bytes(Ok(Some(Bytes::from_static(b"POST")))).expect("kept");
+    let start = search.connect.poll(clock::now(), &mut Around(&ingress)).expect("the only one");
+    assert!(search.carry_out(start));
+    let (mut stream, mut said) = take(&mut one).await;
+    say(&mut stream, b"").await;
+    read_more(&mut stream, &mut said).await;
+    assert_eq!(said, b"POST");
+    // Nobody has looked at the attempt since.
+    routes.send_replace(route(nodes[1], UP));
+    search.take_route();
+    let found = timeout(SOON * 5, search.run(&accepted)).await.expect("in time");
+    let (upstream, _) = found.expect("the one that has the bytes");
+    assert_eq!((upstream.sent, ingress.totals.retried.load(Ordering::Relaxed)), (4, 0));
+}
