@@ -206,7 +206,10 @@ impl Ingress {
         upstream: Upstream,
         guard: &mut Guard,
     ) {
-        guard.forgive();
+        // Without an answer it does not count as alive: what was said of it may well hold.
+        if !upstream.first.is_empty() {
+            guard.forgive();
+        }
         let late = shared.look(|opening| opening.after(upstream.sent));
         let carried = Carried { up: AtomicU64::new(upstream.sent as u64), ..Carried::default() };
         let early = Early { up: late, down: upstream.first.clone() };

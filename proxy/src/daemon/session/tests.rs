@@ -259,3 +259,19 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     let (upstream, _) = found.expect("the one that has the bytes");
     assert_eq!((upstream.sent, ingress.totals.retried.load(Ordering::Relaxed)), (4, 0));
 }
+
+#[tokio::test]
+async fn a_cut_holds_for_a_session_without_an_answer() {
+    let (near, mut far) = pair();
+    let node = far.mesh.node_id();
+    let (ingress, routes) = ingress(&near, node);
+    routes.send_replace(route(node, UP));
+    let sessions = ingress.place.sessions.clone();
+    let mut client = client(&Arc::new(ingress), b"").await;
+    let (mut stream, _) = take(&mut far).await;
+    assert_eq!(sessions.cut(&service(), Line::Direct(node), Duration::ZERO), 1);
+    say(&mut stream, b"").await;
+    client.write_all(b"POST").await.expect("open");
+    let end = timeout(SOON * 5, client.read_u8()).await.expect("it is not left to wait");
+    assert_eq!(end.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
+}
