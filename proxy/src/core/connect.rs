@@ -115,6 +115,8 @@ pub struct Connect {
     running: Vec<Running>,
     /// An attempt has failed, and the next one is to take its place.
     replace: bool,
+    /// The instance was connected and the client silent when it was last looked at.
+    waited: bool,
     /// When the next round begins; `None` in a round.
     resume_at: Option<Instant>,
     round: u32,
@@ -136,6 +138,7 @@ impl Connect {
             tried: BTreeSet::new(),
             running: Vec::new(),
             replace: false,
+            waited: false,
             resume_at: None,
             round: 0,
             next_id: 0,
@@ -170,10 +173,7 @@ impl Connect {
         if self.kind == kind {
             return;
         }
-        if self.waits_for_client() {
-            // Its silence was its own; what follows is not.
-            self.started = now;
-        }
+        self.note_wait(now);
         self.kind = kind;
         for running in &mut self.running {
             running.hedge_at = match kind {
@@ -229,10 +229,11 @@ impl Connect {
         if let Some(id) = self.cancels.pop_front() {
             return Some(Action::Cancel { id });
         }
-        let left = self.deadline().saturating_duration_since(now);
-        if self.waits_for_client() {
+        self.note_wait(now);
+        if self.waited {
             return None;
         }
+        let left = self.deadline().saturating_duration_since(now);
         if left.is_zero() {
             let silent = self.running.drain(..).filter(|it| it.slow);
             self.verdicts.extend(silent.map(|it| (it.candidate.origin.line, Verdict::Silent)));
@@ -273,6 +274,15 @@ impl Connect {
     /// before they use them, and some instances speak first, when it suits them.
     fn waits_for_client(&self) -> bool {
         self.kind == Kind::Open && self.running.iter().any(|it| it.connected)
+    }
+
+    /// While the client is silent, and when it has spoken or its instance is gone, the search is as
+    /// young as ever: that time was the client's own.
+    fn note_wait(&mut self, now: Instant) {
+        let waits = self.waits_for_client();
+        if std::mem::replace(&mut self.waited, waits) || waits {
+            self.started = now;
+        }
     }
 
     fn deadline(&self) -> Instant {

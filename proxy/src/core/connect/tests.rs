@@ -108,6 +108,18 @@ fn a_silent_one_is_raced_after_its_delay_and_loses() {
 }
 
 #[test]
+fn a_client_that_was_silent_for_an_hour_does_not_pay_for_its_instance() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.started();
+    bench.connect.handle_connected(0);
+    assert_eq!(bench.poll(), None);
+    bench.now += ms(3_600_000);
+    bench.connect.handle_failure(0, Some(Verdict::Silent));
+    assert_eq!(bench.started(), Some((1, 2)), "and not given up");
+    assert_eq!(bench.connect.poll_timeout(), Some(bench.now + ms(8000)));
+}
+
+#[test]
 fn one_that_answers_after_all_is_not_blamed() {
     let mut bench = Bench::new(config(), &[1, 20]);
     bench.started();
