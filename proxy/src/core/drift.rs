@@ -56,11 +56,12 @@ pub struct Leave {
 #[derive(Debug)]
 struct Move {
     cause: Cause,
-    since: Instant,
+    /// When it began, or the last tick since.
+    at: Instant,
     /// The most sessions that were there at any tick.
     begun: u64,
-    /// Sessions that have leave by now, with the fraction of the next.
-    given: f64,
+    /// The fraction of the next session that has leave.
+    owed: f64,
 }
 
 /// The moves of one service. See the module's doc.
@@ -90,7 +91,7 @@ impl Drift {
                 continue;
             }
             let kept = before.remove(&line).filter(|known| known.cause == cause);
-            let kept = kept.unwrap_or(Move { cause, since: now, begun: 0, given: 0.0 });
+            let kept = kept.unwrap_or(Move { cause, at: now, begun: 0, owed: 0.0 });
             self.moves.insert(line, kept);
         }
         self.next = match self.next {
@@ -119,15 +120,10 @@ impl Drift {
         let config = &self.config;
         let mut leaves = Vec::new();
         for (line, step) in &mut self.moves {
-            let count = open(line);
-            step.begun = step.begun.max(count);
-            let due = step.due(config, now);
-            let more = (due - step.given).floor();
-            if count > 0 && more >= 1.0 {
-                step.given += more;
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1..")]
-                let more = (more as u64).min(count);
-                leaves.push(Leave { line: *line, count: more, cause: step.cause });
+            // What nobody is there to take is not saved up for those who come later.
+            let count = step.due(config, open(line), now);
+            if count > 0 {
+                leaves.push(Leave { line: *line, count, cause: step.cause });
             }
         }
         leaves
@@ -135,17 +131,23 @@ impl Drift {
 }
 
 impl Move {
-    /// How many sessions should have leave by now.
-    fn due(&self, config: &DriftConfig, now: Instant) -> f64 {
-        let passed = now.saturating_duration_since(self.since).as_secs_f64();
+    /// How many sessions get leave now, of `open` ones at most.
+    fn due(&mut self, config: &DriftConfig, open: u64, now: Instant) -> u64 {
+        self.begun = if open == 0 { 0 } else { self.begun.max(open) };
+        let passed = now.saturating_duration_since(std::mem::replace(&mut self.at, now));
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53 sessions")]
         let begun = self.begun as f64;
         let per_s = match self.cause {
             Cause::Home => f64::from(config.home_percent) / 100.0 / HOME_PERIOD.as_secs_f64(),
             Cause::Drain => 1.0 / config.drain_window.as_secs_f64(),
         };
+        self.owed += begun * passed.as_secs_f64() * per_s;
         // A little more than exact, so that rounding never holds back a whole one.
-        begun * passed * per_s + 1e-6
+        let due = (self.owed + 1e-6).floor();
+        self.owed -= due;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not below 0")]
+        let due = due as u64;
+        due.min(open)
     }
 }
 
@@ -193,6 +195,23 @@ mod tests {
         let left = run(DriftConfig::default(), Cause::Drain, 12, 60);
         assert_eq!((left[4], left[29], left[59]), (11, 6, 0));
         assert_eq!(run(DriftConfig::default(), Cause::Drain, 1, 60)[59], 0);
+    }
+
+    #[test]
+    fn no_leave_is_saved_up_for_those_who_come_later() {
+        let (mut drift, mut now) = (Drift::new(DriftConfig::default()), Instant::now());
+        drift.set([(line(), Cause::Home)], now);
+        // One that is never quiet, for an hour.
+        for _ in 0..3600 {
+            now += TICK;
+            drift.handle_counts(|_| 1, now);
+        }
+        let mut given = 0;
+        for _ in 0..10 {
+            now += TICK;
+            given += drift.handle_counts(|_| 100, now).iter().map(|it| it.count).sum::<u64>();
+        }
+        assert!((9..=11).contains(&given), "{given} of 100 in ten seconds");
     }
 
     #[test]
