@@ -196,7 +196,7 @@ impl Egress {
         self.trust(peer)?;
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
-        let of_peer = self.sessions.count_line(service, Side::RelayedFor, from);
+        let of_peer = self.sessions.count_peer(Side::RelayedFor, from);
         if self.sessions.count_all(Side::Relayed) >= most || of_peer >= most.div_ceil(RELAYED_SHARE)
         {
             return Err(Answer::Overloaded);

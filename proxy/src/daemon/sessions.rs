@@ -3,6 +3,7 @@
 //! An entry lives as long as its [`Guard`]. The map serves people (`status`) and limits; nothing
 //! is decided by iterating it. Bounded by the services' `max-sessions` and [`MAX_SERVED`].
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -90,11 +91,23 @@ pub(super) struct Sessions {
     inner: Arc<Inner>,
 }
 
-/// Open sessions, counted twice so that no question has to add up: a node may serve thousands.
+/// Open sessions, counted thrice so that no question has to add up: a node may serve thousands. An
+/// entry ends with its last session, since peers name the services of what they want relayed.
 #[derive(Debug, Default)]
 struct Open {
     by_line: BTreeMap<Key, Group>,
     by_side: BTreeMap<(ServiceName, Side), u64>,
+    by_peer: BTreeMap<(Side, Line), u64>,
+}
+
+/// Takes one from a count that ends with zero.
+fn take_one<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
 }
 
 /// The sessions of one service on one side with one node.
@@ -154,6 +167,7 @@ impl Sessions {
         let key = (service.clone(), side, line);
         let mut open = self.lock();
         *open.by_side.entry((service.clone(), side)).or_insert(0) += 1;
+        *open.by_peer.entry((side, line)).or_insert(0) += 1;
         let group = open.by_line.entry(key.clone()).or_default();
         group.count += 1;
         let (cut, moves) = (group.cut.subscribe(), group.moves.clone());
@@ -173,6 +187,11 @@ impl Sessions {
         let open = self.lock();
         let groups = open.by_line.iter().filter(|((of, at, _), _)| of == service && *at == side);
         groups.map(|((_, _, line), group)| (*line, group.count)).collect()
+    }
+
+    /// Open sessions on one side and line over all services.
+    pub(super) fn count_peer(&self, side: Side, line: Line) -> u64 {
+        self.lock().by_peer.get(&(side, line)).copied().unwrap_or(0)
     }
 
     /// Open sessions of one service on one side.
@@ -305,10 +324,9 @@ async fn quiet(carried: &Carried) {
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut open = self.sessions.lock();
-        let (service, side, _) = &self.key;
-        if let Some(count) = open.by_side.get_mut(&(service.clone(), *side)) {
-            *count -= 1;
-        }
+        let (service, side, line) = &self.key;
+        take_one(&mut open.by_side, (service.clone(), *side));
+        take_one(&mut open.by_peer, (*side, *line));
         let Some(group) = open.by_line.get_mut(&self.key) else { return };
         group.count -= 1;
         if group.count == 0 {
@@ -369,6 +387,9 @@ mod tests {
         assert!(sessions.busy().is_empty());
         drop(served);
         assert_eq!(sessions.count_all(Side::Served), 0);
+        let open = sessions.lock();
+        assert!(open.by_side.is_empty() && open.by_peer.is_empty(), "names of peers stay");
+        assert!(open.by_line.is_empty());
     }
 
     #[tokio::test]

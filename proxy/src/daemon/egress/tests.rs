@@ -203,7 +203,10 @@ async fn one_peer_has_a_quarter_and_all_together_the_limit() {
         assert_eq!(read(&mut stream, 1).await[0], Answer::Connected.code());
         open.push(stream);
     }
-    assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Overloaded));
+    let other = Header::relayed("other".parse().expect("a name"), origin, HEADER_TIMEOUT);
+    for header in [through(origin), other] {
+        assert_eq!(answer(&near, relay, header.encode()).await, Some(Answer::Overloaded));
+    }
     drop(open);
     // Others have taken all there is.
     let others = || sessions.open(&service(), Side::Relayed, Line::Direct(origin));
