@@ -2,8 +2,8 @@
 //!
 //! What may be done with them depends on what they are. A TLS handshake that got no answer has had
 //! no effect, so its bytes may be sent to one candidate after another; early data behind it (RFC
-//! 8446, section 2.3) waits for the answer, since it is what the client came for. Anything else goes out at
-//! most once, and only to an origin that has said that its instance is connected.
+//! 8446, section 2.3) waits for the answer, since it is what the client came for. Anything else
+//! goes out at most once, and only to an origin that has said that its instance is connected.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
 //! answers.
