@@ -180,8 +180,15 @@ impl Ingress {
     async fn any_answers(&self) -> bool {
         let route = self.route.borrow().clone();
         for candidate in &route.candidates {
+            let line = candidate.origin.line;
             if attempt::answers(self.target(candidate, 0, MAX_DEADLINE)).await {
                 return true;
+            }
+            if matches!(line, Line::Outside(_)) {
+                // Nothing else tells of it, and time alone would call it usable again.
+                let silent = vec![(line, Verdict::Silent)];
+                let silent = Finding::Verdicts(self.service.clone(), silent);
+                let _ = self.place.findings.try_send(silent);
             }
         }
         false

@@ -275,3 +275,25 @@ async fn a_cut_holds_for_a_session_without_an_answer() {
     let end = timeout(SOON * 5, client.read_u8()).await.expect("it is not left to wait");
     assert_eq!(end.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
 }
+
+#[tokio::test]
+async fn a_failed_trial_of_an_address_outside_counts_against_it() {
+    let (near, _far) = pair();
+    let (mut ingress, routes) = ingress(&near, near.mesh.node_id());
+    let (findings, mut found) = mpsc::channel(MAX_FINDINGS);
+    ingress.place.findings = findings;
+    // A port that was free a moment ago.
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = closed.local_addr().expect("bound");
+    drop(closed);
+    let outside = OriginView { suspect: true, ..OriginView::outside(address) };
+    let memory = Preference::default();
+    let (route, _) = choose(vec![outside], &Policy::Spread, &memory, clock::now());
+    assert!(!route.is_usable());
+    routes.send_replace(Arc::new(route));
+    let hope = tokio::spawn(async move { ingress.hopeful().await });
+    let finding = timeout(TRIAL_INTERVAL * 10, found.recv()).await.expect("in time");
+    let Some(Finding::Verdicts(_, verdicts)) = finding else { panic!("{finding:?}") };
+    assert_eq!(verdicts, [(Line::Outside(address), Verdict::Silent)]);
+    hope.abort();
+}
