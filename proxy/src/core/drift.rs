@@ -47,7 +47,7 @@ pub enum Cause {
 pub struct Leave {
     /// Which line.
     pub line: Line,
-    /// How many sessions.
+    /// How many sessions; none takes back what was given and not used yet.
     pub count: u64,
     /// Why.
     pub cause: Cause,
@@ -83,8 +83,13 @@ impl Drift {
         self.config = config;
     }
 
-    /// Takes the lines with sessions that should be elsewhere. What moves already goes on.
-    pub fn set(&mut self, lines: impl IntoIterator<Item = (Line, Cause)>, now: Instant) {
+    /// Takes the lines with sessions that should be elsewhere. What moves already goes on. Returns
+    /// the lines whose sessions are to stay from now on, whatever leave they have.
+    pub fn set(
+        &mut self,
+        lines: impl IntoIterator<Item = (Line, Cause)>,
+        now: Instant,
+    ) -> Vec<Line> {
         let mut before = std::mem::take(&mut self.moves);
         for (line, cause) in lines {
             if cause == Cause::Home && self.config.home_percent == 0 {
@@ -98,6 +103,7 @@ impl Drift {
             _ if self.moves.is_empty() => None,
             known => known.or(Some(now + TICK)),
         };
+        before.into_keys().collect()
     }
 
     /// Whether any session should be elsewhere.
@@ -227,7 +233,7 @@ mod tests {
         assert_eq!(drift.poll_timeout(), None);
         drift.set([(line(), Cause::Home)], now);
         assert_eq!(drift.poll_timeout(), Some(now + TICK));
-        drift.set([], now);
+        assert_eq!(drift.set([], now), [line()], "they are to stay");
         assert!(drift.is_idle() && drift.poll_timeout().is_none());
         assert!(drift.handle_counts(|_| 10, now + TICK).is_empty());
     }

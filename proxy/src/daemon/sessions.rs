@@ -125,11 +125,14 @@ struct Moves {
     permits: Semaphore,
     /// Whether those that are never quiet have to go as well.
     insist: AtomicBool,
+    /// How often all leave was taken back.
+    recalls: AtomicU64,
 }
 
 impl Default for Group {
     fn default() -> Self {
-        let moves = Moves { permits: Semaphore::new(0), insist: AtomicBool::new(false) };
+        let (insist, recalls) = (AtomicBool::new(false), AtomicU64::new(0));
+        let moves = Moves { permits: Semaphore::new(0), insist, recalls };
         Self { count: 0, cut: watch::Sender::new(None), moves: Arc::new(moves) }
     }
 }
@@ -232,12 +235,13 @@ impl Sessions {
 
     /// Lets `count` sessions of this node's clients on a line end, the longest open ones first, as
     /// soon as each is quiet, or after a while anyway when `insist`. What an earlier call granted
-    /// and nobody took is void.
+    /// and nobody took is void; with a `count` of 0 also what was taken by sessions still there.
     pub(super) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
         let open = self.lock();
         let Some(group) = open.by_line.get(&(service.clone(), Side::Client, line)) else { return };
         let moves = &group.moves;
         moves.insist.store(insist, Ordering::Relaxed);
+        moves.recalls.fetch_add(u64::from(count == 0), Ordering::Relaxed);
         moves.permits.forget_permits(moves.permits.available_permits());
         moves.permits.add_permits(usize::try_from(count.min(group.count)).unwrap_or(usize::MAX));
     }
@@ -302,8 +306,10 @@ async fn moved(moves: &Moves, carried: &Carried) {
         let permit = moves.permits.acquire().await;
         let Ok(permit) = permit else { return std::future::pending().await };
         permit.forget();
+        let recalls = moves.recalls.load(Ordering::Relaxed);
         let is_quiet = timeout(MAX_UNREST, quiet(carried)).await.is_ok();
-        if is_quiet || moves.insist.load(Ordering::Relaxed) {
+        let holds = moves.recalls.load(Ordering::Relaxed) == recalls;
+        if holds && (is_quiet || moves.insist.load(Ordering::Relaxed)) {
             return;
         }
     }
@@ -425,5 +431,24 @@ mod tests {
                 assert!(waited.is_err(), "moved in the middle of something");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn leave_that_is_taken_back_ends_nobody() {
+        let sessions = Sessions::default();
+        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
+        let mut one = sessions.open(&service, Side::Client, line(1));
+        // One permit is taken at once, the other lies there for whoever comes.
+        let two = sessions.open(&service, Side::Client, line(1));
+        sessions.release(&service, line(1), 2, true);
+        let quiet = Carried::default();
+        let recall = async {
+            tokio::time::sleep(QUIET / 4).await;
+            sessions.release(&service, line(1), 0, false);
+        };
+        let end = timeout(QUIET * 4, one.end(0.5, &quiet));
+        let (end, ()) = tokio::join!(end, recall);
+        assert!(end.is_err(), "it was to stay: {end:?}");
+        drop(two);
     }
 }

@@ -10,7 +10,7 @@ use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
 use crate::core::changes::Changes;
-use crate::core::drift::Drift;
+use crate::core::drift::{Cause, Drift, Leave};
 use crate::core::evidence::{Evidence, Verdict};
 use crate::core::health::Health;
 use crate::core::policy::{self, Fate};
@@ -111,7 +111,10 @@ impl Service {
                 }
             }
         }
-        self.drift.set(moves, now);
+        for line in self.drift.set(moves, now) {
+            let leave = Leave { line, count: 0, cause: Cause::Home };
+            events.push(Event::Move { service: name.clone(), leave });
+        }
         events
     }
 
