@@ -108,6 +108,8 @@ pub struct Connect {
     started: Instant,
     ticket: u64,
     route: Arc<Route>,
+    /// Since when no candidate is usable, as far as this search knows.
+    unusable_since: Option<Instant>,
     kind: Kind,
     /// What this round has still to try; none before its order is drawn.
     queue: Option<VecDeque<Candidate>>,
@@ -128,11 +130,13 @@ pub struct Connect {
 impl Connect {
     /// A search that begins now. `ticket` is fresh for each search, see [`Route::attempt_order`].
     pub fn new(config: ConnectConfig, route: Arc<Route>, ticket: u64, now: Instant) -> Self {
+        let unusable_since = (!route.is_usable()).then_some(now);
         Self {
             config,
             started: now,
             ticket,
             route,
+            unusable_since,
             kind: Kind::Open,
             queue: None,
             tried: BTreeSet::new(),
@@ -151,6 +155,10 @@ impl Connect {
     /// anything better.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
+        self.unusable_since = match self.unusable_since {
+            _ if self.route.is_usable() => None,
+            known => known.or(Some(now)),
+        };
         self.resume_at = self.resume_at.map(|_| now);
         if self.route.is_usable() {
             let is_down = |line: Line| {
@@ -191,7 +199,7 @@ impl Connect {
         if let Some(running) = self.running.iter_mut().find(|it| it.id == id) {
             running.connected = true;
             if self.kind != Kind::Tls {
-                running.hedge_at = None;
+                (running.hedge_at, running.slow) = (None, false);
                 let others = self.running.iter().filter(|it| it.id != id);
                 self.cancels.extend(others.map(|it| it.id));
                 self.running.retain(|it| it.id == id);
@@ -286,9 +294,8 @@ impl Connect {
     }
 
     fn deadline(&self) -> Instant {
-        let config = &self.config;
-        let patience = if self.route.is_usable() { config.connect_timeout } else { config.hold };
-        self.started + patience
+        let whole = self.started + self.config.connect_timeout;
+        self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
     /// Whether this round has nobody left to try.
@@ -333,6 +340,12 @@ impl Connect {
         }
         let is_due = |it: &&mut Running| it.hedge_at.is_some_and(|at| at <= now);
         let late = self.running.iter_mut().find(is_due)?;
+        // Slowness is no reason to go where nobody should go who has anything better.
+        let next = self.queue.as_ref()?.front()?.standing;
+        if next >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
+            late.hedge_at = None;
+            return None;
+        }
         if !around.may_hedge() {
             late.hedge_at = self.config.hedge_delay(&late.candidate).map(|delay| now + delay);
             return None;

@@ -207,12 +207,14 @@ impl Egress {
 
     async fn open_onward(&self, target: NodeId, header: &Header) -> Result<Stream, Answer> {
         let left = header.deadline();
-        let opened = timeout(left, self.mesh.open_stream(target)).await;
-        let mut next = opened.map_err(|_| Answer::TimedOut)?.map_err(|_| Answer::NoPath)?;
-        let onward = Header::direct(header.service.clone(), left);
-        let sent = next.send.write_chunk(onward.encode().into()).await;
-        sent.map_err(|_| Answer::NoPath)?;
-        Ok(next)
+        let opened = async {
+            let mut next = self.mesh.open_stream(target).await?;
+            let onward = Header::direct(header.service.clone(), left);
+            next.send.write_chunk(onward.encode().into()).await?;
+            Ok::<_, meshport_mesh::MeshError>(next)
+        };
+        let opened = timeout(left, opened).await;
+        opened.map_err(|_| Answer::TimedOut)?.map_err(|_| Answer::NoPath)
     }
 }
 

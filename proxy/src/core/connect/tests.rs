@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::route::tests::origin;
-use crate::core::route::{PathView, Policy, Preference, choose};
+use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -255,6 +255,48 @@ fn when_all_are_down_what_runs_goes_on() {
     assert_eq!(bench.connect.poll_timeout(), Some(bench.now + ms(3000)));
     bench.sleep();
     assert_eq!(bench.poll(), Some(Action::GiveUp));
+}
+
+#[test]
+fn slowness_is_no_reason_to_leave_the_mesh() {
+    let mut bench = Bench::new(config(), &[1]);
+    let near = origin(1, OriginState::Ready, PathView::Up(ms(1)));
+    let outside = OriginView {
+        line: Line::Outside(([192, 0, 2, 1], 6443).into()),
+        ..origin(2, OriginState::Ready, PathView::Up(ms(1)))
+    };
+    let route = |near: &OriginView| {
+        let origins = vec![near.clone(), outside.clone()];
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+        Arc::new(choose(origins, &policy, &Preference::default(), Instant::now()).0)
+    };
+    bench.connect.handle_route(route(&near), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.sleep(), ms(102));
+    assert_eq!(bench.poll(), None, "it is slow, not gone");
+    let dead = OriginView { path: PathView::Dead, ..near };
+    bench.connect.handle_route(route(&dead), bench.now);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    assert!(matches!(bench.poll(), Some(Action::Start { id: 1, .. })));
+}
+
+#[test]
+fn a_client_that_has_waited_for_long_is_held_as_long_as_any() {
+    let mut bench = Bench::new(config(), &[1]);
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.now += ms(4000);
+    bench.connect.handle_failure(0, Some(Verdict::Refused));
+    bench.connect.handle_route(Arc::default(), bench.now);
+    assert_eq!(bench.poll(), None, "it is not given up at once");
+    assert_eq!(bench.connect.deadline(), bench.now + ms(3000));
+    bench.now += ms(2000);
+    bench.connect.handle_route(Arc::default(), bench.now);
+    assert_eq!(bench.connect.deadline(), bench.now + ms(1000), "nor held for longer");
+    let whole = bench.now - ms(6000) + ms(8000);
+    bench.connect.handle_route(route(&[1]), bench.now);
+    assert_eq!(bench.connect.deadline(), whole);
 }
 
 #[derive(Debug, Clone, Copy)]
