@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::verify::Memo;
+
 /// Settings of one node's discovery. All nodes of a mesh should use the same values, yet nothing
 /// breaks when they differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +44,9 @@ pub struct DiscoveryConfig {
     pub forget_after: Duration,
     /// The shortest time between two versions of the own record that carry no urgent news.
     pub publish_interval: Duration,
+    /// Where to look up what other nodes of this process have verified already; for simulations of
+    /// many nodes in one process. None: check everything.
+    pub memo: Option<Memo>,
 }
 
 impl Default for DiscoveryConfig {
@@ -61,6 +66,7 @@ impl Default for DiscoveryConfig {
             announce_longest: Duration::from_secs(30),
             forget_after: Duration::from_secs(24 * 3600),
             publish_interval: Duration::from_secs(1),
+            memo: None,
         }
     }
 }
@@ -87,6 +93,7 @@ impl DiscoveryConfig {
             announce_longest: self.announce_longest.clamp(announce_first, ms(600_000)),
             forget_after: self.forget_after.clamp(ms(10_000), ms(30 * 24 * 3_600_000)),
             publish_interval: self.publish_interval.clamp(ms(100), ms(600_000)),
+            memo: self.memo,
         }
     }
 }

@@ -159,12 +159,16 @@ impl Discovery {
         let dice = Dice::new(seed, b'd');
         let watch = DiscoveryConfig { path_probe_active: config.probe_interval, ..config.clone() };
         let life = Life { generation, renewal: 0 };
+        let verifier: Box<dyn Verifier> = match &config.memo {
+            Some(memo) => Box::new(memo.clone()),
+            None => Box::new(Direct),
+        };
         let mut discovery = Self {
             mesh,
             me: node,
             site: me.credential.site.clone(),
             credential: Arc::new(me.credential),
-            verifier: Box::new(Direct),
+            verifier,
             directory: Directory::new(),
             paths: Paths::new(&config, seed, b'p'),
             watch: Paths::new(&watch, seed, b'w'),

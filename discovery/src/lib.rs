@@ -48,4 +48,4 @@ pub use state::{
     SignedState,
 };
 pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
-pub use wire::{MAX_DATAGRAM, VERSION};
+pub use wire::{Family, MAX_DATAGRAM, VERSION, family};

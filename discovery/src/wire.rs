@@ -197,16 +197,20 @@ impl<'a> Message<'a> {
 }
 
 /// What a datagram is for; traffic is counted by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// Membership.
     Swim,
+    /// Comparison of directories, and records.
     Sync,
+    /// News and rumours.
     News,
+    /// Path probes and echoes.
     Path,
 }
 
 /// The family of an encoded datagram.
-pub(crate) fn family(datagram: &[u8]) -> Family {
+pub fn family(datagram: &[u8]) -> Family {
     match datagram.get(1) {
         Some(0) => Family::Swim,
         Some(6..=8) => Family::News,
