@@ -58,7 +58,14 @@ impl Discovery {
             let mut claims = Vec::with_capacity(seen.claims.len());
             for (short, claim) in seen.claims {
                 match self.directory.resolve(short) {
-                    Some(node) => claims.extend(self.believable(from, node, claim, now)),
+                    Some(node) => {
+                        // Whoever spreads a life should have its record. One that has not answers
+                        // with the claim again, so that only membership may lead to the question.
+                        if from != node && self.is_unsigned(&node, claim.life) {
+                            self.fetch(short, false, from);
+                        }
+                        claims.extend(self.believable(from, node, claim, now));
+                    }
                     None => {
                         self.counters.dropped_claims_unknown += 1;
                         self.fetch(short, true, from);
@@ -100,7 +107,6 @@ impl Discovery {
         let signed = entry.node_state().map(crate::state::NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
             self.counters.dropped_claims_unsigned += 1;
-            self.fetch(Short::of(&node), false, from);
             return None;
         }
         let gone = entry.liveness == Liveness::Left;
@@ -112,6 +118,14 @@ impl Discovery {
             return self.second_opinion(from, node, claim, now);
         }
         Some((node, claim))
+    }
+
+    /// Whether a claim is about a life that its node has neither signed nor shown itself in.
+    fn is_unsigned(&self, node: &NodeId, life: Life) -> bool {
+        self.directory.get(node).is_some_and(|entry| {
+            let signed = entry.node_state().map(crate::state::NodeState::life);
+            *node != self.me && Some(life) > signed.max(entry.life)
+        })
     }
 
     /// Somebody says that a living member is down. One voice alone may err or lie: the member is
