@@ -52,7 +52,10 @@ pub(crate) struct Contacts {
 
 impl Contacts {
     pub(crate) fn heard(&mut self, peer: NodeId, now: Instant) {
-        if let Some(contact) = self.contact(peer, now) {
+        // Once for each datagram: allowances can wait until somebody asks for them.
+        if let Some(contact) = self.peers.get_mut(&peer) {
+            contact.heard = Some(now);
+        } else if let Some(contact) = self.contact(peer, now) {
             contact.heard = Some(now);
         }
     }

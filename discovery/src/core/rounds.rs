@@ -26,6 +26,8 @@ const WATCHED: usize = 2;
 /// Steps taken from a random id to find a random member; evens out the gaps between ids.
 const STEPS: usize = 8;
 const LOOKS: usize = 64;
+/// Rumours that are looked at for one datagram: no more fit into it.
+const MAX_TOLD_AT_ONCE: usize = 16;
 
 impl Discovery {
     /// Everything periodic; called by the timer only.
@@ -232,7 +234,8 @@ impl Discovery {
         if self.directory.alive() <= 1 || !self.rumours.take_due(self.config.gossip_interval, now) {
             return;
         }
-        let told = self.rumours.freshest();
+        let mut told = self.rumours.freshest();
+        told.truncate(MAX_TOLD_AT_ONCE);
         let packed = self.pack_rumours(&told);
         for peer in self.random_members(usize::from(self.config.gossip_fanout), &[]) {
             packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
