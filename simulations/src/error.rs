@@ -1,15 +1,20 @@
-//! What can go wrong before a run; a run itself cannot fail, only disappoint.
+//! What can go wrong before or after a run; a run itself cannot fail, only disappoint.
 
-/// Why a scenario cannot be run.
+/// Why the tool cannot do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The scenario file is not TOML, or has unknown or wrong keys.
-    #[error("{0}")]
-    Syntax(#[from] toml::de::Error),
-    /// The scenario contradicts itself.
+    /// The scenario is not TOML, has unknown or wrong keys, or contradicts itself.
     #[error("{0}")]
     Scenario(String),
+    /// A result file is not what this tool writes.
+    #[error("{path}: {reason}")]
+    Result {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {

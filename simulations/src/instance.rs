@@ -1,18 +1,14 @@
-//! A simulated apiserver, as far as a health probe can tell.
+//! A simulated apiserver, as far as a health probe or a client can tell.
 
 use std::time::Duration;
 
 use meshport::core::health::{Outcome, Question};
-use serde::Deserialize;
 
-/// How long a healthy instance takes to answer a probe.
-const ANSWER_TIME: Duration = Duration::from_millis(2);
-/// How long a probe of one that hangs waits, as the daemon's default does.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a healthy instance takes to answer.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(2);
 
 /// What an instance is up to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instance {
     /// Serves.
     Ready,
@@ -25,14 +21,14 @@ pub enum Instance {
 }
 
 impl Instance {
-    /// What a probe gets, and after what time.
-    pub(crate) fn ask(self, question: Question) -> (Duration, Outcome) {
+    /// What a probe with this patience gets, and after what time.
+    pub(crate) fn ask(self, question: Question, patience: Duration) -> (Duration, Outcome) {
         match (self, question) {
             (Self::Ready, _) | (Self::Unready, Question::Alive) => {
                 (ANSWER_TIME, Outcome::Answered(Some(200)))
             }
             (Self::Unready, Question::Ready) => (ANSWER_TIME, Outcome::Answered(Some(500))),
-            (Self::Hung, _) => (PATIENCE, Outcome::Silent),
+            (Self::Hung, _) => (patience, Outcome::Silent),
             (Self::Down, _) => (Duration::ZERO, Outcome::Refused),
         }
     }

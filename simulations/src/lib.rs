@@ -1,16 +1,22 @@
 //! Many nodes in many datacenters, in virtual time, from one seed.
 //!
 //! Every simulated node is the daemon's own decision code ([`meshport::core::node::NodeCore`]);
-//! what is simulated is the world around it: links ([`meshport::wan::link`]), tunnels, instances
-//! and the clock. One event queue orders everything, so a scenario and a seed determine the run to
-//! the last byte, which [`trace::Trace`] turns into a hash.
+//! what is simulated is the world around it: links ([`meshport::wan::link`]), tunnels, instances,
+//! clients and the clock. One event queue orders everything, so a scenario and a seed determine the
+//! run to the last byte, which [`trace::TraceHash`] shows.
 //!
 //! * [`scenario`] is what a run is made from: a TOML file, strictly read.
-//! * [`world`] is the event queue and what it acts on.
-//! * [`report`] is what a run says: who routed where, and how long changes took.
+//! * [`world`] is the event queue and what it acts on, and the rules that must hold.
+//! * [`measure`] is what is measured, [`report`] is what a run says.
+//! * [`cli`] is the tool `meshport-sim`.
 
+mod brain;
+pub mod cli;
 mod error;
+mod flight;
 mod instance;
+pub mod measure;
+mod network;
 mod queue;
 pub mod report;
 pub mod scenario;

@@ -1,59 +1,134 @@
-//! What happened on the wire, as one number.
+//! What happened, as one number, and as lines for who wants to read it.
 //!
-//! Each datagram contributes when it was sent, from whom, to whom, its port and its size, and
-//! whether it was delivered. Contents are left out: they follow from the same state.
+//! Each datagram contributes when it was sent, from whom, to whom, its size, and what became of it;
+//! each decision and each thing that happens contributes its words. Contents are left out: they
+//! follow from the same state. The last events of every node are kept for the report of a
+//! violation, [`MAX_KEPT`] of each.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::io::Write;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// Feeds a hash with datagrams.
-#[derive(Debug, Clone, Default)]
-pub struct Trace {
+/// Events of one node that are kept.
+pub const MAX_KEPT: usize = 24;
+
+/// Feeds a hash, a file, and the memory of each node.
+pub(crate) struct Trace {
     hash: Sha256,
     datagrams: u64,
+    file: Option<Box<dyn Write>>,
+    /// The last events of each node.
+    kept: Vec<VecDeque<(Duration, Box<str>)>>,
 }
 
 /// The hash of a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceHash([u8; 32]);
 
+/// A datagram that is sent, as the trace sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) at: Duration,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) size: usize,
+    pub(crate) kind: &'static str,
+    pub(crate) lost: Option<&'static str>,
+}
+
 impl Trace {
-    pub(crate) fn datagram(
-        &mut self,
-        at: Duration,
-        from: usize,
-        to: usize,
-        size: usize,
-        lost: bool,
-    ) {
+    pub(crate) fn new(nodes: usize, file: Option<Box<dyn Write>>) -> Self {
+        let kept = vec![VecDeque::new(); nodes];
+        Self { hash: Sha256::default(), datagrams: 0, file, kept }
+    }
+
+    pub(crate) fn datagram(&mut self, sent: Sent) {
         self.datagrams += 1;
-        self.hash.update(at.as_nanos().to_le_bytes());
-        for number in [from, to, size, usize::from(lost)] {
-            self.hash.update((number as u64).to_le_bytes());
+        let mut bytes = [0; 40];
+        let nanos = u64::try_from(sent.at.as_nanos()).unwrap_or(u64::MAX);
+        let numbers = [
+            nanos,
+            sent.from as u64,
+            sent.to as u64,
+            sent.size as u64,
+            u64::from(sent.lost.is_some()),
+        ];
+        for (slot, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            slot.copy_from_slice(&number.to_le_bytes());
+        }
+        self.hash.update(bytes);
+        if let Some(file) = &mut self.file {
+            let Sent { from, to, size, kind, .. } = sent;
+            let fate = sent.lost.unwrap_or("sent");
+            // A full disk ends the file, not the run.
+            let _ = writeln!(file, "{} {kind} {from} {to} {size} {fate}", Stamp(sent.at));
         }
     }
 
-    pub(crate) fn note(&mut self, at: Duration, words: &str) {
-        self.hash.update(at.as_nanos().to_le_bytes());
+    /// Something that a node did or that was done to it.
+    pub(crate) fn node(&mut self, at: Duration, node: usize, words: String) {
+        self.words(at, &words);
+        if let Some(file) = &mut self.file {
+            let _ = writeln!(file, "{} node {node} {words}", Stamp(at));
+        }
+        let kept = &mut self.kept[node];
+        if kept.len() >= MAX_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((at, words.into_boxed_str()));
+    }
+
+    /// Something that happened to the world.
+    pub(crate) fn world(&mut self, at: Duration, words: &str) {
+        self.words(at, words);
+        if let Some(file) = &mut self.file {
+            let _ = writeln!(file, "{} world {words}", Stamp(at));
+        }
+    }
+
+    fn words(&mut self, at: Duration, words: &str) {
+        let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        self.hash.update(nanos.to_le_bytes());
         self.hash.update((words.len() as u64).to_le_bytes());
         self.hash.update(words);
     }
 
+    /// The last events of a node, oldest first.
+    pub(crate) fn last(&self, node: usize) -> Vec<String> {
+        self.kept[node].iter().map(|(at, words)| format!("{} {words}", Stamp(*at))).collect()
+    }
+
     /// Datagrams so far, lost ones included.
-    pub fn datagrams(&self) -> u64 {
+    pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
     /// The hash so far.
-    pub fn hash(&self) -> TraceHash {
+    pub(crate) fn hash(&self) -> TraceHash {
         TraceHash(self.hash.clone().finalize().into())
+    }
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("datagrams", &self.datagrams).finish_non_exhaustive()
     }
 }
 
 impl fmt::Display for TraceHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().take(16).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Virtual time in seconds with microseconds.
+struct Stamp(Duration);
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
     }
 }

@@ -1,0 +1,284 @@
+//! The daemon's own decisions, driven here as the daemon drives them. The only module that knows
+//! the interface of [`NodeCore`].
+//!
+//! Nodes are numbers outside; in here they are NodeIds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport::core::connect::ConnectConfig;
+use meshport::core::drift::DriftConfig;
+use meshport::core::health::{HealthConfig, Outcome, Question};
+use meshport::core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
+use meshport::core::route::{PathView, Policy, Standing};
+use meshport_config::{
+    Credential, DiscoverySettings, NodeId, RecordKey, ServiceName, ServiceSettings, Settings,
+    UnixSeconds,
+};
+use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
+
+use crate::scenario::service;
+
+pub(crate) use meshport::core::connect::{Action, Connect, HedgeBudget, Kind, Surroundings};
+pub(crate) use meshport::core::evidence::Verdict;
+pub(crate) use meshport::core::route::{Candidate, Line, Route};
+
+/// Who a node is, and what its process starts with.
+pub(crate) struct Birth<'a> {
+    pub(crate) credential: &'a Credential,
+    pub(crate) record_key: &'a RecordKey,
+    pub(crate) settings: &'a Settings,
+    /// Whether it hosts an instance.
+    pub(crate) hosts: bool,
+    pub(crate) generation: u64,
+    pub(crate) seed: [u8; 32],
+    pub(crate) memo: Memo,
+    pub(crate) now: Instant,
+}
+
+/// What a node wants done, or tells.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// A datagram of gossip.
+    Send(NodeId, Vec<u8>),
+    /// A question to the own instance.
+    Ask(Question),
+    /// The route changed; whether its first candidate did.
+    Route { first_changed: bool },
+    /// Sessions on this line are to be reset within this time.
+    Reset { line: Line, window: Duration, why: &'static str },
+    /// So many sessions on this line may end as soon as they are quiet.
+    Move { line: Line, count: u64 },
+    /// The own instance is in another state.
+    Own(OriginState),
+    /// A node may be reached there.
+    Peer(NodeId, Option<SocketAddr>),
+    /// A node came or went.
+    Member(NodeId, bool),
+    /// Something was not believed.
+    Ignored(String),
+}
+
+/// How an origin looks to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) origin: NodeId,
+    pub(crate) state: OriginState,
+    pub(crate) is_healthy: bool,
+    /// The node knows that nothing comes of a session to it.
+    pub(crate) is_dead: bool,
+}
+
+/// One node's decisions.
+pub(crate) struct Brain {
+    core: NodeCore,
+    service: ServiceName,
+    cut_window: Duration,
+    patience: ConnectConfig,
+}
+
+impl Brain {
+    pub(crate) fn new(birth: Birth<'_>) -> Self {
+        let service = service();
+        let settings = &birth.settings.services[&service];
+        let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
+        let config = ServiceConfig { policy: policy(settings), drift: drift(settings), health };
+        let config = CoreConfig {
+            discovery: discovery(&birth.settings.discovery, birth.memo),
+            services: BTreeMap::from([(service.clone(), config)]),
+        };
+        let me = LocalNode {
+            credential: birth.credential.clone(),
+            record_key: birth.record_key.clone(),
+        };
+        let core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
+        Self { core, service, cut_window: settings.cut_window, patience: patience(settings) }
+    }
+
+    /// Takes up what an earlier process saved.
+    pub(crate) fn restore(&mut self, saved: &[u8], now: Instant, wall: UnixSeconds) {
+        self.core.restore(saved, now, wall).expect("what a node saved it can read");
+    }
+
+    pub(crate) fn introduce(&mut self, at: Vec<SocketAddr>, seeds: Vec<NodeId>, now: Instant) {
+        self.core.set_endpoints(at, now);
+        self.core.set_seeds(seeds, now);
+    }
+
+    pub(crate) fn set_endpoints(&mut self, at: Vec<SocketAddr>, now: Instant) {
+        self.core.set_endpoints(at, now);
+    }
+
+    /// What a reload changes in a running daemon.
+    pub(crate) fn configure(&mut self, settings: &Settings, now: Instant) {
+        let settings = &settings.services[&self.service];
+        self.core.set_policy(&self.service, policy(settings), now);
+        self.core.set_health(&self.service, HealthConfig::from(&settings.health), now);
+        self.core.set_drift(&self.service, drift(settings), now);
+        self.cut_window = settings.cut_window;
+        self.patience = patience(settings);
+    }
+
+    pub(crate) fn datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
+        self.core.handle_datagram(from, bytes, now, wall);
+    }
+
+    pub(crate) fn session(&mut self, peer: NodeId, up: bool, now: Instant) {
+        self.core.handle_session(peer, up, now);
+    }
+
+    pub(crate) fn credential(&mut self, peer: &Credential, now: Instant, wall: UnixSeconds) {
+        self.core.handle_credential(peer, now, wall);
+    }
+
+    pub(crate) fn outcome(&mut self, question: Question, outcome: Outcome, now: Instant) {
+        self.core.handle_outcome(&self.service, question, outcome, now);
+    }
+
+    pub(crate) fn busy(&mut self, lines: BTreeSet<Line>, now: Instant) {
+        self.core.handle_busy(lines, now);
+    }
+
+    /// What sessions have found out.
+    pub(crate) fn verdicts(&mut self, verdicts: Vec<(Line, Verdict)>, now: Instant) {
+        let service = self.service.clone();
+        self.core.handle_verdicts(&service, verdicts, now);
+    }
+
+    /// Says how many sessions are on a line, if it is time to say so.
+    pub(crate) fn counts(&mut self, open: impl Fn(&Line) -> u64, now: Instant) {
+        if self.core.wants_counts(now) {
+            self.core.handle_counts(|_, line| open(line), now);
+        }
+    }
+
+    /// A client's search for an instance that answers.
+    pub(crate) fn search(&self, ticket: u64, now: Instant) -> Connect {
+        let route = Arc::clone(self.route());
+        let mut connect = Connect::new(self.patience.clone(), route, ticket, now);
+        // A client of an apiserver says its TLS hello at once.
+        connect.handle_kind(Kind::Tls, now);
+        connect
+    }
+
+    pub(crate) fn timeout(&mut self, now: Instant, wall: UnixSeconds) {
+        self.core.handle_timeout(now, wall);
+    }
+
+    pub(crate) fn leave(&mut self, now: Instant) {
+        self.core.leave(now);
+    }
+
+    /// The next thing it wants.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Wish> {
+        if let Some(event) = self.core.poll_event() {
+            return Some(match event {
+                Event::Route { first_changed, .. } => Wish::Route { first_changed },
+                Event::Reset { line, spread_percent, why, .. } => {
+                    let window = self.cut_window * spread_percent / 100;
+                    Wish::Reset { line, window, why }
+                }
+                Event::Move { leave, .. } => Wish::Move { line: leave.line, count: leave.count },
+                Event::Own { state, .. } => Wish::Own(state),
+                Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
+                Event::Member { node, up } => Wish::Member(node, up),
+                Event::Ignored { reason, .. } => Wish::Ignored(reason),
+            });
+        }
+        if let Some(transmit) = self.core.poll_transmit() {
+            return Some(Wish::Send(transmit.to, transmit.payload));
+        }
+        self.core.poll_probe(now).map(|(_, question)| Wish::Ask(question))
+    }
+
+    /// When it next needs the time.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.core.poll_timeout()
+    }
+
+    pub(crate) fn route(&self) -> &Arc<Route> {
+        self.core.route(&self.service).expect("every node uses the service")
+    }
+
+    /// The first origin, if it is worth trying.
+    pub(crate) fn first(&self) -> Option<NodeId> {
+        let first = self.route().first().filter(|first| first.standing < Standing::Down)?;
+        first.origin.line.origin()
+    }
+
+    /// How the origins look, from what membership and paths say, not from the order of the route.
+    pub(crate) fn views(&self) -> impl Iterator<Item = View> {
+        self.route().candidates.iter().filter_map(|candidate| {
+            let dead_path = candidate.origin.path == PathView::Dead;
+            let state = candidate.origin.state;
+            let useless = matches!(state, OriginState::Hung | OriginState::Refusing);
+            let proven = matches!(candidate.origin.path, PathView::Own | PathView::Up(_));
+            let is_direct = matches!(candidate.origin.line, Line::Direct(_));
+            Some(View {
+                origin: candidate.origin.line.origin().filter(|_| is_direct)?,
+                state,
+                is_healthy: state == OriginState::Ready && proven && !candidate.origin.suspect,
+                is_dead: dead_path || useless,
+            })
+        })
+    }
+
+    /// Whether tickets are a counter instead of random numbers.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.route().takes_turns()
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        self.core.discovery().directory()
+    }
+
+    pub(crate) fn paths(&self) -> usize {
+        self.core.discovery().paths().len()
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        self.core.discovery().snapshot()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.core.discovery().generation()
+    }
+}
+
+fn discovery(settings: &DiscoverySettings, memo: Memo) -> DiscoveryConfig {
+    DiscoveryConfig {
+        probe_interval: settings.probe_interval,
+        probe_timeout: settings.probe_timeout,
+        suspicion: settings.suspicion,
+        path_probe_active: settings.path_probe_active,
+        path_probe_idle: settings.path_probe_idle,
+        sync_interval: settings.sync_interval,
+        memo: Some(memo),
+        ..DiscoveryConfig::default()
+    }
+}
+
+fn policy(service: &ServiceSettings) -> Policy {
+    match service.policy {
+        meshport_config::Policy::Nearest => {
+            Policy::Nearest { band: service.band, band_percent: u32::from(service.band_percent) }
+        }
+        meshport_config::Policy::Spread => Policy::Spread,
+        meshport_config::Policy::Pinned => {
+            Policy::Pinned(service.pinned.iter().map(ToString::to_string).collect())
+        }
+    }
+}
+
+fn drift(service: &ServiceSettings) -> DriftConfig {
+    let (home_percent, drain_window) = (service.drift_percent, service.drain_window);
+    DriftConfig { home_percent, drain_window }
+}
+
+fn patience(service: &ServiceSettings) -> ConnectConfig {
+    let hedge = service.hedge.then_some((service.hedge_min, service.hedge_max));
+    let (connect_timeout, hold) = (service.connect_timeout, service.hold);
+    ConnectConfig { connect_timeout, hold, hedge }
+}

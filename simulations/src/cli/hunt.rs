@@ -1,0 +1,71 @@
+//! `meshport-sim hunt`: fresh seeds until the time is up or a rule is violated.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::run::go;
+use super::{read, say, storm, write};
+use crate::Error;
+use crate::report::text;
+use crate::scenario::Scenario;
+use crate::world::Options;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// A scenario to hunt in; random small worlds if absent.
+    file: Option<PathBuf>,
+    /// For how many seconds of wall time.
+    #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
+    seconds: u64,
+    /// At most this many seeds.
+    #[arg(long, default_value_t = 1_000_000)]
+    seeds: u64,
+    /// The first seed; drawn from the system if absent, and printed.
+    #[arg(long)]
+    first_seed: Option<u64>,
+    /// Where a random world that violates a rule is written to.
+    #[arg(long, value_name = "FILE", default_value = "found.toml")]
+    out: PathBuf,
+}
+
+pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let first = arguments.first_seed.unwrap_or_else(fresh);
+    say(&format!("hunting from seed {first}"))?;
+    let text = arguments.file.as_deref().map(read).transpose()?;
+    #[expect(clippy::disallowed_methods, reason = "a budget of wall time")]
+    let start = Instant::now();
+    let budget = Duration::from_secs(arguments.seconds);
+    let mut runs = 0;
+    for seed in (0..arguments.seeds).map(|more| first.wrapping_add(more)) {
+        if start.elapsed() >= budget {
+            break;
+        }
+        let story = text.clone().unwrap_or_else(|| storm::scenario(seed));
+        let (run, _) = go(Scenario::parse(&story)?, seed, Options::default())?;
+        runs += 1;
+        if let Some(violation) = run.violations.first() {
+            let file = match &arguments.file {
+                Some(file) => file.clone(),
+                None => {
+                    write(&arguments.out, &story)?;
+                    arguments.out.clone()
+                }
+            };
+            let choice = super::Choice { file, sets: Vec::new() };
+            let command = super::run::command(&choice, seed);
+            let words = text::violation(violation, &command);
+            let _ = writeln!(io::stderr(), "seed {seed} after {runs} runs\n{words}");
+            return Ok(ExitCode::from(1));
+        }
+    }
+    say(&format!("{runs} runs, all rules hold"))
+}
+
+/// A seed nobody has chosen.
+fn fresh() -> u64 {
+    // Hash keys are the standard library's only way to the system's randomness.
+    RandomState::new().hash_one(std::process::id()) >> 16
+}

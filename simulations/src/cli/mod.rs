@@ -1,0 +1,113 @@
+//! The tool `meshport-sim`.
+//!
+//! Exit status: 0 when all is well, 1 when a rule was violated (or a comparison found a
+//! regression), 2 for a wrong command line, 3 when something could not be read, run or written.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::Error;
+use crate::scenario::reference;
+
+mod compare;
+mod hunt;
+mod run;
+mod sets;
+mod shrink;
+mod storm;
+mod sweep;
+
+/// Many datacenters in virtual time: meshport's own decisions in a simulated world.
+#[derive(Debug, Parser)]
+#[command(name = "meshport-sim", version)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Runs a scenario and says what there was to see.
+    ///
+    /// The same file and the same seed give the same run, which the trace hash shows.
+    ///
+    /// Example: meshport-sim run simulations/scenarios/three-sites.toml --seed 7 --report out
+    Run(run::Arguments),
+    /// Runs a scenario over several seeds and values of settings, one line each.
+    ///
+    /// Example: meshport-sim sweep simulations/scenarios/site-loss.toml --seeds 3
+    /// --set discovery.probe-interval=0.5s,1s,2s --report out
+    Sweep(sweep::Arguments),
+    /// Says what differs between two results of `run --json`.
+    ///
+    /// Example: meshport-sim compare before.json after.json
+    Compare {
+        /// The earlier result.
+        before: PathBuf,
+        /// The later result.
+        after: PathBuf,
+    },
+    /// Looks for violations with fresh seeds, in a scenario or in random small worlds.
+    ///
+    /// Example: meshport-sim hunt --for 60
+    Hunt(hunt::Arguments),
+    /// Makes a failing scenario smaller while it still fails in the same way.
+    ///
+    /// Example: meshport-sim shrink failing.toml --seed 99 --out small.toml
+    Shrink(shrink::Arguments),
+    /// Prints the JSON schema of scenarios.
+    Schema,
+    /// Prints the reference of all keys of scenarios, as in the README.
+    Reference,
+}
+
+/// Which scenario, with which seed and settings.
+#[derive(Debug, Args)]
+struct Choice {
+    /// The scenario, a TOML file.
+    file: PathBuf,
+    /// Changes a setting: any key of the daemon's settings file (discovery.suspicion=4s), or of the
+    /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+/// Runs the tool.
+pub fn main() -> ExitCode {
+    let Arguments { verb } = Arguments::parse();
+    let done = match verb {
+        Verb::Run(arguments) => run::main(&arguments),
+        Verb::Sweep(arguments) => sweep::main(&arguments),
+        Verb::Compare { before, after } => compare::main(&before, &after),
+        Verb::Hunt(arguments) => hunt::main(&arguments),
+        Verb::Shrink(arguments) => shrink::main(&arguments),
+        Verb::Schema => say(&reference::schema()),
+        Verb::Reference => say(&reference::markdown()),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "meshport-sim: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Prints to standard output. A closed pipe means that the reader has seen enough.
+fn say(text: &str) -> Result<ExitCode, Error> {
+    let _ = writeln!(io::stdout(), "{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &std::path::Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text)
+        .map_err(|source| Error::File { path: path.display().to_string(), source })
+}
+
+fn read(path: &std::path::Path) -> Result<String, Error> {
+    std::fs::read_to_string(path)
+        .map_err(|source| Error::File { path: path.display().to_string(), source })
+}

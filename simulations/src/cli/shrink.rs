@@ -1,0 +1,116 @@
+//! `meshport-sim shrink`: a smaller scenario that violates the same rule with the same seed.
+//!
+//! Tries, again and again until nothing helps: leave out one event, the clients, one path; end
+//! sooner; halve the nodes of a site. Each try is a run; a try counts if the same rule is violated.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use toml::{Table, Value};
+
+use super::run::{command, document, go};
+use super::{Choice, say, write};
+use crate::Error;
+use crate::scenario::Scenario;
+use crate::world::Options;
+
+/// Runs that are tried in all.
+const MAX_TRIES: usize = 500;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    choice: Choice,
+    /// The seed that fails.
+    #[arg(long)]
+    seed: u64,
+    /// Where the smaller scenario is written to.
+    #[arg(long, value_name = "FILE", default_value = "small.toml")]
+    out: PathBuf,
+}
+
+pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut best = document(&arguments.choice)?;
+    let Some((rule, _)) = violated(&best, arguments.seed) else {
+        say("nothing to shrink: no rule is violated with this seed")?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut tries = 0;
+    loop {
+        let smaller = candidates(&best, arguments.seed).into_iter().find(|candidate| {
+            tries += 1;
+            tries <= MAX_TRIES
+                && violated(candidate, arguments.seed).is_some_and(|(other, _)| other == rule)
+        });
+        match smaller {
+            Some(smaller) => best = smaller,
+            None => break,
+        }
+    }
+    write(&arguments.out, &best.to_string())?;
+    let choice = Choice { file: arguments.out.clone(), sets: Vec::new() };
+    let again = command(&choice, arguments.seed);
+    let events = best.get("event").and_then(Value::as_array).map_or(0, Vec::len);
+    say(&format!("\"{rule}\" still fails with {events} events after {tries} tries\n{again}"))?;
+    Ok(ExitCode::from(1))
+}
+
+/// The first rule that is violated, and when.
+fn violated(document: &Table, seed: u64) -> Option<(&'static str, f64)> {
+    let scenario = Scenario::parse(&document.to_string()).ok()?;
+    let (run, _) = go(scenario, seed, Options::default()).ok()?;
+    run.violations.first().map(|it| (it.rule, it.at.as_secs_f64()))
+}
+
+/// Smaller scenarios, the most promising first.
+fn candidates(document: &Table, seed: u64) -> Vec<Table> {
+    let mut all = Vec::new();
+    for list in ["event", "path"] {
+        let count = document.get(list).and_then(Value::as_array).map_or(0, Vec::len);
+        for place in 0..count {
+            let mut smaller = document.clone();
+            if let Some(items) = smaller.get_mut(list).and_then(Value::as_array_mut) {
+                items.remove(place);
+            }
+            all.push(smaller);
+        }
+    }
+    if document.contains_key("load") {
+        let mut smaller = document.clone();
+        smaller.remove("load");
+        all.push(smaller);
+    }
+    all.extend(shorter(document, seed));
+    all.extend(fewer_nodes(document));
+    all
+}
+
+fn shorter(document: &Table, seed: u64) -> Option<Table> {
+    let (_, at) = violated(document, seed)?;
+    let now = document.get("duration-s").and_then(number)?;
+    let mut smaller = document.clone();
+    let end = at.ceil() + 1.0;
+    smaller.insert("duration-s".into(), end.into());
+    (end < now).then_some(smaller)
+}
+
+fn fewer_nodes(document: &Table) -> Vec<Table> {
+    let sites = document.get("site").and_then(Value::as_array).map_or(0, Vec::len);
+    let mut all = Vec::new();
+    for site in 0..sites {
+        let mut smaller = document.clone();
+        let table = smaller.get_mut("site").and_then(|sites| sites.get_mut(site));
+        let Some(nodes) = table.and_then(|table| table.get_mut("nodes")) else { continue };
+        let before = nodes.as_integer().unwrap_or(0);
+        if before > 1 {
+            *nodes = (before / 2).into();
+            all.push(smaller);
+        }
+    }
+    all
+}
+
+fn number(value: &Value) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "seconds")]
+    value.as_float().or_else(|| value.as_integer().map(|it| it as f64))
+}

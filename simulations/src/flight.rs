@@ -1,0 +1,78 @@
+//! What travels inside a tunnel, besides gossip: the steps of a client's session, each a flight of
+//! one or more datagrams.
+//!
+//! A session's bytes are not simulated, only how many they are and what the flight means. A flight
+//! whose datagrams do not all arrive is sent again after a probe timeout, as QUIC does.
+
+use std::time::Duration;
+
+/// Bytes of a flight: what fits a window of QUIC at its start.
+pub(crate) const MAX_BYTES: usize = 64 * 1024;
+/// Bytes of one datagram's payload in a stream.
+const SEGMENT: usize = 1200;
+/// The least probe timeout: the acknowledgement delay of QUIC, and its granularity.
+const LEAST_PTO: Duration = Duration::from_millis(26);
+/// The round trip that QUIC assumes before it has measured one, in our settings.
+const ASSUMED_RTT: Duration = Duration::from_millis(50);
+/// Doublings of the probe timeout.
+const MAX_BACKOFF: u32 = 6;
+
+/// What waits for a tunnel or travels in it.
+#[derive(Debug, Clone)]
+pub(crate) enum Payload {
+    /// Nothing: a keepalive, or the proof that a handshake has completed.
+    Empty,
+    /// A datagram of discovery.
+    Gossip(Vec<u8>),
+    /// A step of a session.
+    Flight(Flight),
+}
+
+/// A step of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Flight {
+    /// The session, by its place and its number on the client's node.
+    pub(crate) session: u32,
+    pub(crate) number: u64,
+    /// The attempt, or the request of an open session.
+    pub(crate) step: u32,
+    pub(crate) what: Step,
+    pub(crate) bytes: u32,
+    /// How often it was sent before.
+    pub(crate) repeats: u8,
+}
+
+/// What a flight means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The first packet of a QUIC connection.
+    Hello,
+    /// Its answer.
+    HelloBack,
+    /// A stream's header, and the client's first bytes.
+    Open,
+    /// The origin's answer to that: its instance refused.
+    Refused,
+    /// The instance's first bytes.
+    Opened,
+    /// A request on an open session.
+    Request,
+    /// Its answer.
+    Answer,
+    /// The origin's answer when its instance has accepted the connection and says nothing.
+    Accepted,
+}
+
+impl Flight {
+    /// Sizes of the datagrams that carry it.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
+        let bytes = (self.bytes as usize).clamp(1, MAX_BYTES);
+        (0..bytes.div_ceil(SEGMENT)).map(move |at| (bytes - at * SEGMENT).min(SEGMENT))
+    }
+}
+
+/// When a flight is sent again.
+pub(crate) fn probe_timeout(rtt: Option<Duration>, repeats: u8) -> Duration {
+    let rtt = rtt.unwrap_or(ASSUMED_RTT);
+    (rtt * 3 / 2 + LEAST_PTO) * (1 << u32::from(repeats).min(MAX_BACKOFF))
+}

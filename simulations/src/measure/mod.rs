@@ -1,0 +1,209 @@
+//! What a run measures, from outside the nodes.
+//!
+//! Everything is bounded: distributions have a fixed size, the timeline one entry a second, faults
+//! and news at most [`MAX_FAULTS`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meshport_discovery::OriginState;
+use serde::Serialize;
+
+mod histogram;
+
+pub use histogram::{Histogram, Quantiles};
+
+/// Faults, and pieces of news, that are followed; later ones are not.
+pub const MAX_FAULTS: usize = 1000;
+/// How long a fault, or a piece of news, is followed.
+pub(crate) const FOLLOWED_FOR: Duration = Duration::from_secs(60);
+/// A request that takes longer than this is slow.
+pub const SLOW: Duration = Duration::from_secs(1);
+
+/// Everything that was measured.
+#[derive(Debug, Default)]
+pub struct Measures {
+    /// Requests of clients.
+    pub requests: Requests,
+    /// Sessions of clients.
+    pub sessions: Sessions,
+    /// Microseconds from a client's connection to the first byte of its answer.
+    pub connect: Histogram,
+    /// Microseconds from a request to its answer.
+    pub latency: Histogram,
+    /// Round trip of the chosen origin over that of the best possible one, in thousandths.
+    pub stretch: Histogram,
+    /// The same while no fault was younger than half a minute.
+    pub stretch_quiet: Histogram,
+    /// Sessions that went to the nearest healthy origin.
+    pub nearest: u64,
+    /// Sessions that were compared with it.
+    pub compared: u64,
+    /// What was taken away, and how the nodes followed.
+    pub faults: Vec<Fault>,
+    /// Announcements of origins, and when nodes knew.
+    pub news: Vec<News>,
+    /// Times a node held another for down that was running and within reach.
+    pub false_evictions: u64,
+    /// What was sent.
+    pub traffic: Traffic,
+    /// Each second.
+    pub timeline: Vec<Second>,
+    /// Changes of nodes' first choices.
+    pub route_changes: u64,
+    /// When something was last taken away or given back.
+    pub(crate) disturbed: Option<Duration>,
+}
+
+/// Requests of clients; opening a session is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    /// That ended.
+    pub total: u64,
+    /// Whose client got no answer.
+    pub failed: u64,
+    /// That were sent again in another session because theirs broke.
+    pub retried: u64,
+    /// That took more than [`SLOW`].
+    pub slow: u64,
+}
+
+/// Sessions of clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Sessions {
+    /// Begun by a client.
+    pub begun: u64,
+    /// That reached an origin.
+    pub opened: u64,
+    /// That had been opened and ended.
+    pub closed: u64,
+    /// That broke while open.
+    pub broken: u64,
+    /// Attempts beyond the first of a session, after a failure.
+    pub attempts: u64,
+    /// Attempts that were raced against a silent one.
+    pub hedged: u64,
+    /// That were made to come again elsewhere, at a quiet moment.
+    pub moved: u64,
+}
+
+/// Bytes and datagrams by purpose. Bytes count all headers, in the payload of IPv4.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Traffic {
+    /// Datagrams of discovery.
+    pub gossip_packets: u64,
+    /// Their payloads.
+    pub gossip_payload_bytes: u64,
+    /// With all headers.
+    pub gossip_bytes: u64,
+    /// Handshakes and keepalives of tunnels, with all headers.
+    pub tunnel_bytes: u64,
+    /// Datagrams of tunnels.
+    pub tunnel_packets: u64,
+    /// Clients' sessions, with all headers.
+    pub session_bytes: u64,
+}
+
+/// Something that was taken away.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// The key of the event.
+    pub kind: &'static str,
+    /// In words.
+    pub what: String,
+    /// When.
+    pub at: Duration,
+    /// The node it is about, if it is about one.
+    pub node: Option<usize>,
+    /// Nodes that held the origin for healthy, or the node for present, and have not noticed yet.
+    pub unaware: BTreeSet<usize>,
+    /// After what time nodes noticed, ascending by node.
+    pub detected: BTreeMap<usize, Duration>,
+    /// Nodes that went there and still do.
+    pub staying: BTreeSet<usize>,
+    /// After what time they went elsewhere.
+    pub moved: BTreeMap<usize, Duration>,
+    /// When it was over, if it was.
+    pub over: Option<Duration>,
+}
+
+/// An origin's word about its instance.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// The origin.
+    pub origin: usize,
+    /// What it said.
+    pub state: OriginState,
+    /// When.
+    pub at: Duration,
+    /// After what time other nodes knew.
+    pub known: BTreeMap<usize, Duration>,
+    /// Others that ran at that time.
+    pub audience: usize,
+    /// It has said something else since.
+    pub superseded: bool,
+}
+
+/// What happened in one second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Second {
+    /// Requests that were answered.
+    pub answered: u32,
+    /// Requests that failed.
+    pub failed: u32,
+    /// Requests that took more than [`SLOW`].
+    pub slow: u32,
+    /// Sessions that broke.
+    pub broken: u32,
+    /// Nodes that changed their first choice.
+    pub moved: u32,
+    /// Times a member was held for down.
+    pub downs: u32,
+    /// Bytes of discovery, with all headers.
+    pub gossip_bytes: u64,
+    /// The same by purpose: membership, comparison, news, paths.
+    pub families: [u64; 4],
+    /// Bytes of tunnels, with all headers.
+    pub tunnel_bytes: u64,
+    /// Nodes that run.
+    pub running: u32,
+}
+
+impl Measures {
+    pub(crate) fn second(&mut self, now: Duration) -> &mut Second {
+        let place = usize::try_from(now.as_secs()).expect("a run is shorter than that");
+        if self.timeline.len() <= place {
+            self.timeline.resize(place + 1, Second::default());
+        }
+        &mut self.timeline[place]
+    }
+
+    /// Whether nothing was taken away, or given back, within half a minute.
+    pub(crate) fn is_quiet(&self, now: Duration) -> bool {
+        let rest = Duration::from_secs(30);
+        self.disturbed.is_none_or(|at| now.saturating_sub(at) > rest)
+    }
+
+    /// Faults that are still followed.
+    pub(crate) fn followed(&mut self, now: Duration) -> impl Iterator<Item = &mut Fault> {
+        self.faults.iter_mut().filter(move |fault| {
+            now.saturating_sub(fault.at) < FOLLOWED_FOR && fault.over.is_none_or(|over| over > now)
+        })
+    }
+}
+
+/// The value that a share of times does not exceed; none when too few of `of` are there.
+pub(crate) fn quantile(
+    times: &BTreeMap<usize, Duration>,
+    of: usize,
+    share: f64,
+) -> Option<Duration> {
+    let mut sorted: Vec<Duration> = times.values().copied().collect();
+    sorted.sort_unstable();
+    #[expect(clippy::cast_precision_loss, reason = "at most MAX_NODES")]
+    let wanted = (share * of as f64).ceil();
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_NODES")]
+    #[expect(clippy::cast_sign_loss, reason = "a share of a count")]
+    let place = (wanted as usize).max(1) - 1;
+    sorted.get(place).copied()
+}

@@ -1,0 +1,337 @@
+//! A run as one page that needs nothing else: no script, no address outside.
+
+use std::collections::BTreeMap;
+use std::f64::consts::TAU;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::svg::{Chart, Series, escape, short};
+use super::{Effort, Run};
+use crate::measure::{Histogram, Quantiles, Second};
+
+const STYLE: &str = include_str!("page.css");
+/// Faults and violations in a table.
+const MAX_ROWS: usize = 100;
+/// A sweep as a page: a chart for each measure over the combinations of values, in their order.
+pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>>)]) -> String {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
+         <style>{STYLE}</style></head><body><main><h1>Sweep of {0}</h1><table><tr><th></th>",
+        escape(scenario)
+    );
+    for measure in measures {
+        let _ = write!(page, "<th>{measure}</th>");
+    }
+    page.push_str("</tr>");
+    for (place, (words, values)) in rows.iter().enumerate() {
+        let _ = write!(page, "<tr><td class=\"words\">{}. {}</td>", place + 1, escape(words));
+        for value in values {
+            let _ = write!(page, "<td>{}</td>", value.map_or("-".into(), short));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</table>");
+    for (measure, title) in measures.iter().enumerate() {
+        let points = rows.iter().enumerate().filter_map(|(place, (_, values))| {
+            let value = values.get(measure).copied().flatten()?;
+            Some((place as f64 + 1.0, value))
+        });
+        let (x, y) = ("row of the table", "worst seed");
+        let series =
+            vec![Series { name: title, class: "one", points: points.collect(), bars: false }];
+        page.push_str(&Chart { title, x, y, series, marks: Vec::new(), log_x: false }.draw());
+    }
+    page.push_str("</main></body></html>");
+    page
+}
+
+/// The page.
+pub fn page(run: &Run, scenario: &str, effort: Effort, command: &str) -> String {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
+         <style>{STYLE}</style></head><body><main><h1>{0}</h1><p class=\"about\">{1}</p>",
+        escape(scenario),
+        escape(&run.outcome.description)
+    );
+    tiles(&mut page, run);
+    violations(&mut page, run);
+    page.push_str("<h2>Where nodes go at the end</h2>");
+    map(&mut page, run);
+    page.push_str("<h2>What happened, and what clients saw</h2>");
+    timelines(&mut page, run);
+    faults(&mut page, run);
+    page.push_str("<h2>Distributions</h2>");
+    distributions(&mut page, run);
+    numbers(&mut page, run, effort);
+    let _ = write!(
+        page,
+        "<h2>Again</h2><p>The same file and seed give the same run, to the last byte.</p>\
+         <pre>{}</pre><p>Trace <code>{}</code></p></main></body></html>",
+        escape(command),
+        run.outcome.trace_hash
+    );
+    page
+}
+
+fn tiles(page: &mut String, run: &Run) {
+    let requests = run.measures.requests;
+    let stretch = run.measures.stretch_quiet.quantiles(1e3).map(|it| format!("{:.2}", it.p99));
+    let (gossip, _) = run.rates();
+    let held = if run.violations.is_empty() { "hold" } else { "violated" };
+    page.push_str("<div class=\"tiles\">");
+    for (value, words) in [
+        (run.outcome.nodes.len().to_string(), "nodes"),
+        (short(run.outcome.virtual_time.as_secs_f64()), "virtual seconds"),
+        (short(requests.total as f64), "requests"),
+        (requests.failed.to_string(), "failed"),
+        (requests.slow.to_string(), "slower than 1 s"),
+        (stretch.unwrap_or("-".into()), "stretch, 99 %, quiet"),
+        (time(run.news_p99()), "news to 99 %"),
+        (short(gossip), "bytes/s of gossip a node"),
+        (run.measures.false_evictions.to_string(), "evicted by mistake"),
+        (held.into(), "rules"),
+    ] {
+        let _ = write!(page, "<div class=\"tile\"><b>{value}</b><span>{words}</span></div>");
+    }
+    page.push_str("</div>");
+}
+
+fn violations(page: &mut String, run: &Run) {
+    for violation in run.violations.iter().take(MAX_ROWS) {
+        let node = violation.node.as_deref().unwrap_or("the world");
+        let _ = write!(
+            page,
+            "<section class=\"violation\"><h3>{} at {:.3} s, {}</h3><p>{}</p><pre>{}</pre>\
+             </section>",
+            escape(violation.rule),
+            violation.at.as_secs_f64(),
+            escape(node),
+            escape(&violation.what),
+            escape(&violation.last.join("\n"))
+        );
+    }
+}
+
+/// Sites on a circle, with arrows as thick as the nodes that go there.
+fn map(page: &mut String, run: &Run) {
+    let outcome = &run.outcome;
+    let sites = outcome.sites.len();
+    let mut flows: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    let mut nowhere = vec![0_usize; sites];
+    let mut count = vec![0_usize; sites];
+    for (node, to) in &outcome.routes {
+        let site = outcome.nodes[*node].1;
+        count[site] += 1;
+        match to {
+            Some(origin) => *flows.entry((site, outcome.nodes[*origin].1)).or_default() += 1,
+            None => nowhere[site] += 1,
+        }
+    }
+    let at = |site: usize| {
+        let turn = site as f64 / sites as f64 * TAU - TAU / 4.0;
+        (450.0 + 330.0 * turn.cos(), 190.0 + 140.0 * turn.sin())
+    };
+    page.push_str(
+        "<figure><svg viewBox=\"0 0 900 390\" role=\"img\" aria-label=\"routes between sites\">\
+         <defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"9\" \
+         markerHeight=\"9\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
+         <path d=\"M0 0L8 4L0 8z\"/></marker></defs>",
+    );
+    for ((from, to), nodes) in &flows {
+        if from == to {
+            continue;
+        }
+        let ((x1, y1), (x2, y2)) = (at(*from), at(*to));
+        let length = (x2 - x1).hypot(y2 - y1).max(1.0);
+        let (dx, dy) = ((x2 - x1) / length, (y2 - y1) / length);
+        let width = 1.0 + 5.0 * *nodes as f64 / count[*from].max(1) as f64;
+        let _ = write!(
+            page,
+            "<path class=\"flow\" stroke-width=\"{width:.1}\" marker-end=\"url(#tip)\" \
+             d=\"M{:.0} {:.0}Q450 190 {:.0} {:.0}\"><title>{nodes} nodes of {} go to {}</title>\
+             </path>",
+            x1 + dx * 34.0,
+            y1 + dy * 34.0,
+            x2 - dx * 36.0,
+            y2 - dy * 36.0,
+            escape(&outcome.sites[*from]),
+            escape(&outcome.sites[*to]),
+        );
+    }
+    for (site, name) in outcome.sites.iter().enumerate() {
+        let (x, y) = at(site);
+        let home = flows.get(&(site, site)).copied().unwrap_or(0);
+        let class = if nowhere[site] > 0 { "site lost" } else { "site" };
+        let _ = write!(
+            page,
+            "<circle class=\"{class}\" cx=\"{x:.0}\" cy=\"{y:.0}\" r=\"30\"/>\
+             <text class=\"name\" x=\"{x:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\
+             <text class=\"tick\" x=\"{x:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{home} of {} at \
+             home</text>",
+            y + 4.0,
+            escape(name),
+            y + 45.0,
+            count[site],
+        );
+    }
+    page.push_str("</svg></figure>");
+}
+
+fn timelines(page: &mut String, run: &Run) {
+    let line = &run.measures.timeline;
+    let marks: Vec<(f64, String)> =
+        run.measures.faults.iter().map(|it| (it.at.as_secs_f64(), it.what.clone())).collect();
+    let over_time = |of: &dyn Fn(&Second) -> f64| -> Vec<(f64, f64)> {
+        line.iter().enumerate().map(|(at, second)| (at as f64, of(second))).collect()
+    };
+    let per_node = |of: u64, second: &Second| of as f64 / f64::from(second.running.max(1));
+    let series = |name, class, of: &dyn Fn(&Second) -> f64, bars| Series {
+        name,
+        class,
+        points: over_time(of),
+        bars,
+    };
+    let chart = |title, y, series: Vec<Series<'_>>| {
+        Chart { title, x: "virtual seconds", y, series, marks: marks.clone(), log_x: false }.draw()
+    };
+    page.push_str(&chart(
+        "Requests",
+        "a second",
+        vec![
+            series("answered", "good", &|it| f64::from(it.answered), false),
+            series("slower than 1 s", "slow", &|it| f64::from(it.slow), true),
+            series("failed", "bad", &|it| f64::from(it.failed), true),
+        ],
+    ));
+    page.push_str(&chart(
+        "Routes and sessions",
+        "a second",
+        vec![
+            series("nodes that changed their first choice", "one", &|it| f64::from(it.moved), true),
+            series("sessions that broke", "bad", &|it| f64::from(it.broken), true),
+        ],
+    ));
+    page.push_str(&chart(
+        "Traffic of a node",
+        "bytes/s, all headers",
+        vec![
+            series("discovery", "one", &|it| per_node(it.gossip_bytes, it), false),
+            series("tunnels", "two", &|it| per_node(it.tunnel_bytes, it), false),
+        ],
+    ));
+}
+
+fn faults(page: &mut String, run: &Run) {
+    if run.measures.faults.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>Faults</h2><table><tr><th>at</th><th>what</th><th>noticed by</th><th>half</th>\
+         <th>99 %</th><th>same site 99 %</th><th>users</th><th>failover 99 %</th></tr>",
+    );
+    for fault in run.measures.faults.iter().take(MAX_ROWS) {
+        let followed = run.followed(fault);
+        let _ = write!(
+            page,
+            "<tr><td>{:.1} s</td><td class=\"words\">{}</td><td>{} of {}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{}</td><td>{}</td></tr>",
+            fault.at.as_secs_f64(),
+            escape(&fault.what),
+            followed.noticed,
+            followed.concerned,
+            time(followed.detected_p50),
+            time(followed.detected_p99),
+            time(followed.same_site_p99),
+            followed.users,
+            time(followed.failover_p99),
+        );
+    }
+    page.push_str("</table>");
+}
+
+fn distributions(page: &mut String, run: &Run) {
+    let measures = &run.measures;
+    let curve = |of: &Histogram, unit: f64| -> Vec<(f64, f64)> {
+        of.shares().into_iter().map(|(value, share)| (value as f64 / unit, share * 100.0)).collect()
+    };
+    let series = |name, class, points| Series { name, class, points, bars: false };
+    let times = vec![
+        series("connect", "one", curve(&measures.connect, 1e3)),
+        series("request", "two", curve(&measures.latency, 1e3)),
+    ];
+    let stretch = vec![
+        series("all sessions", "one", curve(&measures.stretch, 1e3)),
+        series("quiet times", "two", curve(&measures.stretch_quiet, 1e3)),
+    ];
+    for (title, x, series) in [
+        ("Time to connect, and of a request", "milliseconds", times),
+        ("Stretch: chosen round trip over the best possible", "times", stretch),
+    ] {
+        let y = "% not above";
+        page.push_str(&Chart { title, x, y, series, marks: Vec::new(), log_x: true }.draw());
+    }
+}
+
+fn numbers(page: &mut String, run: &Run, effort: Effort) {
+    page.push_str("<h2>Numbers</h2><table><tr><th>what</th><th>value</th></tr>");
+    let measures = &run.measures;
+    let (gossip, tunnel) = run.rates();
+    let [swim, sync, news, paths] = run.families();
+    let quantiles = |of: Option<Quantiles>, unit: &str| match of {
+        Some(it) => format!(
+            "half {} {unit}, 90 % {} {unit}, 99 % {} {unit}, 99.9 % {} {unit}, all {} {unit}",
+            short(it.p50),
+            short(it.p90),
+            short(it.p99),
+            short(it.p999),
+            short(it.max)
+        ),
+        None => "-".into(),
+    };
+    let sessions = measures.sessions;
+    for (what, value) in [
+        ("seed", run.outcome.seed.to_string()),
+        (
+            "requests",
+            format!(
+                "{} in all, {} failed, {} slow, {} sent again",
+                measures.requests.total,
+                measures.requests.failed,
+                measures.requests.slow,
+                measures.requests.retried
+            ),
+        ),
+        (
+            "sessions",
+            format!(
+                "{} begun, {} opened, {} broken, {} moved, {} attempts after a failure, {} raced",
+                sessions.begun,
+                sessions.opened,
+                sessions.broken,
+                sessions.moved,
+                sessions.attempts,
+                sessions.hedged
+            ),
+        ),
+        ("connect", quantiles(measures.connect.quantiles(1e3), "ms")),
+        ("request", quantiles(measures.latency.quantiles(1e3), "ms")),
+        ("stretch", quantiles(measures.stretch.quantiles(1e3), "")),
+        ("stretch in quiet times", quantiles(measures.stretch_quiet.quantiles(1e3), "")),
+        ("discovery", format!("{gossip:.0} bytes/s a node after the start-up, all headers")),
+        ("of it membership, comparison", format!("{swim:.0}, {sync:.0} bytes/s")),
+        ("of it news, path probes", format!("{news:.0}, {paths:.0} bytes/s")),
+        ("tunnels", format!("{tunnel:.0} bytes/s a node: handshakes, keepalives")),
+        ("datagrams", run.outcome.datagrams.to_string()),
+        ("most events waiting", run.outcome.longest_queue.to_string()),
+        ("wall time", format!("{:.2} s", effort.wall.as_secs_f64())),
+        ("memory", format!("{} MiB", effort.memory / (1024 * 1024))),
+    ] {
+        let _ = write!(page, "<tr><td class=\"words\">{what}</td><td>{value}</td></tr>");
+    }
+    page.push_str("</table>");
+}
+
+fn time(time: Option<Duration>) -> String {
+    time.map_or("-".into(), |time| format!("{:.2} s", time.as_secs_f64()))
+}

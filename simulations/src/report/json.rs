@@ -1,0 +1,77 @@
+//! A run as one JSON object.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Effort, Run, Violation, share};
+
+/// The object. All times are in seconds unless a key says otherwise.
+pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
+    let (outcome, measures) = (&run.outcome, &run.measures);
+    let (gossip, tunnel) = run.rates();
+    let node_seconds = outcome.node_seconds.max(f64::MIN_POSITIVE);
+    let running_s: u64 = measures.timeline.iter().map(|it| u64::from(it.running)).sum();
+    json!({
+        "scenario": scenario,
+        "description": outcome.description,
+        "seed": outcome.seed,
+        "nodes": outcome.nodes.len(),
+        "sites": outcome.sites.len(),
+        "virtual_s": outcome.virtual_time.as_secs_f64(),
+        "wall_s": effort.wall.as_secs_f64(),
+        "cpu_s": effort.processor.as_secs_f64(),
+        "cpu_us_per_node_s": effort.processor.as_secs_f64() * 1e6 / node_seconds,
+        "memory_bytes_per_node": effort.memory / (outcome.nodes.len() as u64).max(1),
+        "trace_hash": outcome.trace_hash.to_string(),
+        "datagrams": outcome.datagrams,
+        "violations": run.violations.iter().map(violation).collect::<Vec<_>>(),
+        "requests": measures.requests,
+        "sessions": measures.sessions,
+        "connect_ms": measures.connect.quantiles(1e3),
+        "latency_ms": measures.latency.quantiles(1e3),
+        "stretch": measures.stretch.quantiles(1e3),
+        "stretch_quiet": measures.stretch_quiet.quantiles(1e3),
+        "nearest_share": run.nearest_sessions().unwrap_or_else(|| run.nearest_share()),
+        "nearest_share_at_end": run.nearest_share(),
+        "faults": measures.faults.iter().map(|it| fault(run, it)).collect::<Vec<_>>(),
+        "news_p99_s": run.news_p99().map(seconds),
+        "false_evictions": measures.false_evictions,
+        "route_changes": measures.route_changes,
+        "bytes_per_node_per_s": gossip,
+        "tunnel_bytes_per_node_per_s": tunnel,
+        "gossip_payload_bytes_per_node_per_s":
+            share(measures.traffic.gossip_payload_bytes, running_s),
+        "packets_per_node_per_s": share(measures.traffic.gossip_packets, running_s),
+    })
+}
+
+fn fault(run: &Run, fault: &crate::measure::Fault) -> Value {
+    let followed = run.followed(fault);
+    json!({
+        "kind": fault.kind,
+        "what": fault.what,
+        "at_s": seconds(fault.at),
+        "concerned": followed.concerned,
+        "noticed": followed.noticed,
+        "detected_p50_s": followed.detected_p50.map(seconds),
+        "detected_p99_s": followed.detected_p99.map(seconds),
+        "detected_same_site_p99_s": followed.same_site_p99.map(seconds),
+        "users": followed.users,
+        "failover_p99_s": followed.failover_p99.map(seconds),
+    })
+}
+
+fn violation(violation: &Violation) -> Value {
+    json!({
+        "at_s": seconds(violation.at),
+        "rule": violation.rule,
+        "node": violation.node,
+        "what": violation.what,
+        "last": violation.last,
+    })
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}

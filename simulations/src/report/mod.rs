@@ -1,0 +1,178 @@
+//! What a run says: as text ([`text`]), as JSON ([`json`]), as a page ([`html`]).
+
+use std::time::Duration;
+
+use crate::measure::{Fault, Measures, News, quantile};
+use crate::trace::TraceHash;
+
+pub mod html;
+pub mod json;
+mod svg;
+pub mod text;
+
+/// Everything about one run.
+#[derive(Debug)]
+pub struct Run {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was measured.
+    pub measures: Measures,
+    /// Rules that did not hold.
+    pub violations: Vec<Violation>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The scenario in a sentence.
+    pub description: String,
+    /// What everything random was drawn from.
+    pub seed: u64,
+    /// How long it lasted.
+    pub virtual_time: Duration,
+    /// When measuring began.
+    pub warmup: Duration,
+    /// Datagrams on the wire.
+    pub datagrams: u64,
+    /// The hash over everything that happened.
+    pub trace_hash: TraceHash,
+    /// The sites' names.
+    pub sites: Vec<String>,
+    /// Every node's name and site.
+    pub nodes: Vec<(String, usize)>,
+    /// How many run at the end.
+    pub running: usize,
+    /// Running nodes and the origin each goes to at the end.
+    pub routes: Vec<(usize, Option<usize>)>,
+    /// How many of them go to the nearest serving one.
+    pub nearest: usize,
+    /// What happened, in words.
+    pub plan: Vec<(Duration, String)>,
+    /// Seconds that nodes ran, in all.
+    pub node_seconds: f64,
+    /// The most events that ever waited.
+    pub longest_queue: usize,
+}
+
+/// A rule that did not hold.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// When.
+    pub at: Duration,
+    /// Which rule.
+    pub rule: &'static str,
+    /// At which node, if at one.
+    pub node: Option<String>,
+    /// What was seen.
+    pub what: String,
+    /// The last events of that node.
+    pub last: Vec<String>,
+}
+
+/// How much the machine had to do, for the parts of a report that differ from run to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Wall time of the run.
+    pub wall: Duration,
+    /// Processor time of the run.
+    pub processor: Duration,
+    /// The most memory the process has had, in bytes; 0 where that is not known.
+    pub memory: u64,
+}
+
+/// Times within which nodes followed a fault.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Followed {
+    /// Nodes that had something to notice, and how many did.
+    pub concerned: usize,
+    /// How many of them noticed.
+    pub noticed: usize,
+    /// Half of them had noticed after this.
+    pub detected_p50: Option<Duration>,
+    /// 99 % of them had noticed after this.
+    pub detected_p99: Option<Duration>,
+    /// 99 % of those in the same site had noticed after this.
+    pub same_site_p99: Option<Duration>,
+    /// Nodes that went there.
+    pub users: usize,
+    /// 99 % of them went elsewhere after this.
+    pub failover_p99: Option<Duration>,
+}
+
+impl Run {
+    /// The origin a node goes to at the end, by name.
+    pub fn route_of(&self, name: &str) -> Option<&str> {
+        let nodes = &self.outcome.nodes;
+        let node = nodes.iter().position(|(node, _)| node == name)?;
+        let (_, chosen) = self.outcome.routes.iter().find(|(at, _)| *at == node)?;
+        chosen.map(|origin| nodes[origin].0.as_str())
+    }
+
+    /// Share of running nodes that go to the nearest serving origin at the end, 0 to 1.
+    pub fn nearest_share(&self) -> f64 {
+        share(self.outcome.nearest as u64, self.outcome.routes.len() as u64)
+    }
+
+    /// Share of sessions that went to the nearest serving origin, 0 to 1; none without sessions.
+    pub fn nearest_sessions(&self) -> Option<f64> {
+        let Measures { nearest, compared, .. } = self.measures;
+        (compared > 0).then(|| share(nearest, compared))
+    }
+
+    /// Bytes per node and second after the start-up, all headers counted: of discovery, and of
+    /// tunnels.
+    pub fn rates(&self) -> (f64, f64) {
+        let from = usize::try_from(self.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
+        let after = || self.measures.timeline.iter().skip(from + 1);
+        let running: u64 = after().map(|second| u64::from(second.running)).sum();
+        let gossip: u64 = after().map(|second| second.gossip_bytes).sum();
+        let tunnel: u64 = after().map(|second| second.tunnel_bytes).sum();
+        (share(gossip, running), share(tunnel, running))
+    }
+
+    /// The bytes of discovery by purpose: membership, comparison, news, paths.
+    pub fn families(&self) -> [f64; 4] {
+        let from = usize::try_from(self.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
+        let after = || self.measures.timeline.iter().skip(from + 1);
+        let running: u64 = after().map(|second| u64::from(second.running)).sum();
+        [0, 1, 2, 3].map(|of| share(after().map(|second| second.families[of]).sum(), running))
+    }
+
+    /// How the nodes followed a fault.
+    pub fn followed(&self, fault: &Fault) -> Followed {
+        let concerned = fault.detected.len() + fault.unaware.len();
+        let site = |node: usize| self.outcome.nodes[node].1;
+        let home = fault.node.map(site);
+        let near = |node: &usize| Some(site(*node)) == home;
+        let detected_near = fault.detected.iter().filter(|(node, _)| near(node));
+        let detected_near = detected_near.map(|(node, after)| (*node, *after)).collect();
+        let unaware_near = fault.unaware.iter().filter(|node| near(node)).count();
+        let all_near = std::collections::BTreeMap::len(&detected_near) + unaware_near;
+        let users = fault.moved.len() + fault.staying.len();
+        Followed {
+            concerned,
+            noticed: fault.detected.len(),
+            detected_p50: quantile(&fault.detected, concerned, 0.5),
+            detected_p99: quantile(&fault.detected, concerned, 0.99),
+            same_site_p99: quantile(&detected_near, all_near, 0.99),
+            users,
+            failover_p99: quantile(&fault.moved, users, 0.99),
+        }
+    }
+
+    /// The greatest time within which 99 % of the others knew of an origin's word that held; none
+    /// if there was none, or some did not learn in a minute.
+    pub fn news_p99(&self) -> Option<Duration> {
+        let lasting = |news: &&News| !news.superseded && news.audience > 0;
+        let p99 = |news: &News| quantile(&news.known, news.audience, 0.99);
+        let all: Vec<Option<Duration>> =
+            self.measures.news.iter().filter(lasting).map(p99).collect();
+        all.into_iter().collect::<Option<Vec<Duration>>>()?.into_iter().max()
+    }
+}
+
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let (part, whole) = (part as f64, whole as f64);
+    if whole == 0.0 { 0.0 } else { part / whole }
+}

@@ -1,0 +1,142 @@
+//! A run for a terminal: calm, and nothing that is not so.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::{Effort, Run, Violation};
+
+/// Faults that are listed one by one.
+const MAX_LISTED: usize = 24;
+
+/// The summary.
+pub fn summary(run: &Run, effort: Effort) -> String {
+    let mut text = format!("{}\n\n", run.outcome.description);
+    sites(&mut text, run);
+    faults(&mut text, run);
+    numbers(&mut text, run, effort);
+    text
+}
+
+/// A violation, with the command that shows it again.
+pub fn violation(violation: &Violation, command: &str) -> String {
+    let at = violation.at.as_secs_f64();
+    let node = violation.node.as_ref().map(|node| format!(" at {node}")).unwrap_or_default();
+    let mut text = format!("VIOLATION {at:.3} s{node}: {}\n  {}\n", violation.rule, violation.what);
+    if !violation.last.is_empty() {
+        text.push_str("  last events of that node:\n");
+        for line in &violation.last {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    let _ = writeln!(text, "  again: {command} --until {}", at.ceil() + 1.0);
+    text
+}
+
+fn sites(text: &mut String, run: &Run) {
+    let _ = writeln!(text, "{:<14} {:>6}   goes to", "site", "nodes");
+    for (site, name) in run.outcome.sites.iter().enumerate() {
+        let mut to: BTreeMap<&str, usize> = BTreeMap::new();
+        let nodes = &run.outcome.nodes;
+        let here = run.outcome.routes.iter().filter(|(node, _)| nodes[*node].1 == site);
+        for (_, chosen) in here.clone() {
+            let origin = chosen.map_or("nowhere", |origin| nodes[origin].0.as_str());
+            *to.entry(origin).or_default() += 1;
+        }
+        let to: Vec<String> =
+            to.into_iter().map(|(origin, count)| format!("{origin} ({count})")).collect();
+        let _ = writeln!(text, "{name:<14} {:>6}   {}", here.count(), to.join(", "));
+    }
+}
+
+fn faults(text: &mut String, run: &Run) {
+    let faults = &run.measures.faults;
+    if faults.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:>9}  {:<32} {:>11} {:>8} {:>8} {:>6} {:>9}",
+        "at", "what", "noticed", "half", "99 %", "users", "failover"
+    );
+    for fault in faults.iter().take(MAX_LISTED) {
+        let followed = run.followed(fault);
+        let _ = writeln!(
+            text,
+            "{:>7.1} s  {:<32} {:>11} {:>8} {:>8} {:>6} {:>9}",
+            fault.at.as_secs_f64(),
+            fault.what,
+            format!("{}/{}", followed.noticed, followed.concerned),
+            time(followed.detected_p50),
+            time(followed.detected_p99),
+            followed.users,
+            time(followed.failover_p99),
+        );
+    }
+    if faults.len() > MAX_LISTED {
+        let _ = writeln!(text, "{:>9}  and {} more", "", faults.len() - MAX_LISTED);
+    }
+}
+
+fn numbers(text: &mut String, run: &Run, effort: Effort) {
+    let (outcome, measures) = (&run.outcome, &run.measures);
+    let requests = measures.requests;
+    text.push('\n');
+    if requests.total > 0 {
+        line(
+            text,
+            "requests",
+            &format!(
+                "{} in all, {} failed, {} slow (over 1 s), {} sent again",
+                requests.total, requests.failed, requests.slow, requests.retried
+            ),
+        );
+        if let Some(connect) = measures.connect.quantiles(1e3) {
+            let (p50, p99, max) = (connect.p50, connect.p99, connect.max);
+            line(text, "connect", &format!("half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms"));
+        }
+        if let Some(stretch) = measures.stretch.quantiles(1e3) {
+            let quiet = measures.stretch_quiet.quantiles(1e3);
+            let quiet = quiet.map_or("-".into(), |quiet| format!("{:.2}", quiet.p99));
+            line(text, "stretch", &format!("99 % {:.2}, in quiet times {quiet}", stretch.p99));
+        }
+    }
+    let nearest = run.nearest_sessions();
+    let nearest = nearest.map(|share| format!("{:.2} % of sessions, ", share * 100.0));
+    let at_end = run.nearest_share() * 100.0;
+    let nearest = nearest.unwrap_or_default();
+    line(text, "nearest", &format!("{nearest}{at_end:.1} % of the running nodes at the end"));
+    line(text, "news", &format!("99 % of nodes know after {}", time(run.news_p99())));
+    let (gossip, tunnel) = run.rates();
+    line(text, "gossip", &format!("{gossip:.0} bytes/s a node, tunnels {tunnel:.0} bytes/s"));
+    let [swim, sync, news, paths] = run.families();
+    line(
+        text,
+        "",
+        &format!("membership {swim:.0}, comparison {sync:.0}, news {news:.0}, paths {paths:.0}"),
+    );
+    line(text, "evictions", &format!("{} by mistake", measures.false_evictions));
+    let cost = effort.processor.as_secs_f64() * 1e6 / outcome.node_seconds.max(f64::MIN_POSITIVE);
+    let memory = effort.memory / (outcome.nodes.len() as u64).max(1) / 1024;
+    line(text, "cost", &format!("{cost:.0} us a node-second, {memory} KiB a node"));
+    line(text, "rules", &rules(run));
+    let (wall, processor) = (effort.wall.as_secs_f64(), effort.processor.as_secs_f64());
+    let took = format!("{}, {wall:.2} s of wall time, {processor:.2} s of one core", outcome.seed);
+    line(text, "seed", &took);
+    line(text, "trace", &outcome.trace_hash.to_string());
+}
+
+fn rules(run: &Run) -> String {
+    match run.violations.len() {
+        0 => "all hold".into(),
+        count => format!("{count} VIOLATED"),
+    }
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    let _ = writeln!(text, "{name:<12} {value}");
+}
+
+fn time(time: Option<Duration>) -> String {
+    time.map_or("-".into(), |time| format!("{:.2} s", time.as_secs_f64()))
+}

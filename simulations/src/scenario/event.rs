@@ -1,0 +1,164 @@
+//! Things that can happen: as a file says them, and in a form that cannot be wrong.
+
+use std::time::Duration;
+
+use meshport::wan::LinkConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Instance, SitePath};
+
+/// Something that happens: when, then exactly one of the keys from `kill` to `lie`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Event {
+    /// When, in virtual seconds; two numbers mean a random time between them.
+    pub at_s: Option<When>,
+    /// How often in all; 1 if absent.
+    pub times: Option<usize>,
+    /// From one time to the next, in seconds.
+    pub every_s: Option<f64>,
+    /// Spreads several nodes over this many seconds, in random order.
+    pub over_s: Option<f64>,
+    /// Undoes it after so many seconds: a killed, hanging or unready instance recovers, a crashed
+    /// node restarts, a cut or degraded way is as before.
+    pub for_s: Option<f64>,
+    /// Instances whose server stops: connections are refused. See "Which nodes" below.
+    pub kill: Option<String>,
+    /// Instances that accept connections and answer nothing.
+    pub hang: Option<String>,
+    /// Instances that answer, and ask for no new traffic.
+    pub unready: Option<String>,
+    /// Instances that serve again.
+    pub recover: Option<String>,
+    /// Nodes whose process dies.
+    pub crash: Option<String>,
+    /// Crashed nodes whose process starts again.
+    pub restart: Option<String>,
+    /// The restarted process finds no saved directory (with `restart`, `rolling-restart` and
+    /// `crash` with `for-s`).
+    #[serde(default)]
+    pub without_state: bool,
+    /// Nodes that stop in good order and start again after `down-s`, one after the other every
+    /// `gap-s`.
+    pub rolling_restart: Option<String>,
+    /// From one node of a rolling restart to the next, in seconds; 10 if absent.
+    pub gap_s: Option<f64>,
+    /// How long each node of a rolling restart is away, in seconds; 2 if absent.
+    pub down_s: Option<f64>,
+    /// Nodes of `joining` that start for the first time.
+    pub join: Option<String>,
+    /// Nodes that leave in good order and do not come back.
+    pub leave: Option<String>,
+    /// Nothing passes between two sites, or between two nodes.
+    pub cut: Option<[String; 2]>,
+    /// Everything passes again between two sites, or between two nodes.
+    pub heal: Option<[String; 2]>,
+    /// With `cut`, `heal` and `flap`: only from the first to the second.
+    #[serde(default)]
+    pub one_way: bool,
+    /// Nothing passes between a site and all others.
+    pub isolate: Option<String>,
+    /// The way between two sites gets worse (or better): keys as in `[[path]]`.
+    pub degrade: Option<SitePath>,
+    /// The way between two sites is as at the start.
+    pub restore: Option<[String; 2]>,
+    /// The way between two sites goes down and up by turns for `for-s` seconds.
+    pub flap: Option<[String; 2]>,
+    /// How long the way of a `flap` stays down, and up, in seconds; 1 if absent.
+    pub period_s: Option<f64>,
+    /// Nodes whose wall clock jumps `by-s` seconds.
+    pub clock_step: Option<String>,
+    /// How far a clock jumps, in seconds; negative goes back.
+    pub by_s: Option<f64>,
+    /// Nodes whose process stands still again and again for `stall-ms`, for `for-s` seconds.
+    pub starve: Option<String>,
+    /// How long a starved process stands still at a time, in milliseconds; 200 if absent.
+    pub stall_ms: Option<f64>,
+    /// Nodes behind a NAT whose mapping gets another public address.
+    pub rebind: Option<String>,
+    /// Nodes that move to the site `to`: other distances, another address.
+    pub roam: Option<String>,
+    /// Where a roaming node goes.
+    pub to: Option<String>,
+    /// Nodes whose settings change while they run: tables and keys of the daemon's settings file in
+    /// `settings`.
+    pub configure: Option<String>,
+    /// The changed settings of `configure`.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    pub settings: toml::Table,
+    /// Nodes that lie from now on, or for `for-s` seconds, in the way `how` says.
+    pub lie: Option<String>,
+    /// The lie.
+    pub how: Option<Lie>,
+    /// Not there yet: meshport has no revocation.
+    pub revoke: Option<String>,
+}
+
+/// When something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum When {
+    /// At this second.
+    At(f64),
+    /// At a random time between these seconds, another one for each seed.
+    Between([f64; 2]),
+}
+
+/// How a node lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lie {
+    /// Its instance is said to be ready whatever it does.
+    Ready,
+    /// Its gossip is replaced by random bytes half of the time.
+    Garbage,
+    /// It sends old datagrams of its own again, to anybody.
+    Replay,
+    /// It receives and answers nothing of gossip, but path probes.
+    Silent,
+}
+
+/// Something that happens at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Happening {
+    /// The instance on this node becomes this.
+    Instance(usize, Instance),
+    /// This node's process dies.
+    Crash(usize),
+    /// This node's process starts, with its saved directory or without.
+    Start {
+        /// Which node.
+        node: usize,
+        /// Whether it finds what it saved.
+        with_state: bool,
+    },
+    /// This node leaves in good order.
+    Leave(usize),
+    /// A direction between two sites, by their places, goes down or up.
+    Way(usize, usize, bool),
+    /// A direction between two nodes goes down or up.
+    Pair(usize, usize, bool),
+    /// A direction between two sites gets this quality; none: as at the start.
+    Quality(usize, usize, Option<LinkConfig>),
+    /// The wall clock of this node jumps by so many seconds.
+    Clock(usize, i64),
+    /// This node's process stands still for `stall` again and again.
+    Starve {
+        /// Which node.
+        node: usize,
+        /// For how long at a time.
+        stall: Duration,
+        /// Until when.
+        until: Duration,
+    },
+    /// This node is seen under another address.
+    Rebind(usize),
+    /// This node is at another site from now on.
+    Roam(usize, usize),
+    /// The settings of this node change, to those at this place of the scenario's overrides.
+    Configure(usize, usize),
+    /// This node lies from now on, or stops lying.
+    Lie(usize, Option<Lie>),
+}

@@ -1,0 +1,370 @@
+//! What a run is made from: a TOML file, strictly read.
+//!
+//! The types in here are the format: `serde` reads them, `schemars` makes the JSON schema from
+//! them, and the reference in `simulations/README.md` is made from that schema. What a file means
+//! for a seed (which node "any" is, when a random time is) is decided by [`timeline`]. Bounds:
+//! [`MAX_NODES`], [`MAX_SITES`], [`MAX_HAPPENINGS`].
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meshport_config::SiteName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+mod event;
+pub mod paths;
+pub mod reference;
+mod settings;
+mod strict;
+pub mod target;
+#[cfg(test)]
+mod tests;
+pub mod timeline;
+
+pub use event::{Event, Happening, Lie};
+pub use settings::{Overrides, service};
+pub use strict::read;
+
+pub use crate::instance::Instance;
+
+/// Nodes of one run: what the directory of a node holds, with room for those that are gone.
+pub const MAX_NODES: usize = 16_000;
+/// Sites of one run: the links between them grow with the square.
+pub const MAX_SITES: usize = 256;
+/// Things that happen in one run, repetitions included.
+pub const MAX_HAPPENINGS: usize = 20_000;
+
+/// A whole scenario.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is about, in a sentence.
+    pub description: String,
+    /// How long it lasts, in virtual seconds.
+    pub duration_s: f64,
+    /// Virtual seconds at the start that count as start-up: traffic, stretch and evictions are
+    /// measured after them. A quarter of the duration, at most 60, if absent.
+    pub warmup_s: Option<f64>,
+    /// Nodes start within this many seconds of each other.
+    #[serde(default = "default_start_over_s")]
+    pub start_over_s: f64,
+    /// Loss in each direction on every path that does not say otherwise, in percent.
+    #[serde(default)]
+    pub loss_percent: f64,
+    /// Round trip between sites that have neither a path of their own nor coordinates, in
+    /// milliseconds.
+    #[serde(default = "default_rtt_ms")]
+    pub default_rtt_ms: f64,
+    /// How many sites' first nodes are seeds for all nodes.
+    #[serde(default = "default_seed_sites")]
+    pub seed_sites: usize,
+    /// Settings under test: any table and key of the daemon's own settings file, for all nodes.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    pub settings: toml::Table,
+    /// The clients of every node; none if absent.
+    pub load: Option<Load>,
+    /// The sites.
+    #[serde(rename = "site")]
+    pub sites: Vec<Site>,
+    /// The paths between them.
+    #[serde(rename = "path", default)]
+    pub paths: Vec<SitePath>,
+    /// What happens, in any order.
+    #[serde(rename = "event", default)]
+    pub events: Vec<Event>,
+}
+
+/// A place with its nodes, which are named SITE-1, SITE-2 and so on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Site {
+    /// Its name.
+    #[schemars(with = "String")]
+    pub name: SiteName,
+    /// How many nodes it has.
+    pub nodes: usize,
+    /// How many of them, from the first, host an apiserver instance.
+    #[serde(default)]
+    pub origins: usize,
+    /// How many further nodes exist but start only by an event `join`.
+    #[serde(default)]
+    pub joining: usize,
+    /// Latitude and longitude in degrees; gives the round trip to other sites that have them.
+    pub at: Option<[f64; 2]>,
+    /// Round trip between its nodes, in milliseconds.
+    #[serde(default = "default_inside_rtt_ms")]
+    pub rtt_ms: f64,
+    /// A preset for the way from each node to its site, on top of the paths between sites: `lan`,
+    /// `metro`, `continent`, `intercontinental`, `lossy-lte` or `satellite`.
+    pub access: Option<String>,
+    /// Nodes are behind a NAT: unsolicited datagrams do not reach them, and they advertise no
+    /// endpoint.
+    #[serde(default)]
+    pub nat: bool,
+    /// Seconds without a datagram to a peer after which the NAT forgets it.
+    #[serde(default = "default_nat_timeout_s")]
+    pub nat_timeout_s: f64,
+    /// Settings of this site's nodes, over the scenario's.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    pub settings: toml::Table,
+}
+
+/// The way between two sites. What is absent is taken from the preset, or is perfect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SitePath {
+    /// The two sites; the same site twice means the way between its nodes.
+    #[schemars(with = "[String; 2]")]
+    pub between: [SiteName; 2],
+    /// Only from the first to the second site.
+    #[serde(default)]
+    pub one_way: bool,
+    /// Start from a preset: `lan`, `metro`, `continent`, `intercontinental`, `lossy-lte` or
+    /// `satellite`.
+    pub preset: Option<String>,
+    /// Undisturbed round trip, in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// Delay added in each direction, in milliseconds: the mean of an exponential distribution, or
+    /// the greatest value of a uniform one.
+    pub jitter_ms: Option<f64>,
+    /// The distribution of that delay: `exponential` or `uniform`.
+    pub jitter: Option<String>,
+    /// Share of datagrams lost in each direction, in percent.
+    pub loss_percent: Option<f64>,
+    /// Mean length of a run of lost datagrams (Gilbert-Elliott); independent losses if absent.
+    pub loss_burst: Option<f64>,
+    /// Share of datagrams that may overtake others, in percent. 100 if absent: the way stands for
+    /// many separate flows.
+    pub reorder_percent: Option<f64>,
+    /// Share of datagrams that arrive twice, in percent.
+    pub duplicate_percent: Option<f64>,
+    /// A bottleneck shared by all nodes of the site, in megabits per second.
+    pub rate_mbit: Option<f64>,
+    /// What waits before the bottleneck at most, in milliseconds of its rate. 50 if absent.
+    pub queue_ms: Option<f64>,
+    /// The largest IP packet that passes, in bytes.
+    pub mtu: Option<usize>,
+}
+
+/// The clients of each node.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Load {
+    /// New sessions per second on each node.
+    pub sessions_per_s: f64,
+    /// How they come: `poisson`, `regular`, or `bursts` of ten.
+    #[serde(default = "default_arrival")]
+    pub arrival: Arrival,
+    /// How long a session is held on average, in seconds.
+    #[serde(default = "default_hold_s")]
+    pub hold_s: f64,
+    /// Whether every session is held exactly that long instead of exponentially.
+    #[serde(default)]
+    pub hold_fixed: bool,
+    /// Requests per second on each held session, besides the one that opens it.
+    #[serde(default)]
+    pub requests_per_s: f64,
+    /// Bytes of a request.
+    #[serde(default = "default_request_bytes")]
+    pub request_bytes: usize,
+    /// Bytes of an answer.
+    #[serde(default = "default_response_bytes")]
+    pub response_bytes: usize,
+    /// After how many seconds without an answer a client gives a request up.
+    #[serde(default = "default_timeout_s")]
+    pub timeout_s: f64,
+    /// Which nodes have clients; see "Which nodes" below.
+    #[serde(default = "default_all")]
+    pub on: String,
+}
+
+/// How sessions come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrival {
+    /// Independently of each other.
+    Poisson,
+    /// One after the other at equal distances.
+    Regular,
+    /// Ten at once, independently of other tens.
+    Bursts,
+}
+
+fn default_start_over_s() -> f64 {
+    1.0
+}
+
+fn default_rtt_ms() -> f64 {
+    60.0
+}
+
+fn default_seed_sites() -> usize {
+    3
+}
+
+fn default_inside_rtt_ms() -> f64 {
+    0.3
+}
+
+fn default_nat_timeout_s() -> f64 {
+    30.0
+}
+
+fn default_arrival() -> Arrival {
+    Arrival::Poisson
+}
+
+fn default_hold_s() -> f64 {
+    30.0
+}
+
+fn default_request_bytes() -> usize {
+    600
+}
+
+fn default_response_bytes() -> usize {
+    4000
+}
+
+fn default_timeout_s() -> f64 {
+    10.0
+}
+
+fn default_all() -> String {
+    "all".into()
+}
+
+impl Scenario {
+    /// Reads a scenario and checks it against itself.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] with the line and the key, and the nearest valid key for a wrong one.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let scenario: Self = read(text)?;
+        scenario.check().map_err(|error| strict::with_line(text, error))?;
+        Ok(scenario)
+    }
+
+    /// How long it lasts.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.duration_s)
+    }
+
+    /// When measuring begins.
+    pub fn warmup(&self) -> Duration {
+        let usual = (self.duration_s / 4.0).min(60.0);
+        Duration::from_secs_f64(self.warmup_s.unwrap_or(usual).clamp(0.0, self.duration_s))
+    }
+
+    /// The nodes: site's place in the list, and number within the site from 1.
+    pub fn nodes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let sites = self.sites.iter().enumerate();
+        sites.flat_map(|(site, config)| {
+            (1..=config.nodes + config.joining).map(move |number| (site, number))
+        })
+    }
+
+    /// The name of a node.
+    pub fn name(&self, (site, number): (usize, usize)) -> String {
+        format!("{}-{number}", self.sites[site].name)
+    }
+
+    /// A site's place in the list.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] if there is none of that name.
+    pub fn site(&self, name: &str) -> Result<usize, Error> {
+        let place = self.sites.iter().position(|site| site.name.as_str() == name);
+        place.ok_or_else(|| {
+            let names = self.sites.iter().map(|site| site.name.as_str());
+            Error::Scenario(format!("there is no site \"{name}\"{}", strict::near(name, names)))
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        seconds(self.duration_s, "duration-s")?;
+        seconds(self.start_over_s, "start-over-s")?;
+        percent(self.loss_percent, "loss-percent")?;
+        milliseconds(self.default_rtt_ms, "default-rtt-ms")?;
+        if self.sites.is_empty() || self.sites.len() > MAX_SITES {
+            let sites = self.sites.len();
+            return Err(Error::Scenario(format!("{sites} sites; 1 to {MAX_SITES} are possible")));
+        }
+        let mut names = BTreeSet::new();
+        for site in &self.sites {
+            if !names.insert(&site.name) {
+                return Err(Error::Scenario(format!("two sites are named \"{}\"", site.name)));
+            }
+            if site.origins > site.nodes {
+                let (name, origins) = (&site.name, site.origins);
+                return Err(Error::Scenario(format!(
+                    "site \"{name}\" has {origins} origins but {} nodes",
+                    site.nodes
+                )));
+            }
+            milliseconds(site.rtt_ms, "site rtt-ms")?;
+            seconds(site.nat_timeout_s, "nat-timeout-s")?;
+            if let Some(preset) = &site.access {
+                paths::preset(preset)?;
+            }
+        }
+        let nodes = self.nodes().count();
+        if nodes == 0 || nodes > MAX_NODES {
+            return Err(Error::Scenario(format!("{nodes} nodes; 1 to {MAX_NODES} are possible")));
+        }
+        self.check_load()?;
+        paths::configs(self)?;
+        Overrides::new(self)?;
+        // A draw that no run makes: targets and times must be valid for every seed.
+        timeline::expand(self, 0).map(|_| ())
+    }
+
+    fn check_load(&self) -> Result<(), Error> {
+        let Some(load) = &self.load else { return Ok(()) };
+        let rate = |value: f64, key: &str| {
+            let good = (0.0..=10_000.0).contains(&value);
+            let wrong = || Error::Scenario(format!("{key} = {value}: expected 0 to 10000"));
+            good.then_some(()).ok_or_else(wrong)
+        };
+        rate(load.sessions_per_s, "sessions-per-s")?;
+        rate(load.requests_per_s, "requests-per-s")?;
+        seconds(load.hold_s, "hold-s")?;
+        seconds(load.timeout_s, "timeout-s")?;
+        for (bytes, key) in
+            [(load.request_bytes, "request-bytes"), (load.response_bytes, "response-bytes")]
+        {
+            if bytes > crate::flight::MAX_BYTES {
+                let most = crate::flight::MAX_BYTES;
+                return Err(Error::Scenario(format!("{key} = {bytes}: at most {most}")));
+            }
+        }
+        target::Target::parse(&load.on, self).map(|_| ())
+    }
+}
+
+pub(crate) fn seconds(value: f64, key: &str) -> Result<Duration, Error> {
+    let wrong = || Error::Scenario(format!("{key} = {value}: expected 0 to 1000000 seconds"));
+    if !(0.0..=1e6).contains(&value) {
+        return Err(wrong());
+    }
+    Duration::try_from_secs_f64(value).map_err(|_| wrong())
+}
+
+pub(crate) fn milliseconds(value: f64, key: &str) -> Result<(), Error> {
+    if (0.0..=60_000.0).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Scenario(format!("{key} = {value}: expected 0 to 60000 milliseconds")))
+}
+
+pub(crate) fn percent(value: f64, key: &str) -> Result<(), Error> {
+    if (0.0..=100.0).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Scenario(format!("{key} = {value}: expected 0 to 100")))
+}

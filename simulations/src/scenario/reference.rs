@@ -1,0 +1,77 @@
+//! The reference of all keys, made from the types of the format: as a JSON schema, and as Markdown.
+
+use std::fmt::Write;
+
+use schemars::schema_for;
+use serde_json::Value;
+
+use super::{Event, Load, Scenario, Site, SitePath};
+
+/// The JSON schema of scenarios.
+pub fn schema() -> String {
+    let mut text = serde_json::to_string_pretty(&schema_for!(Scenario).to_value())
+        .expect("a schema is plain JSON");
+    text.push('\n');
+    text
+}
+
+/// One table of Markdown for each table of the format.
+pub fn markdown() -> String {
+    let mut text = String::new();
+    for (heading, schema) in [
+        ("The scenario", schema_for!(Scenario).to_value()),
+        ("`[load]`", schema_for!(Load).to_value()),
+        ("`[[site]]`", schema_for!(Site).to_value()),
+        ("`[[path]]`, and `degrade` of an event", schema_for!(SitePath).to_value()),
+        ("`[[event]]`", schema_for!(Event).to_value()),
+    ] {
+        table(&mut text, heading, &schema);
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn table(text: &mut String, heading: &str, schema: &Value) {
+    let _ = writeln!(text, "### {heading}\n\n| key | type | default | meaning |");
+    let _ = writeln!(text, "| --- | --- | --- | --- |");
+    let empty = serde_json::Map::new();
+    let keys = schema["properties"].as_object().unwrap_or(&empty);
+    let required = |key: &str| {
+        let all = schema["required"].as_array();
+        all.is_some_and(|all| all.iter().any(|it| it.as_str() == Some(key)))
+    };
+    for (key, value) in keys {
+        let about = value["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let default = match &value["default"] {
+            _ if required(key) => "required".to_owned(),
+            Value::Null => String::new(),
+            Value::Object(_) => String::new(),
+            default => format!("`{default}`"),
+        };
+        let kind = kind(value);
+        let _ = writeln!(text, "| `{key}` | {kind} | {default} | {about} |");
+    }
+    text.push('\n');
+}
+
+fn kind(value: &Value) -> String {
+    let one = |name: &str| match name {
+        "integer" => "whole number",
+        "boolean" => "true or false",
+        "array" => "list",
+        "object" => "table",
+        "string" => "text",
+        _ => "number",
+    };
+    match &value["type"] {
+        Value::String(name) => one(name).to_owned(),
+        Value::Array(names) => {
+            let name = names.iter().filter_map(Value::as_str).find(|name| *name != "null");
+            one(name.unwrap_or_default()).to_owned()
+        }
+        _ if value.to_string().contains("When") => "number, or two".into(),
+        _ if value.to_string().contains("Arrival") => "text".into(),
+        _ if value.to_string().contains("Lie") => "text".into(),
+        _ => "table".into(),
+    }
+}

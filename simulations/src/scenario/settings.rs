@@ -1,0 +1,92 @@
+//! Settings under test: any key of the daemon's own settings file, read by the daemon's own parser.
+
+use meshport_config::{Problem, ServiceName, Settings};
+use toml::Table;
+
+use super::Scenario;
+use crate::Error;
+
+/// The settings of all nodes, parsed and merged.
+#[derive(Debug, Clone)]
+pub struct Overrides {
+    /// For each site: as its nodes start.
+    by_site: Vec<Settings>,
+    /// For each event with `configure`, in order: for each site, as its nodes continue.
+    by_event: Vec<Vec<Settings>>,
+}
+
+impl Overrides {
+    /// Reads all settings of a scenario.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] with the key, what was found and what is expected.
+    pub fn new(scenario: &Scenario) -> Result<Self, Error> {
+        let merged = |site: &super::Site| {
+            let mut table = scenario.settings.clone();
+            merge(&mut table, &site.settings);
+            table
+        };
+        let parse_all = |over: &Table| -> Result<Vec<Settings>, Error> {
+            let sites = scenario.sites.iter();
+            sites
+                .map(|site| {
+                    let mut table = merged(site);
+                    merge(&mut table, over);
+                    parse(table, site.name.as_str())
+                })
+                .collect()
+        };
+        let configured = scenario.events.iter().filter(|event| event.configure.is_some());
+        Ok(Self {
+            by_site: parse_all(&Table::new())?,
+            by_event: configured
+                .map(|event| parse_all(&event.settings))
+                .collect::<Result<_, Error>>()?,
+        })
+    }
+
+    /// How the nodes of a site start.
+    pub fn site(&self, site: usize) -> &Settings {
+        &self.by_site[site]
+    }
+
+    /// How the nodes of a site go on after a `configure`.
+    pub fn event(&self, event: usize, site: usize) -> &Settings {
+        &self.by_event[event][site]
+    }
+}
+
+fn parse(mut table: Table, site: &str) -> Result<Settings, Error> {
+    // The site is the scenario's business; each node of it names it in its own file.
+    table.insert("site".into(), site.into());
+    let text = table.to_string();
+    meshport_config::parse(&text).map_err(|problems| Error::Scenario(explain(&problems)))
+}
+
+fn explain(problems: &[Problem]) -> String {
+    let one = |problem: &Problem| {
+        let near = problem.nearest.as_ref();
+        let near = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+        let (key, found, expected) = (&problem.key, &problem.found, &problem.expected);
+        let last = key.rsplit('.').next().unwrap_or(key);
+        format!("\"{last}\" in settings.{key}: {found}, expected {expected}{near}")
+    };
+    problems.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// Lays one table over another.
+pub(crate) fn merge(into: &mut Table, over: &Table) {
+    for (key, value) in over {
+        match (into.get_mut(key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => merge(below, above),
+            _ => {
+                into.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+/// The service every simulated client wants.
+pub fn service() -> ServiceName {
+    ServiceName::kube_apiserver()
+}

@@ -1,0 +1,433 @@
+//! What the events of a scenario mean for one seed: a list of single happenings in order of time.
+//!
+//! Random times and random nodes are drawn here, from a generator that nothing else uses, so that a
+//! change of the world does not change the story.
+
+use std::time::Duration;
+
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::event::When;
+use super::target::Target;
+use super::{Event, Happening, Instance, MAX_HAPPENINGS, Scenario, paths, seconds, strict};
+use crate::Error;
+
+/// One thing at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// When.
+    pub at: Duration,
+    /// In words, for people.
+    pub words: String,
+    /// What.
+    pub happening: Happening,
+    /// The key of the event that this begins, when it takes something away; none for what gives it
+    /// back, and for all but the first happening of one event at one time.
+    pub fault: Option<&'static str>,
+}
+
+/// Gaps, pauses and periods that an event leaves out.
+const USUAL_GAP_S: f64 = 10.0;
+const USUAL_DOWN_S: f64 = 2.0;
+const USUAL_PERIOD_S: f64 = 1.0;
+const USUAL_STALL_MS: f64 = 200.0;
+
+/// All happenings of a scenario for a seed, in order.
+///
+/// # Errors
+/// [`Error::Scenario`] for an event that names something unknown, or not exactly one thing.
+pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
+    let mut plan = Plan {
+        scenario,
+        rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7469_6d65_6c69_6e65),
+        all: Vec::new(),
+        configured: 0,
+    };
+    for event in &scenario.events {
+        plan.event(event)?;
+        plan.configured += usize::from(event.configure.is_some());
+        if plan.all.len() > MAX_HAPPENINGS {
+            let most = format!("more than {MAX_HAPPENINGS} happenings in all");
+            return Err(Error::Scenario(most));
+        }
+    }
+    plan.all.sort_by_key(|planned| planned.at);
+    Ok(plan.all)
+}
+
+struct Plan<'a> {
+    scenario: &'a Scenario,
+    rng: ChaCha8Rng,
+    all: Vec<Planned>,
+    /// Events with `configure` so far.
+    configured: usize,
+}
+
+/// What can be undone, for one node: how it begins and how it ends.
+type Turn = (Happening, Option<Happening>);
+
+impl Plan<'_> {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        only_one_thing(event)?;
+        let times = event.times.unwrap_or(1);
+        let every = seconds(event.every_s.unwrap_or(0.0), "every-s")?;
+        if times > MAX_HAPPENINGS {
+            return Err(Error::Scenario(format!("times = {times}: at most {MAX_HAPPENINGS}")));
+        }
+        for turn in 0..times {
+            let first = self.when(event)?;
+            let turn = u32::try_from(turn).expect("at most MAX_HAPPENINGS");
+            self.once(event, first + every * turn)?;
+        }
+        Ok(())
+    }
+
+    fn when(&mut self, event: &Event) -> Result<Duration, Error> {
+        match event.at_s {
+            Some(When::At(at)) => seconds(at, "at-s"),
+            Some(When::Between([from, to])) => {
+                let (from, to) = (seconds(from, "at-s")?, seconds(to, "at-s")?);
+                if to <= from {
+                    return Err(Error::Scenario("at-s: the second time is not later".into()));
+                }
+                Ok(self.rng.random_range(from..to))
+            }
+            None => Err(Error::Scenario("an event lacks its time: at-s = ...".into())),
+        }
+    }
+
+    fn once(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
+        let start = |with_state| move |node| Happening::Start { node, with_state };
+        let with_state = !event.without_state;
+        let instance = |becomes| {
+            move |node| {
+                let back = Happening::Instance(node, Instance::Ready);
+                (Happening::Instance(node, becomes), Some(back))
+            }
+        };
+        let crash = move |node| (Happening::Crash(node), Some(start(with_state)(node)));
+        let one = |happening: fn(usize) -> Happening| move |node| (happening(node), None);
+        for (key, target, turn) in [
+            ("kill", &event.kill, &instance(Instance::Down) as &dyn Fn(usize) -> Turn),
+            ("hang", &event.hang, &instance(Instance::Hung)),
+            ("unready", &event.unready, &instance(Instance::Unready)),
+            ("crash", &event.crash, &crash),
+        ] {
+            if let Some(target) = target {
+                return self.nodes(event, (at, key, true), target, turn);
+            }
+        }
+        let recover = |node| (Happening::Instance(node, Instance::Ready), None);
+        for (key, target, turn) in [
+            ("recover", &event.recover, &recover as &dyn Fn(usize) -> Turn),
+            ("restart", &event.restart, &move |node| (start(with_state)(node), None)),
+            ("join", &event.join, &move |node| (start(true)(node), None)),
+            ("leave", &event.leave, &one(Happening::Leave)),
+            ("rebind", &event.rebind, &one(Happening::Rebind)),
+        ] {
+            if let Some(target) = target {
+                return self.nodes(event, (at, key, false), target, turn);
+            }
+        }
+        self.rarer(event, at)
+    }
+
+    /// The kinds that need more than nodes.
+    fn rarer(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
+        if let Some(target) = &event.rolling_restart {
+            return self.rolling(event, at, target);
+        }
+        if let Some(target) = &event.clock_step {
+            #[expect(clippy::cast_possible_truncation, reason = "whole seconds are meant")]
+            let by = event.by_s.unwrap_or(0.0) as i64;
+            let turn = move |node| (Happening::Clock(node, by), None);
+            return self.nodes(event, (at, "clock-step", false), target, &turn);
+        }
+        if let Some(target) = &event.starve {
+            return self.starve(event, at, target);
+        }
+        if let (Some(target), Some(to)) = (&event.roam, &event.to) {
+            let to = self.scenario.site(to)?;
+            let turn = move |node| (Happening::Roam(node, to), None);
+            return self.nodes(event, (at, "roam", false), target, &turn);
+        }
+        if let Some(target) = &event.configure {
+            let place = self.configured;
+            let turn = move |node| (Happening::Configure(node, place), None);
+            return self.nodes(event, (at, "configure", false), target, &turn);
+        }
+        if let (Some(target), Some(how)) = (&event.lie, event.how) {
+            let turn =
+                move |node| (Happening::Lie(node, Some(how)), Some(Happening::Lie(node, None)));
+            return self.nodes(event, (at, "lie", false), target, &turn);
+        }
+        self.ways(event, at)
+    }
+
+    fn ways(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
+        if let Some(pair) = &event.cut {
+            let words = format!("cut: {} and {}{}", pair[0], pair[1], direction(event));
+            let ways = self.directions(pair, event.one_way)?;
+            return self.switch(event, (at, "cut"), &words, &ways);
+        }
+        if let Some(pair) = &event.heal {
+            let words = format!("heal: {} and {}{}", pair[0], pair[1], direction(event));
+            for way in self.directions(pair, event.one_way)? {
+                self.add(at, &words, way(true), None);
+            }
+            return Ok(());
+        }
+        if let Some(site) = &event.isolate {
+            let own = self.scenario.site(site)?;
+            let others = (0..self.scenario.sites.len()).filter(|other| *other != own);
+            let ways: Vec<Way> =
+                others.flat_map(|other| [site_way(own, other), site_way(other, own)]).collect();
+            return self.switch(event, (at, "isolate"), &format!("isolate: {site}"), &ways);
+        }
+        if let Some(pair) = &event.flap {
+            return self.flap(event, at, pair);
+        }
+        self.qualities(event, at)
+    }
+
+    fn qualities(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
+        let configs = paths::configs(self.scenario)?;
+        let Some(path) = &event.degrade else {
+            let Some([a, b]) = &event.restore else { return Err(one_thing()) };
+            let (a, b) = (self.scenario.site(a)?, self.scenario.site(b)?);
+            for (a, b) in [(a, b), (b, a)] {
+                self.add(at, "restore", Happening::Quality(a, b, None), None);
+            }
+            return Ok(());
+        };
+        let [a, b] = &path.between;
+        let mut fault = Some("degrade");
+        for pair in paths::pairs(self.scenario, path)? {
+            let worse = paths::apply(configs[&pair].clone(), path)?;
+            let words = format!("degrade: {a} and {b}");
+            self.add(at, &words, Happening::Quality(pair.0, pair.1, Some(worse)), fault.take());
+            if let Some(length) = event.for_s {
+                let end = at + seconds(length, "for-s")?;
+                let words = format!("restore: {a} and {b}");
+                self.add(end, &words, Happening::Quality(pair.0, pair.1, None), None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ways that go down, and up again if the event says when.
+    fn switch(
+        &mut self,
+        event: &Event,
+        (at, key): (Duration, &'static str),
+        words: &str,
+        ways: &[Way],
+    ) -> Result<(), Error> {
+        let mut fault = Some(key);
+        for way in ways {
+            self.add(at, words, way(false), fault.take());
+            if let Some(length) = event.for_s {
+                let words = format!("{words} ends");
+                self.add(at + seconds(length, "for-s")?, &words, way(true), None);
+            }
+        }
+        Ok(())
+    }
+
+    fn flap(&mut self, event: &Event, at: Duration, pair: &[String; 2]) -> Result<(), Error> {
+        let period = seconds(event.period_s.unwrap_or(USUAL_PERIOD_S), "period-s")?;
+        let length = seconds(event.for_s.unwrap_or(0.0), "for-s")?;
+        if period.is_zero() || length.is_zero() {
+            return Err(Error::Scenario("a flap needs for-s and a period-s above 0".into()));
+        }
+        let ways = self.directions(pair, event.one_way)?;
+        let (mut now, mut up, mut fault) = (at, false, Some("flap"));
+        while now < at + length && self.all.len() <= MAX_HAPPENINGS {
+            for way in &ways {
+                let words = format!("flap: {} and {}", pair[0], pair[1]);
+                self.add(now, &words, way(up), fault.take());
+            }
+            (now, up) = (now + period, !up);
+        }
+        for way in &ways {
+            self.add(
+                at + length,
+                &format!("flap: {} and {} ends", pair[0], pair[1]),
+                way(true),
+                None,
+            );
+        }
+        Ok(())
+    }
+
+    fn rolling(&mut self, event: &Event, at: Duration, target: &str) -> Result<(), Error> {
+        let gap = seconds(event.gap_s.unwrap_or(USUAL_GAP_S), "gap-s")?;
+        let down = seconds(event.down_s.unwrap_or(USUAL_DOWN_S), "down-s")?;
+        let nodes = Target::parse(target, self.scenario)?.draw(&mut self.rng);
+        let mut now = at;
+        for node in nodes {
+            let name = self.name(node);
+            self.add(now, &format!("rolling-restart: {name}"), Happening::Leave(node), None);
+            let start = Happening::Start { node, with_state: !event.without_state };
+            self.add(now + down, &format!("rolling-restart: {name} is back"), start, None);
+            now += gap;
+        }
+        Ok(())
+    }
+
+    fn starve(&mut self, event: &Event, at: Duration, target: &str) -> Result<(), Error> {
+        let stall = event.stall_ms.unwrap_or(USUAL_STALL_MS);
+        super::milliseconds(stall, "stall-ms")?;
+        let stall = Duration::from_secs_f64(stall / 1000.0);
+        let length = seconds(event.for_s.unwrap_or(0.0), "for-s")?;
+        if stall.is_zero() || length.is_zero() {
+            return Err(Error::Scenario("starve needs for-s and a stall-ms above 0".into()));
+        }
+        for node in Target::parse(target, self.scenario)?.draw(&mut self.rng) {
+            let words = format!("starve: {}", self.name(node));
+            let happening = Happening::Starve { node, stall, until: at + length };
+            self.add(at, &words, happening, None);
+        }
+        Ok(())
+    }
+
+    fn nodes(
+        &mut self,
+        event: &Event,
+        (at, key, is_fault): (Duration, &'static str, bool),
+        target: &str,
+        turn: &dyn Fn(usize) -> Turn,
+    ) -> Result<(), Error> {
+        let mut nodes = Target::parse(target, self.scenario)?.draw(&mut self.rng);
+        let over = seconds(event.over_s.unwrap_or(0.0), "over-s")?;
+        if !over.is_zero() {
+            nodes.shuffle(&mut self.rng);
+        }
+        let mut fault = is_fault.then_some(key);
+        for node in nodes {
+            let later =
+                if over.is_zero() { over } else { self.rng.random_range(Duration::ZERO..over) };
+            let (begins, ends) = turn(node);
+            self.must_host(node, &begins)?;
+            let name = self.name(node);
+            // What is spread over time is one fault for each node.
+            let fault = if over.is_zero() { fault.take() } else { fault };
+            self.add(at + later, &format!("{key}: {name}"), begins, fault);
+            if let (Some(ends), Some(length)) = (ends, event.for_s) {
+                let end = at + later + seconds(length, "for-s")?;
+                self.add(end, &format!("{key}: {name} is over"), ends, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn must_host(&self, node: usize, happening: &Happening) -> Result<(), Error> {
+        let (site, number) = self.scenario.nodes().nth(node).expect("targets are nodes");
+        let hosts = number <= self.scenario.sites[site].origins;
+        if matches!(happening, Happening::Instance(..)) && !hosts {
+            let name = self.name(node);
+            return Err(Error::Scenario(format!("\"{name}\" hosts no instance")));
+        }
+        Ok(())
+    }
+
+    /// Two sites, or two nodes, as directions that can be switched.
+    fn directions(&self, pair: &[String; 2], one_way: bool) -> Result<Vec<Way>, Error> {
+        let names = [&pair[0], &pair[1]];
+        let sites: Vec<usize> =
+            names.iter().filter_map(|name| self.scenario.site(name).ok()).collect();
+        let ways = if let [a, b] = sites[..] {
+            [site_way(a, b), site_way(b, a)]
+        } else {
+            let node = |name: &str| {
+                let found = self.scenario.nodes().position(|it| self.scenario.name(it) == name);
+                let sites = self.scenario.sites.iter().map(|site| site.name.as_str());
+                let near = strict::near(name, sites);
+                found.ok_or_else(|| {
+                    Error::Scenario(format!("there is no site or node \"{name}\"{near}"))
+                })
+            };
+            let (a, b) = (node(names[0])?, node(names[1])?);
+            [node_way(a, b), node_way(b, a)]
+        };
+        Ok(ways.into_iter().take(if one_way { 1 } else { 2 }).collect())
+    }
+
+    fn name(&self, node: usize) -> String {
+        self.scenario.name(self.scenario.nodes().nth(node).expect("targets are nodes"))
+    }
+
+    fn add(&mut self, at: Duration, words: &str, what: Happening, fault: Option<&'static str>) {
+        self.all.push(Planned { at, words: words.to_owned(), happening: what, fault });
+    }
+}
+
+type Way = Box<dyn Fn(bool) -> Happening>;
+
+fn site_way(a: usize, b: usize) -> Way {
+    Box::new(move |up| Happening::Way(a, b, up))
+}
+
+fn node_way(a: usize, b: usize) -> Way {
+    Box::new(move |up| Happening::Pair(a, b, up))
+}
+
+fn direction(event: &Event) -> &'static str {
+    if event.one_way { ", one way" } else { "" }
+}
+
+fn only_one_thing(event: &Event) -> Result<(), Error> {
+    if event.revoke.is_some() {
+        return Err(Error::Scenario(
+            "revoke cannot be simulated: meshport has no revocation yet; crash or leave come \
+             nearest"
+                .into(),
+        ));
+    }
+    let nodes = [
+        &event.kill,
+        &event.hang,
+        &event.unready,
+        &event.recover,
+        &event.crash,
+        &event.restart,
+        &event.rolling_restart,
+        &event.join,
+        &event.leave,
+        &event.isolate,
+        &event.clock_step,
+        &event.starve,
+        &event.rebind,
+        &event.roam,
+        &event.configure,
+        &event.lie,
+    ];
+    let pairs = [&event.cut, &event.heal, &event.restore, &event.flap];
+    let things = nodes.iter().filter(|it| it.is_some()).count()
+        + pairs.iter().filter(|it| it.is_some()).count()
+        + usize::from(event.degrade.is_some());
+    if things != 1 {
+        return Err(one_thing());
+    }
+    for (key, without, with) in [
+        ("roam", "to", event.roam.is_some() != event.to.is_some()),
+        ("lie", "how", event.lie.is_some() != event.how.is_some()),
+        ("clock-step", "by-s", event.clock_step.is_some() != event.by_s.is_some()),
+    ] {
+        if with {
+            return Err(Error::Scenario(format!("{key} and {without} go together")));
+        }
+    }
+    Ok(())
+}
+
+fn one_thing() -> Error {
+    Error::Scenario(
+        "an event says exactly one thing: kill, hang, unready, recover, crash, restart, \
+         rolling-restart, join, leave, cut, heal, isolate, degrade, restore, flap, clock-step, \
+         starve, rebind, roam, configure or lie"
+            .into(),
+    )
+}

@@ -1,0 +1,221 @@
+//! The clients of one node: their sessions, and how many go to which origin.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::brain::{Connect, HedgeBudget, Line, Surroundings};
+
+/// Sessions of one node at once; the daemon's own limit is 10,000.
+pub(super) const MAX_SESSIONS: usize = 10_000;
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Tells it from earlier ones in the same place.
+    pub(super) number: u64,
+    /// The search for an origin; none once there is one.
+    pub(super) search: Option<Box<Connect>>,
+    /// When the search is next asked.
+    pub(super) asked_at: Option<Duration>,
+    /// Attempts under way, or the one that succeeded.
+    pub(super) attempts: Vec<Attempt>,
+    /// When its client connected.
+    pub(super) since: Duration,
+    /// Counts the requests of the open session.
+    pub(super) step: u32,
+    /// The request that has no answer yet.
+    pub(super) request: Option<Request>,
+    /// When its client ends it.
+    pub(super) until: Duration,
+}
+
+/// One attempt of a search.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    pub(super) id: u32,
+    pub(super) line: Line,
+    pub(super) origin: usize,
+    /// What its path costs, as the node sees it.
+    pub(super) cost: Duration,
+    /// Its instance has accepted the connection.
+    pub(super) accepted: bool,
+}
+
+impl Session {
+    pub(super) fn is_open(&self) -> bool {
+        self.search.is_none()
+    }
+
+    /// The origin it goes to.
+    pub(super) fn target(&self) -> Option<&Attempt> {
+        self.attempts.first().filter(|_| self.is_open())
+    }
+}
+
+/// What a search has to know of a node's other sessions.
+pub(super) struct Around<'a> {
+    pub(super) going: &'a BTreeMap<Line, u64>,
+    pub(super) budget: &'a mut HedgeBudget,
+}
+
+impl Surroundings for Around<'_> {
+    fn open(&self, line: &Line) -> u64 {
+        self.going.get(line).copied().unwrap_or(0)
+    }
+
+    fn may_hedge(&mut self) -> bool {
+        self.budget.take()
+    }
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) since: Duration,
+    pub(super) repeated: bool,
+}
+
+/// All clients of one node.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) rng: ChaCha8Rng,
+    pub(super) sessions: Vec<Option<Session>>,
+    free: Vec<u32>,
+    numbers: u64,
+    /// Sessions and attempts by line.
+    pub(super) going: BTreeMap<Line, u64>,
+    pub(super) tickets: u64,
+    pub(super) budget: HedgeBudget,
+    /// How many search.
+    pub(super) searching: usize,
+    /// Settings changed by this event of the scenario.
+    pub(super) configured: Option<usize>,
+    /// Sessions that were opened and those that ended after that.
+    pub(super) opened: u64,
+    pub(super) closed: u64,
+}
+
+impl Clients {
+    pub(super) fn new(rng: ChaCha8Rng) -> Self {
+        Self {
+            rng,
+            sessions: Vec::new(),
+            free: Vec::new(),
+            numbers: 0,
+            going: BTreeMap::new(),
+            tickets: 0,
+            budget: HedgeBudget::default(),
+            searching: 0,
+            configured: None,
+            opened: 0,
+            closed: 0,
+        }
+    }
+
+    /// A new session's place; none when there are too many.
+    pub(super) fn add(
+        &mut self,
+        search: Connect,
+        (since, until): (Duration, Duration),
+        request: Request,
+    ) -> Option<(u32, u64)> {
+        self.numbers += 1;
+        let session = Session {
+            number: self.numbers,
+            search: Some(Box::new(search)),
+            asked_at: None,
+            attempts: Vec::new(),
+            since,
+            step: 0,
+            request: Some(request),
+            until,
+        };
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.sessions.len() >= MAX_SESSIONS => return None,
+            None => {
+                self.sessions.push(None);
+                u32::try_from(self.sessions.len() - 1).ok()?
+            }
+        };
+        self.searching += 1;
+        self.sessions[place as usize] = Some(session);
+        Some((place, self.numbers))
+    }
+
+    /// The session in a place, if it is still the one of that number.
+    pub(super) fn get(&mut self, place: u32, number: u64) -> Option<&mut Session> {
+        self.sessions.get_mut(place as usize)?.as_mut().filter(|it| it.number == number)
+    }
+
+    pub(super) fn remove(&mut self, place: u32) -> Option<Session> {
+        let session = self.sessions.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        self.searching -= usize::from(!session.is_open());
+        self.closed += u64::from(session.is_open());
+        Some(session)
+    }
+
+    /// The lines that carry sessions, or attempts.
+    pub(super) fn busy(&self) -> BTreeSet<Line> {
+        self.going.keys().copied().collect()
+    }
+
+    /// One more for this line; true if it is the first.
+    pub(super) fn enter(&mut self, line: Line) -> bool {
+        let count = self.going.entry(line).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// One less for this line; true if it was the last.
+    pub(super) fn quit(&mut self, line: Line) -> bool {
+        let Some(count) = self.going.get_mut(&line) else { return false };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.going.remove(&line);
+        }
+        is_last
+    }
+
+    /// How many are open.
+    pub(super) fn open(&self) -> u64 {
+        self.sessions.iter().flatten().filter(|it| it.is_open()).count() as u64
+    }
+
+    /// Forgets everything: the node's process has ended, and its sessions with it.
+    pub(super) fn clear(&mut self) -> u64 {
+        let open = self.open();
+        self.closed += open;
+        self.sessions.clear();
+        self.free.clear();
+        self.going.clear();
+        self.searching = 0;
+        open
+    }
+
+    /// A time with this mean, exponentially distributed; the same on every machine, as the
+    /// logarithm is not (see `meshport::wan::link`).
+    pub(super) fn exponential(&mut self, mean: Duration) -> Duration {
+        let mut whole = 0.0;
+        loop {
+            let first = self.rng.random::<f64>();
+            let (mut last, mut odd) = (first, true);
+            loop {
+                let next = self.rng.random::<f64>();
+                if next >= last {
+                    break;
+                }
+                (last, odd) = (next, !odd);
+            }
+            if odd {
+                return mean.mul_f64(whole + first);
+            }
+            whole += 1.0;
+        }
+    }
+}

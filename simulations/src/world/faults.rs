@@ -1,0 +1,150 @@
+//! What happens to the world: carries out the scenario's plan.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::sessions::Timer;
+use super::{Event, World};
+use crate::instance::Instance;
+use crate::scenario::Happening;
+use crate::tunnel::Tunnels;
+
+/// How long a process that has said goodbye goes on, so that a lost farewell is repeated.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Who stands still for longer than this at a time is as good as gone, and may be held for it.
+const LONG_STALL: Duration = Duration::from_secs(1);
+
+impl World {
+    pub(super) fn happen(&mut self, place: usize) {
+        let planned = self.plan[place].clone();
+        if let Some(kind) = planned.fault {
+            self.fault_begins(kind, &planned.words, &planned.happening);
+        }
+        self.trace.world(self.now, &planned.words);
+        self.measures.disturbed = Some(self.now);
+        self.guard.disturbed(self.now);
+        match planned.happening {
+            Happening::Instance(node, becomes) => {
+                self.nodes[node].instance = Some(becomes);
+                self.trace.node(self.now, node, planned.words);
+                if becomes == Instance::Down {
+                    self.break_sessions_to(node);
+                }
+                if becomes == Instance::Ready {
+                    self.fault_ends(node);
+                }
+            }
+            Happening::Crash(node) => {
+                self.trace.node(self.now, node, planned.words);
+                self.stop(node);
+            }
+            Happening::Start { node, with_state } => {
+                self.fault_ends(node);
+                self.start(node, with_state);
+            }
+            Happening::Leave(node) => {
+                self.trace.node(self.now, node, planned.words);
+                self.nodes[node].leaving = true;
+                self.with_brain(node, |brain, now, _| brain.leave(now));
+                let boot = self.nodes[node].boot;
+                self.queue.push(self.now + FAREWELL, Event::Stop { node, boot });
+            }
+            Happening::Way(a, b, up) => {
+                self.network.set_up(a, b, up);
+                self.ways_changed(up);
+            }
+            Happening::Pair(a, b, up) => {
+                self.network.block(a, b, up);
+                self.ways_changed(up);
+            }
+            Happening::Quality(a, b, quality) => {
+                let ends = quality.is_none();
+                self.network.set_quality(a, b, quality);
+                self.ways_changed(ends);
+            }
+            Happening::Clock(node, by) => self.nodes[node].ahead_s += by,
+            Happening::Starve { node, stall, until } => self.starve(node, stall, until),
+            Happening::Rebind(node) => {
+                self.guard.unsettled(node, self.now);
+                self.network.rebind(node);
+            }
+            Happening::Roam(node, site) => {
+                self.guard.unsettled(node, self.now);
+                self.network.roam(node, site);
+                let endpoints = self.endpoints(node);
+                self.with_brain(node, |brain, now, _| brain.set_endpoints(endpoints, now));
+            }
+            Happening::Configure(node, event) => {
+                self.nodes[node].clients.configured = Some(event);
+                let settings = self.settings(node);
+                self.with_brain(node, |brain, now, _| brain.configure(&settings, now));
+            }
+            Happening::Lie(node, how) => self.nodes[node].lie = how,
+        }
+    }
+
+    /// A process ends, and with it everything it held.
+    pub(super) fn stop(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let Some(brain) = node.brain.take() else { return };
+        node.generation = node.generation.max(brain.generation());
+        node.tunnels = Tunnels::default();
+        node.wake = None;
+        node.leaving = false;
+        let sessions = node.clients.clear();
+        self.measures.sessions.closed += sessions;
+        self.guard.stopped(at, self.now);
+        self.trace.node(self.now, at, "its process ends".into());
+    }
+
+    /// A process stands still for a moment, and again after a while.
+    pub(super) fn starve(&mut self, at: usize, stall: Duration, until: Duration) {
+        if self.now >= until {
+            return;
+        }
+        let begins = self.now + self.rng.random_range(Duration::ZERO..stall * 2);
+        if self.now > self.nodes[at].still_until {
+            self.nodes[at].still_until = self.now + stall;
+            if stall > LONG_STALL {
+                self.guard.unsettled(at, self.now + stall);
+            }
+        }
+        self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
+    }
+
+    /// A server stopped: whoever is connected to it sees the end after the way back.
+    pub(super) fn break_sessions_to(&mut self, origin: usize) {
+        for node in 0..self.nodes.len() {
+            if !self.network.connects(node, origin) {
+                continue;
+            }
+            let way = self.network.rtt(node, origin) / 2;
+            self.later_for_sessions(node, origin, |_| way);
+        }
+    }
+
+    /// Ends the open sessions of a node to an origin, each after a time of its own.
+    pub(super) fn later_for_sessions(
+        &mut self,
+        node: usize,
+        origin: usize,
+        mut after: impl FnMut(&mut rand_chacha::ChaCha8Rng) -> Duration,
+    ) {
+        let clients = &mut self.nodes[node].clients;
+        let mut due = Vec::new();
+        for (place, session) in clients.sessions.iter().enumerate() {
+            let Some(session) = session else { continue };
+            if session.target().is_some_and(|target| target.origin == origin) {
+                due.push((place, session.number, after(&mut clients.rng)));
+            }
+        }
+        let boot = self.nodes[node].boot;
+        for (place, number, wait) in due {
+            let session = u32::try_from(place).expect("at most MAX_SESSIONS");
+            let event = Event::Session { node, boot, session, number, timer: Timer::Cut };
+            self.queue.push(self.now + wait, event);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! How nodes follow what happens: detection, failover, news, and how good their choices are, by the
+//! scenario's own truth and not by what nodes believe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meshport_config::NodeId;
+use meshport_discovery::OriginState;
+use rand::Rng;
+
+use super::World;
+use crate::brain::{Brain, Line};
+use crate::instance::Instance;
+use crate::measure::{FOLLOWED_FOR, Fault, MAX_FAULTS, News};
+use crate::scenario::Happening;
+
+/// A node's own loopback counts as this far away, so that stretch has a value there too.
+const OWN: Duration = Duration::from_micros(50);
+/// The default band: origins this near, or this many percent, are equally near.
+const BAND: Duration = Duration::from_millis(1);
+const BAND_PERCENT: u32 = 15;
+/// A process that has run for so long has been found by all.
+const SETTLED: Duration = Duration::from_secs(30);
+
+impl World {
+    pub(super) fn fault_begins(&mut self, kind: &'static str, what: &str, how: &Happening) {
+        if self.measures.faults.len() >= MAX_FAULTS {
+            return;
+        }
+        let node = match how {
+            Happening::Instance(node, _) | Happening::Crash(node) => Some(*node),
+            _ => None,
+        };
+        let (mut unaware, mut staying) = (BTreeSet::new(), BTreeSet::new());
+        for (at, other) in self.nodes.iter().enumerate() {
+            let Some(brain) = &other.brain else { continue };
+            let Some(node) = node.filter(|node| *node != at) else { continue };
+            let id = self.nodes[node].credential.node;
+            let knows = match how {
+                Happening::Instance(..) => believes_in(brain, &id),
+                _ => brain.directory().get(&id).is_some_and(is_present),
+            };
+            if knows {
+                unaware.insert(at);
+            }
+            if brain.first() == Some(id) {
+                staying.insert(at);
+            }
+        }
+        if node.is_none() {
+            staying = self.cut_off_by(how);
+            unaware.clone_from(&staying);
+        }
+        self.measures.faults.push(Fault {
+            kind,
+            what: what.to_owned(),
+            at: self.now,
+            node,
+            unaware,
+            detected: BTreeMap::new(),
+            staying,
+            moved: BTreeMap::new(),
+            over: None,
+        });
+    }
+
+    /// The nodes whose first choice is behind a way that goes down now.
+    fn cut_off_by(&self, how: &Happening) -> BTreeSet<usize> {
+        let Happening::Way(a, b, false) = how else { return BTreeSet::new() };
+        let mut cut = BTreeSet::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let first = node.brain.as_ref().and_then(Brain::first);
+            let Some(first) = first.and_then(|id| self.by_id.get(&id)) else { continue };
+            let sites = (self.network.site(at), self.network.site(*first));
+            if sites == (*a, *b) || sites == (*b, *a) {
+                cut.insert(at);
+            }
+        }
+        cut
+    }
+
+    /// What was taken from a node is given back.
+    pub(super) fn fault_ends(&mut self, node: usize) {
+        let now = self.now;
+        for fault in &mut self.measures.faults {
+            if fault.node == Some(node) && fault.over.is_none() {
+                fault.over = Some(now);
+            }
+        }
+    }
+
+    pub(super) fn ways_changed(&mut self, up: bool) {
+        let now = self.now;
+        for fault in &mut self.measures.faults {
+            if up && fault.node.is_none() && fault.over.is_none() && fault.at < now {
+                fault.over = Some(now);
+            }
+        }
+        self.guard.ways_changed(now);
+    }
+
+    pub(super) fn route_changed(&mut self, at: usize, first_changed: bool) {
+        let now = self.now;
+        if first_changed {
+            let first = self.nodes[at].brain.as_ref().and_then(Brain::first);
+            let first = first.and_then(|id| self.by_id.get(&id)).copied();
+            self.measures.route_changes += 1;
+            self.measures.second(now).moved += 1;
+            let words = match first {
+                Some(first) => format!("goes to {}", self.nodes[first].name),
+                None => "has nowhere to go".to_owned(),
+            };
+            self.trace.node(now, at, words);
+        }
+        self.follow_faults(at);
+        self.follow_news(at);
+        if self.nodes[at].clients.searching > 0 {
+            self.reroute(at);
+        }
+    }
+
+    fn follow_faults(&mut self, at: usize) {
+        let now = self.now;
+        let Some(brain) = &self.nodes[at].brain else { return };
+        let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
+        let healthy: Vec<usize> = brain
+            .views()
+            .filter(|view| view.is_healthy)
+            .filter_map(|view| self.by_id.get(&view.origin).copied())
+            .collect();
+        for fault in self.measures.followed(now) {
+            let away = match fault.node {
+                Some(node) => first != Some(node),
+                None => fault.staying.contains(&at),
+            };
+            if away && fault.staying.remove(&at) {
+                fault.moved.insert(at, now - fault.at);
+            }
+            let is_about_instance = fault.kind != "crash";
+            let noticed = match fault.node {
+                Some(node) => is_about_instance && !healthy.contains(&node),
+                None => true,
+            };
+            if noticed && fault.unaware.remove(&at) {
+                fault.detected.insert(at, now - fault.at);
+            }
+        }
+    }
+
+    fn follow_news(&mut self, at: usize) {
+        let now = self.now;
+        let Some(brain) = &self.nodes[at].brain else { return };
+        let fresh = |news: &&mut News| !news.superseded && now - news.at < FOLLOWED_FOR;
+        for news in self.measures.news.iter_mut().rev().take(16).filter(fresh) {
+            let id = self.nodes[news.origin].credential.node;
+            let knows = brain.views().any(|view| view.origin == id && view.state == news.state);
+            if knows && at != news.origin {
+                news.known.entry(at).or_insert(now - news.at);
+            }
+        }
+    }
+
+    /// An origin said something about its own instance.
+    pub(super) fn announced(&mut self, origin: usize, state: OriginState) {
+        self.trace.node(self.now, origin, format!("says of its instance: {state}"));
+        for news in &mut self.measures.news {
+            news.superseded |= news.origin == origin;
+        }
+        // A process that has just started has to be found first: that is joining, not news.
+        let is_new = self.now - self.nodes[origin].started < SETTLED;
+        let is_early = self.now < self.scenario.warmup();
+        if is_new || is_early || self.measures.news.len() >= MAX_FAULTS {
+            return;
+        }
+        let reached = |at: &usize| {
+            *at != origin && self.nodes[*at].brain.is_some() && self.network.connects(*at, origin)
+        };
+        let audience = (0..self.nodes.len()).filter(reached).count();
+        self.measures.news.push(News {
+            origin,
+            state,
+            at: self.now,
+            known: BTreeMap::new(),
+            audience,
+            superseded: false,
+        });
+    }
+
+    pub(super) fn member_changed(&mut self, at: usize, subject: usize, up: bool) {
+        let now = self.now;
+        let words = if up { "is present" } else { "is down" };
+        let words = format!("{} {words}", self.nodes[subject].name);
+        self.trace.node(now, at, words);
+        if up {
+            self.guard.readmitted(at, subject);
+            return;
+        }
+        self.measures.second(now).downs += 1;
+        for fault in self.measures.followed(now) {
+            if fault.kind == "crash" && fault.node == Some(subject) && fault.unaware.remove(&at) {
+                fault.detected.insert(at, now - fault.at);
+            }
+        }
+        self.judge_eviction(at, subject);
+    }
+
+    /// Sessions on a line are reset, each at its moment within the window.
+    pub(super) fn cut_sessions(
+        &mut self,
+        at: usize,
+        line: Line,
+        window: Duration,
+        why: &'static str,
+    ) {
+        let origin = line.origin().and_then(|origin| self.by_id.get(&origin));
+        let Some(origin) = origin.copied() else { return };
+        let words = format!("resets sessions to {}: {why}", self.nodes[origin].name);
+        self.trace.node(self.now, at, words);
+        self.later_for_sessions(at, origin, |rng| window.mul_f64(rng.random::<f64>()));
+    }
+
+    /// A session has reached an origin: how good was the choice?
+    pub(super) fn measure_choice(&mut self, node: usize, chosen: usize, took: Duration) {
+        if self.now < self.scenario.warmup() {
+            return;
+        }
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.measures.connect.add(micros(took));
+        let Some(best) = self.best(node) else { return };
+        let own = self.distance(node, chosen);
+        let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
+        let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
+        self.measures.stretch.add(stretch);
+        if self.measures.is_quiet(self.now) {
+            self.measures.stretch_quiet.add(stretch);
+        }
+        self.measures.compared += 1;
+        self.measures.nearest += u64::from(is_near(own, best));
+    }
+
+    /// Whether no other ready and reachable origin is nearer than the chosen one by more than the
+    /// band, by the scenario's own distances.
+    pub(super) fn is_nearest(&self, at: usize, chosen: Option<usize>) -> bool {
+        match (self.best(at), chosen) {
+            (Some(best), Some(chosen)) => {
+                self.serves(at, chosen) && is_near(self.distance(at, chosen), best)
+            }
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// The distance of the nearest origin that serves.
+    fn best(&self, node: usize) -> Option<Duration> {
+        let serving = self.origins.iter().filter(|origin| self.serves(node, **origin));
+        serving.map(|origin| self.distance(node, *origin)).min()
+    }
+
+    /// Whether an origin is ready and within reach of a node, in truth.
+    pub(super) fn serves(&self, node: usize, origin: usize) -> bool {
+        let is_ready = self.nodes[origin].instance == Some(Instance::Ready);
+        let runs = self.nodes[origin].brain.is_some() && !self.nodes[origin].leaving;
+        is_ready && runs && self.network.connects(node, origin)
+    }
+
+    fn distance(&self, node: usize, origin: usize) -> Duration {
+        if node == origin { OWN } else { self.network.rtt(node, origin) }
+    }
+}
+
+fn is_near(own: Duration, best: Duration) -> bool {
+    own <= best + BAND.max(best * BAND_PERCENT / 100)
+}
+
+fn believes_in(brain: &Brain, origin: &NodeId) -> bool {
+    brain.views().any(|view| view.origin == *origin && view.is_healthy)
+}
+
+fn is_present(entry: &meshport_discovery::Entry) -> bool {
+    entry.liveness == meshport_discovery::Liveness::Alive
+}

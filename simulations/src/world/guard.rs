@@ -1,0 +1,334 @@
+//! What must hold in every run, checked from outside the nodes.
+//!
+//! * No session begins at an origin its node knows to be dead while another is healthy: at each
+//!   first attempt.
+//! * A directory never goes back to an older record: now and then, for some nodes.
+//! * A node that runs and is within reach is not held for down longer than `MAX_EVICTION`: each
+//!   second.
+//! * What a node wants at once stays within its queues' bounds: at each step.
+//! * Sessions opened = closed + open: at the end.
+//! * After a quiet time all nodes within reach of each other agree, and routes are good: at the
+//!   end.
+//!
+//! That a seed determines everything is checked by running twice and comparing traces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meshport_discovery::{Liveness, MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
+use rand::RngCore;
+use rand_chacha::ChaCha8Rng;
+
+use super::World;
+use crate::brain::{Candidate, View};
+use crate::instance::Instance;
+use crate::report::Violation;
+use crate::scenario::MAX_NODES;
+
+/// How long a node may be held for down by mistake: a refutation has gone round by then.
+pub(super) const MAX_EVICTION: Duration = Duration::from_secs(15);
+/// After how long a quiet time everybody agrees: some comparisons of directories.
+pub(super) const QUIET: Duration = Duration::from_secs(60);
+/// Violations after which a run ends.
+const MAX_VIOLATIONS: usize = 5;
+/// Nodes whose directories are followed record by record.
+const MAX_FOLLOWED: usize = 12;
+/// After a start or a change of ways a node may be held for down, or not known yet, for this long.
+const SETTLING: Duration = Duration::from_secs(30);
+/// Directories are followed every so many seconds.
+const FOLLOW_EVERY_S: u64 = 5;
+
+type Key = (u64, u64);
+
+/// The rules and what they need to remember.
+#[derive(Debug)]
+pub(super) struct Guard {
+    violations: Vec<Violation>,
+    /// Nodes held for down by others though they run, and since when.
+    evicted: BTreeMap<(usize, usize), Duration>,
+    followed: Vec<usize>,
+    /// For each followed node: its process, and the newest record of each node it has had.
+    records: BTreeMap<usize, (u32, Vec<Key>)>,
+    started: Vec<Duration>,
+    running: u64,
+    running_since: Duration,
+    node_time: Duration,
+    disturbed: Duration,
+    ways_changed: Duration,
+}
+
+impl Guard {
+    pub(super) fn new(nodes: usize, rng: &mut ChaCha8Rng) -> Self {
+        let mut followed = BTreeSet::new();
+        let number = |random: u64| usize::try_from(random % nodes as u64).unwrap_or(0);
+        while followed.len() < MAX_FOLLOWED.min(nodes) {
+            followed.insert(number(rng.next_u64()));
+        }
+        Self {
+            violations: Vec::new(),
+            evicted: BTreeMap::new(),
+            followed: followed.into_iter().collect(),
+            records: BTreeMap::new(),
+            started: vec![Duration::ZERO; nodes],
+            running: 0,
+            running_since: Duration::ZERO,
+            node_time: Duration::ZERO,
+            disturbed: Duration::ZERO,
+            ways_changed: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn started(&mut self, node: usize, now: Duration) {
+        self.count(now);
+        self.running += 1;
+        self.started[node] = now;
+        self.disturbed = now;
+    }
+
+    pub(super) fn stopped(&mut self, node: usize, now: Duration) {
+        self.count(now);
+        self.running -= 1;
+        self.evicted.retain(|(holder, subject), _| *holder != node && *subject != node);
+        self.records.remove(&node);
+        self.disturbed = now;
+    }
+
+    /// A node is somewhere else, or was as good as gone, until then.
+    pub(super) fn unsettled(&mut self, node: usize, until: Duration) {
+        self.started[node] = until;
+        self.disturbed = self.disturbed.max(until);
+        self.evicted.retain(|(holder, subject), _| *holder != node && *subject != node);
+    }
+
+    fn count(&mut self, now: Duration) {
+        let running = u32::try_from(self.running).expect("at most MAX_NODES");
+        self.node_time += (now - self.running_since) * running;
+        self.running_since = now;
+    }
+
+    pub(super) fn disturbed(&mut self, now: Duration) {
+        self.disturbed = now;
+    }
+
+    pub(super) fn ways_changed(&mut self, now: Duration) {
+        self.ways_changed = now;
+        self.evicted.clear();
+    }
+
+    pub(super) fn readmitted(&mut self, holder: usize, subject: usize) {
+        self.evicted.remove(&(holder, subject));
+    }
+
+    pub(super) fn has_enough(&self) -> bool {
+        self.violations.len() >= MAX_VIOLATIONS
+    }
+
+    /// Seconds that nodes ran, in all.
+    pub(super) fn node_seconds(&self) -> f64 {
+        self.node_time.as_secs_f64()
+    }
+
+    pub(super) fn into_violations(self) -> Vec<Violation> {
+        self.violations
+    }
+}
+
+impl World {
+    fn violates(&mut self, rule: &'static str, node: Option<usize>, what: String) {
+        let last = node.map(|node| self.trace.last(node)).unwrap_or_default();
+        let node = node.map(|node| self.nodes[node].name.clone());
+        self.guard.violations.push(Violation { at: self.now, rule, node, what, last });
+    }
+
+    /// A session is about to try its first candidate.
+    pub(super) fn check_choice(&mut self, node: usize, first: &Candidate) {
+        let Some(brain) = &self.nodes[node].brain else { return };
+        let Some(origin) = first.origin.line.origin() else { return };
+        let views: Vec<View> = brain.views().collect();
+        let better = views.iter().find(|view| view.is_healthy && view.origin != origin);
+        let is_dead = views.iter().any(|view| view.origin == origin && view.is_dead);
+        let Some(better) = better.filter(|_| is_dead) else { return };
+        let name = |id| self.by_id.get(&id).map_or("?".into(), |at| self.nodes[*at].name.clone());
+        let (to, better) = (name(origin), name(better.origin));
+        let what = format!("a session goes to {to} while {better} is healthy");
+        self.violates("no session to a dead origin", Some(node), what);
+    }
+
+    pub(super) fn check_wishes(&mut self, node: usize, wishes: usize) {
+        // A directory that is taken up reports every node of it.
+        let bound = MAX_TRANSMITS + 4 * MAX_MEMBERS;
+        if wishes > bound {
+            let what = format!("{wishes} wishes at once, more than its queues hold ({bound})");
+            self.violates("queues are bounded", Some(node), what);
+        }
+    }
+
+    /// Somebody holds somebody for down: rightly?
+    pub(super) fn judge_eviction(&mut self, holder: usize, subject: usize) {
+        if !self.is_wronged(holder, subject) {
+            return;
+        }
+        if self.now >= self.scenario.warmup() {
+            self.measures.false_evictions += 1;
+        }
+        self.guard.evicted.entry((holder, subject)).or_insert(self.now);
+    }
+
+    /// Whether a node that is held for down runs, has settled, and is within reach.
+    fn is_wronged(&self, holder: usize, subject: usize) -> bool {
+        let settled = |node: usize| {
+            self.nodes[node].brain.is_some()
+                && !self.nodes[node].leaving
+                && self.nodes[node].lie.is_none()
+                && self.now.saturating_sub(self.guard.started[node]) >= SETTLING
+        };
+        settled(holder)
+            && settled(subject)
+            && (self.guard.ways_changed.is_zero() || self.now - self.guard.ways_changed >= SETTLING)
+            && self.network.connects(holder, subject)
+    }
+
+    /// Looks at everything that needs a look now and then.
+    pub(super) fn look(&mut self) {
+        let running = self.nodes.iter().filter(|node| node.brain.is_some()).count();
+        self.measures.second(self.now).running = u32::try_from(running).unwrap_or(u32::MAX);
+        if let Some(progress) = &mut self.progress {
+            progress(self.now);
+        }
+        let late = |since: &Duration| self.now - *since > MAX_EVICTION;
+        let late: Vec<(usize, usize)> =
+            self.guard.evicted.iter().filter(|it| late(it.1)).map(|it| *it.0).collect();
+        for (holder, subject) in late {
+            self.guard.evicted.remove(&(holder, subject));
+            if self.is_wronged(holder, subject) {
+                let name = &self.nodes[subject].name;
+                let bound = MAX_EVICTION.as_secs();
+                let what = format!("{name} runs and is within reach, yet down for {bound} s");
+                self.violates("nobody alive stays evicted", Some(holder), what);
+            }
+        }
+        if self.now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
+            for place in 0..self.guard.followed.len() {
+                self.follow_directory(self.guard.followed[place]);
+            }
+        }
+    }
+
+    /// Whether a node's directory has gone back anywhere since the last look.
+    fn follow_directory(&mut self, at: usize) {
+        let Some(brain) = &self.nodes[at].brain else { return };
+        let boot = self.nodes[at].boot;
+        let (before_boot, mut before) =
+            self.guard.records.remove(&at).unwrap_or((boot, Vec::new()));
+        before.resize(self.nodes.len().min(MAX_NODES), (0, 0));
+        let mut back = None;
+        for (node, entry) in brain.directory().iter() {
+            let Some(subject) = self.by_id.get(node).copied() else { continue };
+            let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
+            if before_boot == boot && key < before[subject] {
+                back = Some((subject, before[subject], key));
+            }
+            before[subject] = key;
+        }
+        let sizes = (brain.directory().len(), brain.paths());
+        self.guard.records.insert(at, (boot, before));
+        if let Some((subject, had, has)) = back {
+            let name = &self.nodes[subject].name;
+            let what = format!("its record of {name} goes back from {had:?} to {has:?}");
+            self.violates("a directory never goes back", Some(at), what);
+        }
+        if sizes.0 > MAX_MEMBERS || sizes.1 > MAX_PATHS {
+            let what = format!("{} entries and {} paths", sizes.0, sizes.1);
+            self.violates("queues are bounded", Some(at), what);
+        }
+    }
+
+    /// What must hold at the end.
+    pub(super) fn check_end(&mut self) {
+        self.guard.count(self.now);
+        for at in 0..self.nodes.len() {
+            let clients = &self.nodes[at].clients;
+            let (opened, closed, open) = (clients.opened, clients.closed, clients.open());
+            if opened != closed + open {
+                let what = format!("{opened} sessions opened, {closed} closed, {open} open");
+                self.violates("sessions opened = closed + open", Some(at), what);
+            }
+        }
+        let still = self.nodes.iter().any(|node| node.still_until + QUIET > self.now)
+            && self.nodes.iter().any(|node| !node.still_until.is_zero());
+        let quiet =
+            self.now.saturating_sub(self.guard.disturbed.max(self.guard.ways_changed)) >= QUIET;
+        if quiet && !still {
+            self.check_agreement();
+        }
+    }
+
+    /// After a quiet time everybody knows of everybody within reach: alive, with the newest record.
+    fn check_agreement(&mut self) {
+        let mut newest = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let own = node.brain.as_ref().and_then(|brain| {
+                let state = brain.directory().get(&node.credential.node)?.node_state()?;
+                Some((state.generation, state.services.clone()))
+            });
+            newest.push(own);
+        }
+        let mut wrong = None;
+        'all: for (at, node) in self.nodes.iter().enumerate() {
+            let Some(brain) = node.brain.as_ref().filter(|_| node.lie.is_none()) else { continue };
+            let mut seen = 0;
+            for (id, entry) in brain.directory().iter() {
+                let Some(subject) = self.by_id.get(id).copied() else { continue };
+                let Some((generation, services)) = &newest[subject] else { continue };
+                let mutual = self.network.connects(at, subject);
+                if !mutual || self.nodes[subject].lie.is_some() {
+                    continue;
+                }
+                seen += 1;
+                let state = entry.node_state();
+                let same = state.is_some_and(|state| {
+                    state.generation == *generation && state.services == *services
+                });
+                if entry.liveness != Liveness::Alive || !same {
+                    let (name, liveness) = (&self.nodes[subject].name, entry.liveness);
+                    let what = format!("it holds {name} for {liveness}, newest record: {same}");
+                    wrong = Some((at, what));
+                    break 'all;
+                }
+            }
+            let all = (0..self.nodes.len()).filter(|other| {
+                let other_node = &self.nodes[*other];
+                newest[*other].is_some()
+                    && other_node.lie.is_none()
+                    && self.network.connects(at, *other)
+            });
+            let all = all.count();
+            if seen < all {
+                wrong = Some((at, format!("it knows {seen} of {all} nodes within its reach")));
+                break;
+            }
+        }
+        if let Some((at, what)) = wrong {
+            self.violates("after a quiet time all agree", Some(at), what);
+        }
+        self.check_routes();
+    }
+
+    /// After a quiet time nobody goes to an origin that does not serve while another does.
+    fn check_routes(&mut self) {
+        for at in 0..self.nodes.len() {
+            let Some(brain) = &self.nodes[at].brain else { continue };
+            let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
+            let serves = first.is_some_and(|first| self.serves(at, first));
+            let others = || self.origins.iter().any(|origin| self.serves(at, *origin));
+            let lied = self.origins.iter().any(|origin| self.nodes[*origin].lie.is_some());
+            if !serves && !lied && others() {
+                let to = first.map_or("nobody", |first| self.nodes[first].name.as_str());
+                let state = first.and_then(|first| self.nodes[first].instance);
+                let state = state.unwrap_or(Instance::Down);
+                let what = format!("it goes to {to} ({state:?}) though another origin serves");
+                return self.violates("after a quiet time routes are good", Some(at), what);
+            }
+        }
+    }
+}

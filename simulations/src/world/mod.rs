@@ -1,0 +1,525 @@
+//! The event queue and what it acts on: nodes, tunnels, links, instances, clients.
+//!
+//! One loop pops the next event, hands it to the node concerned with the time it happens at, and
+//! carries out what the node then wants. Nothing else advances time. Randomness comes from the seed
+//! alone: one generator for the world, one per link, one per node, one per node's clients.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use meshport::core::health::{Outcome, Question};
+use meshport_config::{AuthorityKey, NodeId, Settings, UnixSeconds};
+use meshport_discovery::Memo;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::Error;
+use crate::brain::{Birth, Brain, Wish};
+use crate::flight::Payload;
+use crate::instance::Instance;
+use crate::measure::Measures;
+use crate::network::Network;
+use crate::queue::Queue;
+use crate::report::{Outcome as RunOutcome, Run};
+use crate::scenario::timeline::{self, Planned};
+use crate::scenario::{Happening, Lie, Overrides, Scenario, service};
+use crate::trace::Trace;
+
+mod clients;
+mod faults;
+mod following;
+mod guard;
+mod node;
+mod sessions;
+mod tunnels;
+
+use guard::Guard;
+use node::{Node, bytes32};
+use sessions::Timer;
+
+/// Events of one instant beyond which some node's timer is never satisfied: a bug in its core.
+const MAX_EVENTS_AT_ONCE: u32 = 5_000_000;
+/// How often a node saves its directory, as the daemon does.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// Wall time at the start: any moment at which the credentials are valid.
+const WALL_START: u64 = 1_800_000_000;
+/// Credentials outlive every run.
+const CREDENTIAL_LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
+/// From one look at everything to the next.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+enum Event {
+    Happens(usize),
+    Start(usize),
+    /// Its process ends, after a goodbye.
+    Stop {
+        node: usize,
+        boot: u32,
+    },
+    Wake {
+        node: usize,
+        boot: u32,
+    },
+    Probed {
+        node: usize,
+        boot: u32,
+        question: Question,
+        outcome: Outcome,
+    },
+    Packet(Packet),
+    /// An attempt at a handshake has had its time.
+    Retry {
+        node: usize,
+        boot: u32,
+        peer: usize,
+        attempts: u8,
+    },
+    /// A session has had its time.
+    Expire {
+        node: usize,
+        boot: u32,
+        peer: usize,
+        since: Duration,
+    },
+    /// Whoever received and has not sent since sends an empty datagram.
+    Keepalive {
+        node: usize,
+        boot: u32,
+        peer: usize,
+    },
+    /// A client's connection.
+    Arrival {
+        node: usize,
+        boot: u32,
+    },
+    Session {
+        node: usize,
+        boot: u32,
+        session: u32,
+        number: u64,
+        timer: Timer,
+    },
+    /// A process stands still, and will again until then.
+    Starve {
+        node: usize,
+        stall: Duration,
+        until: Duration,
+    },
+    Look,
+}
+
+/// Something on the wire.
+#[derive(Debug, Clone)]
+struct Packet {
+    from: usize,
+    from_boot: u32,
+    to: usize,
+    /// The process it is for; 0 for a handshake, which any process understands.
+    to_boot: u32,
+    /// When the sender made the session, if it did: the first such packet tells the receiver.
+    confirms: Duration,
+    body: Body,
+}
+
+#[derive(Debug, Clone)]
+enum Body {
+    Initiation,
+    Response,
+    Data(Payload),
+}
+
+/// How a run is told and watched.
+#[derive(Default)]
+pub struct Options {
+    /// Takes one line for each event.
+    pub trace: Option<Box<dyn Write>>,
+    /// Ends the run at this virtual time, if that is before the scenario's end.
+    pub until: Option<Duration>,
+    /// Is told the virtual time, about every second of it.
+    pub progress: Option<Box<dyn FnMut(Duration)>>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// A run in progress.
+pub struct World {
+    scenario: Scenario,
+    overrides: Overrides,
+    plan: Vec<Planned>,
+    seed: u64,
+    epoch: Instant,
+    now: Duration,
+    end: Duration,
+    rng: ChaCha8Rng,
+    queue: Queue<Event>,
+    nodes: Vec<Node>,
+    by_id: BTreeMap<NodeId, usize>,
+    /// The nodes that host an instance.
+    origins: Vec<usize>,
+    network: Network,
+    memo: Memo,
+    trace: Trace,
+    measures: Measures,
+    guard: Guard,
+    progress: Option<Box<dyn FnMut(Duration)>>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("now", &self.now).field("nodes", &self.nodes.len()).finish()
+    }
+}
+
+impl World {
+    /// A world before its first moment.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] when the scenario's names or roles do not make a mesh.
+    pub fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let service = service();
+        let authority = AuthorityKey::from_bytes(bytes32(&mut rng));
+        let mut nodes = Vec::new();
+        for (site, number) in scenario.nodes() {
+            nodes.push(node::make(&scenario, (site, number), &service, &authority, &mut rng)?);
+        }
+        let by_id: BTreeMap<NodeId, usize> =
+            nodes.iter().enumerate().map(|(at, node)| (node.credential.node, at)).collect();
+        let origins: Vec<usize> =
+            (0..nodes.len()).filter(|at| nodes[*at].instance.is_some()).collect();
+        let network = Network::new(&scenario, &mut rng)?;
+        let plan = timeline::expand(&scenario, seed)?;
+        for planned in &plan {
+            if let Happening::Crash(node) | Happening::Leave(node) = planned.happening {
+                nodes[node].saves = true;
+            }
+        }
+        let until = options.until.unwrap_or(Duration::MAX);
+        let mut world = Self {
+            overrides: Overrides::new(&scenario)?,
+            plan,
+            seed,
+            #[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+            epoch: Instant::now(),
+            now: Duration::ZERO,
+            end: scenario.duration().min(until),
+            guard: Guard::new(nodes.len(), &mut rng),
+            rng,
+            queue: Queue::new(),
+            trace: Trace::new(nodes.len(), options.trace),
+            nodes,
+            by_id,
+            origins,
+            network,
+            memo: Memo::default(),
+            measures: Measures::default(),
+            progress: options.progress,
+            scenario,
+        };
+        world.schedule();
+        Ok(world)
+    }
+
+    fn schedule(&mut self) {
+        let spread = Duration::from_secs_f64(self.scenario.start_over_s);
+        let spread = spread.max(Duration::from_micros(1));
+        for (at, (site, number)) in self.scenario.nodes().enumerate() {
+            if number <= self.scenario.sites[site].nodes {
+                let start = self.rng.random_range(Duration::ZERO..spread);
+                self.queue.push(start, Event::Start(at));
+            }
+        }
+        for (place, planned) in self.plan.iter().enumerate() {
+            self.queue.push(planned.at, Event::Happens(place));
+        }
+        self.queue.push(LOOK, Event::Look);
+    }
+
+    /// Runs to the end and says what there was to see.
+    pub fn run(mut self) -> Run {
+        let mut in_this_instant = 0;
+        while let Some((at, event)) = self.queue.pop(self.end) {
+            debug_assert!(at >= self.now, "time goes forward");
+            in_this_instant = if at == self.now { in_this_instant + 1 } else { 0 };
+            assert!(in_this_instant < MAX_EVENTS_AT_ONCE, "time stands still at {at:?}: {event:?}");
+            self.now = at;
+            self.handle(event);
+            if self.guard.has_enough() {
+                break;
+            }
+        }
+        if !self.guard.has_enough() {
+            self.now = self.end;
+            self.check_end();
+        }
+        self.finish()
+    }
+
+    fn handle(&mut self, event: Event) {
+        if let Some(node) = event.concerns()
+            && self.nodes[node].still_until > self.now
+        {
+            // What comes to a process that stands still waits for it.
+            let later = self.nodes[node].still_until;
+            return self.queue.push(later, event);
+        }
+        match event {
+            Event::Happens(place) => self.happen(place),
+            Event::Start(node) => self.start(node, true),
+            Event::Stop { node, boot } => {
+                if self.nodes[node].is_running(boot) {
+                    // It closes its connections in good order, as after a crash nobody does.
+                    self.break_sessions_to(node);
+                    self.stop(node);
+                }
+            }
+            Event::Wake { node, boot } => {
+                if self.nodes[node].is_running(boot) && self.nodes[node].wake == Some(self.now) {
+                    self.nodes[node].wake = None;
+                    self.save(node);
+                    self.tick(node);
+                }
+            }
+            Event::Probed { node, boot, question, outcome } => {
+                if self.nodes[node].is_running(boot) {
+                    self.with_brain(node, |brain, now, _| brain.outcome(question, outcome, now));
+                }
+            }
+            Event::Packet(packet) => self.arrive(packet),
+            Event::Retry { node, boot, peer, attempts } => self.retry((node, boot), peer, attempts),
+            Event::Expire { node, boot, peer, since } => self.expire((node, boot), peer, since),
+            Event::Keepalive { node, boot, peer } => self.keep_alive((node, boot), peer),
+            Event::Arrival { node, boot } => {
+                if self.nodes[node].is_running(boot) {
+                    self.client_arrives(node);
+                }
+            }
+            Event::Session { node, boot, session, number, timer } => {
+                if self.nodes[node].is_running(boot) {
+                    self.session_timer((node, session, number), timer);
+                }
+            }
+            Event::Starve { node, stall, until } => self.starve(node, stall, until),
+            Event::Look => {
+                self.look();
+                self.queue.push(self.now + LOOK, Event::Look);
+            }
+        }
+    }
+
+    fn start(&mut self, at: usize, with_state: bool) {
+        if self.nodes[at].brain.is_some() {
+            return;
+        }
+        let (now, wall) = (self.epoch + self.now, self.wall(at));
+        let seeds = self.seeds(at);
+        let endpoints = self.endpoints(at);
+        let settings = self.settings(at);
+        let memo = self.memo.clone();
+        let node = &mut self.nodes[at];
+        node.boot += 1;
+        // The daemon keeps its generation in its state folder, or takes the time.
+        node.generation = if with_state { node.generation + 1 } else { u64::from(node.boot) };
+        node.started = self.now;
+        node.leaving = false;
+        let mut rng = ChaCha8Rng::seed_from_u64(node.seed.wrapping_add(u64::from(node.boot)));
+        let mut brain = Brain::new(Birth {
+            credential: &node.credential,
+            record_key: &node.key,
+            settings: &settings,
+            hosts: node.instance.is_some(),
+            generation: node.generation,
+            seed: bytes32(&mut rng),
+            memo,
+            now,
+        });
+        node.book.clear();
+        if with_state && !node.saved.1.is_empty() {
+            brain.restore(&node.saved.1, now, wall);
+        }
+        let mut ids = Vec::new();
+        for seed in seeds {
+            let (number, address) = (number(seed), self.network.address(seed));
+            self.nodes[at].book.insert(number, address);
+            ids.push(self.nodes[seed].credential.node);
+        }
+        brain.introduce(endpoints, ids, now);
+        self.nodes[at].brain = Some(brain);
+        self.guard.started(at, self.now);
+        let words = format!("starts, process {}", self.nodes[at].boot);
+        self.trace.node(self.now, at, words);
+        self.pump(at);
+        self.clients_begin(at);
+    }
+
+    fn settings(&self, node: usize) -> Settings {
+        let node = &self.nodes[node];
+        match node.clients.configured {
+            Some(event) => self.overrides.event(event, node.site).clone(),
+            None => self.overrides.site(node.site).clone(),
+        }
+    }
+
+    fn endpoints(&self, node: usize) -> Vec<std::net::SocketAddr> {
+        if self.network.is_behind_nat(node) {
+            return Vec::new();
+        }
+        vec![node::endpoint(self.network.address(node), node)]
+    }
+
+    fn seeds(&self, of: usize) -> Vec<usize> {
+        let first = |site| self.nodes.iter().position(|node| node.site == site);
+        let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
+        sites.filter_map(first).filter(|seed| *seed != of).take(self.scenario.seed_sites).collect()
+    }
+
+    fn with_brain(&mut self, node: usize, act: impl FnOnce(&mut Brain, Instant, UnixSeconds)) {
+        let (now, wall) = (self.epoch + self.now, self.wall(node));
+        if let Some(brain) = &mut self.nodes[node].brain {
+            act(brain, now, wall);
+            self.pump(node);
+        }
+    }
+
+    /// Lets time pass for a node.
+    fn tick(&mut self, node: usize) {
+        let now = self.epoch + self.now;
+        let Node { brain, clients, .. } = &mut self.nodes[node];
+        if let Some(brain) = brain {
+            brain.counts(|line| clients.going.get(line).copied().unwrap_or(0), now);
+        }
+        self.with_brain(node, Brain::timeout);
+    }
+
+    /// Carries out what a node wants, then notes when it next needs the time.
+    fn pump(&mut self, at: usize) {
+        let now = self.epoch + self.now;
+        let mut wishes = 0;
+        while let Some(wish) = self.nodes[at].brain.as_mut().and_then(|brain| brain.poll(now)) {
+            wishes += 1;
+            self.carry_out(at, wish);
+        }
+        self.check_wishes(at, wishes);
+        let node = &mut self.nodes[at];
+        let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
+        let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
+        if node.wake.is_none_or(|wake| wanted < wake) {
+            node.wake = Some(wanted);
+            self.queue.push(wanted, Event::Wake { node: at, boot: node.boot });
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, wish: Wish) {
+        match wish {
+            Wish::Send(to, payload) => {
+                if let Some(to) = self.by_id.get(&to).copied() {
+                    self.gossip(at, to, payload);
+                }
+            }
+            Wish::Ask(question) => {
+                let node = &self.nodes[at];
+                let honest = node.instance.unwrap_or(Instance::Down);
+                let says = if node.lie == Some(Lie::Ready) { Instance::Ready } else { honest };
+                let health = &self.overrides.site(node.site).services[&service()].health;
+                let patience = match question {
+                    Question::Alive => health.timeout,
+                    Question::Ready => health.ready_timeout,
+                };
+                let (delay, outcome) = says.ask(question, patience);
+                let event = Event::Probed { node: at, boot: node.boot, question, outcome };
+                self.queue.push(self.now + delay, event);
+            }
+            Wish::Route { first_changed } => self.route_changed(at, first_changed),
+            Wish::Reset { line, window, why } => self.cut_sessions(at, line, window, why),
+            Wish::Move { line, count } => self.move_sessions(at, line, count),
+            Wish::Own(state) => self.announced(at, state),
+            Wish::Peer(node, at_endpoint) => {
+                let address = at_endpoint.and_then(node::address);
+                if let (Some(peer), Some(address)) = (self.by_id.get(&node), address) {
+                    self.nodes[at].book.insert(number(*peer), address);
+                }
+            }
+            Wish::Member(node, up) => {
+                if let Some(subject) = self.by_id.get(&node).copied() {
+                    self.member_changed(at, subject, up);
+                }
+            }
+            Wish::Ignored(reason) => self.trace.node(self.now, at, format!("ignores: {reason}")),
+        }
+    }
+
+    fn save(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        if node.saves
+            && self.now.saturating_sub(node.saved.0.max(node.started)) >= SAVE_INTERVAL
+            && let Some(brain) = &node.brain
+        {
+            node.saved = (self.now, brain.snapshot());
+        }
+    }
+
+    fn wall(&self, node: usize) -> UnixSeconds {
+        let true_time = WALL_START + self.now.as_secs();
+        UnixSeconds(true_time.saturating_add_signed(self.nodes[node].ahead_s))
+    }
+
+    fn finish(self) -> Run {
+        let running = self.nodes.iter().filter(|node| node.brain.is_some());
+        let origin_of = |node: &Node| {
+            let first = node.brain.as_ref().and_then(Brain::first)?;
+            self.by_id.get(&first).copied()
+        };
+        let routes = self.nodes.iter().enumerate().filter(|(_, node)| node.brain.is_some());
+        let routes: Vec<(usize, Option<usize>)> =
+            routes.map(|(at, node)| (at, origin_of(node))).collect();
+        let nearest = routes.iter().filter(|(at, chosen)| self.is_nearest(*at, *chosen)).count();
+        Run {
+            outcome: RunOutcome {
+                description: self.scenario.description.clone(),
+                seed: self.seed,
+                virtual_time: self.now,
+                warmup: self.scenario.warmup(),
+                datagrams: self.trace.datagrams(),
+                trace_hash: self.trace.hash(),
+                sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
+                nodes: self.nodes.iter().map(|node| (node.name.clone(), node.site)).collect(),
+                running: running.count(),
+                routes,
+                nearest,
+                plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
+                node_seconds: self.guard.node_seconds(),
+                longest_queue: self.queue.longest(),
+            },
+            measures: self.measures,
+            violations: self.guard.into_violations(),
+        }
+    }
+}
+
+impl Event {
+    /// The node whose process has to run for this.
+    fn concerns(&self) -> Option<usize> {
+        match self {
+            Self::Happens(_) | Self::Look | Self::Starve { .. } | Self::Start(_) => None,
+            Self::Packet(packet) => Some(packet.to),
+            Self::Stop { node, .. }
+            | Self::Wake { node, .. }
+            | Self::Probed { node, .. }
+            | Self::Retry { node, .. }
+            | Self::Expire { node, .. }
+            | Self::Keepalive { node, .. }
+            | Self::Arrival { node, .. }
+            | Self::Session { node, .. } => Some(*node),
+        }
+    }
+}
+
+fn number(node: usize) -> u32 {
+    u32::try_from(node).expect("at most MAX_NODES nodes")
+}

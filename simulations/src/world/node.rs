@@ -1,0 +1,136 @@
+//! One simulated node: its process, its instance, its tunnels, its clients.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{
+    AuthorityKey, Credential, NodeKey, RecordKey, Role, Roles, ServiceName, Subject, UnixSeconds,
+};
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::clients::Clients;
+use super::{CREDENTIAL_LIFETIME_S, WALL_START};
+use crate::Error;
+use crate::brain::Brain;
+use crate::instance::Instance;
+use crate::scenario::{Lie, Scenario};
+use crate::tunnel::{Spread, Tunnels};
+
+/// One node.
+pub(super) struct Node {
+    pub(super) name: String,
+    /// The site it belongs to, wherever it is now.
+    pub(super) site: usize,
+    pub(super) key: RecordKey,
+    pub(super) credential: Arc<Credential>,
+    pub(super) seed: u64,
+    /// `None` while its process does not run.
+    pub(super) brain: Option<Brain>,
+    /// Counts the starts of its process; 0 is "not yet".
+    pub(super) boot: u32,
+    /// The generation of its last process.
+    pub(super) generation: u64,
+    pub(super) started: Duration,
+    /// It has said goodbye, and its process is about to end.
+    pub(super) leaving: bool,
+    pub(super) instance: Option<Instance>,
+    pub(super) tunnels: Tunnels,
+    /// Nodes whose address it knows, and which of their addresses.
+    pub(super) book: HashMap<u32, u16, BuildHasherDefault<Spread>>,
+    pub(super) wake: Option<Duration>,
+    /// Whether its directory is worth saving: something will stop it.
+    pub(super) saves: bool,
+    pub(super) saved: (Duration, Vec<u8>),
+    /// What its wall clock is ahead, in seconds.
+    pub(super) ahead_s: i64,
+    /// Until when its process stands still.
+    pub(super) still_until: Duration,
+    pub(super) lie: Option<Lie>,
+    /// An old datagram of its own, for a lie.
+    pub(super) replay: Vec<u8>,
+    pub(super) clients: Clients,
+}
+
+impl Node {
+    pub(super) fn is_running(&self, boot: u32) -> bool {
+        self.brain.is_some() && self.boot == boot
+    }
+}
+
+/// Makes a node that has not started.
+pub(super) fn make(
+    scenario: &Scenario,
+    (site, number): (usize, usize),
+    service: &ServiceName,
+    authority: &AuthorityKey,
+    rng: &mut ChaCha8Rng,
+) -> Result<Node, Error> {
+    let config = &scenario.sites[site];
+    let name = scenario.name((site, number));
+    let hosts = number <= config.origins;
+    let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+    let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
+    let key = RecordKey::from_bytes(bytes32(rng));
+    let subject = Subject {
+        node: NodeKey::from_bytes(bytes32(rng)).public(),
+        record_key: key.public(),
+        name: name.parse().map_err(|error| wrong(&error))?,
+        site: config.name.clone(),
+        roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+    };
+    let from = UnixSeconds(WALL_START);
+    let until = from.saturating_add(CREDENTIAL_LIFETIME_S);
+    let credential = Credential::issue_by_authority(authority, subject, from, until)
+        .map_err(|error| wrong(&error))?;
+    Ok(Node {
+        name,
+        site,
+        key,
+        credential: Arc::new(credential),
+        seed: rng.next_u64(),
+        brain: None,
+        boot: 0,
+        generation: 0,
+        started: Duration::ZERO,
+        leaving: false,
+        instance: hosts.then_some(Instance::Ready),
+        tunnels: Tunnels::default(),
+        book: HashMap::default(),
+        wake: None,
+        saves: false,
+        saved: (Duration::ZERO, Vec::new()),
+        ahead_s: 0,
+        still_until: Duration::ZERO,
+        lie: None,
+        replay: Vec::new(),
+        clients: Clients::new(ChaCha8Rng::seed_from_u64(rng.next_u64())),
+    })
+}
+
+/// An endpoint that stands for an address of a node.
+pub(super) fn endpoint(address: u16, node: usize) -> SocketAddr {
+    let [high, low] = address.to_be_bytes();
+    let port = u16::try_from(node).expect("at most MAX_NODES nodes");
+    (Ipv4Addr::new(10, high, low, 1), port).into()
+}
+
+/// Which address an endpoint stands for.
+pub(super) fn address(endpoint: SocketAddr) -> Option<u16> {
+    match endpoint {
+        SocketAddr::V4(v4) => {
+            let [_, high, low, _] = v4.ip().octets();
+            Some(u16::from_be_bytes([high, low]))
+        }
+        SocketAddr::V6(_) => None,
+    }
+}
+
+pub(super) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}

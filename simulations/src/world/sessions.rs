@@ -1,0 +1,595 @@
+//! The life of a client's session: the daemon's own search for an origin (`Connect`), whose
+//! attempts are played out over tunnels and links, then requests until its client ends it, it is
+//! moved, or it is reset.
+//!
+//! A request whose session breaks is sent again once, in a new session, as clients of an apiserver
+//! do.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::clients::{Around, Attempt, Request, Session};
+use super::{Event, Packet, World};
+use crate::brain::{Action, Candidate, Line, Verdict};
+use crate::flight::{Flight, Payload, Step, probe_timeout};
+use crate::instance::{ANSWER_TIME, Instance};
+use crate::measure::SLOW;
+use crate::scenario::Arrival;
+use crate::scenario::target::Target;
+
+/// The bounds of the patience for one step, as in the daemon.
+const MIN_PATIENCE: Duration = Duration::from_millis(400);
+const MAX_PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
+const OPENING_ROUND_TRIPS: u32 = 4;
+/// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of
+/// the server's side of that.
+const HELLO_BYTES: u32 = 1200;
+const OPEN_BYTES: u32 = 700;
+const OPENED_BYTES: u32 = 3000;
+const WORD_BYTES: u32 = 40;
+/// Sessions that come at once in bursts.
+const BURST: usize = 10;
+
+/// Requests of an open session are counted from here, attempts of its search from 0.
+const FIRST_REQUEST: u32 = 1 << 16;
+
+/// What a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// The search wants to be asked.
+    Ask,
+    /// The patience for a step of this attempt is over: its opening, or the answer after that.
+    Patience { id: u32, accepted: bool },
+    /// The own instance has answered this attempt, or refused.
+    Own { id: u32, good: bool },
+    /// The next request.
+    Next,
+    /// The client's patience for this request is over.
+    Given(u32),
+    /// The client ends it.
+    Done,
+    /// It is reset.
+    Cut,
+    /// A flight is sent again.
+    Repeat(Flight),
+}
+
+impl Session {
+    /// Whether an answer of this step is still wanted: to an attempt, or to the request under way.
+    fn waits_for(&self, step: u32) -> bool {
+        if self.is_open() {
+            step == self.step && self.request.is_some()
+        } else {
+            self.attempts.iter().any(|it| it.id == step)
+        }
+    }
+}
+
+impl World {
+    /// A node's clients begin to come.
+    pub(super) fn clients_begin(&mut self, node: usize) {
+        let Some(load) = &self.scenario.load else { return };
+        let on = Target::parse(&load.on, &self.scenario).expect("checked with the scenario");
+        if load.sessions_per_s > 0.0 && on.possible().contains(&node) {
+            self.next_client(node, true);
+        }
+    }
+
+    fn next_client(&mut self, node: usize, is_first: bool) {
+        let load = self.scenario.load.as_ref().expect("there are clients");
+        let mean = Duration::from_secs_f64(1.0 / load.sessions_per_s);
+        let arrival = load.arrival;
+        let clients = &mut self.nodes[node].clients;
+        let pause = match arrival {
+            Arrival::Poisson => clients.exponential(mean),
+            Arrival::Regular if is_first => mean.mul_f64(clients.rng.random::<f64>()),
+            Arrival::Regular => mean,
+            Arrival::Bursts => clients.exponential(mean * BURST as u32),
+        };
+        let event = Event::Arrival { node, boot: self.nodes[node].boot };
+        self.queue.push(self.now + pause, event);
+    }
+
+    pub(super) fn client_arrives(&mut self, node: usize) {
+        self.next_client(node, false);
+        let load = self.scenario.load.as_ref().expect("there are clients");
+        let count = if load.arrival == Arrival::Bursts { BURST } else { 1 };
+        let (mean, fixed) = (Duration::from_secs_f64(load.hold_s), load.hold_fixed);
+        for _ in 0..count {
+            let hold = if fixed { mean } else { self.nodes[node].clients.exponential(mean) };
+            let request = Request { since: self.now, repeated: false };
+            self.begin(node, request, self.now + hold);
+        }
+    }
+
+    fn begin(&mut self, node: usize, request: Request, until: Duration) {
+        self.measures.sessions.begun += 1;
+        let now = self.now;
+        let Some(brain) = &self.nodes[node].brain else { return };
+        let turn = self.nodes[node].clients.tickets;
+        let ticket = if brain.takes_turns() { turn } else { mix(turn) };
+        let search = brain.search(ticket, self.epoch + now);
+        let clients = &mut self.nodes[node].clients;
+        clients.tickets += 1;
+        clients.budget.note_search();
+        match clients.add(search, (now, until), request) {
+            Some((place, number)) => self.ask(node, place, number),
+            None => self.request_over(node, request, false),
+        }
+    }
+
+    /// Does what a session's search wants, and notes when it next wants something.
+    fn ask(&mut self, node: usize, place: u32, number: u64) {
+        let now = self.epoch + self.now;
+        loop {
+            let clients = &mut self.nodes[node].clients;
+            let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
+            let Some(session) = slot.as_mut().filter(|it| it.number == number) else { return };
+            let Some(search) = &mut session.search else { return };
+            let mut around = Around { going: &clients.going, budget: &mut clients.budget };
+            match search.poll(now, &mut around) {
+                Some(Action::Start { id, candidate, round, left, hedge }) => {
+                    self.measures.sessions.hedged += u64::from(hedge);
+                    self.measures.sessions.attempts += u64::from(!hedge && id > 0);
+                    if id == 0 {
+                        self.check_choice(node, &candidate);
+                    }
+                    self.attempt(node, (place, number), (id, &candidate), (round, left));
+                }
+                Some(Action::Cancel { id }) => {
+                    self.drop_attempt(node, place, id);
+                }
+                Some(Action::GiveUp) => return self.give_up(node, place),
+                None => {
+                    let Some(due) = search.poll_timeout() else { return };
+                    let due = due.saturating_duration_since(self.epoch);
+                    let due = due.max(self.now);
+                    if session.asked_at.is_none_or(|at| due < at || at < self.now) {
+                        session.asked_at = Some(due);
+                        let wait = due - self.now;
+                        self.session_later(node, (place, number), wait, Timer::Ask);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        node: usize,
+        (place, number): (u32, u64),
+        (id, candidate): (u32, &Candidate),
+        (round, left): (u32, Duration),
+    ) {
+        let line = candidate.origin.line;
+        let origin = line.origin().and_then(|origin| self.by_id.get(&origin)).copied();
+        let Some(origin) = origin.filter(|_| matches!(line, Line::Direct(_))) else {
+            // Ways through a relay and out of the mesh are not simulated: nothing comes of them.
+            return self.session_later(node, (place, number), left, Timer::Own { id, good: false });
+        };
+        let cost = candidate.cost;
+        let session = self.session(node, place);
+        session.attempts.push(Attempt { id, line, origin, cost, accepted: false });
+        self.enter(node, line);
+        let factor = 1 << round.min(4);
+        let within = |wait: Duration| (wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor).min(left);
+        let patience = Timer::Patience { id, accepted: false };
+        if origin == node {
+            let (wait, timer) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
+                Instance::Ready | Instance::Unready => (ANSWER_TIME, Timer::Own { id, good: true }),
+                Instance::Down => (Duration::ZERO, Timer::Own { id, good: false }),
+                Instance::Hung => (within(ANSWER_ALLOWANCE), patience),
+            };
+            return self.session_later(node, (place, number), wait, timer);
+        }
+        let open = within(cost * OPENING_ROUND_TRIPS);
+        self.session_later(node, (place, number), open, patience);
+        let is_connected = self.is_connected(node, origin);
+        let (what, bytes) =
+            if is_connected { (Step::Open, OPEN_BYTES) } else { (Step::Hello, HELLO_BYTES) };
+        let flight = Flight { session: place, number, step: id, what, bytes, repeats: 0 };
+        self.send(node, origin, Payload::Flight(flight));
+    }
+
+    fn drop_attempt(&mut self, node: usize, place: u32, id: u32) -> Option<Attempt> {
+        let attempts = &mut self.session(node, place).attempts;
+        let at = attempts.iter().position(|attempt| attempt.id == id)?;
+        let attempt = attempts.remove(at);
+        self.quit(node, attempt.line);
+        Some(attempt)
+    }
+
+    /// Every search of a node looks at its new route.
+    pub(super) fn reroute(&mut self, node: usize) {
+        let now = self.epoch + self.now;
+        let Some(brain) = &self.nodes[node].brain else { return };
+        let route = brain.route().clone();
+        let mut asked = Vec::new();
+        for (place, session) in self.nodes[node].clients.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            if let Some(search) = &mut session.search {
+                search.handle_route(route.clone(), now);
+                asked.push((place, session.number));
+            }
+        }
+        for (place, number) in asked {
+            let place = u32::try_from(place).expect("at most MAX_SESSIONS");
+            self.session_later(node, (place, number), Duration::ZERO, Timer::Ask);
+        }
+    }
+
+    /// Some sessions of a line may end at a quiet moment; their clients come again.
+    pub(super) fn move_sessions(&mut self, node: usize, line: Line, count: u64) {
+        let sessions = self.nodes[node].clients.sessions.iter().enumerate();
+        let quiet = sessions.filter_map(|(place, session)| {
+            let session = session.as_ref()?;
+            let is_there = session.target().is_some_and(|target| target.line == line);
+            (is_there && session.request.is_none()).then_some(place)
+        });
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        for place in quiet.take(count).collect::<Vec<_>>() {
+            let place = u32::try_from(place).expect("at most MAX_SESSIONS");
+            let Some(session) = self.end(node, place) else { continue };
+            self.measures.sessions.moved += 1;
+            if session.until > self.now {
+                let request = Request { since: self.now, repeated: false };
+                self.begin(node, request, session.until);
+            }
+        }
+    }
+
+    /// A flight reaches the other side.
+    pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
+        let reply = |what, bytes| Flight { what, bytes, repeats: 0, ..flight };
+        let instance = self.nodes[to].instance.unwrap_or(Instance::Down);
+        match flight.what {
+            Step::Hello => {
+                self.tunnel(to, from).connected = true;
+                self.send(to, from, Payload::Flight(reply(Step::HelloBack, HELLO_BYTES)));
+            }
+            Step::HelloBack => {
+                self.tunnel(to, from).connected = true;
+                let known = self.nodes[to].clients.get(flight.session, flight.number);
+                if known.is_some_and(|it| it.waits_for(flight.step)) {
+                    self.send(to, from, Payload::Flight(reply(Step::Open, OPEN_BYTES)));
+                }
+            }
+            Step::Open => match instance {
+                Instance::Ready | Instance::Unready => {
+                    self.reply_later(from, to, reply(Step::Opened, OPENED_BYTES));
+                }
+                Instance::Hung => {
+                    self.send(to, from, Payload::Flight(reply(Step::Accepted, WORD_BYTES)));
+                }
+                Instance::Down => {
+                    self.send(to, from, Payload::Flight(reply(Step::Refused, WORD_BYTES)));
+                }
+            },
+            Step::Request => match instance {
+                Instance::Ready | Instance::Unready => {
+                    let bytes = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
+                    let bytes = u32::try_from(bytes).expect("at most MAX_BYTES");
+                    self.reply_later(from, to, reply(Step::Answer, bytes));
+                }
+                Instance::Hung => {}
+                Instance::Down => {
+                    self.send(to, from, Payload::Flight(reply(Step::Refused, WORD_BYTES)));
+                }
+            },
+            Step::Refused | Step::Accepted | Step::Opened | Step::Answer => {
+                self.answered(to, flight);
+            }
+        }
+    }
+
+    /// The instance takes its time.
+    fn reply_later(&mut self, client: usize, origin: usize, flight: Flight) {
+        let event = Event::Session {
+            node: origin,
+            boot: self.nodes[origin].boot,
+            session: u32::try_from(client).expect("at most MAX_NODES"),
+            number: flight.number,
+            timer: Timer::Repeat(flight),
+        };
+        self.queue.push(self.now + ANSWER_TIME, event);
+    }
+
+    /// A lost flight is sent again by whoever sent it.
+    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight) {
+        let rtt = self.network.rtt(packet.from, packet.to);
+        let pause = probe_timeout(Some(rtt), flight.repeats);
+        let flight = Flight { repeats: flight.repeats.saturating_add(1), ..flight };
+        let event = Event::Session {
+            node: packet.from,
+            boot: packet.from_boot,
+            session: u32::try_from(packet.to).expect("at most MAX_NODES"),
+            number: flight.number,
+            timer: Timer::Repeat(flight),
+        };
+        self.queue.push(self.now + pause, event);
+    }
+
+    fn answered(&mut self, node: usize, flight: Flight) {
+        let clients = &mut self.nodes[node].clients;
+        let Some(session) = clients.get(flight.session, flight.number) else { return };
+        if !session.waits_for(flight.step) {
+            return;
+        }
+        let (place, id) = (flight.session, flight.step);
+        match flight.what {
+            Step::Accepted => self.accepted(node, (place, flight.number), id),
+            Step::Refused if session.is_open() => self.broken(node, place),
+            Step::Refused => self.failed(node, (place, flight.number), id, Verdict::Refused),
+            Step::Opened => self.opened(node, place, id),
+            Step::Answer => {
+                if let Some(request) = session.request.take() {
+                    let is_done = session.until <= self.now;
+                    self.request_over(node, request, true);
+                    if is_done {
+                        self.end(node, place);
+                    }
+                }
+            }
+            Step::Hello | Step::HelloBack | Step::Open | Step::Request => {}
+        }
+    }
+
+    /// An attempt's instance has accepted the connection and has yet to answer.
+    fn accepted(&mut self, node: usize, (place, number): (u32, u64), id: u32) {
+        let session = self.session(node, place);
+        let Some(attempt) = session.attempts.iter_mut().find(|it| it.id == id) else { return };
+        attempt.accepted = true;
+        let wait = (attempt.cost * 2 + ANSWER_ALLOWANCE).clamp(MIN_PATIENCE, MAX_PATIENCE);
+        if let Some(search) = &mut session.search {
+            search.handle_connected(id);
+        }
+        let timer = Timer::Patience { id, accepted: true };
+        self.session_later(node, (place, number), wait, timer);
+        self.ask(node, place, number);
+    }
+
+    pub(super) fn session_timer(&mut self, (node, place, number): (usize, u32, u64), timer: Timer) {
+        if let Timer::Repeat(flight) = timer {
+            return self.repeat(node, place as usize, flight);
+        }
+        let Some(session) = self.nodes[node].clients.get(place, number) else { return };
+        let (step, is_open) = (session.step, session.is_open());
+        match timer {
+            Timer::Ask => {
+                session.asked_at = None;
+                self.ask(node, place, number);
+            }
+            Timer::Patience { id, accepted } => {
+                let attempt = session.attempts.iter().find(|it| it.id == id);
+                if !is_open && attempt.is_some_and(|it| it.accepted == accepted) {
+                    self.failed(node, (place, number), id, Verdict::Silent);
+                }
+            }
+            Timer::Own { id, good } if !is_open => {
+                if good {
+                    self.opened(node, place, id);
+                } else {
+                    self.failed(node, (place, number), id, Verdict::Refused);
+                }
+            }
+            Timer::Next if is_open => self.next_request(node, place),
+            Timer::Given(of) if of == step && session.request.is_some() => {
+                let session = self.end(node, place);
+                if let Some(request) = session.and_then(|it| it.request) {
+                    self.request_over(node, request, false);
+                }
+            }
+            // A request under way is waited for; its own timer ends the session then.
+            Timer::Done if is_open && session.request.is_none() => {
+                self.end(node, place);
+            }
+            Timer::Cut if is_open => self.broken(node, place),
+            _ => {}
+        }
+    }
+
+    fn repeat(&mut self, node: usize, peer: usize, flight: Flight) {
+        let is_clients = matches!(flight.what, Step::Hello | Step::Open | Step::Request);
+        if is_clients {
+            let known = self.nodes[node].clients.get(flight.session, flight.number);
+            if known.is_none_or(|session| !session.waits_for(flight.step)) {
+                return;
+            }
+        }
+        self.send(node, peer, Payload::Flight(flight));
+    }
+
+    fn failed(&mut self, node: usize, (place, number): (u32, u64), id: u32, verdict: Verdict) {
+        self.drop_attempt(node, place, id);
+        if let Some(search) = &mut self.session(node, place).search {
+            search.handle_failure(id, Some(verdict));
+        }
+        self.ask(node, place, number);
+    }
+
+    fn opened(&mut self, node: usize, place: u32, id: u32) {
+        let now = self.now;
+        let session = self.session(node, place);
+        let Some(mut search) = session.search.take() else { return };
+        search.handle_answer(id);
+        let verdicts = search.take_verdicts();
+        session.step = FIRST_REQUEST;
+        let losers: Vec<Attempt> = session.attempts.extract_if(.., |it| it.id != id).collect();
+        let target = session.target().map(|target| target.origin);
+        let (number, since, until) = (session.number, session.since, session.until);
+        let request = session.request.take();
+        let clients = &mut self.nodes[node].clients;
+        clients.opened += 1;
+        clients.searching -= 1;
+        for loser in losers {
+            self.quit(node, loser.line);
+        }
+        self.tell_verdicts(node, verdicts);
+        self.measures.sessions.opened += 1;
+        if let Some(target) = target {
+            self.measure_choice(node, target, now.saturating_sub(since));
+        }
+        if let Some(request) = request {
+            self.request_over(node, request, true);
+        }
+        self.session_later(node, (place, number), until.saturating_sub(now), Timer::Done);
+        self.request_later(node, place);
+    }
+
+    fn tell_verdicts(&mut self, node: usize, verdicts: Vec<(Line, Verdict)>) {
+        if !verdicts.is_empty() {
+            self.with_brain(node, |brain, now, _| brain.verdicts(verdicts, now));
+        }
+    }
+
+    fn request_later(&mut self, node: usize, place: u32) {
+        let rate = self.scenario.load.as_ref().map_or(0.0, |load| load.requests_per_s);
+        if rate <= 0.0 {
+            return;
+        }
+        let pause = self.nodes[node].clients.exponential(Duration::from_secs_f64(1.0 / rate));
+        let session = self.session(node, place);
+        let (number, until) = (session.number, session.until);
+        if self.now + pause < until {
+            self.session_later(node, (place, number), pause, Timer::Next);
+        }
+    }
+
+    fn next_request(&mut self, node: usize, place: u32) {
+        let now = self.now;
+        let Some(load) = &self.scenario.load else { return };
+        let bytes = u32::try_from(load.request_bytes).expect("at most MAX_BYTES");
+        let given = Duration::from_secs_f64(load.timeout_s);
+        let session = self.session(node, place);
+        // One at a time: a client that waits for an answer does not ask again.
+        if session.request.is_none() {
+            session.step += 1;
+            session.request = Some(Request { since: now, repeated: false });
+            let (number, step) = (session.number, session.step);
+            let target = session.target().map(|target| target.origin);
+            self.session_later(node, (place, number), given, Timer::Given(step));
+            let what = Step::Request;
+            let flight = Flight { session: place, number, step, what, bytes, repeats: 0 };
+            match target {
+                Some(target) if target != node => self.send(node, target, Payload::Flight(flight)),
+                _ => self.ask_own(node, place),
+            }
+        }
+        self.request_later(node, place);
+    }
+
+    fn ask_own(&mut self, node: usize, place: u32) {
+        match self.nodes[node].instance.unwrap_or(Instance::Down) {
+            Instance::Ready | Instance::Unready => {
+                if let Some(request) = self.session(node, place).request.take() {
+                    let since = request.since.checked_sub(ANSWER_TIME).unwrap_or_default();
+                    self.request_over(node, Request { since, ..request }, true);
+                }
+            }
+            Instance::Hung => {}
+            Instance::Down => self.broken(node, place),
+        }
+    }
+
+    /// An open session's way has ended under it. Its client comes back for what it still wants.
+    pub(super) fn broken(&mut self, node: usize, place: u32) {
+        let Some(session) = self.end(node, place) else { return };
+        self.measures.sessions.broken += 1;
+        self.measures.second(self.now).broken += 1;
+        let again = match session.request {
+            Some(request) if request.repeated => {
+                return self.request_over(node, request, false);
+            }
+            Some(request) => Request { repeated: true, ..request },
+            None => Request { since: self.now, repeated: true },
+        };
+        if session.until > self.now || session.request.is_some() {
+            self.begin(node, again, session.until);
+        }
+    }
+
+    fn give_up(&mut self, node: usize, place: u32) {
+        let Some(mut session) = self.end(node, place) else { return };
+        if let Some(search) = &mut session.search {
+            self.tell_verdicts(node, search.take_verdicts());
+        }
+        if let Some(request) = session.request {
+            self.request_over(node, request, false);
+        }
+    }
+
+    fn request_over(&mut self, node: usize, request: Request, answered: bool) {
+        let took = self.now.saturating_sub(request.since);
+        let requests = &mut self.measures.requests;
+        requests.total += 1;
+        requests.retried += u64::from(request.repeated);
+        let slow = answered && took > SLOW;
+        requests.slow += u64::from(slow);
+        requests.failed += u64::from(!answered);
+        let second = self.measures.second(self.now);
+        second.answered += u32::from(answered);
+        second.failed += u32::from(!answered);
+        second.slow += u32::from(slow);
+        if answered {
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.measures.latency.add(micros);
+        } else {
+            let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
+            self.trace.node(self.now, node, words);
+        }
+    }
+
+    fn end(&mut self, node: usize, place: u32) -> Option<Session> {
+        let session = self.nodes[node].clients.remove(place)?;
+        self.measures.sessions.closed += u64::from(session.is_open());
+        for attempt in &session.attempts {
+            self.quit(node, attempt.line);
+        }
+        Some(session)
+    }
+
+    fn enter(&mut self, node: usize, line: Line) {
+        if self.nodes[node].clients.enter(line) {
+            self.tell_busy(node);
+        }
+    }
+
+    fn quit(&mut self, node: usize, line: Line) {
+        if self.nodes[node].clients.quit(line) {
+            self.tell_busy(node);
+        }
+    }
+
+    fn tell_busy(&mut self, node: usize) {
+        let busy = self.nodes[node].clients.busy();
+        self.with_brain(node, |brain, now, _| brain.busy(busy, now));
+    }
+
+    fn session_later(
+        &mut self,
+        node: usize,
+        (session, number): (u32, u64),
+        after: Duration,
+        timer: Timer,
+    ) {
+        let boot = self.nodes[node].boot;
+        let event = Event::Session { node, boot, session, number, timer };
+        self.queue.push(self.now + after, event);
+    }
+
+    fn session(&mut self, node: usize, place: u32) -> &mut Session {
+        let session = self.nodes[node].clients.sessions[place as usize].as_mut();
+        session.expect("whoever asks has just looked it up")
+    }
+}
+
+/// The finaliser of SplitMix64, as in the daemon: spreads a counter over all bits.
+fn mix(counter: u64) -> u64 {
+    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,358 @@
+//! Tunnels between nodes: what sends, what arrives, handshakes, renewal, silence.
+
+use std::time::Duration;
+
+use meshport_discovery::family;
+use rand::Rng;
+
+use super::{Body, Event, Packet, World, number};
+use crate::brain::Brain;
+use crate::flight::{Flight, Payload};
+use crate::scenario::Lie;
+use crate::trace::Sent;
+use crate::tunnel::{
+    EARLY_ATTEMPTS, EARLY_RETRY, EMPTY, INITIATION, KEEPALIVE, LATE_RETRY, MAX_ATTEMPTS,
+    MAX_WAITING, OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, Tunnel,
+};
+
+impl World {
+    /// A datagram of discovery.
+    pub(super) fn gossip(&mut self, from: usize, to: usize, payload: Vec<u8>) {
+        let Some((to, payload)) = self.distort(from, to, payload) else { return };
+        self.send(from, to, Payload::Gossip(payload));
+    }
+
+    /// What becomes of a liar's gossip.
+    fn distort(
+        &mut self,
+        from: usize,
+        to: usize,
+        mut payload: Vec<u8>,
+    ) -> Option<(usize, Vec<u8>)> {
+        let Some(lie) = self.nodes[from].lie else { return Some((to, payload)) };
+        match lie {
+            Lie::Ready => {}
+            Lie::Garbage => {
+                if self.rng.random::<bool>() {
+                    // The version and the kind stay, so that what is behind them is read.
+                    payload.iter_mut().skip(2).for_each(|byte| *byte = self.rng.random());
+                }
+            }
+            Lie::Replay => {
+                let keeps = self.nodes[from].replay.is_empty() || self.rng.random_ratio(1, 8);
+                if keeps {
+                    self.nodes[from].replay.clone_from(&payload);
+                }
+                let old = self.nodes[from].replay.clone();
+                let anybody = self.rng.random_range(0..self.nodes.len());
+                if anybody != from {
+                    self.send(from, anybody, Payload::Gossip(old));
+                }
+            }
+            // Only the echo of a path probe, which is the kind 10, is let through.
+            Lie::Silent => return (payload.get(1) == Some(&10)).then_some((to, payload)),
+        }
+        Some((to, payload))
+    }
+
+    /// Sends a payload through the tunnel to a peer, which is made if there is none.
+    pub(super) fn send(&mut self, from: usize, to: usize, payload: Payload) {
+        let now = self.now;
+        let node = &mut self.nodes[from];
+        let address = node.book.get(&number(to)).copied();
+        let tunnel = node.tunnels.entry(number(to)).or_default();
+        if tunnel.is_up() {
+            let (wants, to_boot) = (tunnel.wants_handshake(now), tunnel.with_boot);
+            tunnel.speak(now);
+            let from_boot = node.boot;
+            let begins = wants && tunnel.attempts == 0;
+            let body = Body::Data(payload);
+            self.data(Packet { from, from_boot, to, to_boot, confirms: Duration::ZERO, body });
+            if begins {
+                self.initiate(from, to);
+            }
+            return;
+        }
+        if address.is_none() {
+            return;
+        }
+        if tunnel.waiting.len() < MAX_WAITING {
+            tunnel.waiting.push(payload);
+        }
+        if tunnel.attempts == 0 {
+            self.initiate(from, to);
+        }
+    }
+
+    /// A data packet: counts it, and a flight's every datagram.
+    fn data(&mut self, packet: Packet) {
+        let tunnel = self.tunnel(packet.from, packet.to);
+        let address = tunnel.address;
+        let packet =
+            if tunnel.initiator { Packet { confirms: tunnel.since, ..packet } } else { packet };
+        let Body::Data(payload) = &packet.body else { return };
+        match payload {
+            Payload::Empty => {
+                self.wire(packet, address, EMPTY, "keepalive");
+            }
+            Payload::Gossip(bytes) => {
+                let size = bytes.len() + OVERHEAD;
+                let traffic = &mut self.measures.traffic;
+                traffic.gossip_packets += 1;
+                traffic.gossip_payload_bytes += bytes.len() as u64;
+                traffic.gossip_bytes += size as u64;
+                let family = family(bytes) as usize;
+                self.measures.second(self.now).families[family] += size as u64;
+                self.wire(packet, address, size, "gossip");
+            }
+            Payload::Flight(flight) => self.flight(packet.clone(), *flight, address),
+        }
+    }
+
+    /// A flight arrives when its last datagram does; if one is lost, it is sent again.
+    fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
+        let mut arrival = Duration::ZERO;
+        let mut lost = None;
+        for size in flight.segments() {
+            let size = size + OVERHEAD;
+            self.measures.traffic.session_bytes += size as u64;
+            match self.network.carry(self.now, (packet.from, packet.to), address, size) {
+                Ok((at, _)) => arrival = arrival.max(at),
+                Err(why) => lost = Some(why),
+            }
+            self.note(&packet, size, "session", lost);
+        }
+        match lost {
+            None => self.queue.push(arrival, Event::Packet(packet)),
+            Some(_) => self.repeat_later(&packet, flight),
+        }
+    }
+
+    fn initiate(&mut self, from: usize, to: usize) {
+        let node = &mut self.nodes[from];
+        let boot = node.boot;
+        let known = node.book.get(&number(to)).copied();
+        let tunnel = node.tunnels.entry(number(to)).or_default();
+        tunnel.attempts += 1;
+        let attempts = tunnel.attempts;
+        // What membership says of its address is newer than what the tunnel remembers.
+        let address = known.unwrap_or(tunnel.address);
+        tunnel.address = address;
+        let (confirms, body) = (Duration::ZERO, Body::Initiation);
+        let packet = Packet { from, from_boot: boot, to, to_boot: 0, confirms, body };
+        self.wire(packet, address, INITIATION, "initiation");
+        let pause = if attempts <= EARLY_ATTEMPTS { EARLY_RETRY } else { LATE_RETRY };
+        let pause = pause + self.rng.random_range(Duration::ZERO..RETRY_JITTER);
+        let event = Event::Retry { node: from, boot, peer: to, attempts };
+        self.queue.push(self.now + pause, event);
+    }
+
+    pub(super) fn retry(&mut self, (node, boot): (usize, u32), peer: usize, attempts: u8) {
+        if !self.nodes[node].is_running(boot) {
+            return;
+        }
+        let Some(tunnel) = self.nodes[node].tunnels.get_mut(&number(peer)) else { return };
+        if tunnel.attempts != attempts {
+            return;
+        }
+        if attempts < MAX_ATTEMPTS {
+            return self.initiate(node, peer);
+        }
+        tunnel.attempts = 0;
+        tunnel.waiting.clear();
+        tunnel.unanswered = None;
+    }
+
+    /// A packet reaches a node.
+    pub(super) fn arrive(&mut self, packet: Packet) {
+        let Packet { from, from_boot, to, to_boot, confirms, body } = packet;
+        if self.nodes[to].brain.is_none() || (to_boot != 0 && self.nodes[to].boot != to_boot) {
+            return;
+        }
+        match body {
+            Body::Initiation => self.respond(from, from_boot, to),
+            Body::Response => self.complete(to, from, from_boot),
+            Body::Data(payload) => self.receive((from, from_boot), to, confirms, payload),
+        }
+    }
+
+    fn respond(&mut self, from: usize, from_boot: u32, to: usize) {
+        // The address that an initiation comes from is the one to answer to.
+        let address = self.network.address(from);
+        self.nodes[to].tunnels.entry(number(from)).or_default().address = address;
+        let packet = Packet {
+            from: to,
+            from_boot: self.nodes[to].boot,
+            to: from,
+            to_boot: from_boot,
+            confirms: Duration::ZERO,
+            body: Body::Response,
+        };
+        self.wire(packet, address, RESPONSE, "response");
+    }
+
+    /// The initiator's side of a handshake is done: what waited goes out, an empty datagram first,
+    /// which completes the other side.
+    fn complete(&mut self, at: usize, peer: usize, peer_boot: u32) {
+        if self.tunnel(at, peer).attempts == 0 {
+            return;
+        }
+        self.establish(at, peer, peer_boot, true);
+    }
+
+    fn receive(
+        &mut self,
+        (from, from_boot): (usize, u32),
+        to: usize,
+        confirms: Duration,
+        payload: Payload,
+    ) {
+        let address = self.network.address(from);
+        let tunnel = self.tunnel(to, from);
+        tunnel.hear();
+        // Sessions follow a peer that moves.
+        tunnel.address = address;
+        if tunnel.with_boot != from_boot || confirms > tunnel.confirmed {
+            self.establish(to, from, from_boot, false);
+            self.tunnel(to, from).confirmed = confirms;
+        }
+        if self.nodes[to].brain.is_none() {
+            return;
+        }
+        if matches!(payload, Payload::Empty) {
+            return;
+        }
+        let boot = self.nodes[to].boot;
+        let tunnel = self.tunnel(to, from);
+        let owed = std::mem::replace(&mut tunnel.owes, true);
+        match payload {
+            Payload::Gossip(bytes) => {
+                let peer = self.nodes[from].credential.node;
+                if self.nodes[to].lie != Some(Lie::Silent) || bytes.get(1) == Some(&9) {
+                    self.with_brain(to, |brain, now, wall| brain.datagram(peer, &bytes, now, wall));
+                }
+            }
+            Payload::Flight(flight) => self.take_flight(from, to, flight),
+            Payload::Empty => {}
+        }
+        // One timer for all that is received before it fires; an answer in between disarms it.
+        if !owed && self.tunnel(to, from).owes {
+            let event = Event::Keepalive { node: to, boot, peer: from };
+            self.queue.push(self.now + KEEPALIVE, event);
+        }
+    }
+
+    fn establish(&mut self, at: usize, peer: usize, peer_boot: u32, initiator: bool) {
+        let now = self.now;
+        let rekey_jitter = self.rng.random_range(Duration::ZERO..REKEY_JITTER);
+        let node = &mut self.nodes[at];
+        let boot = node.boot;
+        let tunnel = node.tunnels.entry(number(peer)).or_default();
+        let is_new = tunnel.with_boot != peer_boot;
+        let waiting = std::mem::take(&mut tunnel.waiting);
+        **tunnel = Tunnel {
+            with_boot: peer_boot,
+            since: now,
+            initiator,
+            address: tunnel.address,
+            rekey_jitter,
+            confirmed: tunnel.confirmed,
+            connected: tunnel.connected && !is_new,
+            ..Tunnel::default()
+        };
+        let address = tunnel.address;
+        node.book.entry(number(peer)).or_insert(address);
+        let event = Event::Expire { node: at, boot, peer, since: now };
+        self.queue.push(now + REJECT_AFTER, event);
+        // Keeps the other side from taking the new session for unused.
+        let proof = initiator.then_some(Payload::Empty);
+        for payload in proof.into_iter().chain(waiting) {
+            self.send(at, peer, payload);
+        }
+        if is_new {
+            let credential = self.nodes[peer].credential.clone();
+            self.with_brain(at, |brain, now, wall| brain.credential(&credential, now, wall));
+            self.with_brain(at, |brain, now, _| brain.session(credential.node, true, now));
+        }
+    }
+
+    pub(super) fn expire(&mut self, (node, boot): (usize, u32), peer: usize, since: Duration) {
+        if !self.nodes[node].is_running(boot) {
+            return;
+        }
+        let Some(tunnel) = self.nodes[node].tunnels.get(&number(peer)) else { return };
+        if tunnel.since != since || !tunnel.is_up() {
+            return;
+        }
+        let tunnel = self.tunnel(node, peer);
+        let address = tunnel.address;
+        let (attempts, waiting) = (tunnel.attempts, std::mem::take(&mut tunnel.waiting));
+        if attempts == 0 && waiting.is_empty() {
+            self.nodes[node].tunnels.remove(&number(peer));
+        } else {
+            *tunnel = Tunnel { address, attempts, waiting, ..Tunnel::default() };
+        }
+        let peer = self.nodes[peer].credential.node;
+        self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
+    }
+
+    pub(super) fn keep_alive(&mut self, (node, boot): (usize, u32), peer: usize) {
+        if !self.nodes[node].is_running(boot) {
+            return;
+        }
+        let is_due = self.nodes[node]
+            .tunnels
+            .get(&number(peer))
+            .is_some_and(|tunnel| tunnel.owes && tunnel.is_up());
+        if is_due {
+            self.send(node, peer, Payload::Empty);
+            // It asks for no answer.
+            self.tunnel(node, peer).unanswered = None;
+        }
+    }
+
+    /// The round trip that a node has measured to a peer, as QUIC would have it.
+    pub(super) fn is_connected(&mut self, node: usize, peer: usize) -> bool {
+        let tunnel = self.nodes[node].tunnels.get(&number(peer));
+        tunnel.is_some_and(|tunnel| tunnel.is_up() && tunnel.connected)
+    }
+
+    pub(super) fn tunnel(&mut self, node: usize, peer: usize) -> &mut Tunnel {
+        self.nodes[node].tunnels.entry(number(peer)).or_default()
+    }
+
+    /// Puts a packet on the wire.
+    fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
+        let fate = self.network.carry(self.now, (packet.from, packet.to), address, size);
+        let traffic = &mut self.measures.traffic;
+        let is_tunnel = kind != "gossip";
+        if is_tunnel {
+            traffic.tunnel_packets += 1;
+            traffic.tunnel_bytes += size as u64;
+        }
+        let second = self.measures.second(self.now);
+        if is_tunnel {
+            second.tunnel_bytes += size as u64;
+        } else {
+            second.gossip_bytes += size as u64;
+        }
+        self.note(&packet, size, kind, fate.err());
+        if let Ok((at, again)) = fate {
+            if let Some(again) = again {
+                self.queue.push(again, Event::Packet(packet.clone()));
+            }
+            self.queue.push(at, Event::Packet(packet));
+        }
+    }
+
+    fn note(
+        &mut self,
+        packet: &Packet,
+        size: usize,
+        kind: &'static str,
+        lost: Option<&'static str>,
+    ) {
+        let (from, to) = (packet.from, packet.to);
+        self.trace.datagram(Sent { at: self.now, from, to, size, kind, lost });
+    }
+}

@@ -1,0 +1,125 @@
+//! The ready scenarios, run as a user runs them, and what must come out of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use meshport_simulations::report::Run;
+use meshport_simulations::scenario::{Scenario, reference};
+use meshport_simulations::world::{Options, World};
+
+const THREE_SITES: &str = include_str!("../scenarios/three-sites.toml");
+const README: &str = include_str!("../README.md");
+/// Lines of commentary that make a story.
+const STORY_LINES: usize = 15;
+
+fn run(text: &str, seed: u64) -> Run {
+    let scenario = Scenario::parse(text).expect("a good scenario");
+    World::new(scenario, seed, Options::default()).expect("a possible world").run()
+}
+
+/// Three sites with ten nodes each for some seconds, and what happens to them.
+fn small(seconds: u32, events: &str) -> String {
+    let head = THREE_SITES.split("[[event]]").next().expect("text before the first event");
+    let head = head.replace("duration-s = 320", &format!("duration-s = {seconds}"));
+    format!("{head}{events}")
+}
+
+fn assert_rules(run: &Run) {
+    assert!(run.violations.is_empty(), "{:#?}", run.violations);
+}
+
+fn ready() -> Vec<(PathBuf, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let files = fs::read_dir(folder).expect("a folder of scenarios");
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a scenario");
+        (path, text)
+    };
+    files.into_iter().map(read).collect()
+}
+
+#[test]
+fn there_are_twelve_ready_scenarios_and_each_is_a_story() {
+    let all = ready();
+    assert_eq!(all.len(), 12);
+    for (path, text) in all {
+        let story = text.lines().take_while(|line| line.starts_with('#')).count();
+        assert!(story >= STORY_LINES, "{}: {story} lines of story", path.display());
+        Scenario::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(README.contains(&format!("scenarios/{name}.toml")), "{name} is not in the README");
+    }
+}
+
+#[test]
+fn the_reference_in_the_readme_is_that_of_the_code() {
+    let (_, rest) = README.split_once("<!-- reference: begin -->\n").expect("a begin");
+    let (kept, _) = rest.split_once("\n<!-- reference: end -->").expect("an end");
+    assert!(
+        kept.trim() == reference::markdown().trim(),
+        "simulations/README.md is old: put the output of `meshport-sim reference` between the marks"
+    );
+    assert!(reference::schema().contains("\"rolling-restart\""));
+}
+
+#[test]
+fn same_seed_same_trace_and_other_seed_other_trace() {
+    let text = small(60, "[[event]]\nat-s = [30, 40]\nkill = \"all origins any\"");
+    let hash = |seed| run(&text, seed).outcome.trace_hash;
+    assert_eq!(hash(7), hash(7));
+    assert_ne!(hash(7), hash(8));
+}
+
+#[test]
+fn everybody_uses_the_own_site_when_all_is_well() {
+    let run = run(&small(70, ""), 3);
+    assert_rules(&run);
+    for name in ["fra-5", "ams-10", "iad-2"] {
+        let origin = run.route_of(name).expect("a route");
+        assert_eq!(origin[..3], name[..3], "{name} goes to {origin}");
+    }
+    assert_eq!(run.measures.requests.failed, 0);
+    let stretch = run.measures.stretch_quiet.quantile(0.99).expect("there were sessions");
+    assert!(stretch <= 1100, "stretch of {stretch} thousandths");
+}
+
+#[test]
+fn a_dead_instance_is_left_at_once_and_found_again() {
+    let kill = "[[event]]\nat-s = 40\nkill = \"fra-1\"\n";
+    let left = run(&small(70, kill), 3);
+    assert_rules(&left);
+    assert_eq!(left.route_of("fra-5"), Some("ams-1"));
+    let followed = left.followed(&left.measures.faults[0]);
+    assert_eq!((followed.concerned, followed.noticed, followed.users), (29, 29, 9));
+    assert!(followed.detected_p99.expect("all noticed").as_secs_f64() < 1.5, "{followed:?}");
+    assert_eq!(left.measures.requests.failed, 0);
+    let back = run(&small(130, &format!("{kill}for-s = 30\n")), 3);
+    assert_rules(&back);
+    assert_eq!(back.route_of("fra-5"), Some("fra-1"));
+}
+
+#[test]
+fn a_crashed_node_is_noticed_and_taken_up_again() {
+    let crash = "[[event]]\nat-s = 40\ncrash = \"ams-1\"\n";
+    let gone = run(&small(75, crash), 3);
+    assert_rules(&gone);
+    assert_eq!(gone.route_of("ams-5"), Some("fra-1"));
+    let followed = gone.followed(&gone.measures.faults[0]);
+    assert!(followed.detected_p99.expect("all noticed").as_secs_f64() <= 8.0, "{followed:?}");
+    let back = run(&small(140, &format!("{crash}for-s = 30\n")), 3);
+    assert_rules(&back);
+    assert_eq!(back.route_of("ams-5"), Some("ams-1"));
+    assert_eq!(back.measures.false_evictions, 0);
+}
+
+#[test]
+fn the_whole_story_ends_with_everybody_at_home() {
+    for seed in 1..=2 {
+        let run = run(THREE_SITES, seed);
+        assert_rules(&run);
+        assert!((run.nearest_share() - 1.0).abs() < f64::EPSILON, "seed {seed}");
+        assert_eq!(run.measures.requests.failed, 0, "seed {seed}");
+    }
+}
