@@ -7,11 +7,14 @@
 mod check;
 mod demo;
 mod drain;
+mod hosts;
 mod init;
 mod invite;
 mod join;
+mod kubeconfig;
 mod lifetime;
 mod load;
+mod local;
 mod logging;
 mod output;
 mod paths;
@@ -20,6 +23,7 @@ mod render;
 mod run;
 mod stand_in;
 mod text;
+mod textfile;
 mod wait;
 
 #[cfg(test)]
@@ -130,6 +134,17 @@ enum Verb {
     /// Ends what drain began.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
+    /// Print or write a kubeconfig context for the local address
+    ///
+    /// Takes the cluster of a context you have and leads it through this node's local address. The
+    /// user stays where it is; the certificate is verified for the same name as before.
+    #[command(after_long_help = text::KUBECONFIG)]
+    Kubeconfig(kubeconfig::KubeconfigArgs),
+    /// Map an API name to this node in the hosts file
+    ///
+    /// Prints the lines; --add and --remove change the file, only between meshport's own marks.
+    #[command(after_long_help = text::HOSTS)]
+    Hosts(hosts::HostsArgs),
     /// Show the product on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
@@ -181,6 +196,8 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Wait(args) => wait::run(args),
         Verb::Drain(args) => drain::drain(args),
         Verb::Undrain(args) => drain::undrain(args),
+        Verb::Kubeconfig(args) => kubeconfig::run(args),
+        Verb::Hosts(args) => hosts::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),

@@ -136,6 +136,30 @@ EXAMPLES:
   meshport undrain --service registry
 ";
 
+pub(super) const KUBECONFIG: &str = "\
+EXAMPLES:
+  Beside the kubeconfig you have, which keeps the user:
+    meshport kubeconfig > ~/.kube/meshport
+    export KUBECONFIG=~/.kube/meshport:~/.kube/config
+
+  Into it, and use it from now on:
+    meshport kubeconfig --merge ~/.kube/config --use
+
+  The kubelet of this node (then restart it):
+    cd /etc/kubernetes
+    meshport kubeconfig --from kubelet.conf --merge kubelet.conf --use
+";
+
+pub(super) const HOSTS: &str = "\
+EXAMPLES:
+  meshport hosts --name api.example.com
+  meshport hosts --name api.example.com --add
+  meshport hosts --name api.example.com --remove
+
+The hosts file changes names, not ports: clients use https://NAME:7445, or meshport listens on the
+port that they use.
+";
+
 pub(super) const DEMO: &str = "\
 EXAMPLES:
   meshport demo

@@ -1,0 +1,282 @@
+//! `meshport hosts`: the hosts-file lines that map an API name to this node.
+//!
+//! The lines stand between two marks, and only what stands between them is ever changed. A name
+//! that another line maps elsewhere is refused, since resolvers take the first line they find.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use meshport_config::ServiceName;
+
+use super::query::DaemonArgs;
+use super::{local, output, runtime, textfile};
+use crate::Error;
+
+const BEGIN: &str = "# BEGIN meshport";
+const END: &str = "# END meshport";
+/// The longest DNS name, in bytes (RFC 1035).
+const MAX_NAME_BYTES: usize = 253;
+/// The longest label of one, in bytes.
+const MAX_LABEL_BYTES: usize = 63;
+
+/// `meshport hosts`
+#[derive(Debug, Args)]
+pub(crate) struct HostsArgs {
+    /// The name clients use for the apiserver
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: HostName,
+    /// Add the lines to the file
+    #[arg(long, conflicts_with = "remove")]
+    pub(crate) add: bool,
+    /// Remove them from the file
+    #[arg(long)]
+    pub(crate) remove: bool,
+    /// The hosts file
+    #[arg(long, value_name = "FILE", default_value = "/etc/hosts")]
+    pub(crate) file: PathBuf,
+    /// The service whose local addresses are meant
+    #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
+    pub(crate) service: ServiceName,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// A DNS name, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostName(String);
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let is_label = |label: &str| {
+            (1..=MAX_LABEL_BYTES).contains(&label.len())
+                && label.chars().all(is_inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let is_name = text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label);
+        if !is_name || text.parse::<IpAddr>().is_ok() {
+            return Err("a DNS name is letters, digits, dashes and dots".into());
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
+    let HostName(name) = &args.name;
+    let file = args.file.display();
+    let refused = |why: String| Error::Usage(format!("{file} is not changed: {why}"));
+    if args.remove {
+        let text = textfile::read(&args.file)?.unwrap_or_default();
+        let Some(changed) = without(&text, name).map_err(refused)? else {
+            return output::answer(&format!("{name} is not between the marks in {file}\n"));
+        };
+        textfile::replace(&args.file, &changed)?;
+        return output::answer(&format!("{name} is removed from {file}\n"));
+    }
+    let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
+    let mut ips: Vec<IpAddr> = local.addresses.iter().map(SocketAddr::ip).collect();
+    ips.dedup();
+    let port = local.first().port();
+    output::advice(&format!(
+        "clients reach this node where they use its port: https://{name}:{port}, according to {}",
+        local.told_by
+    ));
+    if !args.add {
+        return output::answer(&block(&entries(name, &ips)));
+    }
+    let text = textfile::read(&args.file)?.unwrap_or_default();
+    let shown = ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let Some(changed) = with(&text, name, &ips).map_err(refused)? else {
+        return output::answer(&format!("{name} is {shown} in {file} already\n"));
+    };
+    textfile::replace(&args.file, &changed)?;
+    output::answer(&format!("{name} is {shown} in {file}\n"))
+}
+
+fn entries(name: &str, ips: &[IpAddr]) -> Vec<String> {
+    ips.iter().map(|ip| format!("{ip} {name}\n")).collect()
+}
+
+fn block(entries: &[String]) -> String {
+    format!("{BEGIN}\n{}{END}\n", entries.concat())
+}
+
+/// The text with the name mapped to `ips`; `None` when it says so already.
+///
+/// # Errors
+/// Why it cannot be changed, in words.
+fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, String> {
+    let parts = Parts::of(text)?;
+    let mut wanted = ips.to_vec();
+    for (number, line) in parts.outside() {
+        let Some(ip) = mapped(line, name) else { continue };
+        if !ips.contains(&ip) {
+            let line = line.trim();
+            return Err(format!(
+                "line {number} maps {name} elsewhere: {line:?}. Remove that line first"
+            ));
+        }
+        wanted.retain(|wanted| *wanted != ip);
+    }
+    let mut inside = parts.inside_without(name);
+    inside.extend(entries(name, &wanted));
+    Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
+}
+
+/// The text without the name between the marks; `None` when it is not there.
+fn without(text: &str, name: &str) -> Result<Option<String>, String> {
+    let parts = Parts::of(text)?;
+    let inside = parts.inside_without(name);
+    Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
+}
+
+/// The address a line maps a name to.
+fn mapped(line: &str, name: &str) -> Option<IpAddr> {
+    let line = line.split('#').next().unwrap_or_default();
+    let mut words = line.split_whitespace();
+    let ip = words.next()?.parse().ok()?;
+    words.any(|word| word.eq_ignore_ascii_case(name)).then_some(ip)
+}
+
+/// The lines of a hosts file, and where the marks stand.
+struct Parts<'a> {
+    lines: Vec<&'a str>,
+    /// Indices of the two marks.
+    marks: Option<(usize, usize)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(text: &'a str) -> Result<Self, String> {
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let at = |mark: &str| -> Vec<usize> {
+            (0..lines.len()).filter(|at| lines[*at].trim() == mark).collect()
+        };
+        let marks = match (at(BEGIN).as_slice(), at(END).as_slice()) {
+            ([], []) => None,
+            ([begin], [end]) if begin < end => Some((*begin, *end)),
+            _ => {
+                return Err(format!(
+                    "the marks {BEGIN:?} and {END:?} do not stand once each, in this order. \
+                     Remove what is left of them by hand"
+                ));
+            }
+        };
+        Ok(Self { lines, marks })
+    }
+
+    /// The lines outside the marks, with their numbers.
+    fn outside(&self) -> impl Iterator<Item = (usize, &'a str)> {
+        let inside = self.marks.map_or(0..0, |(begin, end)| begin..end);
+        let numbered = self.lines.iter().enumerate();
+        numbered.filter(move |(at, _)| !inside.contains(at)).map(|(at, line)| (at + 1, *line))
+    }
+
+    fn inside_without(&self, name: &str) -> Vec<String> {
+        let Some((begin, end)) = self.marks else { return Vec::new() };
+        let inside = self.lines[begin + 1..end].iter();
+        inside.filter(|line| mapped(line, name).is_none()).map(|line| (*line).to_owned()).collect()
+    }
+
+    /// The text with these lines between the marks; without marks when there are none.
+    fn with_inside(&self, inside: &[String]) -> String {
+        let block = if inside.is_empty() { String::new() } else { block(inside) };
+        let (before, after) = match self.marks {
+            Some((begin, end)) => (&self.lines[..begin], &self.lines[end + 1..]),
+            None => (&self.lines[..], &[][..]),
+        };
+        let mut text = before.concat();
+        if !text.is_empty() && !text.ends_with('\n') && !block.is_empty() {
+            text.push('\n');
+        }
+        text + &block + &after.concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NAME: &str = "api.example.com";
+    const PLAIN: &str = "127.0.0.1 localhost\n# note\n10.0.0.7\tdb.example.com db\n";
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    fn added(text: &str) -> String {
+        with(text, NAME, &ips(&["127.0.0.1", "::1"])).expect("allowed").expect("changed")
+    }
+
+    #[test]
+    fn lines_are_added_once_and_removed_without_a_trace() {
+        let once = added(PLAIN);
+        let block = "# BEGIN meshport\n127.0.0.1 api.example.com\n::1 api.example.com\n\
+                     # END meshport\n";
+        assert_eq!(once, format!("{PLAIN}{block}"));
+        assert_eq!(with(&once, NAME, &ips(&["127.0.0.1", "::1"])), Ok(None));
+        assert_eq!(without(&once, NAME), Ok(Some(PLAIN.to_owned())));
+        assert_eq!(without(PLAIN, NAME), Ok(None));
+    }
+
+    #[test]
+    fn other_names_between_the_marks_stay() {
+        let two = with(&added(PLAIN), "b.example.com", &ips(&["127.0.0.1"]));
+        let two = two.expect("allowed").expect("changed");
+        let one = without(&two, NAME).expect("allowed").expect("changed");
+        assert_eq!(one, format!("{PLAIN}{BEGIN}\n127.0.0.1 b.example.com\n{END}\n"));
+        let moved = with(&two, NAME, &ips(&["127.0.0.9"])).expect("allowed").expect("changed");
+        assert!(moved.contains("127.0.0.9 api") && !moved.contains("127.0.0.1 api"), "{moved}");
+    }
+
+    #[test]
+    fn a_line_that_maps_the_name_elsewhere_is_named() {
+        let text = format!("{PLAIN}10.0.0.9 x API.example.com # lb\n");
+        let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused");
+        assert!(error.contains("line 4") && error.contains("10.0.0.9 x"), "{error}");
+        // The same address is no contradiction, and a remark is no line.
+        let text = format!("127.0.0.1 {NAME}\n# 10.0.0.9 {NAME}\n");
+        assert_eq!(with(&text, NAME, &ips(&["127.0.0.1"])), Ok(None));
+    }
+
+    #[test]
+    fn torn_marks_are_left_alone() {
+        for text in [
+            format!("{BEGIN}\n"),
+            format!("{END}\n{BEGIN}\n"),
+            format!("{BEGIN}\n{END}\n{BEGIN}\n{END}\n"),
+        ] {
+            let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused");
+            assert!(error.contains("by hand"), "{error}");
+            assert!(without(&text, NAME).is_err());
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!("API.example.com".parse(), Ok(HostName(NAME.into())));
+        for bad in ["", "a b", "a..b", "-a", "127.0.0.1", "a\n10.0.0.1 b", "ä"] {
+            assert!(bad.parse::<HostName>().is_err(), "{bad:?}");
+        }
+        assert!("a".repeat(64).parse::<HostName>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_stands_outside_the_marks_is_never_changed(
+            lines in prop::collection::vec("[ -~]{0,30}", 0..8),
+            last in prop::bool::ANY,
+        ) {
+            let text = lines.join("\n") + if last { "\n" } else { "" };
+            let Ok(Some(once)) = with(&text, NAME, &ips(&["127.0.0.1"])) else { return Ok(()) };
+            prop_assert!(once.starts_with(&text));
+            let back = without(&once, NAME).expect("marks are whole").expect("it was there");
+            prop_assert_eq!(back.trim_end_matches('\n'), text.trim_end_matches('\n'));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `meshport kubeconfig`: a context whose server is the local address of this node.
+//!
+//! The certificate authority and all else comes from a source context; the user is named, and its
+//! credentials are neither printed nor changed. The certificate is verified for the name it was
+//! verified for before (`tls-server-name`), since few certificates name 127.0.0.1. A merge changes
+//! the lines of its own two entries only.
+
+mod document;
+mod server;
+mod source;
+#[cfg(test)]
+mod tests;
+pub(super) mod yaml;
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use meshport_config::ServiceName;
+use serde_json::{Map, Value, json};
+
+use self::document::Document;
+use self::server::ServerUrl;
+use self::source::{Found, Source};
+use super::query::DaemonArgs;
+use super::{local, output, runtime, textfile};
+use crate::Error;
+
+const DEFAULT_NAME: &str = "meshport";
+
+/// `meshport kubeconfig`
+#[derive(Debug, Args)]
+pub(crate) struct KubeconfigArgs {
+    /// The kubeconfig that reaches the cluster today [default: KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// The context in it to take over [default: its current context]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Name of the new context and its cluster
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
+    pub(crate) name: String,
+    /// Write the context into this file instead of printing it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) merge: Option<PathBuf>,
+    /// Make it the file's current context
+    #[arg(long = "use", requires = "merge")]
+    pub(crate) make_current: bool,
+    /// The name to verify the server's certificate for [default: as the source context does]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tls_server_name: Option<String>,
+    /// The service whose local address is meant
+    #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
+    pub(crate) service: ServiceName,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// The two entries, and what a person should know of them.
+#[derive(Debug, Clone, PartialEq)]
+struct Made {
+    cluster: Map<String, Value>,
+    context: Map<String, Value>,
+    remarks: Vec<String>,
+}
+
+pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
+    let files = match &args.from {
+        Some(path) => vec![path.clone()],
+        None => source::default_files(|name| std::env::var_os(name)),
+    };
+    let found = Source::read(&files)?.context(args.context.as_deref())?;
+    let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
+    let made = make(&found, local.first(), &args.name, args.tls_server_name.as_deref())?;
+    for remark in &made.remarks {
+        output::advice(remark);
+    }
+    output::advice(&format!("{} is the address according to {}", local.first(), local.told_by));
+    let Some(path) = &args.merge else {
+        return output::answer(&print(&found, &made, &args.name)?);
+    };
+    let _lock = Lock::take(path)?;
+    let former = textfile::read(path)?;
+    let merged = merge(former.as_deref(), path, &made, args)?;
+    if former.as_deref() != Some(merged.text()) {
+        textfile::replace(path, merged.text())?;
+    }
+    if let Some(remark) = missing_user(&merged, &made, path, &found.file) {
+        output::advice(&remark);
+    }
+    output::answer(&format!("{} has the context {}\n", path.display(), args.name))
+}
+
+/// The entries for a local address.
+///
+/// # Errors
+/// [`Error::Usage`] when the source's server is no apiserver's address.
+fn make(
+    found: &Found,
+    local: SocketAddr,
+    name: &str,
+    server_name: Option<&str>,
+) -> Result<Made, Error> {
+    let text = found.cluster.get("server").and_then(Value::as_str).unwrap_or_default();
+    let refused = |why: String| Error::Usage(format!("the context {} has {why}", found.name));
+    let server = ServerUrl::parse(text).map_err(refused)?;
+    let mut remarks = Vec::new();
+    let mut cluster = found.cluster.clone();
+    cluster.insert("server".into(), format!("{}://{local}", server.scheme).into());
+    if cluster.remove("proxy-url").is_some() {
+        remarks.push("proxy-url is left out: the local address needs no proxy".to_owned());
+    }
+    let verified = server_name.map(str::to_owned).or_else(|| server.verified_as(&cluster, local));
+    if let Some(verified) = verified {
+        cluster.insert("tls-server-name".into(), verified.into());
+    }
+    let mut context = found.context.clone();
+    context.insert("cluster".into(), name.into());
+    Ok(Made { cluster, context, remarks })
+}
+
+/// A kubeconfig of the two entries alone, to be listed before the one that has the user.
+fn print(found: &Found, made: &Made, name: &str) -> Result<String, Error> {
+    let mut document = Document::empty();
+    put(&mut document, made, name)
+        .and_then(|()| document.set("current-context", name))
+        .map_err(|why| Error::Bug(format!("our own kubeconfig is not understood: {why}")))?;
+    let file = std::path::absolute(&found.file).unwrap_or_else(|_| found.file.clone());
+    let file = file.display();
+    Ok(format!(
+        "# Context {:?} of {file}, through the local address of meshport. Its user stays there;\n\
+         # list both files: KUBECONFIG=THIS-FILE:{file}\n{}",
+        found.name,
+        document.text()
+    ))
+}
+
+/// The file's content with the two entries in it.
+///
+/// # Errors
+/// [`Error::Usage`] when the file is not understood, or an entry of this name is somebody else's.
+fn merge(
+    former: Option<&str>,
+    path: &Path,
+    made: &Made,
+    args: &KubeconfigArgs,
+) -> Result<Document, Error> {
+    let mut document = match former {
+        Some(text) => source::parse(path, text)?,
+        None => Document::empty(),
+    };
+    refuse_foreign(&document, path, &args.name)?;
+    let result = put(&mut document, made, &args.name);
+    let result = match (result, args.make_current || former.is_none()) {
+        (Ok(()), true) => document.set("current-context", &args.name),
+        (result, _) => result,
+    };
+    result.map_err(|why| {
+        Error::Usage(format!(
+            "{} is not changed: {why}. Run this verb without --merge, keep what it prints in a \
+             file of its own, and list both files in KUBECONFIG",
+            path.display()
+        ))
+    })?;
+    Ok(document)
+}
+
+fn put(document: &mut Document, made: &Made, name: &str) -> Result<(), String> {
+    document.put("clusters", name, &json!({"cluster": made.cluster, "name": name}))?;
+    document.put("contexts", name, &json!({"context": made.context, "name": name}))
+}
+
+/// Replaces only what an earlier call wrote: entries that lead to this machine.
+fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Error> {
+    let foreign = |what: String| {
+        let path = path.display();
+        Err(Error::Usage(format!("{path} has {what}; choose another name with --name")))
+    };
+    if let Some(entry) = document.entry("clusters", name) {
+        let server = entry["cluster"]["server"].as_str().unwrap_or_default();
+        if !ServerUrl::parse(server).is_ok_and(|server| server.is_this_machine()) {
+            return foreign(format!("a cluster {name} already, at {server:?}"));
+        }
+    }
+    match document.entry("contexts", name).map(|entry| &entry["context"]["cluster"]) {
+        Some(cluster) if cluster != name => {
+            foreign(format!("a context {name} already, for the cluster {cluster}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What to say when the user's credentials are in another file.
+fn missing_user(document: &Document, made: &Made, path: &Path, source: &Path) -> Option<String> {
+    let user = made.context.get("user").and_then(Value::as_str)?;
+    let is_there = document.entry("users", user).is_some();
+    (!is_there).then(|| {
+        let (path, source) = (path.display(), source.display());
+        format!("the user {user} is in {source} only; list both: KUBECONFIG={path}:{source}")
+    })
+}
+
+/// The lock file that kubectl and other clients of the cluster take while they write.
+struct Lock(PathBuf);
+
+impl Lock {
+    fn take(path: &Path) -> Result<Self, Error> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = PathBuf::from(name);
+        match OpenOptions::new().write(true).create_new(true).open(&lock) {
+            Ok(_) => Ok(Self(lock)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let lock = lock.display();
+                Err(Error::Usage(format!(
+                    "{lock} is there: another program writes {}. If none does, remove that file",
+                    path.display()
+                )))
+            }
+            Err(error) => Err(Error::io(format!("create {}", lock.display()))(error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The next writer says which file is in its way.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

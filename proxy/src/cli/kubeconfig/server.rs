@@ -1,0 +1,131 @@
+//! The address in a kubeconfig's `server`, and for which name its certificate is verified.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::{Map, Value};
+
+/// `scheme://host[:port]`, as an apiserver has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ServerUrl {
+    pub(super) scheme: &'static str,
+    /// A DNS name or an IP address, without brackets.
+    pub(super) host: String,
+}
+
+impl ServerUrl {
+    /// Reads a `server`.
+    ///
+    /// # Errors
+    /// What it is, as the object of "has".
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("no server".into());
+        }
+        let (scheme, rest) = match text.split_once("://") {
+            Some(("https", rest)) => ("https", rest),
+            Some(("http", rest)) => ("http", rest),
+            _ => return Err(format!("a server that is no https:// address, {text}")),
+        };
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        if !matches!(path, "" | "/") {
+            return Err(format!(
+                "a server behind a path, {text}: something stands between it and the apiserver. \
+                 Choose a context that leads to an apiserver itself"
+            ));
+        }
+        let host = match authority.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map_or("", |(host, _)| host),
+            None => authority.split_once(':').map_or(authority, |(host, _)| host),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_good =
+            !host.is_empty() && (host.parse::<IpAddr>().is_ok() || host.chars().all(is_name));
+        if !is_good || authority.contains('@') {
+            return Err(format!("a server whose host is not understood, {text}"));
+        }
+        Ok(Self { scheme, host: host.to_owned() })
+    }
+
+    /// Whether it leads to this machine.
+    pub(super) fn is_this_machine(&self) -> bool {
+        match self.host.parse::<IpAddr>() {
+            Ok(ip) => ip.is_loopback(),
+            Err(_a_name) => self.host.eq_ignore_ascii_case("localhost"),
+        }
+    }
+
+    /// The name to verify at the local address: what a client of the source verified, as far as
+    /// the address alone does not say it. `None` when nothing is to be said.
+    pub(super) fn verified_as(
+        &self,
+        cluster: &Map<String, Value>,
+        local: SocketAddr,
+    ) -> Option<String> {
+        let set = cluster.get("tls-server-name").and_then(Value::as_str);
+        if let Some(name) = set.filter(|name| !name.is_empty()) {
+            return Some(name.to_owned());
+        }
+        let unverified = cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool);
+        let same = self.host.parse() == Ok(local.ip());
+        let is_needed = self.scheme == "https" && unverified != Some(true) && !same;
+        is_needed.then(|| self.host.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn host(text: &str) -> Result<String, String> {
+        ServerUrl::parse(text).map(|server| server.host)
+    }
+
+    fn verified(server: &str, cluster: &Value) -> Option<String> {
+        let local = "127.0.0.1:7445".parse().expect("an address");
+        let server = ServerUrl::parse(server).expect("a server");
+        server.verified_as(cluster.as_object().expect("a mapping"), local)
+    }
+
+    #[test]
+    fn hosts_are_read() {
+        assert_eq!(host("https://10.0.0.1:6443").as_deref(), Ok("10.0.0.1"));
+        assert_eq!(host("https://api.example.com").as_deref(), Ok("api.example.com"));
+        assert_eq!(host("https://[fd00::1]:6443/").as_deref(), Ok("fd00::1"));
+        for bad in ["", "10.0.0.1:6443", "ftp://a", "https://", "https://[::1", "https://u:p@h:1"] {
+            assert!(host(bad).is_err(), "{bad}");
+        }
+        let error = host("https://rancher.example.com/k8s/clusters/c-1").expect_err("a path");
+        assert!(error.contains("between"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        for (text, expected) in [
+            ("https://127.0.0.1:7445", true),
+            ("https://[::1]:1", true),
+            ("https://localhost:1", true),
+            ("https://10.0.0.1:1", false),
+            ("https://local.example.com", false),
+        ] {
+            let server = ServerUrl::parse(text).expect("a server");
+            assert_eq!(server.is_this_machine(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_name_that_was_verified_is_verified_again() {
+        let plain = json!({});
+        let name = |text: &str| Some(text.to_owned());
+        assert_eq!(verified("https://api.example.com:6443", &plain), name("api.example.com"));
+        assert_eq!(verified("https://10.0.0.1:6443", &plain), name("10.0.0.1"));
+        assert_eq!(verified("https://[fd00::1]:6443", &plain), name("fd00::1"));
+        // It was verified for this very address.
+        assert_eq!(verified("https://127.0.0.1:6443", &plain), None);
+        let set = json!({"tls-server-name": "kubernetes.default.svc"});
+        assert_eq!(verified("https://10.0.0.1:6443", &set), name("kubernetes.default.svc"));
+        let unverified = json!({"insecure-skip-tls-verify": true});
+        assert_eq!(verified("https://10.0.0.1:6443", &unverified), None);
+        assert_eq!(verified("http://10.0.0.1:8080", &plain), None);
+    }
+}

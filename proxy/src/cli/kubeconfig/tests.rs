@@ -1,0 +1,135 @@
+use super::*;
+
+const SOURCE: &str = "\
+apiVersion: v1
+kind: Config
+# mine
+clusters:
+- cluster:
+    certificate-authority-data: Q0E=
+    server: https://api.example.com:6443
+    proxy-url: http://proxy:3128
+    future-key: {a: [1]}
+  name: prod
+contexts:
+- context:
+    cluster: prod
+    namespace: web
+    user: me
+  name: prod
+current-context: prod
+users:
+- name: me
+  user:
+    token: s3cret
+    exec: {command: login, args: [--x]}
+";
+
+fn found() -> Found {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config");
+    std::fs::write(&path, SOURCE).expect("written");
+    Source::read(&[path]).expect("a kubeconfig").context(None).expect("a context")
+}
+
+fn local() -> SocketAddr {
+    "127.0.0.1:7445".parse().expect("an address")
+}
+
+fn made() -> Made {
+    make(&found(), local(), "meshport", None).expect("made")
+}
+
+fn args(flags: &[&str]) -> KubeconfigArgs {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: KubeconfigArgs,
+    }
+    let words = std::iter::once("meshport").chain(flags.iter().copied());
+    <Line as clap::Parser>::parse_from(words).args
+}
+
+#[test]
+fn the_cluster_is_the_same_at_another_address() {
+    let made = made();
+    let expected = json!({
+        "certificate-authority-data": "Q0E=",
+        "server": "https://127.0.0.1:7445",
+        "tls-server-name": "api.example.com",
+        "future-key": {"a": [1]},
+    });
+    assert_eq!(Value::Object(made.cluster.clone()), expected);
+    let expected = json!({"cluster": "meshport", "namespace": "web", "user": "me"});
+    assert_eq!(Value::Object(made.context.clone()), expected);
+    assert!(made.remarks[0].contains("proxy-url"), "{:?}", made.remarks);
+    let chosen = make(&found(), local(), "m", Some("kubernetes.default.svc")).expect("made");
+    assert_eq!(chosen.cluster["tls-server-name"], "kubernetes.default.svc");
+    let ipv6 = make(&found(), "[::1]:7445".parse().expect("an address"), "m", None);
+    assert_eq!(ipv6.expect("made").cluster["server"], "https://[::1]:7445");
+}
+
+#[test]
+fn what_is_printed_names_the_user_and_not_its_secret() {
+    let text = print(&found(), &made(), "meshport").expect("printed");
+    assert!(!text.contains("s3cret") && !text.contains("users"), "{text}");
+    assert!(text.starts_with("# Context \"prod\" of /"), "{text}");
+    let document = Document::parse(&text).expect("a kubeconfig");
+    assert_eq!(document.word("current-context"), Some("meshport"));
+    assert_eq!(document.entry("contexts", "meshport").expect("there")["context"]["user"], "me");
+}
+
+#[test]
+fn a_merge_changes_its_own_entries_only_and_repeats_itself() {
+    let path = Path::new("config");
+    let plain = args(&["--merge", "config"]);
+    let once = merge(Some(SOURCE), path, &made(), &plain).expect("merged");
+    let text = once.text();
+    for line in SOURCE.lines() {
+        assert!(text.lines().any(|kept| kept == line), "{line} is gone:\n{text}");
+    }
+    assert_eq!(once.word("current-context"), Some("prod"));
+    assert_eq!(missing_user(&once, &made(), path, path), None);
+    let again = merge(Some(text), path, &made(), &plain).expect("merged");
+    assert_eq!(again.text(), text);
+
+    let used = merge(Some(text), path, &made(), &args(&["--merge", "config", "--use"]));
+    assert_eq!(used.expect("merged").word("current-context"), Some("meshport"));
+    let new = merge(None, path, &made(), &plain).expect("merged");
+    assert_eq!(new.word("current-context"), Some("meshport"));
+    let remark = missing_user(&new, &made(), path, Path::new("/src")).expect("it is elsewhere");
+    assert!(remark.contains("KUBECONFIG=config:/src"), "{remark}");
+}
+
+#[test]
+fn somebody_elses_entries_are_not_replaced() {
+    let args = args(&["--merge", "config", "--name", "prod"]);
+    let refused = |text: &str| {
+        let outcome = merge(Some(text), Path::new("config"), &made(), &args);
+        outcome.map(|_| ()).expect_err("refused").to_string()
+    };
+    let error = refused(SOURCE);
+    assert!(error.contains("cluster prod already") && error.contains("--name"), "{error}");
+    let error = refused("contexts:\n- name: prod\n  context: {cluster: x}\n");
+    assert!(error.contains("context prod already"), "{error}");
+}
+
+#[test]
+fn a_server_behind_a_path_is_refused() {
+    let mut found = found();
+    found.cluster.insert("server".into(), "https://rancher/k8s/clusters/c-1".into());
+    let error = make(&found, local(), "m", None).expect_err("refused");
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("the context prod has a server behind a path"), "{error}");
+}
+
+#[test]
+fn two_writers_do_not_meet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config");
+    let lock = Lock::take(&path).expect("free");
+    let error = Lock::take(&path).map(|_| ()).expect_err("taken").to_string();
+    assert!(error.contains("config.lock"), "{error}");
+    drop(lock);
+    Lock::take(&path).map(drop).expect("free again");
+}

@@ -1,0 +1,160 @@
+//! Where clients of this machine find a service: what the running daemon says, else the settings.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use meshport_config::{Defaults, ServiceName, Settings};
+
+use super::load;
+use super::paths::Paths;
+use super::query::DaemonArgs;
+use crate::Error;
+
+/// The addresses of a service for clients on this machine, the preferred one first; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) told_by: ToldBy,
+}
+
+/// Who knew the addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ToldBy {
+    Daemon,
+    File(PathBuf),
+    Defaults,
+}
+
+impl fmt::Display for ToldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Daemon => f.write_str("the running daemon"),
+            Self::File(path) => write!(f, "{}, as no daemon answers", path.display()),
+            Self::Defaults => f.write_str("the defaults: no daemon and no configuration is here"),
+        }
+    }
+}
+
+impl Local {
+    /// The first address, as a client dials it.
+    pub(crate) fn first(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    fn new(listen: &[SocketAddr], told_by: ToldBy, service: &ServiceName) -> Result<Self, Error> {
+        let mut addresses: Vec<SocketAddr> = listen.iter().map(|it| dialled(*it)).collect();
+        // Every client speaks IPv4; a machine may have IPv6 switched off.
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        addresses.dedup();
+        if addresses.is_empty() {
+            return Err(Error::Usage(format!(
+                "{service} has no local address on this node; set `listen` under \
+                 [service.{service}]"
+            )));
+        }
+        Ok(Self { addresses, told_by })
+    }
+}
+
+/// Finds the addresses of `service` on this machine.
+///
+/// # Errors
+/// [`Error::Usage`] for a service this node does not have or has no address for;
+/// [`Error::NoDaemon`] when a socket was named and nobody answers there; as [`load::read`].
+pub(crate) async fn addresses(args: &DaemonArgs, service: &ServiceName) -> Result<Local, Error> {
+    let client = args.client()?;
+    match client.status().await {
+        Ok(status) => {
+            let found = status.services.iter().find(|known| known.name == *service);
+            let names = || status.services.iter().map(|known| &known.name);
+            let known = found.ok_or_else(|| unknown(service, names()))?;
+            Local::new(&known.listen, ToldBy::Daemon, service)
+        }
+        Err(error @ Error::NoDaemon { .. }) if args.socket.is_some() => Err(error),
+        Err(Error::NoDaemon { .. }) => configured(args, service, &Paths::of_this_user()?),
+        Err(error) => Err(error),
+    }
+}
+
+fn configured(args: &DaemonArgs, service: &ServiceName, paths: &Paths) -> Result<Local, Error> {
+    let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
+    if let Some(settings) = load::of_file(config, state_dir, paths)? {
+        let path = load::config_file(config, paths).unwrap_or(paths.config());
+        return of_settings(&settings, ToldBy::File(path.to_owned()), service);
+    }
+    let site = "here".parse().map_err(|error| Error::Bug(format!("a site name: {error}")))?;
+    of_settings(&Settings::with_defaults(site, &Defaults::default()), ToldBy::Defaults, service)
+}
+
+fn of_settings(
+    settings: &Settings,
+    told_by: ToldBy,
+    service: &ServiceName,
+) -> Result<Local, Error> {
+    let known = settings.services.get(service);
+    let known = known.ok_or_else(|| unknown(service, settings.services.keys()))?;
+    Local::new(&known.listen, told_by, service)
+}
+
+fn unknown<'a>(service: &ServiceName, known: impl Iterator<Item = &'a ServiceName>) -> Error {
+    let known: Vec<&str> = known.map(AsRef::as_ref).collect();
+    Error::Usage(format!("this node has no service {service}; it has {}", known.join(", ")))
+}
+
+/// Where a client on this machine connects to reach a listener.
+fn dialled(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    fn nobody(folder: &std::path::Path) -> DaemonArgs {
+        DaemonArgs { socket: None, config: None, state_dir: Some(folder.to_owned()) }
+    }
+
+    #[test]
+    fn loopback_stands_for_every_address_and_ipv4_comes_first() {
+        let service = ServiceName::kube_apiserver();
+        let listen = addresses(&["[::]:7445", "0.0.0.0:7445", "10.0.0.7:7445"]);
+        let local = Local::new(&listen, ToldBy::Daemon, &service).expect("some");
+        let expected = addresses(&["127.0.0.1:7445", "10.0.0.7:7445", "[::1]:7445"]);
+        assert_eq!(local.addresses, expected);
+        let error = Local::new(&[], ToldBy::Daemon, &service).expect_err("none").to_string();
+        assert!(error.contains("set `listen`"), "{error}");
+    }
+
+    #[test]
+    fn without_a_daemon_the_settings_count_and_then_the_defaults() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = Paths::in_home(folder.path()).expect("a home");
+        let mut args = nobody(folder.path());
+        let service = ServiceName::kube_apiserver();
+        let local = configured(&args, &service, &paths).expect("defaults");
+        assert_eq!(local.first().to_string(), "127.0.0.1:7445");
+        assert_eq!(local.told_by, ToldBy::Defaults);
+
+        let file = folder.path().join("meshport.toml");
+        let text = "site = \"fra\"\n[service.kube-apiserver]\nlisten = [\"127.0.0.1:9443\"]\n";
+        std::fs::write(&file, text).expect("written");
+        args.config = Some(file.clone());
+        let local = configured(&args, &service, &paths).expect("a file");
+        assert_eq!(local.first().to_string(), "127.0.0.1:9443");
+        assert_eq!(local.told_by, ToldBy::File(file));
+
+        let other = "registry".parse().expect("a name");
+        let error = configured(&args, &other, &paths).expect_err("unknown").to_string();
+        assert!(error.contains("it has kube-apiserver"), "{error}");
+    }
+}
