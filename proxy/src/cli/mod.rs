@@ -7,6 +7,7 @@
 mod check;
 mod demo;
 mod drain;
+mod generate;
 mod hosts;
 mod init;
 mod invite;
@@ -145,6 +146,12 @@ enum Verb {
     /// Prints the lines; --add and --remove change the file, only between meshport's own marks.
     #[command(after_long_help = text::HOSTS)]
     Hosts(hosts::HostsArgs),
+    /// Print what another program needs to run meshport or to use it
+    ///
+    /// A systemd unit, manifests, and configuration for the ways to make a cluster. Each begins
+    /// with what it is, what to change, and the page that explains it.
+    #[command(after_long_help = text::GENERATE)]
+    Generate(generate::GenerateArgs),
     /// Show the product on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
@@ -198,6 +205,7 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Undrain(args) => drain::undrain(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),
         Verb::Hosts(args) => hosts::run(args),
+        Verb::Generate(args) => generate::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),

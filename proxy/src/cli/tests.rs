@@ -115,7 +115,7 @@ fn every_verb_has_a_paragraph_and_examples() {
 fn examples_in_the_help_parse() {
     let verbs = [text::INIT, text::INVITE, text::JOIN, text::RUN, text::CHECK, text::STATUS];
     let more = [text::ROUTES, text::PEERS, text::PING, text::COMPLETIONS, text::ROOT];
-    let operator = [text::KUBECONFIG, text::HOSTS];
+    let operator = [text::KUBECONFIG, text::HOSTS, text::GENERATE];
     let mut examples = 0;
     for line in verbs.iter().chain(&more).chain(&operator).flat_map(|text| text.lines()) {
         let Some(words) = line.trim().strip_prefix("meshport ") else { continue };

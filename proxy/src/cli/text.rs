@@ -160,6 +160,14 @@ The hosts file changes names, not ports: clients use https://NAME:7445, or meshp
 port that they use.
 ";
 
+pub(super) const GENERATE: &str = "\
+EXAMPLES:
+  meshport generate systemd > /etc/systemd/system/meshport.service
+  meshport generate kubeadm-init > kubeadm.yaml
+  meshport generate static-pod --image registry.example.com/meshport:0.1.0
+  meshport generate k0s --name api.example.com
+";
+
 pub(super) const DEMO: &str = "\
 EXAMPLES:
   meshport demo

@@ -1,0 +1,131 @@
+//! `meshport generate`: what other programs need to run meshport or to use it.
+//!
+//! Each output is a template with a few values put in. It begins with what it is, what to change
+//! and which page of the documentation explains it. No template holds a secret.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+
+use super::output;
+use crate::Error;
+
+/// `meshport generate`
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// What to print
+    #[arg(value_enum, value_name = "WHAT")]
+    pub(crate) what: What,
+    /// The local address clients use
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7445")]
+    pub(crate) address: SocketAddr,
+    /// The name of the API, where the output needs one
+    #[arg(long, value_name = "NAME", default_value = "api.example.com")]
+    pub(crate) name: Word,
+    /// The container image, in pods
+    #[arg(long, value_name = "IMAGE", default_value = concat!(
+        "registry.example.com/meshport:", env!("CARGO_PKG_VERSION")))]
+    pub(crate) image: Word,
+    /// The path of the program on the nodes, in the systemd unit
+    #[arg(long, value_name = "PATH", default_value = "/usr/local/bin/meshport")]
+    pub(crate) binary: Word,
+}
+
+/// What can be generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// A systemd unit for the daemon, without root and in a sandbox
+    Systemd,
+    /// The daemon as a static pod of the kubelet
+    StaticPod,
+    /// The daemon as a DaemonSet with the smallest rights
+    Daemonset,
+    /// kubeadm: configuration of the first control-plane node
+    KubeadmInit,
+    /// kubeadm: configuration of a node that joins
+    KubeadmJoin,
+    /// Cluster API: files and hooks of a KubeadmControlPlane and its workers
+    Clusterapi,
+    /// k3s: configuration of servers and agents
+    K3s,
+    /// k0s: configuration of controllers
+    K0s,
+    /// RKE2: configuration of servers and agents
+    Rke2,
+    /// Talos: a patch of the machine configuration
+    Talos,
+}
+
+/// A value that means the same in YAML, in a unit and in a shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Word(String);
+
+impl FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+        if text.is_empty() || !text.chars().all(is_plain) {
+            return Err("only letters, digits and . _ - / : @ can stand here".into());
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl What {
+    fn template(self) -> &'static str {
+        match self {
+            Self::Systemd => include_str!("generate/meshport.service"),
+            Self::StaticPod => include_str!("generate/static-pod.yaml"),
+            Self::Daemonset => include_str!("generate/daemonset.yaml"),
+            Self::KubeadmInit => include_str!("generate/kubeadm-init.yaml"),
+            Self::KubeadmJoin => include_str!("generate/kubeadm-join.yaml"),
+            Self::Clusterapi => include_str!("generate/clusterapi.yaml"),
+            Self::K3s => include_str!("generate/k3s.yaml"),
+            Self::K0s => include_str!("generate/k0s.yaml"),
+            Self::Rke2 => include_str!("generate/rke2.yaml"),
+            Self::Talos => include_str!("generate/talos.yaml"),
+        }
+    }
+}
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<(), Error> {
+    output::answer(&generate(args)?)
+}
+
+/// The template with the values in it.
+///
+/// # Errors
+/// [`Error::Usage`] for an address other machines could reach, or a path that is not absolute.
+fn generate(args: &GenerateArgs) -> Result<String, Error> {
+    if !args.address.ip().is_loopback() {
+        return Err(Error::Usage(format!(
+            "{} is not a loopback address; clients of this node use a loopback address",
+            args.address
+        )));
+    }
+    if !args.binary.0.starts_with('/') {
+        return Err(Error::Usage(format!("{} is no absolute path", args.binary)));
+    }
+    let values = [
+        ("@ADDRESS@", args.address.to_string()),
+        ("@IP@", args.address.ip().to_string()),
+        ("@PORT@", args.address.port().to_string()),
+        ("@NAME@", args.name.to_string()),
+        ("@IMAGE@", args.image.to_string()),
+        ("@BINARY@", args.binary.to_string()),
+    ];
+    let template = args.what.template().to_owned();
+    Ok(values.iter().fold(template, |text, (mark, value)| text.replace(mark, value)))
+}
