@@ -154,7 +154,9 @@ pub fn named_paths(code: &str) -> Vec<NamedPath> {
     let mut paths = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if tokens[at].text == "use" {
+        // `+ use<..>` in a bound names no path.
+        let is_bound = tokens.get(at + 1).is_some_and(|next| next.text == "<");
+        if tokens[at].text == "use" && !is_bound {
             at = use_tree(&tokens, at + 1, &[], &mut paths);
         } else if tokens[at].is_word() {
             at = plain_path(&tokens, at, &mut paths);
@@ -243,7 +245,7 @@ fn use_group(
     while at < tokens.len() {
         match tokens[at].text.as_str() {
             "}" => return at + 1,
-            "," => at += 1,
+            "," | ";" => at += 1,
             _ => at = use_tree(tokens, at, prefix, paths),
         }
     }
@@ -277,6 +279,12 @@ mod tests {
     fn use_trees_are_spread() {
         let paths = paths_of("use std::{net::{self, UdpSocket}, time::Instant as Now};\nuse a::*;");
         assert_eq!(paths, ["std::net", "std::net::UdpSocket", "std::time::Instant", "a::*"]);
+    }
+
+    #[test]
+    fn a_bound_is_no_import() {
+        let paths = paths_of("fn f() -> impl Iterator + use<> { g(); h(); }\nuse a::b;");
+        assert!(paths.contains(&"a::b".to_owned()) && paths.contains(&"h".to_owned()));
     }
 
     #[test]
