@@ -54,6 +54,22 @@ fn there_are_twelve_ready_scenarios_and_each_is_a_story() {
 }
 
 #[test]
+fn worlds_that_found_mistakes_keep_the_rules() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found");
+    let mut worlds = 0;
+    for file in fs::read_dir(folder).expect("a folder of worlds") {
+        let path = file.expect("a file").path();
+        let text = fs::read_to_string(&path).expect("a world");
+        let seed = text.lines().next().and_then(|line| line.strip_prefix("# seed "));
+        let seed = seed.and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| panic!("{}: no seed in line 1", path.display()));
+        assert_rules(&run(&text, seed));
+        worlds += 1;
+    }
+    assert!(worlds >= 1);
+}
+
+#[test]
 fn the_reference_in_the_readme_is_that_of_the_code() {
     let (_, rest) = README.split_once("<!-- reference: begin -->\n").expect("a begin");
     let (kept, _) = rest.split_once("\n<!-- reference: end -->").expect("an end");

@@ -280,7 +280,9 @@ impl World {
                 }
             }
             Event::Wake { node, boot } => {
-                if self.nodes[node].is_running(boot) && self.nodes[node].wake == Some(self.now) {
+                // Later than it was meant to be, if the process stood still.
+                let is_due = self.nodes[node].wake.is_some_and(|wake| wake <= self.now);
+                if self.nodes[node].is_running(boot) && is_due {
                     self.nodes[node].wake = None;
                     self.save(node);
                     self.tick(node);
