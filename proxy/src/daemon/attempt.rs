@@ -19,6 +19,7 @@ use crate::core::route::{Candidate, Line};
 use crate::wire::Answer;
 
 use super::clock;
+use super::tcp::Host;
 
 use self::link::Link;
 
@@ -116,6 +117,7 @@ impl Patience {
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) mesh: Mesh,
+    pub(super) host: Host,
     pub(super) service: ServiceName,
     pub(super) me: NodeId,
     pub(super) line: Line,

@@ -75,11 +75,11 @@ pub(super) struct Instance {
 
 /// What the next start wants to know.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub struct Snapshot {
     /// All nodes, in discovery's own form.
-    pub(super) directory: Vec<u8>,
+    pub directory: Vec<u8>,
     /// The generation of this process, which may be above the one it started with.
-    pub(super) generation: u64,
+    pub generation: u64,
 }
 
 /// Everything the loop owns.

@@ -14,7 +14,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use meshport_config::{NodeId, Role, Roles, ServiceName};
 use meshport_mesh::{Mesh, Stream};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -28,6 +27,7 @@ use super::clock;
 use super::session::Finding;
 use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
 use super::splice::{self, ABORTED, Carried, Early};
+use super::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +45,7 @@ pub(super) struct Egress {
     /// What this node's credential allows it.
     pub(super) roles: Roles,
     pub(super) mesh: Mesh,
+    pub(super) host: Host,
     pub(super) sessions: Sessions,
     /// Where it goes when the own instance refuses: a probe would notice only later.
     pub(super) findings: mpsc::Sender<Finding>,
@@ -96,7 +97,7 @@ impl Egress {
         let totals = self.sessions.totals(service);
         let dialled = match self.admit(&peer, header) {
             Ok((address, open)) => tokio::select! {
-                dialled = dial(&address, header.deadline()) => dialled.map(|tcp| (tcp, open)),
+                dialled = dial(&self.host, &address, header.deadline()) => dialled.map(|tcp| (tcp, open)),
                 // The opener has lost its patience and tries another origin.
                 _ = stream.send.stopped() => {
                     debug!(%service, peer = %peer_name, "opener gone before the instance answered");
@@ -218,10 +219,10 @@ impl Egress {
     }
 }
 
-async fn dial(address: &str, patience: Duration) -> Result<TcpStream, Answer> {
-    match timeout(patience, TcpStream::connect(address)).await {
+async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Answer> {
+    match timeout(patience, host.connect(address)).await {
         Ok(Ok(tcp)) => {
-            let _ = tcp.set_nodelay(true);
+            tcp.set_nodelay();
             Ok(tcp)
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Answer::Refused),
@@ -254,7 +255,7 @@ async fn refuse(mut stream: Stream, answer: Answer) {
     stream.recv.stop(ABORTED);
 }
 
-async fn carry(tcp: TcpStream, mut stream: Stream, rest: Bytes) -> io::Result<()> {
+async fn carry(tcp: Tcp, mut stream: Stream, rest: Bytes) -> io::Result<()> {
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
     let early = Early { up: Bytes::new(), down: vec![rest] };

@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -14,21 +12,18 @@ use crate::Error;
 
 use super::session::Ingress;
 use super::sessions::bump;
-use super::splice;
+use super::tcp::{Host, Listener, Tcp};
 
-/// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
-/// One controller manager alone dials 60 at once.
-const BACKLOG: i32 = 4096;
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
 /// as another one is left, since the default names both loopbacks.
-pub(super) fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Error> {
+pub(super) fn bind_all(host: &Host, addresses: &[SocketAddr]) -> Result<Vec<Listener>, Error> {
     let mut bound = Vec::new();
     for address in addresses {
-        match bind(*address) {
+        match bind(host, *address) {
             Ok(listener) => bound.push(listener),
             Err(Error::Io { source, .. }) if address.is_ipv6() && lacks_ipv6(&source) => {
                 let others = addresses.iter().any(SocketAddr::is_ipv4);
@@ -49,19 +44,8 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 }
 
 /// Binds one local address.
-fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    let open = || -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        TcpListener::from_std(socket.into())
-    };
-    open().map_err(Error::io(format!("listen on {address}")))
+fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
+    host.listen(address).map_err(Error::io(format!("listen on {address}")))
 }
 
 /// Serves clients until dropped; dropping also ends the sessions.
@@ -69,7 +53,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 /// The address is open only while there is hope: once no origin has been usable for the service's
 /// hold time and none answers a trial either, it is closed, so that clients are refused at once
 /// instead of waiting for their own timeouts. It opens again with the first usable route.
-pub(super) async fn serve(listener: TcpListener, ingress: Arc<Ingress>) {
+pub(super) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let Ok(address) = listener.local_addr() else { return };
     let service = &ingress.service;
     let mut listener = listener;
@@ -84,14 +68,14 @@ pub(super) async fn serve(listener: TcpListener, ingress: Arc<Ingress>) {
 }
 
 /// Accepts clients until there is no hope.
-async fn accept(listener: &TcpListener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
     let mut complained = false;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((client, _)) => {
+                Ok(client) => {
                     complained = false;
                     take(client, ingress, sessions);
                 }
@@ -108,16 +92,16 @@ async fn accept(listener: &TcpListener, ingress: &Arc<Ingress>, sessions: &mut J
     }
 }
 
-fn take(client: TcpStream, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     bump(&ingress.totals.accepted);
     let most = ingress.limits.borrow().max_sessions;
     let open = ingress.open_now();
     if open >= most || sessions.len() as u64 >= most {
         bump(&ingress.totals.over_limit);
-        splice::reset(&client);
+        client.reset_on_drop();
         return;
     }
-    let _ = client.set_nodelay(true);
+    client.set_nodelay();
     let ingress = ingress.clone();
     sessions.spawn(async move { ingress.serve(client).await });
 }
@@ -127,12 +111,13 @@ async fn reopen(
     address: SocketAddr,
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
-) -> TcpListener {
+) -> Listener {
+    let host = &ingress.place.host;
     let opened = async {
         ingress.hopeful().await;
         let mut complained = false;
         loop {
-            match bind(address) {
+            match bind(host, address) {
                 Ok(listener) => return listener,
                 Err(error) if !complained => {
                     complained = true;
@@ -164,17 +149,18 @@ mod tests {
     async fn an_ipv6_address_this_machine_lacks_is_left_out_beside_an_ipv4_one() {
         // The documentation prefix (RFC 3849) belongs to no machine.
         let missing = address("[2001:db8::1]:0");
-        let bound = bind_all(&[address("127.0.0.1:0"), missing]).expect("one is left");
+        let bound =
+            bind_all(&Host::Kernel, &[address("127.0.0.1:0"), missing]).expect("one is left");
         assert_eq!(bound.len(), 1);
-        let error = bind_all(&[missing]).expect_err("none is left").to_string();
+        let error = bind_all(&Host::Kernel, &[missing]).expect_err("none is left").to_string();
         assert!(error.contains("2001:db8::1"), "{error}");
     }
 
     #[tokio::test]
     async fn a_taken_address_is_named() {
-        let first = bind_all(&[address("127.0.0.1:0")]).expect("free");
+        let first = bind_all(&Host::Kernel, &[address("127.0.0.1:0")]).expect("free");
         let taken = first[0].local_addr().expect("bound");
-        let error = bind_all(&[taken]).expect_err("taken").to_string();
+        let error = bind_all(&Host::Kernel, &[taken]).expect_err("taken").to_string();
         assert!(error.contains(&taken.to_string()), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The daemon: every edge of the product in one process, one thread.
 //!
-//! [`run()`] builds the parts, joins them and waits for a signal. Data flows one way: clients are
-//! accepted in `listen`, find an origin in `session` and `attempt`, and are carried by
+//! [`run()`] is the process around one [`Node`], which joins the parts. Data flows one way: clients
+//! are accepted in `listen`, find an origin in `session` and `attempt`, and are carried by
 //! `splice`; streams of other nodes come in through `egress`; decisions are made by the core,
 //! which only `driver` touches; `report` and `handle` answer questions.
 
@@ -15,6 +15,7 @@ mod fallback;
 mod handle;
 mod listen;
 mod log_budget;
+mod node;
 mod opening;
 mod parts;
 mod ping;
@@ -26,11 +27,14 @@ mod session;
 mod sessions;
 mod splice;
 pub mod state;
+pub mod tcp;
 #[cfg(test)]
 mod testing;
 
+pub use driver::Snapshot;
 pub use handle::Handle;
 #[cfg(test)]
 pub(crate) use handle::Question;
+pub use node::{Ground, Node};
 pub use run::{Options, Reread, run};
 pub use state::{Identity, StateDir};

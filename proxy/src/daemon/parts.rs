@@ -8,7 +8,9 @@ use meshport_config::{
     Credential, DiscoverySettings, Role, Seed, ServiceName, ServiceSettings, Settings,
 };
 use meshport_discovery::{DiscoveryConfig, LocalNode};
-use meshport_mesh::{Incoming, Mesh, MeshConfig, UdpOuter};
+use meshport_mesh::{Incoming, Mesh, MeshConfig, OuterSocket, UdpOuter};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
 use tracing::warn;
 
 use crate::Error;
@@ -22,17 +24,24 @@ use super::egress::Offers;
 use super::probe::Prober;
 use super::session::SessionLimits;
 use super::state::{Identity, StateDir};
+use super::tcp::Host;
 
-/// Binds the mesh and starts its tasks.
+/// Binds the socket under the mesh.
+pub(super) fn bind_mesh(settings: &Settings) -> Result<UdpOuter, Error> {
+    let address = settings.mesh.listen;
+    UdpOuter::bind_for_mtu(address, settings.mesh.mtu).map_err(|error| Error::Io {
+        what: format!("bind the mesh to UDP {address} (mesh.listen)"),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// Starts the mesh on its socket.
 pub(super) fn start_mesh(
     settings: &Settings,
     identity: &Identity,
+    socket: Arc<dyn OuterSocket>,
+    seed: [u8; 32],
 ) -> Result<(Mesh, Incoming), Error> {
-    let address = settings.mesh.listen;
-    let socket = UdpOuter::bind_for_mtu(address, settings.mesh.mtu).map_err(|error| Error::Io {
-        what: format!("bind the mesh to UDP {address} (mesh.listen)"),
-        source: std::io::Error::other(error),
-    })?;
     let config = MeshConfig {
         mtu: settings.mesh.mtu,
         keepalive: settings.mesh.keepalive,
@@ -43,7 +52,7 @@ pub(super) fn start_mesh(
         credential: identity.credential.clone(),
         secret: identity.secret.clone(),
     };
-    Ok(Mesh::start(mesh_identity, config, Arc::new(socket), seed()?, clock::wall)?)
+    Ok(Mesh::start(mesh_identity, config, socket, seed, clock::wall)?)
 }
 
 /// The node's decisions, at their beginning.
@@ -51,13 +60,14 @@ pub(super) fn build_core(
     settings: &Settings,
     identity: &Identity,
     generation: u64,
-) -> Result<NodeCore, Error> {
+    seed: [u8; 32],
+) -> NodeCore {
     let me = LocalNode {
         credential: identity.credential.clone(),
         record_key: identity.record_key.clone(),
     };
     let config = core_config(settings);
-    Ok(NodeCore::new(config, me, generation, seed()?, clock::now()))
+    NodeCore::new(config, me, generation, seed, clock::now())
 }
 
 /// The pure part of the settings.
@@ -127,12 +137,15 @@ pub(super) fn offers(settings: &Settings) -> Offers {
 }
 
 /// Who asks the offered services how they are.
-pub(super) fn probers(settings: &Settings) -> Result<BTreeMap<ServiceName, Prober>, Error> {
+pub(super) fn probers(
+    host: &Host,
+    settings: &Settings,
+) -> Result<BTreeMap<ServiceName, Prober>, Error> {
     let services = settings.services.iter();
     let offered = services.filter_map(|(name, s)| Some((name, s.origin.as_ref()?, &s.health)));
     offered
         .map(|(name, origin, health)| {
-            Ok((name.clone(), Prober::new(origin.to_string(), health.clone())?))
+            Ok((name.clone(), Prober::new(host.clone(), origin.to_string(), health.clone())?))
         })
         .collect()
 }
@@ -162,13 +175,24 @@ pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Result<Vec<See
     Ok(seeds)
 }
 
-fn seed() -> Result<[u8; 32], Error> {
+/// From the operating system.
+pub(super) fn seed() -> Result<[u8; 32], Error> {
     let mut seed = [0; 32];
     rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
         let source = std::io::Error::other(error.to_string());
         Error::Io { what: "draw random bytes".into(), source }
     })?;
     Ok(seed)
+}
+
+/// Two independent seeds from one.
+pub(super) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
+    let mut random = StdRng::from_seed(seed);
+    [(); 2].map(|()| {
+        let mut seed = [0; 32];
+        random.fill_bytes(&mut seed);
+        seed
+    })
 }
 
 #[cfg(test)]

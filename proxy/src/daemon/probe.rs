@@ -18,7 +18,6 @@ use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tracing::debug;
@@ -26,6 +25,8 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::core::health::{Outcome, Question};
+
+use super::tcp::{Host, Tcp};
 
 mod unverified;
 
@@ -39,6 +40,7 @@ const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 /// Asks one instance. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Prober {
+    host: Host,
     address: String,
     settings: Arc<HealthSettings>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -55,14 +57,18 @@ impl Prober {
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Usage`] naming the file that does not serve.
-    pub(super) fn new(address: String, settings: HealthSettings) -> Result<Self, Error> {
+    pub(super) fn new(
+        host: Host,
+        address: String,
+        settings: HealthSettings,
+    ) -> Result<Self, Error> {
         let tls = match settings.mode {
             HealthMode::Kubernetes => {
                 Some((connector(&settings)?, server_name(&address, &settings)?))
             }
             HealthMode::Http | HealthMode::Tcp => None,
         };
-        Ok(Self { address, settings: Arc::new(settings), tls })
+        Ok(Self { host, address, settings: Arc::new(settings), tls })
     }
 
     /// Asks, and waits for as long as the settings allow.
@@ -75,7 +81,7 @@ impl Prober {
     }
 
     async fn ask_patiently(&self, question: Question) -> Outcome {
-        let tcp = match TcpStream::connect(&self.address).await {
+        let tcp = match self.host.connect(&self.address).await {
             Ok(tcp) => tcp,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 return Outcome::Refused;
@@ -106,7 +112,7 @@ impl Prober {
 
     async fn over_tls(
         &self,
-        tcp: TcpStream,
+        tcp: Tcp,
         path: &str,
         authorization: Option<HeaderValue>,
     ) -> Option<u16> {
@@ -259,7 +265,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_ends_its_connection_is_an_answer() {
         let address = server(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
-        let prober = Prober::new(address, settings(HealthMode::Http)).expect("no files");
+        let prober =
+            Prober::new(Host::Kernel, address, settings(HealthMode::Http)).expect("no files");
         for _ in 0..100 {
             assert_eq!(prober.ask(Question::Alive).await, Outcome::Answered(Some(200)));
         }
@@ -268,12 +275,14 @@ mod tests {
     #[tokio::test]
     async fn refused_and_cut_connections_are_told_apart() {
         let address = server(b"").await;
-        let prober = Prober::new(address, settings(HealthMode::Http)).expect("no files");
+        let prober =
+            Prober::new(Host::Kernel, address, settings(HealthMode::Http)).expect("no files");
         assert_eq!(prober.ask(Question::Alive).await, Outcome::Broken);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();
         drop(listener);
-        let prober = Prober::new(address, settings(HealthMode::Tcp)).expect("no files");
+        let prober =
+            Prober::new(Host::Kernel, address, settings(HealthMode::Tcp)).expect("no files");
         assert_eq!(prober.ask(Question::Alive).await, Outcome::Refused);
     }
 
@@ -283,7 +292,7 @@ mod tests {
         let file = folder.path().join("token");
         let settings =
             HealthSettings { bearer_token_file: Some(file.clone()), ..settings(HealthMode::Http) };
-        let prober = Prober::new("127.0.0.1:1".into(), settings).expect("read later");
+        let prober = Prober::new(Host::Kernel, "127.0.0.1:1".into(), settings).expect("read later");
         assert_eq!(prober.authorization().await, None);
         std::fs::write(&file, "two\nlines\n").expect("writes");
         assert_eq!(prober.authorization().await, None);

@@ -14,9 +14,11 @@ use crate::admin::api::ReloadReport;
 
 use super::driver::{Instance, Order};
 use super::fallback;
+use super::node::Controls;
 use super::parts::{drift, offers, policy, session_limits};
 use super::probe::Prober;
-use super::run::{Controls, Reread};
+use super::run::Reread;
+use super::tcp::Host;
 
 /// Remembers what is in force.
 pub(super) struct Reload {
@@ -63,7 +65,7 @@ impl Reload {
         let mut orders = Vec::new();
         for (name, service) in &next.services {
             let old = self.settings.services.get(name);
-            orders.extend(orders_for(name, old, service)?);
+            orders.extend(orders_for(&controls.host, name, old, service)?);
             if old != Some(service) {
                 report.applied.push(format!("service.{name}"));
             }
@@ -128,6 +130,7 @@ fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
 /// What the driver has to do for a service. Its instance is asked in the new way even if no setting
 /// differs: the files the settings name may.
 fn orders_for(
+    host: &Host,
     name: &ServiceName,
     old: Option<&ServiceSettings>,
     new: &ServiceSettings,
@@ -144,7 +147,7 @@ fn orders_for(
     }
     if let Some(origin) = &new.origin {
         let address = origin.to_string();
-        let prober = Prober::new(address.clone(), new.health.clone())?;
+        let prober = Prober::new(host.clone(), address.clone(), new.health.clone())?;
         let instance = Instance { address, health: (&new.health).into(), prober };
         orders.push(Order::Instance(name.clone(), instance));
     }
@@ -211,7 +214,8 @@ mod tests {
         let (next, waiting) = in_force(&old, &new);
         assert!(waiting.is_empty());
         let name = ServiceName::kube_apiserver();
-        let orders = orders_for(&name, old.services.get(&name), &next.services[&name]);
+        let orders =
+            orders_for(&Host::Kernel, &name, old.services.get(&name), &next.services[&name]);
         let orders = orders.expect("no file is named");
         let [Order::Instance(_, instance)] = orders.as_slice() else { panic!("{orders:?}") };
         assert_eq!(instance.address, "127.0.0.1:2");

@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::Mesh;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::debug;
@@ -27,6 +26,7 @@ use super::clock;
 use super::opening::Opening;
 use super::sessions::{End, Guard, Sessions, Side, Totals, bump};
 use super::splice::{self, Carried, Early, Unfinished};
+use super::tcp::{Host, Tcp};
 
 /// How often candidates that are said to be down are tried while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,6 +59,7 @@ pub(super) struct SessionLimits {
 pub(super) struct Place {
     pub(super) me: NodeId,
     pub(super) mesh: Mesh,
+    pub(super) host: Host,
     pub(super) sessions: Sessions,
     pub(super) findings: mpsc::Sender<Finding>,
 }
@@ -66,7 +67,7 @@ pub(super) struct Place {
 /// What every session of a service shares.
 #[derive(Debug)]
 pub(super) struct Ingress {
-    place: Place,
+    pub(super) place: Place,
     pub(super) service: ServiceName,
     route: watch::Receiver<Arc<Route>>,
     pub(super) limits: watch::Receiver<Arc<SessionLimits>>,
@@ -98,7 +99,7 @@ impl Ingress {
     }
 
     /// Serves one client to its end.
-    pub(super) async fn serve(&self, client: TcpStream) {
+    pub(super) async fn serve(&self, client: Tcp) {
         let unfinished = Unfinished::new(&client);
         let mut search = Search::new(self);
         let found = search.run(&client).await;
@@ -197,6 +198,7 @@ impl Ingress {
     fn target(&self, candidate: &Candidate, round: u32, left: Duration) -> Target {
         Target {
             mesh: self.place.mesh.clone(),
+            host: self.place.host.clone(),
             service: self.service.clone(),
             me: self.place.me,
             line: candidate.origin.line,
@@ -206,13 +208,7 @@ impl Ingress {
         }
     }
 
-    async fn carry(
-        &self,
-        client: TcpStream,
-        shared: &Shared,
-        upstream: Upstream,
-        guard: &mut Guard,
-    ) {
+    async fn carry(&self, client: Tcp, shared: &Shared, upstream: Upstream, guard: &mut Guard) {
         // Without an answer it does not count as alive: what was said of it may well hold.
         if !upstream.first.is_empty() {
             guard.forgive();
@@ -297,7 +293,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    async fn run(&mut self, client: &TcpStream) -> Result<(Upstream, Guard), Failure> {
+    async fn run(&mut self, client: &Tcp) -> Result<(Upstream, Guard), Failure> {
         let mut states = self.shared.subscribe();
         loop {
             while let Some(action) = self.connect.poll(clock::now(), &mut Around(self.ingress)) {

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
-use tokio::net::TcpStream;
+
+use super::tcp::Tcp;
 
 /// Most bytes taken from a TCP connection at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -49,7 +50,7 @@ pub(super) struct Early {
 /// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
 /// both are reset then.
 pub(super) async fn with_stream(
-    tcp: TcpStream,
+    tcp: Tcp,
     stream: Stream,
     early: Early,
     carried: &Carried,
@@ -74,8 +75,8 @@ pub(super) async fn with_stream(
 
 /// Joins two TCP connections; otherwise as [`with_stream`].
 pub(super) async fn with_tcp(
-    one: TcpStream,
-    two: TcpStream,
+    one: Tcp,
+    two: Tcp,
     early: Early,
     carried: &Carried,
     cut: impl Future<Output = ()>,
@@ -116,10 +117,10 @@ pub(super) async fn between_streams(
 
 /// Resets a connection when dropped before [`Unfinished::done`]: however a session's task ends, a
 /// cut transfer must not look complete.
-pub(super) struct Unfinished<'a>(Option<&'a TcpStream>);
+pub(super) struct Unfinished<'a>(Option<&'a Tcp>);
 
 impl<'a> Unfinished<'a> {
-    pub(super) fn new(tcp: &'a TcpStream) -> Self {
+    pub(super) fn new(tcp: &'a Tcp) -> Self {
         Self(Some(tcp))
     }
 
@@ -132,20 +133,14 @@ impl<'a> Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(tcp) = self.0 {
-            reset(tcp);
+            tcp.reset_on_drop();
         }
     }
 }
 
-/// Makes the kernel send a reset instead of a FIN when the connection is dropped.
-pub(super) fn reset(tcp: &TcpStream) {
-    // A connection that is already gone needs no reset.
-    let _ = socket2::SockRef::from(tcp).set_linger(Some(std::time::Duration::ZERO));
-}
-
 /// What is there to read now, waiting for something; `None` at the end. No buffer exists while it
 /// waits.
-pub(super) async fn read(tcp: &TcpStream) -> io::Result<Option<Bytes>> {
+pub(super) async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
     loop {
         tcp.readable().await?;
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
@@ -159,7 +154,7 @@ pub(super) async fn read(tcp: &TcpStream) -> io::Result<Option<Bytes>> {
 }
 
 /// Writes all of `chunks`, leaving them empty.
-pub(super) async fn write(tcp: &TcpStream, chunks: &mut [Bytes]) -> io::Result<()> {
+pub(super) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     let mut first = 0;
     while first < chunks.len() {
         if chunks[first].is_empty() {
@@ -190,13 +185,8 @@ pub(super) async fn write(tcp: &TcpStream, chunks: &mut [Bytes]) -> io::Result<(
     Ok(())
 }
 
-/// Sends a FIN; a connection that is already closed needs none.
-pub(super) fn finish(tcp: &TcpStream) {
-    let _ = socket2::SockRef::from(tcp).shutdown(std::net::Shutdown::Write);
-}
-
 async fn to_stream(
-    tcp: &TcpStream,
+    tcp: &Tcp,
     send: &mut SendHalf,
     early: Bytes,
     count: &AtomicU64,
@@ -215,7 +205,7 @@ async fn to_stream(
 
 async fn to_tcp(
     recv: &mut RecvHalf,
-    tcp: &TcpStream,
+    tcp: &Tcp,
     mut first: Vec<Bytes>,
     count: &AtomicU64,
 ) -> io::Result<()> {
@@ -226,7 +216,7 @@ async fn to_tcp(
         count.fetch_add(total(&chunks[..filled]), Ordering::Relaxed);
         write(tcp, &mut chunks[..filled]).await?;
     }
-    finish(tcp);
+    tcp.finish();
     Ok(())
 }
 
@@ -243,19 +233,14 @@ async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Resu
     send.finish().map_err(io::Error::other)
 }
 
-async fn between(
-    from: &TcpStream,
-    to: &TcpStream,
-    mut first: Vec<Bytes>,
-    count: &AtomicU64,
-) -> io::Result<()> {
+async fn between(from: &Tcp, to: &Tcp, mut first: Vec<Bytes>, count: &AtomicU64) -> io::Result<()> {
     count.fetch_add(total(&first), Ordering::Relaxed);
     write(to, &mut first).await?;
     while let Some(bytes) = read(from).await? {
         count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         write(to, &mut [bytes]).await?;
     }
-    finish(to);
+    to.finish();
     Ok(())
 }
 
@@ -274,111 +259,4 @@ fn total(chunks: &[Bytes]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    async fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
-        let address = listener.local_addr().expect("bound");
-        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
-        (near.expect("connects"), far.expect("accepts").0)
-    }
-
-    #[tokio::test]
-    async fn carries_both_ways_and_half_closes() {
-        let (mut client, near) = pair().await;
-        let (far, mut server) = pair().await;
-        let splice = tokio::spawn(async move {
-            let carried = Carried::default();
-            with_tcp(near, far, Early::default(), &carried, pending()).await.map(|()| carried)
-        });
-        client.write_all(b"question").await.expect("writes");
-        client.shutdown().await.expect("half-closes");
-        let mut question = Vec::new();
-        server.read_to_end(&mut question).await.expect("reads to the end");
-        assert_eq!(question, b"question");
-        let answer = vec![7_u8; 300_000];
-        server.write_all(&answer).await.expect("still writes after the client's end");
-        drop(server);
-        let mut received = Vec::new();
-        client.read_to_end(&mut received).await.expect("reads to the end");
-        assert_eq!(received, answer);
-        let carried = splice.await.expect("no panic").expect("no reset");
-        assert_eq!(carried.total(), 300_008);
-        assert_eq!(carried.up.into_inner(), 8);
-    }
-
-    #[tokio::test]
-    async fn a_reset_on_one_side_is_a_reset_on_the_other() {
-        let (client, near) = pair().await;
-        let (far, mut server) = pair().await;
-        let splice = tokio::spawn(async move {
-            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
-        });
-        reset(&client);
-        drop(client);
-        let error = server.read(&mut [0; 1]).await.expect_err("a reset, not an end");
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        assert!(splice.await.expect("no panic").is_err());
-    }
-
-    #[tokio::test]
-    async fn a_cut_resets_both_sides() {
-        let (mut client, near) = pair().await;
-        let (far, mut server) = pair().await;
-        let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
-        let splice = tokio::spawn(async move {
-            let cut = async { is_cut.await.expect("sent below") };
-            with_tcp(near, far, Early::default(), &Carried::default(), cut).await
-        });
-        client.write_all(b"x").await.expect("writes");
-        server.read_exact(&mut [0; 1]).await.expect("carried before the cut");
-        cut.send(()).expect("still carried");
-        for side in [&mut client, &mut server] {
-            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        }
-        assert!(splice.await.expect("no panic").is_err());
-    }
-
-    #[tokio::test]
-    async fn the_end_of_its_task_resets_both_sides() {
-        let (mut client, near) = pair().await;
-        let (far, mut server) = pair().await;
-        let splice = tokio::spawn(async move {
-            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
-        });
-        client.write_all(b"x").await.expect("writes");
-        server.read_exact(&mut [0; 1]).await.expect("carried before the end");
-        splice.abort();
-        for side in [&mut client, &mut server] {
-            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_stopped_reader_stops_the_writer() {
-        let (client, near) = pair().await;
-        let (far, _server) = pair().await;
-        tokio::spawn(async move {
-            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
-        });
-        let block = vec![0_u8; 1 << 20];
-        let mut accepted = 0;
-        let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {
-            loop {
-                client.writable().await.expect("open");
-                accepted += client.try_write(&block).unwrap_or(0);
-            }
-        });
-        assert!(stalled.await.is_err());
-        // The kernel's own buffers of four sockets, and no more.
-        assert!(accepted < 64 << 20, "accepted {accepted} bytes");
-    }
-}
+mod tests;

@@ -14,6 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::core::route::{Candidate, OriginView, PathView, Standing};
 
+use super::tcp::Tcp;
+
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 
 /// A node of the mesh that all nodes of a test share.
@@ -74,10 +76,10 @@ pub(super) fn service() -> ServiceName {
     "kube-apiserver".parse().unwrap()
 }
 
-/// Both ends of a TCP connection.
-pub(super) async fn tcp_pair() -> (TcpStream, TcpStream) {
+/// Both ends of a TCP connection: a client's, and the daemon's.
+pub(super) async fn tcp_pair() -> (TcpStream, Tcp) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
-    (near.unwrap(), far.unwrap().0)
+    (near.unwrap(), Tcp::Kernel(far.unwrap().0))
 }

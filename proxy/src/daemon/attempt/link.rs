@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use meshport_config::NodeId;
 use meshport_mesh::Stream;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::clock;
 use super::super::splice::{self, ABORTED};
+use super::super::tcp::{Host, Tcp};
 use super::{Failure, Target};
 use crate::core::route::Line;
 use crate::wire::{Answer, Header};
@@ -21,7 +21,7 @@ pub(in crate::daemon) enum Way {
     /// Through the mesh.
     Mesh(Stream),
     /// By a plain connection: it is this node's own, or outside of the mesh.
-    Plain(TcpStream),
+    Plain(Tcp),
 }
 
 /// A way being tried; given up when dropped.
@@ -42,7 +42,7 @@ impl Link {
             Line::Direct(node) if node == target.me => {
                 let own = target.own.as_deref();
                 let own = own.ok_or_else(|| Failure::Path("this node offers it no more".into()))?;
-                Self::plain(own).await?
+                Self::plain(&target.host, own).await?
             }
             Line::Direct(node) => {
                 Self::through(target, node, &Header::direct(service, left)).await?
@@ -50,7 +50,7 @@ impl Link {
             Line::Relayed { origin, relay } => {
                 Self::through(target, relay, &Header::relayed(service, origin, left)).await?
             }
-            Line::Outside(address) => Self::plain(&address.to_string()).await?,
+            Line::Outside(address) => Self::plain(&target.host, &address.to_string()).await?,
         };
         link.opened = opened;
         if link.connected {
@@ -68,12 +68,12 @@ impl Link {
         self.connected_after = Some(clock::now().saturating_duration_since(self.opened));
     }
 
-    async fn plain(address: &str) -> Result<Self, Failure> {
-        let tcp = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+    async fn plain(host: &Host, address: &str) -> Result<Self, Failure> {
+        let tcp = host.connect(address).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => Failure::Answered(Answer::Refused),
             _ => Failure::Path(format!("cannot dial {address}: {error}")),
         })?;
-        let _ = tcp.set_nodelay(true);
+        tcp.set_nodelay();
         let mut link = Self::new(Way::Plain(tcp));
         link.connected = true;
         Ok(link)
@@ -159,7 +159,7 @@ impl Drop for Link {
                 stream.send.reset(ABORTED);
                 stream.recv.stop(ABORTED);
             }
-            Some(Way::Plain(tcp)) => splice::reset(tcp),
+            Some(Way::Plain(tcp)) => tcp.reset_on_drop(),
             None => {}
         }
     }

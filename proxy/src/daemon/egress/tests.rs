@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering;
 use meshport_mesh::Incoming;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use super::super::testing::{Node, pair, service, three};
 use super::*;
@@ -23,6 +24,7 @@ fn serve(far: Node, roles: &str, address: String) -> Sessions {
         me: mesh.node_id(),
         roles: roles.parse().expect("roles"),
         mesh,
+        host: Host::Kernel,
         sessions: sessions.clone(),
         findings,
         offers,

@@ -1,5 +1,6 @@
 use meshport_mesh::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::testing::{self, Node, pair, service, three};
@@ -29,7 +30,8 @@ fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
     let (_, limits) = watch::channel(Arc::new(limits));
     let (me, mesh) = (near.mesh.node_id(), near.mesh.clone());
     let (findings, _) = mpsc::channel(1);
-    let place = Place { me, mesh, sessions: Sessions::default(), findings };
+    let (host, sessions) = (Host::Kernel, Sessions::default());
+    let place = Place { me, mesh, host, sessions, findings };
     (Ingress::new(place, service(), routes, limits), sender)
 }
 

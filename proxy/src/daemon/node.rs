@@ -1,0 +1,315 @@
+//! A whole node without the process around it: the mesh, the decisions, the sessions and the local
+//! addresses, joined.
+//!
+//! The daemon gives it UDP, the kernel's TCP, a state folder, an admin socket and signals; a
+//! simulation gives it memory. What happens inside is the same. Dropping a node ends all its tasks
+//! at once, as a crash does.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Endpoint, NodeId, Seed, ServiceName, Settings};
+use meshport_mesh::{Incoming, Mesh, OuterSocket};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::core::node::NodeCore;
+use crate::core::route::Route;
+
+use super::driver::{Driver, Order, Snapshot};
+use super::egress::{Egress, Offers};
+use super::fallback::Fallbacks;
+use super::log_budget::LogBudget;
+use super::report::{self, Reporter, ServiceFacts};
+use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
+use super::sessions::Sessions;
+use super::state::Identity;
+use super::tcp::{Host, Listener};
+use super::{Handle, clock, endpoints, fallback, listen, parts};
+
+/// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How often a leaving node looks whether its sessions have ended.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// Orders on their way to the driver; they come from timers and people.
+const MAX_ORDERS: usize = 16;
+
+/// What a node stands on.
+#[derive(Debug)]
+pub struct Ground {
+    /// The socket under the mesh.
+    pub socket: Arc<dyn OuterSocket>,
+    /// Where its local addresses are.
+    pub host: Host,
+    /// Everything random is drawn from it; new at every start.
+    pub seed: [u8; 32],
+    /// Above that of every earlier start.
+    pub generation: u64,
+    /// Nodes to announce to, those of the settings included.
+    pub seeds: Vec<Seed>,
+    /// What an earlier process saved.
+    pub directory: Option<Vec<u8>>,
+    /// Where the admin server answers HTTP, for the status.
+    pub admin_http: Option<SocketAddr>,
+}
+
+/// The channels into the running parts.
+#[derive(Debug)]
+pub(super) struct Controls {
+    pub(super) host: Host,
+    pub(super) orders: mpsc::Sender<Order>,
+    pub(super) limits: BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>,
+    pub(super) offers: watch::Sender<Arc<Offers>>,
+    pub(super) advertise: watch::Sender<Vec<Endpoint>>,
+    pub(super) fallbacks: watch::Sender<Fallbacks>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Node {
+    mesh: Mesh,
+    sessions: Sessions,
+    handle: Handle,
+    routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
+    pub(super) controls: Controls,
+    leaving: watch::Sender<bool>,
+    /// Accept clients; the sessions end with them.
+    listeners: JoinSet<()>,
+    tasks: JoinSet<()>,
+}
+
+impl Node {
+    /// Starts it, on the runtime this is called in.
+    ///
+    /// # Errors
+    /// An address cannot be bound, a file the settings name does not serve, or the identity is not
+    /// valid now.
+    pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
+        parts::warn_of_missing_roles(settings, &identity.credential);
+        let Ground { socket, host, seed, generation, seeds, directory, admin_http } = ground;
+        let [mesh_seed, core_seed] = parts::two_seeds(seed);
+        let started = parts::start_mesh(settings, identity, socket, mesh_seed)?;
+        let (mesh, Incoming { events, streams }) = started;
+        let sessions = Sessions::default();
+        let mut services = Services::bind(&host, settings)?;
+        let reporter = Reporter {
+            me: report::of_credential(&identity.credential),
+            credential: identity.credential.clone(),
+            started: clock::now(),
+            mesh_listen: mesh.local_addr(),
+            admin_http,
+            sessions: sessions.clone(),
+            services: services.facts(settings),
+        };
+        announce_start(&reporter);
+
+        let (handle, questions) = Handle::new();
+        let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
+        let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
+        let (offers, offers_receiver) = watch::channel(Arc::new(parts::offers(settings)));
+        let (leaving, leaving_receiver) = watch::channel(false);
+        let mut driver = Driver {
+            core: parts::build_core(settings, identity, generation, core_seed),
+            mesh: mesh.clone(),
+            events,
+            questions,
+            orders: orders_receiver,
+            findings: findings_receiver,
+            routes: BTreeMap::new(),
+            probers: parts::probers(&host, settings)?,
+            seeds: BTreeMap::new(),
+            sessions: sessions.clone(),
+            cut_windows: parts::cut_windows(settings),
+            reporter,
+            refusals: LogBudget::new(clock::now()),
+        };
+        restore(directory.as_deref(), &mut driver.core);
+        locate(settings, &mut driver, &seeds);
+
+        let me = identity.credential.node;
+        let mut listeners = JoinSet::new();
+        let (at, all) = (host.clone(), sessions.clone());
+        let place = Place { me, mesh: mesh.clone(), host: at, sessions: all, findings };
+        let limits = services.serve(settings, &place, &mut driver, &mut listeners);
+        let egress = Egress {
+            me,
+            roles: identity.credential.roles.clone(),
+            mesh: mesh.clone(),
+            host: host.clone(),
+            sessions: sessions.clone(),
+            findings: place.findings.clone(),
+            offers: offers_receiver,
+            max_relayed: u64::from(settings.mesh.max_relayed),
+            leaving: leaving_receiver,
+        };
+        let routes = driver.routes.iter().map(|(name, it)| (name.clone(), it.subscribe()));
+        let routes = routes.collect();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(egress.run(streams));
+        tasks.spawn(driver.run());
+        let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
+        tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
+        let (fallbacks, wanted) = watch::channel(fallback::of(settings));
+        tasks.spawn(fallback::follow(wanted, orders.clone()));
+        let controls = Controls { host, orders, limits, offers, advertise, fallbacks };
+        Ok(Self { mesh, sessions, handle, routes, controls, leaving, listeners, tasks })
+    }
+
+    /// Asks it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Its mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// The route of a service, and every later one; none for a service that the settings lack.
+    pub fn route(&self, service: &ServiceName) -> Option<watch::Receiver<Arc<Route>>> {
+        self.routes.get(service).cloned()
+    }
+
+    /// Sessions that are open, of all kinds.
+    pub fn open_sessions(&self) -> u64 {
+        self.sessions.count()
+    }
+
+    /// What the next start wants to know; `None` when the node is about to end.
+    pub async fn snapshot(&self) -> Option<Snapshot> {
+        snapshot(&self.controls.orders).await
+    }
+
+    /// Says goodbye and takes no new sessions of other nodes. Open sessions may go on until `over`,
+    /// and those of clients end then.
+    pub async fn leave(&mut self, over: impl Future<Output = ()>) {
+        self.leaving.send_replace(true);
+        let (left, has_left) = oneshot::channel();
+        if self.controls.orders.send(Order::Leave(left)).await.is_ok() {
+            let _ = has_left.await;
+        }
+        let ended = async {
+            while self.sessions.count() > 0 {
+                sleep(DRAIN_LOOK).await;
+            }
+        };
+        let drained = async {
+            tokio::select! {
+                () = ended => {}
+                () = over => {
+                    let open = self.sessions.count();
+                    info!(open, "the drain time is over: open sessions are reset now");
+                }
+            }
+        };
+        tokio::join!(drained, sleep(FAREWELL));
+        self.listeners.shutdown().await;
+    }
+
+    /// Tells all peers and ends.
+    pub async fn close(mut self) {
+        self.mesh.close().await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// As [`Node::snapshot`].
+pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
+    let (answer, snapshot) = oneshot::channel();
+    orders.send(Order::Snapshot(answer)).await.ok()?;
+    snapshot.await.ok()
+}
+
+/// The local addresses of all services, bound before anything starts: what cannot be bound fails
+/// the start as a whole.
+struct Services {
+    bound: BTreeMap<ServiceName, Vec<Listener>>,
+}
+
+impl Services {
+    fn bind(host: &Host, settings: &Settings) -> Result<Self, Error> {
+        let mut bound = BTreeMap::new();
+        for (name, service) in &settings.services {
+            bound.insert(name.clone(), listen::bind_all(host, &service.listen)?);
+        }
+        Ok(Self { bound })
+    }
+
+    fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
+        let of = |(name, service): (&ServiceName, &meshport_config::ServiceSettings)| {
+            let bound = self.bound.get(name).into_iter().flatten();
+            let facts = ServiceFacts {
+                listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
+                policy: parts::policy(service),
+                origin: service.origin.as_ref().map(ToString::to_string),
+            };
+            (name.clone(), facts)
+        };
+        settings.services.iter().map(of).collect()
+    }
+
+    /// Starts accepting; the driver is told where to publish routes.
+    fn serve(
+        &mut self,
+        settings: &Settings,
+        place: &Place,
+        driver: &mut Driver,
+        listeners: &mut JoinSet<()>,
+    ) -> BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>> {
+        let mut limits = BTreeMap::new();
+        for (name, service) in &settings.services {
+            driver.sessions.register(name);
+            let route = driver.core.route(name).cloned().unwrap_or_default();
+            let (route, routes) = watch::channel::<Arc<Route>>(route);
+            let (limit, current) = watch::channel(Arc::new(parts::session_limits(service)));
+            let ingress = Ingress::new(place.clone(), name.clone(), routes, current);
+            let ingress = Arc::new(ingress);
+            for listener in self.bound.remove(name).unwrap_or_default() {
+                listeners.spawn(listen::serve(listener, ingress.clone()));
+            }
+            driver.routes.insert(name.clone(), route);
+            limits.insert(name.clone(), limit);
+        }
+        limits
+    }
+}
+
+fn announce_start(reporter: &Reporter) {
+    let me = &reporter.me;
+    info!(
+        name = %me.name, site = %me.site, node = %me.node.short(), mesh = %reporter.mesh_listen,
+        version = env!("CARGO_PKG_VERSION"), "started"
+    );
+    for (service, facts) in &reporter.services {
+        for address in &facts.listen {
+            info!(%service, %address, "clients connect here");
+        }
+    }
+}
+
+/// Tells the core where this node and its seeds are, before the first turn of the loop. Names are
+/// left to the task that follows them: a resolver may be slow.
+fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
+    let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
+    let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
+    let own = if settings.mesh.advertise.is_empty() {
+        endpoints::guess(driver.mesh.local_addr(), &plain)
+    } else {
+        endpoints::plain(&settings.mesh.advertise)
+    };
+    driver.obey(Order::Endpoints(own));
+    driver.obey(Order::Seeds(plain));
+}
+
+fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
+    let Some(bytes) = directory else { return };
+    match core.restore(bytes, clock::now(), clock::wall()) {
+        Ok(nodes) => info!(nodes, "took up the saved directory"),
+        Err(error) => warn!(%error, "the saved directory is damaged; seeds will fill it"),
+    }
+}

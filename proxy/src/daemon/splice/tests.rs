@@ -1,0 +1,137 @@
+//! Every test runs over both kinds of connections: the kernel's and memory's.
+
+use std::future::pending;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::super::tcp::{Host, memory};
+use super::*;
+
+fn hosts() -> [Host; 2] {
+    [Host::Kernel, Host::Memory(memory::Host::default())]
+}
+
+async fn pair(host: &Host) -> (Tcp, Tcp) {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let listener = host.listen(any).expect("loopback");
+    let address = listener.local_addr().expect("bound").to_string();
+    let (near, far) = tokio::join!(host.connect(&address), listener.accept());
+    (near.expect("connects"), far.expect("accepts"))
+}
+
+#[tokio::test]
+async fn carries_both_ways_and_half_closes() {
+    for host in hosts() {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let splice = tokio::spawn(async move {
+            let carried = Carried::default();
+            with_tcp(near, far, Early::default(), &carried, pending()).await.map(|()| carried)
+        });
+        client.write_all(b"question").await.expect("writes");
+        client.shutdown().await.expect("half-closes");
+        let mut question = Vec::new();
+        server.read_to_end(&mut question).await.expect("reads to the end");
+        assert_eq!(question, b"question");
+        let answer = vec![7_u8; 300_000];
+        server.write_all(&answer).await.expect("still writes after the client's end");
+        drop(server);
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.expect("reads to the end");
+        assert_eq!(received, answer);
+        let carried = splice.await.expect("no panic").expect("no reset");
+        assert_eq!(carried.total(), 300_008);
+        assert_eq!(carried.up.into_inner(), 8);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_on_one_side_is_a_reset_on_the_other() {
+    for host in hosts() {
+        let (client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let splice = tokio::spawn(async move {
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
+        });
+        client.reset_on_drop();
+        drop(client);
+        let error = server.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert!(splice.await.expect("no panic").is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_cut_resets_both_sides() {
+    for host in hosts() {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
+        let splice = tokio::spawn(async move {
+            let cut = async { is_cut.await.expect("sent below") };
+            with_tcp(near, far, Early::default(), &Carried::default(), cut).await
+        });
+        client.write_all(b"x").await.expect("writes");
+        server.read_exact(&mut [0; 1]).await.expect("carried before the cut");
+        cut.send(()).expect("still carried");
+        for side in [&mut client, &mut server] {
+            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+        assert!(splice.await.expect("no panic").is_err());
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_its_task_resets_both_sides() {
+    for host in hosts() {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let splice = tokio::spawn(async move {
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
+        });
+        client.write_all(b"x").await.expect("writes");
+        server.read_exact(&mut [0; 1]).await.expect("carried before the end");
+        splice.abort();
+        for side in [&mut client, &mut server] {
+            let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_reader_stops_the_writer() {
+    for host in hosts() {
+        let (client, near) = pair(&host).await;
+        let (far, _server) = pair(&host).await;
+        tokio::spawn(async move {
+            with_tcp(near, far, Early::default(), &Carried::default(), pending()).await
+        });
+        let block = vec![0_u8; 1 << 20];
+        let mut accepted = 0;
+        let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {
+            loop {
+                client.writable().await.expect("open");
+                accepted += client.try_write_vectored(&[IoSlice::new(&block)]).unwrap_or(0);
+            }
+        });
+        assert!(stalled.await.is_err());
+        // The buffers of four sockets, and no more.
+        assert!(accepted > 0 && accepted < 64 << 20, "accepted {accepted} bytes");
+    }
+}
+
+#[tokio::test]
+async fn an_address_without_a_listener_refuses_and_one_that_goes_breaks_those_who_wait() {
+    for host in hosts() {
+        let listener = host.listen("127.0.0.1:0".parse().expect("an address")).expect("loopback");
+        let address = listener.local_addr().expect("bound").to_string();
+        let mut waiting = host.connect(&address).await.expect("the backlog has room");
+        drop(listener);
+        let error = waiting.read(&mut [0; 1]).await.expect_err("a reset, not an end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        let error = host.connect(&address).await.expect_err("nobody listens");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

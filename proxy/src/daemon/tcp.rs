@@ -1,0 +1,234 @@
+//! TCP connections as the daemon uses them: the kernel's in the product, memory's in a simulation.
+//!
+//! The daemon makes, accepts, reads and writes every connection of a client or an instance through
+//! these types, so that whole nodes can run in one process and in virtual time. A [`Host`] is the
+//! machine a node runs on, as far as its local addresses go. Memory behaves as the kernel does where
+//! the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+
+pub mod memory;
+
+/// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
+/// One controller manager alone dials 60 at once.
+const BACKLOG: i32 = 4096;
+
+/// Where a node's local addresses are.
+#[derive(Debug, Clone, Default)]
+pub enum Host {
+    /// On the machine this process runs on.
+    #[default]
+    Kernel,
+    /// In memory.
+    Memory(memory::Host),
+}
+
+impl Host {
+    /// Connects to `address`, a socket address or, with the kernel, a name and a port.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when nobody listens there; otherwise as the system says.
+    pub async fn connect(&self, address: &str) -> io::Result<Tcp> {
+        match self {
+            Self::Kernel => TcpStream::connect(address).await.map(Tcp::Kernel),
+            Self::Memory(host) => host.connect(address).await.map(Tcp::Memory),
+        }
+    }
+
+    /// Listens on `address`.
+    ///
+    /// # Errors
+    /// When the address is taken or the system does not have it.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
+        match self {
+            Self::Kernel => listen(address).map(Listener::Kernel),
+            Self::Memory(host) => host.listen(address).map(Listener::Memory),
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Accepts connections; nobody is accepted any more when it is dropped.
+#[derive(Debug)]
+pub enum Listener {
+    /// The kernel's.
+    Kernel(TcpListener),
+    /// Memory's.
+    Memory(memory::Listener),
+}
+
+impl Listener {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The system is out of descriptors or memory.
+    pub async fn accept(&self) -> io::Result<Tcp> {
+        match self {
+            Self::Kernel(listener) => Ok(Tcp::Kernel(listener.accept().await?.0)),
+            Self::Memory(listener) => Ok(Tcp::Memory(listener.accept().await)),
+        }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the socket is not usable.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(listener) => listener.local_addr(),
+            Self::Memory(listener) => Ok(listener.local_addr()),
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub enum Tcp {
+    /// The kernel's.
+    Kernel(TcpStream),
+    /// Memory's.
+    Memory(memory::End),
+}
+
+impl Tcp {
+    /// Waits until there may be something to read, or its end.
+    ///
+    /// # Errors
+    /// The runtime is going down.
+    pub async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(tcp) => tcp.readable().await,
+            Self::Memory(end) => {
+                end.readable().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what is there into the buffer's free space; 0 bytes are the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; `ConnectionReset` when the other side broke it.
+    pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Kernel(tcp) => tcp.try_read_buf(buffer),
+            Self::Memory(end) => end.try_read_buf(buffer),
+        }
+    }
+
+    /// Waits until there may be room to write.
+    ///
+    /// # Errors
+    /// The runtime is going down.
+    pub async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(tcp) => tcp.writable().await,
+            Self::Memory(end) => {
+                end.writable().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes as much as there is room for; returns how many bytes.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room; otherwise the connection is broken.
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(tcp) => tcp.try_write_vectored(slices),
+            Self::Memory(end) => end.try_write_vectored(slices),
+        }
+    }
+
+    /// Sends small pieces at once. A connection that is already gone needs nothing.
+    pub fn set_nodelay(&self) {
+        if let Self::Kernel(tcp) = self {
+            let _ = tcp.set_nodelay(true);
+        }
+    }
+
+    /// Makes the drop of this connection a reset instead of an end.
+    pub fn reset_on_drop(&self) {
+        match self {
+            // A connection that is already gone needs no reset.
+            Self::Kernel(tcp) => {
+                let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+            }
+            Self::Memory(end) => end.reset_on_drop(),
+        }
+    }
+
+    /// Ends the writing direction; a connection that is already closed needs no end.
+    pub fn finish(&self) {
+        match self {
+            Self::Kernel(tcp) => {
+                let _ = socket2::SockRef::from(tcp).shutdown(std::net::Shutdown::Write);
+            }
+            Self::Memory(end) => end.finish(),
+        }
+    }
+}
+
+impl AsyncRead for Tcp {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+            Self::Memory(end) => end.poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Tcp {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Kernel(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Self::Memory(end) => end.poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Memory(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Kernel(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Memory(end) => {
+                end.finish();
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
