@@ -97,7 +97,9 @@ impl Egress {
         let totals = self.sessions.totals(service);
         let dialled = match self.admit(&peer, header) {
             Ok((address, open)) => tokio::select! {
-                dialled = dial(&self.host, &address, header.deadline()) => dialled.map(|tcp| (tcp, open)),
+                dialled = dial(&self.host, &address, header.deadline()) => {
+                    dialled.map(|tcp| (tcp, open))
+                }
                 // The opener has lost its patience and tries another origin.
                 _ = stream.send.stopped() => {
                     debug!(%service, peer = %peer_name, "opener gone before the instance answered");

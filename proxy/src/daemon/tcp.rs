@@ -2,8 +2,8 @@
 //!
 //! The daemon makes, accepts, reads and writes every connection of a client or an instance through
 //! these types, so that whole nodes can run in one process and in virtual time. A [`Host`] is the
-//! machine a node runs on, as far as its local addresses go. Memory behaves as the kernel does where
-//! the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
+//! machine a node runs on, as far as its local addresses go. Memory behaves as the kernel does
+//! where the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
