@@ -2,9 +2,10 @@
 //! meshport and against the balancers people run on their nodes today, all side by side.
 //!
 //! Every run gets a stage of its own: hosts in network namespaces joined by a network in userspace
-//! ([`net`]), upstreams, daemons and rivals as real processes ([`stage`]). Clients of all of them
-//! run at the same time ([`client`]), so that all meet the same fault at the same instant on the
-//! same machine; what they saw becomes figures ([`score`]), tables, plots and a verdict ([`bars`]).
+//! (`meshport_tests::net`), upstreams, daemons and rivals as real processes ([`stage`]). Clients of
+//! all of them run at the same time ([`client`]), so that all meet the same fault at the same
+//! instant on the same machine; what they saw becomes figures ([`score`]), tables, plots and a
+//! verdict ([`bars`]).
 //!
 //! Needs root, `/dev/net/tun`, `ip`, `setpriv` and `unshare`. See README.md beside this file.
 
@@ -19,7 +20,6 @@ mod client;
 mod contenders;
 mod faults;
 mod mesh;
-mod net;
 mod plot;
 mod record;
 mod run;

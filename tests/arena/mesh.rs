@@ -12,8 +12,8 @@ use meshport_tests::wait;
 use serde_json::Value;
 
 use crate::contenders::{ALL, Contender};
-use crate::net::Network;
 use crate::stage::{CLIENT, RELAY, UPSTREAMS};
+use meshport_tests::net::Network;
 
 /// How long the daemons may take to find each other, and the client's to settle on the nearest.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);

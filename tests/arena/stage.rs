@@ -14,7 +14,7 @@ use meshport_tests::wait;
 
 use crate::contenders::Contender;
 use crate::mesh::Mesh;
-use crate::net::Network;
+use meshport_tests::net::Network;
 
 /// Names of the upstreams and of their hosts, nearest first.
 pub(crate) const UPSTREAMS: [&str; 3] = ["near", "mid", "far"];

@@ -7,8 +7,10 @@
 
 pub mod curl;
 pub mod identity;
+pub mod kubernetes;
 pub mod load;
 pub mod metrics;
+pub mod net;
 pub mod netns;
 pub mod process;
 pub mod repository;

@@ -15,16 +15,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::Port;
+use crate::wait;
 use meshport::wan::{Link, LinkConfig, Verdict};
-use meshport_tests::wait;
 
 /// Packets on the way at once: 12 ms of a million packets a second.
 const MAX_IN_FLIGHT: usize = 16_384;
 /// The largest IP packet.
 const MAX_PACKET: usize = 65_535;
-
-/// A host's place in the network.
-pub(crate) type Port = usize;
 
 struct Due {
     at: Duration,
@@ -202,6 +200,12 @@ fn deliver(shared: &Shared) {
                 state = shared.earlier.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router").field("hosts", &self.shared.hosts.len()).finish_non_exhaustive()
     }
 }
 

@@ -1,45 +1,54 @@
 //! Hosts in network namespaces of their own, and the network between them.
+//!
+//! Needs root and `/dev/net/tun`. The arena and the Kubernetes tests are played on it.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::netns::Namespace;
 use meshport::wan::Loss;
-use meshport_tests::netns::Namespace;
 
 mod router;
 mod tun;
 
-use router::{Port, Router};
+use router::Router;
+
+/// A host's place in the network: its index in [`Network::hosts`].
+pub type Port = usize;
 
 /// Packets that may wait in a host's interface before it is read: the bursts of all balancers.
 const QUEUE_PACKETS: &str = "5000";
 
-/// One host of the arena.
-pub(crate) struct Host {
+/// One host of the network.
+#[derive(Debug)]
+pub struct Host {
     namespace: Namespace,
-    pub(crate) address: Ipv4Addr,
+    /// Its address.
+    pub address: Ipv4Addr,
 }
 
 impl Host {
-    /// A command that runs on this host and does not outlive the arena.
-    pub(crate) fn command(&self, program: &str) -> Command {
+    /// A command that runs on this host and does not outlive the caller.
+    pub fn command(&self, program: &str) -> Command {
         let mut command = self.namespace.command("setpriv");
         command.args(["--pdeathsig", "KILL", program]);
         command
     }
 
     /// The file of its network namespace.
-    pub(crate) fn namespace_file(&self) -> std::path::PathBuf {
+    pub fn namespace_file(&self) -> std::path::PathBuf {
         self.namespace.file()
     }
 }
 
 /// All hosts with their links.
-pub(crate) struct Network {
+#[derive(Debug)]
+pub struct Network {
     // Dropped first: a namespace takes its device along, which ends the router's readers.
-    pub(crate) hosts: Vec<Host>,
+    /// The hosts, in the order of the addresses that were given.
+    pub hosts: Vec<Host>,
     router: Router,
 }
 
@@ -48,7 +57,7 @@ impl Network {
     ///
     /// # Panics
     /// When the system does not allow it.
-    pub(crate) fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
+    pub fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
         /// Distinguishes the devices of one process.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let mut hosts = Vec::new();
@@ -68,24 +77,24 @@ impl Network {
     }
 
     /// Sets the round-trip time between two hosts.
-    pub(crate) fn distance(&self, a: Port, b: Port, round_trip: Duration) {
+    pub fn distance(&self, a: Port, b: Port, round_trip: Duration) {
         self.router.change(a, b, |link| link.latency = round_trip / 2);
     }
 
     /// Cuts two hosts off from each other, silently, or joins them again.
-    pub(crate) fn cut(&self, a: Port, b: Port, cut: bool) {
+    pub fn cut(&self, a: Port, b: Port, cut: bool) {
         self.router.change(a, b, |link| link.up = !cut);
     }
 
     /// Cuts a host off from all others, or joins it again.
-    pub(crate) fn isolate(&self, host: Port, cut: bool) {
+    pub fn isolate(&self, host: Port, cut: bool) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             self.cut(host, other, cut);
         }
     }
 
     /// Loses this share of packets in each direction between a host and all others.
-    pub(crate) fn lose(&self, host: Port, share: f64) {
+    pub fn lose(&self, host: Port, share: f64) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             self.router.change(host, other, |link| link.loss = Loss::independent(share));
         }

@@ -1,0 +1,87 @@
+//! What is done to an apiserver, and how it is undone.
+
+use std::time::Duration;
+
+use super::Cluster;
+
+/// A fault of one control-plane host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `kill -9` of the apiserver.
+    Kill,
+    /// SIGTERM: new connections are refused at once, open ones are served up to 60 s more.
+    Terminate,
+    /// SIGTERM with `--shutdown-delay-duration=10s`: `/readyz` fails first, then as above.
+    TerminateLater,
+    /// SIGSTOP: the kernel still accepts connections, nothing else happens.
+    Hang,
+    /// The host vanishes: packets to and from it are lost without a word.
+    Vanish,
+}
+
+/// The flag of [`Fault::TerminateLater`].
+const DELAY: &str = "--shutdown-delay-duration=10s";
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 5] =
+        [Self::Kill, Self::Terminate, Self::TerminateLater, Self::Hang, Self::Vanish];
+
+    /// Its name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill -9",
+            Self::Terminate => "SIGTERM",
+            Self::TerminateLater => "SIGTERM, delay 10 s",
+            Self::Hang => "SIGSTOP",
+            Self::Vanish => "black hole",
+        }
+    }
+
+    /// Flags that the apiserver must have been started with.
+    pub fn flags(self) -> &'static [&'static str] {
+        if self == Self::TerminateLater { &[DELAY] } else { &[] }
+    }
+
+    /// Whether open watches must go on as if nothing had happened.
+    pub fn is_graceful(self) -> bool {
+        matches!(self, Self::Terminate | Self::TerminateLater)
+    }
+
+    /// How long what follows is looked at.
+    pub fn span(self) -> Duration {
+        // The delay has to end within it.
+        Duration::from_secs(if self == Self::TerminateLater { 15 } else { 10 })
+    }
+
+    /// Does it to the control-plane host of that number.
+    ///
+    /// # Panics
+    /// When it cannot be done.
+    pub fn strike(self, cluster: &mut Cluster, number: usize) {
+        match self {
+            Self::Kill => cluster.kill_apiserver(number),
+            Self::Terminate | Self::TerminateLater => cluster.apiserver(number).signal("TERM"),
+            Self::Hang => cluster.apiserver(number).signal("STOP"),
+            Self::Vanish => cluster.network.isolate(number, true),
+        }
+    }
+
+    /// Makes the host well again; its apiserver then runs with `flags`.
+    ///
+    /// # Panics
+    /// When the apiserver does not start.
+    pub fn heal(self, cluster: &mut Cluster, number: usize, flags: &[&str]) {
+        match self {
+            Self::Vanish => cluster.network.isolate(number, false),
+            Self::Hang => cluster.apiserver(number).signal("CONT"),
+            Self::Kill | Self::Terminate | Self::TerminateLater => {}
+        }
+        let again = !matches!(self, Self::Vanish | Self::Hang) || flags != self.flags();
+        if again {
+            cluster.kill_apiserver(number);
+            cluster.spawn_apiserver(number, flags);
+        }
+        cluster.apiserver_is_ready(number);
+    }
+}

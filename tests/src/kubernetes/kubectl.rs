@@ -1,0 +1,99 @@
+//! kubectl on a host, with nothing of the caller's home.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::program;
+use crate::net::Host;
+use crate::wait;
+
+/// kubectl on one host with one kubeconfig.
+#[derive(Clone, Debug)]
+pub struct Kubectl {
+    namespace: PathBuf,
+    home: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+/// One call of kubectl that has ended.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// When it began.
+    pub at: Instant,
+    /// How long it took, whatever came of it.
+    pub took: Duration,
+    /// Whether it succeeded.
+    pub succeeded: bool,
+    /// All it printed.
+    pub said: String,
+}
+
+impl Kubectl {
+    /// kubectl on `host`; what it caches goes below `home`.
+    pub fn new(host: &Host, home: PathBuf, kubeconfig: PathBuf) -> Self {
+        Self { namespace: host.namespace_file(), home, kubeconfig }
+    }
+
+    /// A command that is to be started.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        let mut namespace = std::ffi::OsString::from("--net=");
+        namespace.push(&self.namespace);
+        command.arg(namespace).args(["setpriv", "--pdeathsig", "KILL"]).arg(program("kubectl"));
+        // A call that is made anew asks the server anew: what it remembers is its own.
+        command.arg("--cache-dir").arg(self.home.join("cache")).args(arguments);
+        command.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("kubectl can be run")
+    }
+
+    /// Runs it and measures.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn call(&self, arguments: &[&str]) -> Call {
+        let at = wait::now();
+        let output = self.run(arguments);
+        let took = at.elapsed();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let said = format!("{}{error}", String::from_utf8_lossy(&output.stdout));
+        Call { at, took, succeeded: output.status.success(), said }
+    }
+
+    /// What a call printed that must succeed, trimmed.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {}: {problem}", arguments.join(" "));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Writes an object as it stands here.
+    ///
+    /// # Panics
+    /// When kubectl or the apiserver refuses it.
+    #[track_caller]
+    pub fn apply(&self, object: &str) {
+        use std::io::Write as _;
+        let mut command = self.command(&["apply", "-f", "-"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl can be run");
+        let mut input = child.stdin.take().expect("it has an input");
+        input.write_all(object.as_bytes()).expect("kubectl reads its input");
+        drop(input);
+        let output = child.wait_with_output().expect("kubectl ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,536 @@
+//! A real Kubernetes control plane on hosts of its own: etcd, apiservers with a meshport daemon
+//! beside each, and a worker whose clients reach them through its own daemon.
+//!
+//! Every host is a network namespace; packets between them pass the router of [`crate::net`], so a
+//! host can vanish without a word. The programs are those that `tests/kubernetes/build` makes; the
+//! folder is named in `MESHPORT_KUBERNETES_BIN`. Dropping the cluster ends every process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::metrics::Metrics;
+use crate::net::{Host, Network};
+use crate::process::{Process, meshport, run, run_ok};
+use crate::wait;
+
+mod beat;
+mod calls;
+mod faults;
+mod kubectl;
+mod pki;
+mod watch;
+
+pub use beat::Beat;
+pub use calls::Calls;
+pub use faults::Fault;
+pub use kubectl::{Call, Kubectl};
+pub use pki::{ADMIN_TOKEN, Pki};
+pub use watch::{Arrivals, Watch, Watchers};
+
+/// How long an apiserver may take from its start to its first 200 on a busy two-core machine.
+pub const START_LIMIT: Duration = Duration::from_secs(90);
+/// How long routes may take to settle after something came or went: the ten seconds that a nearer
+/// origin has to hold out, and a busy machine.
+pub const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+/// The host of the clients.
+pub const WORKER: usize = 0;
+/// The name of the worker's node.
+pub const WORKER_NAME: &str = "worker";
+/// Where meshport offers the apiserver on every host.
+pub const LOCAL: &str = "https://127.0.0.1:7445";
+/// Where every daemon receives.
+const UDP_PORT: u16 = 51820;
+/// The network's seed: its links have no chance in them.
+const SEED: u64 = 1;
+
+/// The path of a program of the control plane.
+///
+/// # Panics
+/// When `MESHPORT_KUBERNETES_BIN` is not set.
+pub fn program(name: &str) -> PathBuf {
+    let folder = std::env::var_os("MESHPORT_KUBERNETES_BIN");
+    let folder = folder.expect("MESHPORT_KUBERNETES_BIN: what tests/kubernetes/build prints");
+    Path::new(&folder).join(name)
+}
+
+/// What cluster is to be made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The worker's round trip to each control-plane host; their number is that of the hosts.
+    pub distances: Vec<Duration>,
+    /// The site of each control-plane host; the worker is in the first.
+    pub sites: Vec<String>,
+    /// Whether the apiservers answer clients without credentials.
+    pub anonymous: bool,
+    /// Whether the apiservers' certificates name 127.0.0.1.
+    pub loopback_in_certificates: bool,
+    /// Further flags of every apiserver.
+    pub flags: Vec<String>,
+    /// Further settings in the table of the apiserver service of every daemon, TOML.
+    pub settings: String,
+}
+
+impl Default for Plan {
+    /// Three control-plane hosts, each a site of its own, the first one the nearest.
+    fn default() -> Self {
+        Self {
+            distances: [2, 10, 14].map(Duration::from_millis).to_vec(),
+            sites: ["fra", "ams", "par"].map(str::to_owned).to_vec(),
+            anonymous: true,
+            loopback_in_certificates: true,
+            flags: Vec::new(),
+            settings: String::new(),
+        }
+    }
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Cluster {
+    // Processes end before their hosts and the folder they write to go: dropped in this order.
+    processes: BTreeMap<String, Process>,
+    /// The hosts: the worker, the control-plane hosts, etcd's.
+    pub network: Network,
+    /// Its keys and certificates.
+    pub pki: Pki,
+    plan: Plan,
+    first: Option<String>,
+    folder: TempDir,
+}
+
+/// The name of a control-plane host's node and of its apiserver, counted from 1.
+pub fn origin(number: usize) -> String {
+    format!("cp-{number}")
+}
+
+impl Cluster {
+    /// The hosts, the certificates and a running etcd; no apiserver and no daemon yet.
+    ///
+    /// # Panics
+    /// When the system does not allow it or etcd does not start.
+    pub fn hosts(plan: Plan) -> Self {
+        crate::netns::remove_stale();
+        let count = plan.distances.len();
+        let numbers = (11..).take(count).chain([21]);
+        let mut addresses = vec![Ipv4Addr::new(10, 77, 0, 1)];
+        addresses.extend(numbers.map(|last| Ipv4Addr::new(10, 77, 0, last)));
+        let network = Network::new(&addresses, SEED);
+        for (at, distance) in plan.distances.iter().enumerate() {
+            network.distance(WORKER, 1 + at, *distance);
+        }
+        let folder = tempfile::Builder::new().prefix("mk").tempdir().expect("a temporary folder");
+        let pki = Pki::new(&folder.path().join("pki"));
+        pki.client("controllers", "system:kube-controller-manager", None);
+        pki.client("kubelet", "system:node:worker", Some("system:nodes"));
+        for number in 1..=count {
+            let mut names: Vec<String> =
+                ["kubernetes", "kubernetes.default.svc", "10.96.0.1"].map(str::to_owned).to_vec();
+            names.push(network.hosts[number].address.to_string());
+            if plan.loopback_in_certificates {
+                names.extend(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+            }
+            pki.server(&origin(number), &names);
+        }
+        let processes = BTreeMap::new();
+        let mut cluster = Self { processes, network, pki, plan, first: None, folder };
+        cluster.start_etcd();
+        cluster
+    }
+
+    /// A whole cluster: every apiserver ready, every daemon up, the worker's on the first origin.
+    ///
+    /// # Panics
+    /// When something does not start or does not settle.
+    pub fn new(plan: Plan) -> Self {
+        let mut cluster = Self::hosts(plan);
+        let count = cluster.origins();
+        (1..=count).for_each(|number| cluster.spawn_apiserver(number, &[]));
+        (1..=count).for_each(|number| cluster.apiserver_is_ready(number));
+        (1..=count).for_each(|number| cluster.start_node(number));
+        cluster.start_node(WORKER);
+        cluster.settles();
+        cluster
+    }
+
+    /// How many control-plane hosts there are.
+    pub fn origins(&self) -> usize {
+        self.plan.distances.len()
+    }
+
+    /// A file of the cluster's own folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A control-plane host (counted from 1) or the worker.
+    pub fn host(&self, at: usize) -> &Host {
+        &self.network.hosts[at]
+    }
+
+    /// The host of etcd.
+    pub fn etcd_host(&self) -> usize {
+        self.origins() + 1
+    }
+
+    /// Starts a program on a host under a name of this test.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(&mut self, name: &str, at: usize, program: &Path, arguments: &[String]) {
+        let mut command = self.host(at).command(&program.to_string_lossy());
+        command.args(arguments).env("HOME", self.folder.path());
+        self.adopt(name, &mut command);
+    }
+
+    /// Starts a command that is whole already under a name of this test.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn adopt(&mut self, name: &str, command: &mut Command) {
+        let log = self.path(&format!("{name}.log"));
+        let process = Process::start(name, command, &log);
+        self.processes.insert(name.to_owned(), process);
+    }
+
+    /// A process that was started.
+    ///
+    /// # Panics
+    /// When it was not.
+    #[track_caller]
+    pub fn process(&mut self, name: &str) -> &mut Process {
+        self.processes.get_mut(name).unwrap_or_else(|| panic!("{name} does not run"))
+    }
+
+    /// Ends a process as `kill -9` does, whether it runs or not.
+    pub fn kill(&mut self, name: &str) {
+        if let Some(process) = self.processes.remove(name) {
+            process.kill();
+        }
+    }
+
+    /// Starts etcd, anew or where it was.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn start_etcd(&mut self) {
+        let at = self.etcd_host();
+        let own = format!("http://{}", self.host(at).address);
+        let flags = [
+            format!("--data-dir={}", self.path("etcd").display()),
+            format!("--listen-client-urls={own}:2379"),
+            format!("--advertise-client-urls={own}:2379"),
+            format!("--listen-peer-urls={own}:2380"),
+            format!("--initial-advertise-peer-urls={own}:2380"),
+            format!("--initial-cluster=default={own}:2380"),
+            "--quota-backend-bytes=4294967296".to_owned(),
+            // Beside builds that write a lot, a sync of the disk may take longer than the defaults
+            // of 100 ms and 1 s allow.
+            "--heartbeat-interval=200".to_owned(),
+            "--election-timeout=2000".to_owned(),
+        ];
+        self.start("etcd", at, &program("etcd"), &flags);
+        let ask = [format!("{own}:2379/health")];
+        wait::until("etcd is well", START_LIMIT, || {
+            self.curl(at, &ask).filter(|said| said.contains("true"))
+        });
+    }
+
+    /// Starts an apiserver and returns at once.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn_apiserver(&mut self, number: usize, flags: &[&str]) {
+        let name = origin(number);
+        let etcd = self.host(self.etcd_host()).address;
+        let own = self.host(number).address;
+        let pki = |file: &str| self.pki.text(file);
+        let mut all = vec![
+            format!("--etcd-servers=http://{etcd}:2379"),
+            "--bind-address=0.0.0.0".to_owned(),
+            "--secure-port=6443".to_owned(),
+            format!("--advertise-address={own}"),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            format!("--anonymous-auth={}", self.plan.anonymous),
+            format!("--tls-cert-file={}", pki(&format!("{name}.crt"))),
+            format!("--tls-private-key-file={}", pki(&format!("{name}.key"))),
+            format!("--client-ca-file={}", pki("ca.crt")),
+            format!("--token-auth-file={}", pki("tokens.csv")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", pki("sa.pub")),
+            format!("--service-account-signing-key-file={}", pki("sa.key")),
+            format!("--cert-dir={}", self.path(&name).display()),
+            "--v=1".to_owned(),
+        ];
+        all.extend(self.plan.flags.iter().cloned());
+        all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.start(&process_name(number), number, &program("kube-apiserver"), &all);
+    }
+
+    /// Waits until an apiserver says it is ready.
+    ///
+    /// # Panics
+    /// When it ends, or is not ready in time.
+    pub fn apiserver_is_ready(&mut self, number: usize) {
+        let what = format!("the apiserver of {} is ready", origin(number));
+        let ask = ["https://127.0.0.1:6443/readyz".to_owned()];
+        wait::until(&what, START_LIMIT, || {
+            let running = self.process(&process_name(number)).is_running();
+            assert!(running, "the apiserver of {} ended", origin(number));
+            self.curl(number, &ask).filter(|said| said == "ok")
+        });
+    }
+
+    /// Starts an apiserver and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_apiserver(&mut self, number: usize, flags: &[&str]) {
+        self.spawn_apiserver(number, flags);
+        self.apiserver_is_ready(number);
+    }
+
+    /// The process of an apiserver.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[track_caller]
+    pub fn apiserver(&mut self, number: usize) -> &mut Process {
+        self.process(&process_name(number))
+    }
+
+    /// The origin that all sessions of the worker go to, counted from 1, once they all go to the
+    /// one that new sessions choose, and at least `least` of them.
+    ///
+    /// # Panics
+    /// When they do not gather in time.
+    #[track_caller]
+    pub fn gathered(&self, least: u64) -> usize {
+        wait::until("all sessions are where new ones go", SETTLE_LIMIT, || {
+            let status = self.status(WORKER)?;
+            let origins = status["services"][0]["origins"].as_array()?;
+            let sessions = |origin: &Value| origin["sessions"].as_u64().unwrap_or(0);
+            let chosen = origins.iter().find(|origin| origin["chosen"] == true)?;
+            let all: u64 = origins.iter().map(sessions).sum();
+            (sessions(chosen) == all && all >= least).then_some(())?;
+            let name = chosen["name"].as_str()?;
+            (1..=self.origins()).find(|number| origin(*number) == name)
+        })
+    }
+
+    /// Ends an apiserver as `kill -9` does.
+    pub fn kill_apiserver(&mut self, number: usize) {
+        self.kill(&process_name(number));
+    }
+
+    /// Starts a controller manager on a host; it talks only to the local address.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_controllers(&mut self, name: &str, at: usize) {
+        let config = self.pki.kubeconfig("controllers", LOCAL, Some("controllers"));
+        let flags = [
+            format!("--kubeconfig={}", config.display()),
+            format!("--authentication-kubeconfig={}", config.display()),
+            format!("--authorization-kubeconfig={}", config.display()),
+            "--leader-elect=true".to_owned(),
+            "--use-service-account-credentials=true".to_owned(),
+            format!("--service-account-private-key-file={}", self.pki.text("sa.key")),
+            format!("--root-ca-file={}", self.pki.text("ca.crt")),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", self.path(name).display()),
+        ];
+        self.start(name, at, &program("kube-controller-manager"), &flags);
+    }
+
+    /// kubectl on a host, through the daemon there.
+    pub fn kubectl(&self, at: usize) -> Kubectl {
+        self.kubectl_to(at, "local", LOCAL)
+    }
+
+    /// kubectl on a host, to another server.
+    pub fn kubectl_to(&self, at: usize, name: &str, server: &str) -> Kubectl {
+        let config = self.pki.kubeconfig(name, server, None);
+        Kubectl::new(self.host(at), self.path(&format!("home-{at}-{name}")), config)
+    }
+
+    /// kubectl on a control-plane host, straight to the apiserver there.
+    pub fn kubectl_direct(&self, number: usize) -> Kubectl {
+        self.kubectl_to(number, "direct", "https://127.0.0.1:6443")
+    }
+
+    /// What curl prints on a host with the administrator's token and without verifying, if there
+    /// is an answer; with further arguments of its own.
+    pub fn curl(&self, at: usize, arguments: &[String]) -> Option<String> {
+        let mut command = self.host(at).command("curl");
+        command.args(["-sSk", "--noproxy", "*", "--max-time", "5", "-H"]);
+        command.arg(format!("Authorization: Bearer {ADMIN_TOKEN}")).args(arguments);
+        let output = command.output().expect("curl can be run");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The name of the node on a host.
+    pub fn node_name(&self, at: usize) -> String {
+        if at == WORKER { WORKER_NAME.to_owned() } else { origin(at) }
+    }
+
+    /// Makes the node of a host (`init` or `invite` and `join`, and its settings).
+    ///
+    /// # Panics
+    /// When a verb refuses.
+    pub fn make_node(&mut self, at: usize) {
+        let name = self.node_name(at);
+        let state = self.state(&name);
+        let site = self.plan.sites[at.saturating_sub(1)].clone();
+        let binary = meshport().to_string_lossy();
+        let role = if at == WORKER { "node" } else { "node,origin:kube-apiserver" };
+        match &self.first {
+            None => {
+                let place = ["--site", &site, "--name", &name, "--role", role];
+                run_ok(&binary, &[&["init", "--state-dir", &state][..], &place].concat());
+                self.first = Some(name.clone());
+            }
+            Some(first) => {
+                let by = self.state(first);
+                let at_first = self.host_of(first).address;
+                let seed = format!("{at_first}:{UDP_PORT}");
+                let mut invite = vec!["invite", "--state-dir", &by, "--site", &site];
+                invite.extend(["--ttl", "1h", "--endpoint", &seed, "--role", role]);
+                let invite = run_ok(&binary, &invite);
+                run_ok(&binary, &["join", &invite, "--state-dir", &state, "--name", &name]);
+            }
+        }
+        fs::write(self.config(&name), self.settings(at, &site)).expect("a settings file");
+    }
+
+    /// Starts the daemon of a host, which is made when it is not yet there, and waits until it
+    /// answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start_node(&mut self, at: usize) {
+        let name = self.node_name(at);
+        if !self.config(&name).exists() {
+            self.make_node(at);
+        }
+        let config = self.config(&name).display().to_string();
+        self.start(&name, at, meshport(), &["run".to_owned(), "--config".to_owned(), config]);
+        wait::until(&format!("{name} answers its status"), START_LIMIT, || self.status(at));
+    }
+
+    /// What `meshport status --json` says on a host, if the daemon answers.
+    pub fn status(&self, at: usize) -> Option<Value> {
+        let output = self.meshport(at, &["status", "--json"]).output().expect("meshport runs");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+    }
+
+    /// A verb of meshport for the daemon of a host.
+    pub fn meshport(&self, at: usize, verb: &[&str]) -> Command {
+        let mut command = self.host(at).command(&meshport().to_string_lossy());
+        command.args(verb).arg("--config").arg(self.config(&self.node_name(at)));
+        command
+    }
+
+    /// The metrics page of a daemon.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[track_caller]
+    pub fn metrics(&self, at: usize) -> Metrics {
+        let socket = format!("{}/meshport.sock", self.state(&self.node_name(at)));
+        let page = run("curl", &["-sSf", "--unix-socket", &socket, "http://meshport/metrics"]);
+        assert!(page.status.success(), "{}", String::from_utf8_lossy(&page.stderr));
+        Metrics::parse(&String::from_utf8_lossy(&page.stdout))
+    }
+
+    /// The origin that new sessions on a host try first.
+    pub fn chosen(&self, at: usize) -> Option<String> {
+        let status = self.status(at)?;
+        status["services"][0]["chosen"]["name"].as_str().map(str::to_owned)
+    }
+
+    /// The names of the origins that a host knows as ready and reached.
+    pub fn ready(&self, at: usize) -> Vec<String> {
+        let Some(status) = self.status(at) else { return Vec::new() };
+        let origins = status["services"][0]["origins"].as_array().cloned().unwrap_or_default();
+        let well = |origin: &&Value| {
+            origin["state"] == "ready" && (origin["path"] == "direct" || origin["path"] == "own")
+        };
+        let name = |origin: &Value| origin["name"].as_str().map(str::to_owned);
+        origins.iter().filter(well).filter_map(name).collect()
+    }
+
+    /// Waits until the worker knows every origin as ready.
+    ///
+    /// # Panics
+    /// When one does not become ready in time.
+    #[track_caller]
+    pub fn all_are_ready(&self) {
+        let count = self.origins();
+        wait::until("the worker knows every origin as ready", SETTLE_LIMIT, || {
+            (self.ready(WORKER).len() == count).then_some(())
+        });
+    }
+
+    /// Waits until the worker knows every origin as ready and goes to the nearest.
+    ///
+    /// # Panics
+    /// When it does not settle.
+    #[track_caller]
+    pub fn settles(&self) {
+        self.all_are_ready();
+        if self.plan.distances.windows(2).all(|pair| pair[0] < pair[1]) {
+            self.chooses(WORKER, &origin(1));
+        }
+    }
+
+    /// Waits until new sessions on a host try this origin first.
+    ///
+    /// # Panics
+    /// When they do not in time.
+    #[track_caller]
+    pub fn chooses(&self, at: usize, name: &str) {
+        let what = format!("{} chooses {name}", self.node_name(at));
+        wait::until(&what, SETTLE_LIMIT, || (self.chosen(at)? == name).then_some(()));
+    }
+
+    fn host_of(&self, name: &str) -> &Host {
+        let count = self.origins();
+        let at = (0..=count).find(|at| self.node_name(*at) == name).expect("a host's name");
+        self.host(at)
+    }
+
+    fn state(&self, name: &str) -> String {
+        self.path(&format!("state-{name}")).to_string_lossy().into_owned()
+    }
+
+    fn config(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}.toml"))
+    }
+
+    fn settings(&self, at: usize, site: &str) -> String {
+        let state = self.state(&self.node_name(at));
+        let address = self.host(at).address;
+        let mut text = format!(
+            "site = \"{site}\"\nstate-dir = \"{state}\"\n\n[mesh]\nadvertise = [\"{address}:\
+             {UDP_PORT}\"]\nlisten = \"0.0.0.0:{UDP_PORT}\"\n\n[service.kube-apiserver]\n"
+        );
+        if at != WORKER {
+            text.push_str("origin = \"127.0.0.1:6443\"\n");
+        }
+        text.push_str(&self.plan.settings);
+        text
+    }
+}
+
+fn process_name(number: usize) -> String {
+    format!("apiserver-{number}")
+}

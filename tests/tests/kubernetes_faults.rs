@@ -1,0 +1,167 @@
+//! What the clients of a worker notice when the apiserver they use fails: kubectl calls one after
+//! the other, `kubectl get --watch`, the Python client without any timeout, and a controller
+//! manager that must keep its lease.
+
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
+use std::time::{Duration, Instant};
+
+use meshport_tests::kubernetes::{
+    Arrivals, Beat, Call, Calls, Cluster, Fault, Kubectl, LOCAL, Plan, START_LIMIT, WORKER, Watch,
+    Watchers,
+};
+use meshport_tests::wait;
+
+/// How long a watch may be without events after a fault; one comes every quarter of a second.
+const MAX_GAP: Duration = Duration::from_secs(4);
+/// How long a call of kubectl may take.
+const MAX_CALL: Duration = Duration::from_secs(5);
+/// How long the controllers may take to react again.
+const MAX_REACTION: Duration = Duration::from_secs(10);
+/// Sessions that are open before a fault: two watches, the controllers.
+const LEAST_SESSIONS: u64 = 3;
+/// The order plays each fault on the apiserver that the one before has not hit, so that nothing
+/// waits for a restart. The one that needs flags follows two after a restart.
+const ORDER: [Fault; 5] =
+    [Fault::Kill, Fault::Vanish, Fault::TerminateLater, Fault::Hang, Fault::Terminate];
+
+/// What was noticed of one fault.
+#[derive(Debug)]
+struct Noticed {
+    fault: Fault,
+    calls: Vec<Call>,
+    kubectl: Duration,
+    ended: usize,
+    python: Duration,
+    reaction: Duration,
+}
+
+impl Noticed {
+    fn failed(&self) -> Vec<&Call> {
+        self.calls.iter().filter(|call| !call.succeeded).collect()
+    }
+
+    fn slowest(&self) -> Duration {
+        self.calls.iter().map(|call| call.took).max().unwrap_or_default()
+    }
+
+    fn print(&self) {
+        println!(
+            "{:20} calls {:2}, failed {}, slowest {:.2} s; longest silence: kubectl --watch \
+             {:.2} s ({} ended), Python {:.2} s; controllers react after {:.2} s",
+            self.fault.name(),
+            self.calls.len(),
+            self.failed().len(),
+            self.slowest().as_secs_f64(),
+            self.kubectl.as_secs_f64(),
+            self.ended,
+            self.python.as_secs_f64(),
+            self.reaction.as_secs_f64(),
+        );
+    }
+
+    fn assert(&self) {
+        let name = self.fault.name();
+        assert!(self.failed().is_empty(), "{name}: {:?}", self.failed());
+        assert!(self.slowest() <= MAX_CALL, "{name}: a call took {:?}", self.slowest());
+        assert!(self.kubectl <= MAX_GAP, "{name}: kubectl saw nothing for {:?}", self.kubectl);
+        assert!(self.python <= MAX_GAP, "{name}: Python saw nothing for {:?}", self.python);
+        assert!(self.reaction <= MAX_REACTION, "{name}: reaction after {:?}", self.reaction);
+        if self.fault.is_graceful() {
+            assert_eq!(self.ended, 0, "{name}: kubectl's watch ended");
+        }
+    }
+}
+
+/// The clients of one run.
+struct Clients {
+    kubectl: Kubectl,
+    direct: Kubectl,
+    watch: Watch,
+    python: Option<Watchers>,
+    namespaces: u32,
+}
+
+impl Clients {
+    /// How long after `at` the controllers have reacted to a namespace that is made now.
+    fn reaction(&mut self, at: Instant) -> Duration {
+        self.namespaces += 1;
+        let name = format!("made-{}", self.namespaces);
+        self.direct.ok(&["create", "namespace", &name]);
+        wait::until("the controllers fill a new namespace", START_LIMIT, || {
+            let account = ["-n", &name, "get", "serviceaccount", "default"];
+            self.direct.run(&account).status.success().then_some(())
+        });
+        at.elapsed()
+    }
+
+    fn silence(&self, from: Instant, until: Instant) -> Duration {
+        let each = self.python.iter().flat_map(Watchers::arrivals);
+        each.map(|own: Arrivals| own.longest_gap(from, until)).max().unwrap_or_default()
+    }
+}
+
+/// Who holds the controllers' lease, and how often it has changed hands.
+fn lease(direct: &Kubectl) -> String {
+    let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
+    direct.ok(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", path])
+}
+
+fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&str]) -> Noticed {
+    cluster.all_are_ready();
+    let victim = cluster.gathered(LEAST_SESSIONS);
+    assert!(victim < 3, "the third writes what is watched");
+    let calls = Calls::start(&clients.kubectl, &format!("call-{}", clients.namespaces));
+    calls.pass(wait::now(), START_LIMIT);
+    let ended = clients.watch.ends().len();
+    let begun = wait::now();
+    fault.strike(cluster, victim);
+    let reaction = clients.reaction(begun);
+    let until = begun + fault.span();
+    calls.pass(until, START_LIMIT);
+    let noticed = Noticed {
+        fault,
+        calls: calls.finish(),
+        kubectl: clients.watch.arrivals().longest_gap(begun, until),
+        ended: clients.watch.ends().len() - ended,
+        python: clients.silence(begun, until),
+        reaction,
+    };
+    noticed.print();
+    fault.heal(cluster, victim, after);
+    noticed
+}
+
+#[test]
+#[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
+fn clients_get_over_every_fault_of_their_apiserver() {
+    let rounds = std::env::var("MESHPORT_KUBERNETES_RUNS").ok().and_then(|it| it.parse().ok());
+    let mut cluster = Cluster::new(Plan {
+        // Sessions that were left elsewhere are gathered at once.
+        settings: "drift-percent = 100\n".to_owned(),
+        ..Plan::default()
+    });
+    let _beat = Beat::start(&cluster, 3);
+    let (kubectl, direct) = (cluster.kubectl(WORKER), cluster.kubectl_direct(3));
+    cluster.start_controllers("controllers", WORKER);
+    let mut clients = Clients {
+        watch: Watch::start(&kubectl),
+        python: Watchers::start(&cluster, WORKER, LOCAL, 1),
+        kubectl,
+        direct,
+        namespaces: 0,
+    };
+    clients.reaction(wait::now());
+    cluster.start_controllers("controllers-standby", 3);
+    let holder = lease(&clients.direct);
+
+    let faults: Vec<Fault> = ORDER.repeat(rounds.unwrap_or(1));
+    let mut all = Vec::new();
+    for (at, fault) in faults.iter().enumerate() {
+        let after = faults.get(at + 2).map_or(&[][..], |next| next.flags());
+        all.push(play(&mut cluster, &mut clients, *fault, after));
+        assert!(cluster.process("controllers").is_running(), "the controllers gave up");
+    }
+    assert_eq!(lease(&clients.direct), holder, "the controllers' lease changed hands");
+    all.iter().for_each(Noticed::assert);
+}
