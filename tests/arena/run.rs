@@ -43,11 +43,15 @@ pub(crate) fn play(
     let clients = Clients::start(&host, &stage.authority(), &targets, epoch);
     let begun = epoch + WARM_UP;
     let since = |moment| wait::now().min(moment).saturating_duration_since(epoch);
-    let mut moments = Moments { fault: WARM_UP, heal: None, healed: None, end: WARM_UP };
+    let mut moments =
+        Moments { fault: WARM_UP, struck: WARM_UP, heal: None, healed: None, end: WARM_UP };
     for (at, act) in &fault.steps {
         wait::moment(begun + Duration::from_secs((*at).into()));
         let before = wait::now();
         act.perform(&mut stage);
+        if *at == 0 {
+            moments.struck = since(wait::now());
+        }
         if fault.heal == Some(*at) {
             // Several steps may heal: from the first to the last.
             moments.heal.get_or_insert(since(before));

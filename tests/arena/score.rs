@@ -1,6 +1,7 @@
 //! From what clients saw to the figures of the tables. Pure: records in, a row out.
 //!
-//! The fault begins at `fault`. `heal` is when healing began and `healed` when it was done (a
+//! The fault begins at `fault` and is in force at `struck`; connections that begin in between are
+//! under way when it strikes, as those just before it, and count as neither. `heal` is when healing began and `healed` when it was done (a
 //! process that is started takes a moment); `end` closes the run. A figure that never came to be
 //! is `None`, `null` in JSON.
 
@@ -23,6 +24,7 @@ const LEAVE: Duration = Duration::from_millis(2_500);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moments {
     pub(crate) fault: Duration,
+    pub(crate) struck: Duration,
     pub(crate) heal: Option<Duration>,
     pub(crate) healed: Option<Duration>,
     pub(crate) end: Duration,
@@ -34,7 +36,7 @@ pub(crate) struct Row {
     pub(crate) fault: String,
     pub(crate) balancer: String,
     pub(crate) run: u32,
-    /// New connections begun since the fault, and those of them that failed.
+    /// New connections begun since the fault struck, and those of them that failed.
     pub(crate) attempts: u64,
     pub(crate) failed: u64,
     /// Those of the failed that began after healing.
@@ -112,9 +114,10 @@ impl Row {
 pub(crate) fn score(record: &Record, moments: Moments, victims: &[&str]) -> Row {
     let mut attempts = record.attempts.clone();
     attempts.sort_by_key(|attempt| attempt.begun);
-    let since = attempts.partition_point(|attempt| attempt.begun < moments.fault);
+    let fault = attempts.partition_point(|attempt| attempt.begun < moments.fault);
+    let since = attempts.partition_point(|attempt| attempt.begun < moments.struck);
     let until = attempts.partition_point(|attempt| attempt.begun < moments.end);
-    let before = median(attempts[..since].iter().filter(succeeded).map(|it| it.took));
+    let before = median(attempts[..fault].iter().filter(succeeded).map(|it| it.took));
     let during = &attempts[since..until.max(since)];
 
     let mut row = Row { late_ms: millis(record.worst_late), ..Row::default() };

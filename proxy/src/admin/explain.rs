@@ -103,6 +103,6 @@ pub struct RouteChange {
     pub from: Option<String>,
     /// Who is since.
     pub to: Option<String>,
-    /// Why, as a phrase: "path dead", "refusing", "nearer and for 10 s".
+    /// Why, as a phrase: "path dead", "refusing", "nearer, and it lasted".
     pub cause: String,
 }

@@ -130,7 +130,7 @@ fn cause(
     match to.origin.path {
         PathView::Own => "this node's own is ready",
         _ if route::standing(former) > to.standing => "better",
-        _ if occasion == Occasion::Lasted => "nearer and for 10 s",
+        _ if occasion == Occasion::Lasted => "nearer, and it lasted",
         _ => "nearer",
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let suspect = OriginView { suspect: true, ..one.clone() };
         assert_eq!(why(&one, Some(&suspect), &two, Occasion::News), "slow to answer");
         assert_eq!(why(&one, None, &two, Occasion::News), "gone");
-        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer and for 10 s");
+        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer, and it lasted");
         assert_eq!(why(&two, Some(&two), &one, Occasion::News), "nearer");
         let own = origin(3, OriginState::Ready, PathView::Own);
         assert_eq!(why(&two, Some(&two), &own, Occasion::News), "this node's own is ready");

@@ -151,8 +151,8 @@ impl Connect {
         }
     }
 
-    /// Takes a new order of the candidates. Attempts on lines that it calls down end if it has
-    /// anything better.
+    /// Takes a new order of the candidates. Attempts on lines that have gone down since they began
+    /// end if it has anything better; those that were down already are there for want of that.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {
@@ -167,7 +167,9 @@ impl Connect {
                     .find(|it| it.origin.line == line)
                     .is_none_or(|it| it.standing == Standing::Down)
             };
-            let lost = self.running.iter().filter(|it| is_down(it.candidate.origin.line));
+            let lost = self.running.iter().filter(|it| {
+                it.candidate.standing < Standing::Down && is_down(it.candidate.origin.line)
+            });
             let lost: Vec<u32> = lost.map(|it| it.id).collect();
             self.running.retain(|it| !lost.contains(&it.id));
             self.replace |= !lost.is_empty();

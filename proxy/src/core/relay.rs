@@ -140,8 +140,8 @@ fn either(one: u8, other: u8) -> u8 {
 struct Way {
     /// Through whom; none is the direct way.
     relay: Option<NodeId>,
-    /// Since when another way has been better without a break.
-    gain_since: Option<Instant>,
+    /// Since when another way has been better without a break, and whether that is the direct one.
+    gain: Option<(bool, Instant)>,
     /// Since when the direct path has been dead.
     dead_since: Option<Instant>,
     /// When a decision may be different without any news.
@@ -208,16 +208,17 @@ fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> 
     let dead = direct.path == PathView::Dead;
     let dead_since = dead.then(|| memory.dead_since.unwrap_or(now));
     let present = memory.relay.and_then(|relay| offers.iter().find(|it| it.relay == relay));
-    let stay = Way { relay: present.map(|it| it.relay), gain_since: None, dead_since, due: None };
+    let stay = Way { relay: present.map(|it| it.relay), gain: None, dead_since, due: None };
     match step(direct, offers, present.copied()) {
         Step::Stay => stay,
         Step::Now(relay) => Way { relay, ..stay },
         Step::After(relay, time) => {
-            let since = memory.gain_since.unwrap_or(now);
+            let same = memory.gain.filter(|(direct, _)| *direct == relay.is_none());
+            let since = same.map_or(now, |(_, since)| since);
             if now.saturating_duration_since(since) >= time {
                 Way { relay, ..stay }
             } else {
-                Way { gain_since: Some(since), due: Some(since + time), ..stay }
+                Way { gain: Some((relay.is_none(), since)), due: Some(since + time), ..stay }
             }
         }
     }

@@ -5,7 +5,8 @@
 //! short-lived gains move nothing. [`Route::attempt_order`] then spreads single sessions over the
 //! equally near. Neither reads a clock or draws a random number itself.
 //!
-//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy; the
+//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy, but for
+//! the preferred one in the moment after it turned unready (it still serves, and maybe all do); the
 //! order contains each origin once; equal inputs give equal outputs.
 
 use std::cmp::Ordering;
@@ -19,15 +20,12 @@ use meshport_discovery::OriginState;
 
 use super::relay;
 
-/// A preferred origin gives way to a cheaper one only for more than this...
-const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
-/// ...or for more than this share of its own cost, in percent...
-const GAIN_PERCENT: u32 = 20;
-/// ...that has lasted this long.
-pub(super) const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// A node that has just learned of its first origin learns of the others within this time; until
-/// then there is nothing worth keeping.
-const SETTLING: Duration = Duration::from_secs(5);
+mod memory;
+
+pub use memory::Preference;
+use memory::Verdict;
+pub(super) use memory::{GAIN_LASTING, is_clear_gain};
+
 /// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
 /// last sixteen.
 const USUAL_LOSS_PERCENT: u8 = 7;
@@ -222,25 +220,6 @@ pub struct Candidate {
     pub cost: Duration,
 }
 
-/// The memory of [`choose`] from one call to the next.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Preference {
-    /// The origin that goes first, and since when.
-    pub preferred: Option<(Line, Instant)>,
-    /// Since when a cheaper one has been there without a break. Which one does not matter: two
-    /// equally near ones are the cheapest by turns.
-    gain_since: Option<Instant>,
-    /// When any origin was preferred for the first time.
-    first_at: Option<Instant>,
-}
-
-impl Preference {
-    /// When [`choose`] may decide differently without any news.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.gain_since.map(|since| since + GAIN_LASTING)
-    }
-}
-
 /// The order in which a new session tries the origins of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
@@ -418,70 +397,13 @@ fn nearest(
     let Some(best) = candidates.first().cloned() else {
         return (Route::default(), Preference::default());
     };
-    let kept = kept(&candidates, &best, memory, now);
-    let (first, preference, why) = match kept {
-        Some((first, preference)) => {
-            let name = &best.origin.name;
-            let why = match preference.gain_since {
-                _ if first == 0 => reason(&best),
-                Some(_) => format!("kept: {name} is nearer, not yet for long"),
-                None => format!("kept: {name} is hardly nearer"),
-            };
-            (first, preference, why)
-        }
-        None => (0, settled_on(&best, memory, now), reason(&best)),
-    };
+    let Verdict { first, preference, why } = memory.weigh(&candidates, now);
+    let why = why.unwrap_or_else(|| reason(&best));
     candidates[..=first].rotate_right(1);
     let width = band.max(candidates[0].cost * band_percent / 100);
-    let sharing = if is_own(&candidates[0]) { 1 } else { gather_band(&mut candidates, width) };
+    let alone = is_own(&candidates[0]) || candidates[0].standing != best.standing;
+    let sharing = if alone { 1 } else { gather_band(&mut candidates, width) };
     (Route { candidates, sharing, why, in_turn: false, kept: first > 0 }, preference)
-}
-
-/// The preferred origin's place in the order, if hysteresis keeps it first.
-fn kept(
-    candidates: &[Candidate],
-    best: &Candidate,
-    memory: &Preference,
-    now: Instant,
-) -> Option<(usize, Preference)> {
-    let (preferred, since) = memory.preferred?;
-    if memory.first_at.is_none_or(|first| now.saturating_duration_since(first) < SETTLING) {
-        return None;
-    }
-    let first_at = memory.first_at;
-    let place = candidates.iter().position(|candidate| candidate.origin.line == preferred)?;
-    let current = &candidates[place];
-    if current.standing != best.standing {
-        return None;
-    }
-    let preferred = Some((preferred, since));
-    if place == 0 || !is_gain(current, best) {
-        return Some((place, Preference { preferred, gain_since: None, first_at }));
-    }
-    let since = memory.gain_since.unwrap_or(now);
-    if now.saturating_duration_since(since) >= GAIN_LASTING {
-        return None;
-    }
-    Some((place, Preference { preferred, gain_since: Some(since), first_at }))
-}
-
-fn is_gain(current: &Candidate, best: &Candidate) -> bool {
-    is_own(best) || is_clear_gain(current.cost, best.cost)
-}
-
-/// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
-pub(super) fn is_clear_gain(current: Duration, best: Duration) -> bool {
-    let gain = current.saturating_sub(best);
-    gain > GAIN_ABSOLUTE || gain * 100 > current * GAIN_PERCENT
-}
-
-fn settled_on(best: &Candidate, memory: &Preference, now: Instant) -> Preference {
-    let since = match memory.preferred {
-        Some((line, since)) if line == best.origin.line => since,
-        _ => now,
-    };
-    let first_at = Some(memory.first_at.unwrap_or(now));
-    Preference { preferred: Some((best.origin.line, since)), gain_since: None, first_at }
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;
@@ -506,7 +428,7 @@ fn spread(
     let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
     // Turns are fair only in an order that does not follow every round-trip time.
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
-    let preference = settled_on(&candidates[0], memory, now);
+    let preference = memory.settled_on(&candidates[0], now);
     let why = format!("one of {sharing} that take turns");
     (Route { sharing, why, in_turn: true, candidates, kept: false }, preference)
 }
@@ -530,7 +452,7 @@ fn pinned(
         rank if rank < list.len() => format!("pinned as number {}", rank + 1),
         _ => format!("no pinned one is better; {}", reason(first)),
     };
-    let preference = settled_on(first, memory, now);
+    let preference = memory.settled_on(first, now);
     (Route { candidates, sharing: 1, why, in_turn: false, kept: false }, preference)
 }
 

@@ -94,16 +94,17 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
 
 fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     bump(&ingress.totals.accepted);
-    let most = ingress.limits.borrow().max_sessions;
-    let open = ingress.open_now();
-    if open >= most || sessions.len() as u64 >= most {
+    let Some(seat) = ingress.seat() else {
         bump(&ingress.totals.over_limit);
         client.reset_on_drop();
         return;
-    }
+    };
     client.set_nodelay();
     let ingress = ingress.clone();
-    sessions.spawn(async move { ingress.serve(client).await });
+    sessions.spawn(async move {
+        ingress.serve(client).await;
+        drop(seat);
+    });
 }
 
 /// Waits for hope, then for the address, which somebody else may hold meanwhile.

@@ -31,6 +31,9 @@ use super::tcp::{Host, Tcp};
 /// How often candidates that are said to be down are tried while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Candidates tried at once, the best first: more than a mesh has that still has a chance.
+const MAX_TRIALS: usize = 32;
+
 /// What sessions have found out, on its way to the driver. When it is full the news is not new.
 pub(super) const MAX_FINDINGS: usize = 256;
 
@@ -78,6 +81,17 @@ pub(super) struct Ingress {
     tickets: AtomicU64,
     /// Draws for the places of sessions in a window of resets.
     places: AtomicU64,
+    /// Clients that are served or searched for now.
+    clients: AtomicU64,
+}
+
+/// A client's place among those a service may have.
+pub(super) struct Seat(Arc<Ingress>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Ingress {
@@ -88,14 +102,24 @@ impl Ingress {
         limits: watch::Receiver<Arc<SessionLimits>>,
     ) -> Self {
         let totals = place.sessions.totals(&service);
-        let (tickets, places) = (AtomicU64::new(0), AtomicU64::new(0));
-        let budget = Mutex::default();
-        Self { place, service, route, limits, totals, budget, tickets, places }
+        Self {
+            place,
+            service,
+            route,
+            limits,
+            totals,
+            budget: Mutex::default(),
+            tickets: AtomicU64::new(0),
+            places: AtomicU64::new(0),
+            clients: AtomicU64::new(0),
+        }
     }
 
-    /// Client sessions that are open now.
-    pub(super) fn open_now(&self) -> u64 {
-        self.place.sessions.count_side(&self.service, Side::Client)
+    /// A place for one more client; none when `max-sessions` are there.
+    pub(super) fn seat(self: &Arc<Self>) -> Option<Seat> {
+        let seat = Seat(self.clone());
+        let before = self.clients.fetch_add(1, Ordering::Relaxed);
+        (before < self.limits.borrow().max_sessions).then_some(seat)
     }
 
     /// Serves one client to its end.
@@ -105,16 +129,7 @@ impl Ingress {
         let found = search.run(&client).await;
         let mut verdicts = search.connect.take_verdicts();
         verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing()));
-        if !verdicts.is_empty() {
-            // Evidence that finds no room is only missed until the next.
-            let own = (Line::Direct(self.place.me), Verdict::Refused);
-            let own_refused = verdicts.contains(&own);
-            let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
-            let _ = self.place.findings.try_send(verdicts);
-            if own_refused {
-                let _ = self.place.findings.try_send(Finding::OwnRefused(self.service.clone()));
-            }
-        }
+        self.tell(verdicts);
         match found {
             Ok((upstream, mut guard)) => {
                 bump(&self.totals.connected);
@@ -131,6 +146,20 @@ impl Ingress {
                 bump(&self.totals.failed);
                 debug!(service = %self.service, %failure, "no origin for a client");
             }
+        }
+    }
+
+    /// Tells the driver what a search has shown.
+    fn tell(&self, verdicts: Vec<(Line, Verdict)>) {
+        if verdicts.is_empty() {
+            return;
+        }
+        // Evidence that finds no room is only missed until the next.
+        let own_refused = verdicts.contains(&(Line::Direct(self.place.me), Verdict::Refused));
+        let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
+        let _ = self.place.findings.try_send(verdicts);
+        if own_refused {
+            let _ = self.place.findings.try_send(Finding::OwnRefused(self.service.clone()));
         }
     }
 
@@ -177,19 +206,22 @@ impl Ingress {
         }
     }
 
-    /// Whether any candidate's instance accepts a connection now, in the order of the route.
+    /// Whether any candidate's instance accepts a connection now. All are asked at once: the
+    /// silence of each takes its time, and clients wait for the verdict.
     async fn any_answers(&self) -> bool {
         let route = self.route.borrow().clone();
-        for candidate in &route.candidates {
+        let mut trials = JoinSet::new();
+        for candidate in route.candidates.iter().take(MAX_TRIALS) {
             let line = candidate.origin.line;
-            if attempt::answers(self.target(candidate, 0, MAX_DEADLINE)).await {
-                return true;
-            }
-            if matches!(line, Line::Outside(_)) {
+            let target = self.target(candidate, 0, MAX_DEADLINE);
+            trials.spawn(async move { (line, attempt::answers(target).await) });
+        }
+        while let Some(ended) = trials.join_next().await {
+            match ended {
+                Ok((_, true)) => return true,
                 // Nothing else tells of it, and time alone would call it usable again.
-                let silent = vec![(line, Verdict::Silent)];
-                let silent = Finding::Verdicts(self.service.clone(), silent);
-                let _ = self.place.findings.try_send(silent);
+                Ok((line @ Line::Outside(_), false)) => self.tell(vec![(line, Verdict::Silent)]),
+                Ok((_, false)) | Err(_) => {}
             }
         }
         false
@@ -374,6 +406,7 @@ impl<'a> Search<'a> {
                 debug!(service = %self.ingress.service, %failure, "next candidate");
                 self.shared.release(id);
                 self.connect.handle_failure(id, failure.verdict());
+                self.ingress.tell(self.connect.take_verdicts());
                 self.last = failure;
                 Ok(None)
             }

@@ -7,7 +7,9 @@ fn at(millis: u64) -> Duration {
 }
 
 fn moments(heal: Option<u64>) -> Moments {
-    Moments { fault: at(FAULT), heal: heal.map(at), healed: heal.map(at), end: at(FAULT + 60_000) }
+    let healed = heal.map(at);
+    let (fault, end) = (at(FAULT), at(FAULT + 60_000));
+    Moments { fault, struck: fault, heal: healed, healed, end }
 }
 
 fn attempt(begun: u64, took: u64, outcome: Result<&str, Failure>) -> Attempt {

@@ -213,7 +213,7 @@ mod tests {
             candidates,
             sessions: sessions.map(|(who, open)| LineSessions { who, open }).into(),
             changes: vec![
-                change(7_500, "cp-2", "cp-1", "nearer and for 10 s"),
+                change(7_500, "cp-2", "cp-1", "nearer, and it lasted"),
                 change(7_600, "", "cp-2", "first known"),
             ],
         }
@@ -240,7 +240,7 @@ sessions got through lately
 
   Last changes of the first choice
       AGO  FROM  TO    CAUSE
-    2h 5m  cp-2  cp-1  nearer and for 10 s
+    2h 5m  cp-2  cp-1  nearer, and it lasted
     2h 6m  none  cp-2  first known
 ";
         assert_eq!(after, expected);

@@ -317,3 +317,24 @@ fn what_others_cannot_reach_changes_nothing_here() {
     assert_eq!(paths, expected);
     assert!(route.candidates.iter().all(|it| matches!(it.origin.path, PathView::Up(_))));
 }
+
+#[test]
+fn sessions_to_a_node_that_left_are_reset_when_its_path_dies() {
+    let mut net = Net::new(&["node", ORIGIN, "node"], ms(1));
+    let direct = Line::Direct(net.id(B));
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
+    net.nodes[A].handle_busy(BTreeSet::from([direct]), net.now);
+    net.pass(MEET);
+    let now = net.now;
+    net.nodes[B].leave(now);
+    net.until(MEET, |net| net.first(A).is_none()).expect("it is no origin any more");
+    let is_reset = |net: &Net| {
+        let mut events = net.events.iter();
+        events
+            .any(|(at, it)| *at == A && matches!(it, Event::Reset { line, .. } if *line == direct))
+    };
+    assert!(!is_reset(&net), "a farewell alone cuts nothing");
+    // Its process ends, and what tells of the end of its sessions is lost.
+    net.link(A, B, None);
+    net.until(Duration::from_secs(4), is_reset).expect("its sessions are reset");
+}

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use meshport_config::{NodeId, Role, ServiceName};
-use meshport_discovery::{Entry, Liveness, PathState};
+use meshport_discovery::{Entry, Liveness, OriginState, PathState};
 
 use super::{MAX_ORIGINS, NodeCore, Service};
 use crate::core::relay::{Near, Offer};
@@ -102,6 +102,20 @@ impl NodeCore {
         (service.fallback.iter().copied().map(view).collect(), former.map(view).collect())
     }
 
+    /// The direct ways to nodes that are no origins any more and carry sessions: they left, or
+    /// stopped offering the service, and all that matters is whether their paths still answer.
+    fn former_views(&self, origins: &BTreeSet<NodeId>) -> impl Iterator<Item = OriginView> {
+        self.busy.iter().filter_map(|line| match *line {
+            Line::Direct(node) if node != self.me && !origins.contains(&node) => {
+                let entry = self.discovery.directory().get(&node)?;
+                let (name, site) = (entry.credential.name.to_string(), &entry.credential.site);
+                let view = OriginView::of_node(node, name, site.clone(), OriginState::Unknown);
+                Some(OriginView { present: false, ..self.measured(view) })
+            }
+            Line::Direct(_) | Line::Relayed { .. } | Line::Outside(_) => None,
+        })
+    }
+
     /// All ways to the instances of a service, for the sessions that are on them, and the one way
     /// to each that new sessions take.
     pub(super) fn ways(
@@ -139,6 +153,7 @@ impl NodeCore {
         let (outside, former) = self.outside_views(service, now);
         chosen.extend(outside.iter().cloned());
         others.extend(outside.into_iter().chain(former));
+        others.extend(self.former_views(&origins));
         let relayed = chosen.iter().filter(|view| view.relaying.is_some()).cloned();
         let all = direct.into_iter().chain(relayed).chain(others).collect();
         (all, chosen)
@@ -172,7 +187,7 @@ pub(super) fn states(
     service: &Service,
     views: &[OriginView],
     now: Instant,
-) -> BTreeMap<NodeId, (meshport_discovery::OriginState, Instant)> {
+) -> BTreeMap<NodeId, (OriginState, Instant)> {
     let of = |view: &OriginView| {
         let origin = view.line.origin()?;
         let known = service.states.get(&origin).copied();

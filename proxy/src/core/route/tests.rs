@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::memory::SETTLING;
 use super::*;
 
 fn ms(ms: u64) -> Duration {
@@ -121,18 +122,98 @@ fn a_small_gain_never_moves_anything() {
     }
 }
 
+/// What a node has seen and done, second by second.
+struct Story {
+    memory: Preference,
+    start: Instant,
+}
+
+impl Story {
+    /// A node at home at origin 1, 2 ms away; origin 2 is 35 ms away.
+    fn at_home() -> Self {
+        let start = Instant::now();
+        Self { memory: settled(both(OriginState::Ready), start), start }
+    }
+
+    fn first(&mut self, origins: Vec<OriginView>, at_ms: u64) -> String {
+        let (route, memory) =
+            choose(origins, &nearest_policy(), &self.memory, self.start + ms(at_ms));
+        self.memory = memory;
+        names(&route).swap_remove(0)
+    }
+}
+
+fn both(first: OriginState) -> Vec<OriginView> {
+    vec![origin(1, first, PathView::Up(ms(2))), ready(2, 35)]
+}
+
 #[test]
-fn an_unhealthy_preferred_origin_is_left_at_once_and_regained_after_a_while() {
-    let start = Instant::now();
-    let policy = nearest_policy();
-    let both = |state| vec![origin(1, state, PathView::Up(ms(2))), ready(2, 35)];
-    let memory = settled(both(OriginState::Ready), start);
-    let (route, memory) = choose(both(OriginState::Refusing), &policy, &memory, start + ms(1));
-    assert_eq!(names(&route), ["cp-2", "cp-1"]);
-    let (route, memory) = choose(both(OriginState::Ready), &policy, &memory, start + ms(2));
-    assert_eq!(names(&route), ["cp-2", "cp-1"]);
-    let (route, _) = choose(both(OriginState::Ready), &policy, &memory, start + ms(10_002));
-    assert_eq!(names(&route), ["cp-1", "cp-2"]);
+fn a_refusing_home_is_left_at_once_and_gone_back_to_after_two_seconds() {
+    let mut story = Story::at_home();
+    assert_eq!(story.first(both(OriginState::Refusing), 1), "cp-2");
+    assert_eq!(story.first(both(OriginState::Ready), 500), "cp-2");
+    assert_eq!(story.first(both(OriginState::Ready), 2499), "cp-2");
+    assert_eq!(story.first(both(OriginState::Ready), 2500), "cp-1");
+}
+
+#[test]
+fn a_home_that_comes_and_goes_is_gone_back_to_later_and_later() {
+    let mut story = Story::at_home();
+    let (mut changes, mut before) = (0, "cp-1".to_owned());
+    for flap in 0..10 {
+        for at in (0..6000).step_by(250) {
+            let state = if at < 3000 { OriginState::Refusing } else { OriginState::Ready };
+            let first = story.first(both(state), flap * 6000 + at);
+            changes += u32::from(first != before);
+            before = first;
+        }
+    }
+    assert_eq!(changes, 3, "away, back, away, and then the second look takes longer");
+    let calm = 61_000;
+    assert_eq!(story.first(both(OriginState::Ready), calm), "cp-1");
+    assert_eq!(story.first(both(OriginState::Hung), calm + 70_000), "cp-2");
+    assert_eq!(story.first(both(OriginState::Ready), calm + 71_000), "cp-2");
+    assert_eq!(story.first(both(OriginState::Ready), calm + 73_000), "cp-1", "it was calm");
+}
+
+#[test]
+fn home_is_remembered_when_the_stand_in_fails_too() {
+    let mut story = Story::at_home();
+    let three = |one, two| {
+        let two = origin(2, two, PathView::Up(ms(35)));
+        vec![origin(1, one, PathView::Up(ms(2))), two, ready(3, 80)]
+    };
+    let (up, down) = (OriginState::Ready, OriginState::Refusing);
+    assert_eq!(story.first(three(down, up), 100), "cp-2");
+    assert_eq!(story.first(three(down, down), 200), "cp-3");
+    assert_eq!(story.first(three(up, down), 300), "cp-3");
+    assert_eq!(story.first(three(up, down), 2300), "cp-1");
+}
+
+#[test]
+fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
+    let mut story = Story::at_home();
+    assert_eq!(story.first(both(OriginState::Unready), 0), "cp-1");
+    assert_eq!(story.memory.poll_timeout(), Some(story.start + ms(1200)));
+    assert_eq!(story.first(both(OriginState::Unready), 1199), "cp-1");
+    assert_eq!(story.first(both(OriginState::Unready), 1200), "cp-2");
+    // All are unready, each noticed at a time of its own, and then all ready again.
+    let mut story = Story::at_home();
+    let each = |one, two| {
+        let two = origin(2, two, PathView::Up(ms(35)));
+        vec![origin(1, one, PathView::Up(ms(2))), two]
+    };
+    let (up, down) = (OriginState::Ready, OriginState::Unready);
+    let seen = [(down, up, 0), (down, down, 900), (down, down, 9000), (down, up, 20_000)];
+    for (one, two, at) in seen.into_iter().chain([(up, up, 20_900), (up, up, 60_000)]) {
+        assert_eq!(story.first(each(one, two), at), "cp-1", "at {at}");
+    }
+}
+
+#[test]
+fn a_draining_home_is_left_at_once() {
+    let mut story = Story::at_home();
+    assert_eq!(story.first(both(OriginState::Draining), 1), "cp-2");
 }
 
 #[test]
@@ -257,6 +338,7 @@ proptest! {
             nodes.dedup();
             prop_assert_eq!(nodes.len(), origins.len());
             prop_assert!(order.is_sorted_by_key(|candidate| candidate.standing));
+            prop_assert_eq!(next.preferred.is_some(), !origins.is_empty());
             memory = next;
         }
     }

@@ -1,0 +1,186 @@
+//! What keeps a route where it is: the memory of the preferred origin, and how long something better
+//! has to last before it is followed.
+//!
+//! | the preferred one | something better | followed |
+//! | --- | --- | --- |
+//! | gone, refusing, hung, draining, cut off | whatever is left | at once |
+//! | unready, so it still serves | one that is ready | after [`UNREADY_LASTING`] |
+//! | stands in for one that was left | that one, as good as it was | after [`RETURN_LASTING`], doubled each time it was left again within [`CALM`] |
+//! | as healthy | clearly cheaper | after [`GAIN_LASTING`] |
+//!
+//! The third row is damping as of flapping routes (RFC 2439): a single fault costs two seconds after
+//! it is over, an origin that comes and goes is left alone for longer and longer.
+
+use std::time::{Duration, Instant};
+
+use super::{Candidate, Line, Standing, is_own};
+use meshport_discovery::OriginState;
+
+/// A preferred origin gives way to a cheaper one only for more than this...
+const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
+/// ...or for more than this share of its own cost, in percent...
+const GAIN_PERCENT: u32 = 20;
+/// ...that has lasted this long.
+pub(in crate::core) const GAIN_LASTING: Duration = Duration::from_secs(10);
+/// An origin that is back is gone back to after this. Origins are asked once in this time, so one
+/// that answers by chance does not pass.
+const RETURN_LASTING: Duration = Duration::from_secs(2);
+/// An origin that was left and not left again for this long has calmed down.
+const CALM: Duration = Duration::from_secs(60);
+/// What all origins depend on fails for all, and each notices at its own next probe, up to one
+/// interval (1 s) later than the first and with jitter: until then nobody knows whether another one
+/// is better.
+const UNREADY_LASTING: Duration = Duration::from_millis(1200);
+/// A node that has just learned of its first origin learns of the others within this time; until
+/// then there is nothing worth keeping.
+pub(super) const SETTLING: Duration = Duration::from_secs(5);
+
+/// The memory of [`super::choose`] from one call to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preference {
+    /// The origin that goes first, and since when.
+    pub preferred: Option<(Line, Instant)>,
+    better: Option<Better>,
+    home: Option<Home>,
+    /// When any origin was preferred for the first time.
+    first_at: Option<Instant>,
+}
+
+/// Something better than the preferred origin is there. Which one does not matter: two equally near
+/// ones are the cheapest by turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Better {
+    /// Since when, without a break.
+    since: Instant,
+    /// When it is followed.
+    due: Instant,
+}
+
+/// The origin that would be preferred had it not got worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Home {
+    line: Line,
+    left_at: Instant,
+    /// How often it was left with less than [`CALM`] in between.
+    times: u32,
+}
+
+/// What the memory makes of the candidates.
+pub(super) struct Verdict {
+    /// The place of the one that goes first.
+    pub(super) first: usize,
+    pub(super) preference: Preference,
+    /// Why it is that one, if it is not the best.
+    pub(super) why: Option<String>,
+}
+
+impl Preference {
+    /// When [`super::choose`] may decide differently without any news.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.better.map(|better| better.due)
+    }
+
+    /// Which of the candidates, of which there is one and the first is the best, goes first.
+    pub(super) fn weigh(&self, candidates: &[Candidate], now: Instant) -> Verdict {
+        let best = &candidates[0];
+        let place = self.preferred.and_then(|(line, _)| {
+            candidates.iter().position(|candidate| candidate.origin.line == line)
+        });
+        let is_new = self.first_at.is_none_or(|at| now.saturating_duration_since(at) < SETTLING);
+        let Some(place) = place.filter(|_| !is_new) else {
+            let preference =
+                if is_new { self.settled_on(best, now) } else { self.fled_to(best, now) };
+            return Verdict { first: 0, preference, why: None };
+        };
+        let current = &candidates[place];
+        if place == 0 || (current.standing == best.standing && !is_gain(current, best)) {
+            let why = (place > 0).then(|| format!("kept: {} is hardly nearer", best.origin.name));
+            return Verdict {
+                first: place,
+                preference: Self { better: None, ..self.clone() },
+                why,
+            };
+        }
+        let Some(lasting) = self.patience(current, best) else {
+            return Verdict { first: 0, preference: self.fled_to(best, now), why: None };
+        };
+        let since = self.better.map_or(now, |better| better.since);
+        let due = since + lasting;
+        if due > now {
+            let name = &best.origin.name;
+            let why = if current.standing == best.standing {
+                format!("kept: {name} is nearer, not yet for long")
+            } else {
+                format!("kept: {} just now", current.origin.state)
+            };
+            let preference = Self { better: Some(Better { since, due }), ..self.clone() };
+            return Verdict { first: place, preference, why: Some(why) };
+        }
+        let follows = current.standing == best.standing;
+        let preference = if follows { self.settled_on(best, now) } else { self.fled_to(best, now) };
+        Verdict { first: 0, preference, why: None }
+    }
+
+    /// How long the best one has to have been better than the current one; none for not at all.
+    fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
+        if current.standing == best.standing {
+            let home = self.home.filter(|home| home.line == best.origin.line);
+            return Some(home.map_or(GAIN_LASTING, Home::patience));
+        }
+        let serves =
+            current.standing == Standing::Doubtful && current.origin.state == OriginState::Unready;
+        serves.then_some(UNREADY_LASTING)
+    }
+
+    /// One that is preferred for its own sake.
+    pub(super) fn settled_on(&self, best: &Candidate, now: Instant) -> Self {
+        let home = self.home.filter(|home| home.line == best.origin.line);
+        Self { home, ..self.changed_to(best, now) }
+    }
+
+    /// One that stands in for another, which got worse or is gone.
+    fn fled_to(&self, best: &Candidate, now: Instant) -> Self {
+        let home = match (self.home, self.preferred) {
+            (Some(home), Some((left, _))) if home.line == left => Some(home.left_again(now)),
+            (None, Some((line, _))) => Some(Home { line, left_at: now, times: 1 }),
+            (home, _) => home,
+        };
+        Self { home, ..self.changed_to(best, now) }
+    }
+
+    fn changed_to(&self, best: &Candidate, now: Instant) -> Self {
+        let since = match self.preferred {
+            Some((line, since)) if line == best.origin.line => since,
+            _ => now,
+        };
+        Self {
+            preferred: Some((best.origin.line, since)),
+            better: None,
+            home: None,
+            first_at: Some(self.first_at.unwrap_or(now)),
+        }
+    }
+}
+
+impl Home {
+    fn left_again(self, now: Instant) -> Self {
+        let is_calm = now.saturating_duration_since(self.left_at) >= CALM;
+        let times = if is_calm { 1 } else { self.times.saturating_add(1) };
+        Self { left_at: now, times, ..self }
+    }
+
+    fn patience(self) -> Duration {
+        let doubled = 1_u32.checked_shl(self.times.saturating_sub(1)).unwrap_or(u32::MAX);
+        RETURN_LASTING.saturating_mul(doubled).min(GAIN_LASTING)
+    }
+}
+
+fn is_gain(current: &Candidate, best: &Candidate) -> bool {
+    is_own(best) || is_clear_gain(current.cost, best.cost)
+}
+
+/// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
+pub(in crate::core) fn is_clear_gain(current: Duration, best: Duration) -> bool {
+    let gain = current.saturating_sub(best);
+    gain > GAIN_ABSOLUTE || gain * 100 > current * GAIN_PERCENT
+}
