@@ -125,9 +125,10 @@ fn back(row: &Row) -> f64 {
     time(row.back_in_use_s)
 }
 
-/// When the last new connection went to a draining upstream; 0 when none did.
+/// When the last new connection went to a draining upstream; 0 when none did. Who does not use it
+/// when it is well either has nothing to show.
 fn late_news(row: &Row) -> f64 {
-    row.last_new_to_victim_s.unwrap_or(0.0)
+    row.back_in_use_s.map_or(NEVER, |_| row.last_new_to_victim_s.unwrap_or(0.0))
 }
 
 impl Bar {
