@@ -7,6 +7,17 @@ pub enum Error {
     /// The scenario is not TOML, has unknown or wrong keys, or contradicts itself.
     #[error("{0}")]
     Scenario(String),
+    /// This machine or program cannot do it.
+    #[error("{0}")]
+    Machine(String),
+    /// A node does not start.
+    #[error("node {name}: {source}")]
+    Node {
+        /// Which one.
+        name: String,
+        /// Why not.
+        source: meshport::Error,
+    },
     /// A result file is not what this tool writes.
     #[error("{path}: {reason}")]
     Result {

@@ -14,6 +14,7 @@ mod brain;
 pub mod cli;
 mod error;
 mod flight;
+pub mod full;
 mod instance;
 pub mod measure;
 mod network;

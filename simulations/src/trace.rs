@@ -19,7 +19,7 @@ pub const MAX_KEPT: usize = 24;
 pub(crate) struct Trace {
     hash: Sha256,
     datagrams: u64,
-    file: Option<Box<dyn Write>>,
+    file: Option<Box<dyn Write + Send>>,
     /// The last events of each node.
     kept: Vec<VecDeque<(Duration, Box<str>)>>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Sent {
 }
 
 impl Trace {
-    pub(crate) fn new(nodes: usize, file: Option<Box<dyn Write>>) -> Self {
+    pub(crate) fn new(nodes: usize, file: Option<Box<dyn Write + Send>>) -> Self {
         let kept = vec![VecDeque::new(); nodes];
         Self { hash: Sha256::default(), datagrams: 0, file, kept }
     }

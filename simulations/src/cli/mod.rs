@@ -13,6 +13,7 @@ use crate::Error;
 use crate::scenario::reference;
 
 mod compare;
+mod fewer;
 mod hunt;
 mod run;
 mod sets;

@@ -1,18 +1,19 @@
 //! `meshport-sim run`, and what the other verbs share with it.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use toml::Table;
 
-use super::{Choice, read, sets, write};
-use crate::Error;
+use super::{Choice, fewer, read, sets, write};
 use crate::report::{Effort, Run, html, json, text};
-use crate::scenario::{self, Scenario};
+use crate::scenario::{self, Level, Scenario};
 use crate::world::{Options, World};
+use crate::{Error, full};
 
 /// From one look of the progress bar to the next.
 const BAR_EVERY: Duration = Duration::from_millis(200);
@@ -41,25 +42,48 @@ pub(super) struct Arguments {
     /// Runs twice and fails when the two traces differ.
     #[arg(long)]
     twice: bool,
+    /// Runs at the full level: tens of nodes with everything real above the socket. The same as
+    /// level = "full" in the scenario.
+    #[arg(long)]
+    full: bool,
+    /// Takes at most so many nodes of each site, origins first, to fit the full level.
+    #[arg(long, value_name = "M")]
+    nodes_per_site: Option<usize>,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let name = name(&arguments.choice.file);
-    let document = document(&arguments.choice)?;
+    let mut document = document(&arguments.choice)?;
+    let mut command = command(&arguments.choice, arguments.seed);
+    if let Some(most) = arguments.nodes_per_site {
+        let _ = writeln!(io::stderr(), "{}", fewer::apply(&mut document, most));
+        let _ = write!(command, " --nodes-per-site {most}");
+    }
+    if arguments.full {
+        document.insert("level".into(), "full".into());
+        command.push_str(" --full");
+    }
     let until = arguments.until.map(|until| Duration::from_secs_f64(until.max(0.0)));
     let trace = match &arguments.trace {
         Some(path) => {
             let file = File::create(path)
                 .map_err(|source| Error::File { path: path.display().to_string(), source })?;
-            Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
+            Some(Box::new(BufWriter::new(file)) as Box<dyn Write + Send>)
         }
         None => None,
     };
-    let scenario = parse(&document, &arguments.choice)?;
+    let changed = arguments.full || arguments.nodes_per_site.is_some();
+    let scenario = match changed {
+        true => Scenario::parse(&document.to_string())?,
+        false => parse(&document, &arguments.choice)?,
+    };
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let options = Options { trace, until, progress: bar(end) };
-    let (run, effort) = go(scenario.clone(), arguments.seed, options)?;
-    let command = command(&arguments.choice, arguments.seed);
+    let is_full = scenario.level == Level::Full;
+    let (run, effort) = match is_full {
+        true => go_full(scenario.clone(), arguments.seed, options)?,
+        false => go(scenario.clone(), arguments.seed, options)?,
+    };
     let prints_json = arguments.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = &arguments.json {
         let text = json::object(&run, &name, effort).to_string();
@@ -82,8 +106,13 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         let _ = writeln!(io::stderr(), "{}", text::violation(violation, &command));
     }
     if arguments.twice {
-        let (again, _) = go(scenario, arguments.seed, Options { until, ..Options::default() })?;
-        let (first, second) = (run.outcome.trace_hash, again.outcome.trace_hash);
+        let first = run.outcome.trace_hash.to_string();
+        let second = if is_full {
+            hash_of_another_process(arguments)?
+        } else {
+            let options = Options { until, ..Options::default() };
+            go(scenario, arguments.seed, options)?.0.outcome.trace_hash.to_string()
+        };
         if first != second {
             let _ = writeln!(io::stderr(), "VIOLATION: two runs differ, {first} and {second}");
             return Ok(ExitCode::from(1));
@@ -109,12 +138,50 @@ pub(super) fn parse(document: &Table, choice: &Choice) -> Result<Scenario, Error
     Scenario::parse(&text)
 }
 
-/// One run, and what it took.
+/// One run at the wide level, and what it took.
 pub(super) fn go(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
+    if scenario.level == Level::Full {
+        let what = "this verb runs scenarios at the wide level; run and lab take level = \"full\"";
+        return Err(Error::Scenario(what.into()));
+    }
+    measured(|| Ok(World::new(scenario, seed, options)?.run()))
+}
+
+/// One run at the full level, on a thread of its own.
+fn go_full(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
+    let run = move || measured(|| full::run(scenario, seed, options));
+    let thread = std::thread::Builder::new().name("full".into()).spawn(run);
+    let thread = thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))?;
+    thread.join().map_err(|_| Error::Machine("the run has panicked".into()))?
+}
+
+/// The trace hash of the same run in another process: the full level runs once in each.
+fn hash_of_another_process(arguments: &Arguments) -> Result<String, Error> {
+    let failed = |error: io::Error| Error::Machine(format!("run meshport-sim: {error}"));
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.arg("run").arg(&arguments.choice.file).arg("--full").args(["--json", "-"]);
+    command.arg("--seed").arg(arguments.seed.to_string());
+    for set in &arguments.choice.sets {
+        command.arg("--set").arg(set);
+    }
+    if let Some(until) = arguments.until {
+        command.arg("--until").arg(until.to_string());
+    }
+    if let Some(most) = arguments.nodes_per_site {
+        command.arg("--nodes-per-site").arg(most.to_string());
+    }
+    let output = command.stderr(Stdio::null()).output().map_err(failed)?;
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::Machine(format!("the second run gave no result: {error}")))?;
+    Ok(result["trace_hash"].as_str().unwrap_or_default().to_owned())
+}
+
+/// What a run took.
+fn measured(run: impl FnOnce() -> Result<Run, Error>) -> Result<(Run, Effort), Error> {
     let before = processor_time();
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]
     let start = Instant::now();
-    let run = World::new(scenario, seed, options)?.run();
+    let run = run()?;
     let wall = start.elapsed();
     // Where the system counts it, time in which other processes ran is left out.
     let busy = processor_time().zip(before).map(|(after, before)| after.saturating_sub(before));
@@ -136,7 +203,7 @@ pub(super) fn command(choice: &Choice, seed: u64) -> String {
 }
 
 /// A bar on the terminal, if there is one.
-fn bar(end: Duration) -> Option<Box<dyn FnMut(Duration)>> {
+fn bar(end: Duration) -> Option<Box<dyn FnMut(Duration) + Send>> {
     if !io::stderr().is_terminal() {
         return None;
     }

@@ -43,6 +43,10 @@ pub const MAX_HAPPENINGS: usize = 20_000;
 pub struct Scenario {
     /// What it is about, in a sentence.
     pub description: String,
+    /// What is simulated: `wide`, thousands of nodes that decide for real, or `full`, tens of nodes
+    /// with everything real above the socket.
+    #[serde(default)]
+    pub level: Level,
     /// How long it lasts, in virtual seconds.
     pub duration_s: f64,
     /// Virtual seconds at the start that count as start-up: traffic, stretch and evictions are
@@ -181,6 +185,17 @@ pub struct Load {
     /// Which nodes have clients; see "Which nodes" below.
     #[serde(default = "default_all")]
     pub on: String,
+}
+
+/// What is simulated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Thousands of nodes, each the daemon's own decisions.
+    #[default]
+    Wide,
+    /// Tens of nodes with everything real above the socket.
+    Full,
 }
 
 /// How sessions come.

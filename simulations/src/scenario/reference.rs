@@ -72,6 +72,7 @@ fn kind(value: &Value) -> String {
         _ if value.to_string().contains("When") => "number, or two".into(),
         _ if value.to_string().contains("Arrival") => "text".into(),
         _ if value.to_string().contains("Lie") => "text".into(),
+        _ if value.to_string().contains("Level") => "text".into(),
         _ => "table".into(),
     }
 }

@@ -134,11 +134,11 @@ enum Body {
 #[derive(Default)]
 pub struct Options {
     /// Takes one line for each event.
-    pub trace: Option<Box<dyn Write>>,
+    pub trace: Option<Box<dyn Write + Send>>,
     /// Ends the run at this virtual time, if that is before the scenario's end.
     pub until: Option<Duration>,
     /// Is told the virtual time, about every second of it.
-    pub progress: Option<Box<dyn FnMut(Duration)>>,
+    pub progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
 impl std::fmt::Debug for Options {
@@ -167,7 +167,7 @@ pub struct World {
     trace: Trace,
     measures: Measures,
     guard: Guard,
-    progress: Option<Box<dyn FnMut(Duration)>>,
+    progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
 impl std::fmt::Debug for World {

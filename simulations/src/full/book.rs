@@ -1,0 +1,264 @@
+//! What is written down about a run: measures, routes, faults and how nodes followed them, by the
+//! scenario's own truth.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshport::core::route::{Line, PathView, Route, Standing};
+use meshport_config::NodeId;
+use meshport_discovery::OriginState;
+
+use super::wire::Wire;
+use super::{lock, machine};
+use crate::instance::Instance;
+use crate::measure::{Fault, MAX_FAULTS, Measures, SLOW};
+use crate::scenario::Happening;
+use crate::scenario::timeline::Planned;
+
+/// A node's own loopback counts as this far away, so that stretch has a value there too.
+const OWN: Duration = Duration::from_micros(50);
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) measures: Measures,
+    /// What each node's instance is up to; none for nodes without one.
+    pub(super) instances: Vec<Option<Instance>>,
+    /// The latest route of each node that runs.
+    pub(super) routes: Vec<Option<Arc<Route>>>,
+    /// When the world last changed.
+    pub(super) disturbed: Duration,
+    pub(super) node_seconds: f64,
+    names: Vec<String>,
+    by_id: BTreeMap<NodeId, usize>,
+    ids: Vec<NodeId>,
+    warmup: Duration,
+    wire: Arc<Mutex<Wire>>,
+}
+
+impl Book {
+    pub(super) fn new(
+        nodes: Vec<(String, NodeId)>,
+        instances: Vec<Option<Instance>>,
+        warmup: Duration,
+        wire: Arc<Mutex<Wire>>,
+    ) -> Self {
+        let by_id = nodes.iter().enumerate().map(|(at, (_, id))| (*id, at)).collect();
+        let (names, ids): (Vec<String>, Vec<NodeId>) = nodes.into_iter().unzip();
+        Self {
+            measures: Measures::default(),
+            routes: vec![None; names.len()],
+            disturbed: Duration::ZERO,
+            node_seconds: 0.0,
+            instances,
+            names,
+            by_id,
+            ids,
+            warmup,
+            wire,
+        }
+    }
+
+    /// Something that a node did or that was done to it.
+    pub(super) fn note(&self, node: usize, words: String) {
+        lock(&self.wire).trace.node(machine::now(), node, words);
+    }
+
+    /// The first origin of a node's route, if it is worth trying.
+    pub(super) fn first(&self, node: usize) -> Option<usize> {
+        let route = self.routes[node].as_ref()?;
+        let first = route.first().filter(|first| first.standing < Standing::Down)?;
+        self.by_id.get(&first.origin.line.origin()?).copied()
+    }
+
+    /// Whether a node holds an origin for healthy.
+    fn believes_in(&self, node: usize, origin: usize) -> bool {
+        let Some(route) = &self.routes[node] else { return false };
+        route.candidates.iter().any(|candidate| {
+            let view = &candidate.origin;
+            view.line == Line::Direct(self.ids[origin])
+                && view.state == OriginState::Ready
+                && matches!(view.path, PathView::Own | PathView::Up(_))
+                && !view.suspect
+        })
+    }
+
+    /// A node's route is another one.
+    pub(super) fn route(&mut self, node: usize, route: Arc<Route>) {
+        let (now, before) = (machine::now(), self.first(node));
+        self.routes[node] = Some(route);
+        let first = self.first(node);
+        if first != before {
+            self.measures.route_changes += 1;
+            self.measures.second(now).moved += 1;
+            let words = match first {
+                Some(first) => format!("goes to {}", self.names[first]),
+                None => "has nowhere to go".to_owned(),
+            };
+            self.note(node, words);
+        }
+        let healthy: BTreeSet<usize> =
+            (0..self.ids.len()).filter(|origin| self.believes_in(node, *origin)).collect();
+        for fault in self.measures.followed(now) {
+            let away = match fault.node {
+                Some(origin) => first != Some(origin),
+                None => fault.staying.contains(&node) && first != before,
+            };
+            if away && fault.staying.remove(&node) {
+                fault.moved.insert(node, now - fault.at);
+            }
+            let noticed = fault.node.map_or(away, |origin| !healthy.contains(&origin));
+            if noticed && fault.unaware.remove(&node) {
+                fault.detected.insert(node, now - fault.at);
+            }
+        }
+    }
+
+    /// Something is about to be taken away, if the plan says so.
+    pub(super) fn before(&mut self, planned: &Planned) {
+        let now = machine::now();
+        lock(&self.wire).trace.world(now, &planned.words);
+        self.disturbed = now;
+        self.measures.disturbed = Some(now);
+        let Some(kind) = planned.fault else { return };
+        if self.measures.faults.len() >= MAX_FAULTS {
+            return;
+        }
+        let node = match &planned.happening {
+            Happening::Instance(node, _) | Happening::Crash(node) => Some(*node),
+            _ => None,
+        };
+        let running = (0..self.names.len()).filter(|at| self.routes[*at].is_some());
+        let others: Vec<usize> = running.filter(|at| Some(*at) != node).collect();
+        let goes_there = |at: &usize| match node {
+            Some(node) => self.first(*at) == Some(node),
+            None => self.is_cut_off(*at, &planned.happening),
+        };
+        let staying: BTreeSet<usize> = others.iter().copied().filter(goes_there).collect();
+        let unaware = match node {
+            Some(node) => others.into_iter().filter(|at| self.believes_in(*at, node)).collect(),
+            None => staying.clone(),
+        };
+        self.measures.faults.push(Fault {
+            kind,
+            what: planned.words.clone(),
+            at: now,
+            node,
+            unaware,
+            detected: BTreeMap::new(),
+            staying,
+            moved: BTreeMap::new(),
+            over: None,
+        });
+    }
+
+    fn is_cut_off(&self, node: usize, how: &Happening) -> bool {
+        let Some(first) = self.first(node) else { return false };
+        let wire = lock(&self.wire);
+        let sites = (wire.network.site(node), wire.network.site(first));
+        match how {
+            Happening::Way(a, b, false) => sites == (*a, *b) || sites == (*b, *a),
+            Happening::Pair(a, b, false) => (node, first) == (*a, *b) || (node, first) == (*b, *a),
+            _ => false,
+        }
+    }
+
+    /// What was taken from a node, or from the ways between nodes, is given back.
+    pub(super) fn over(&mut self, node: Option<usize>) {
+        let now = machine::now();
+        for fault in &mut self.measures.faults {
+            if fault.node == node && fault.over.is_none() && fault.at < now {
+                fault.over = Some(now);
+            }
+        }
+    }
+
+    /// A request has ended.
+    pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
+        let now = machine::now();
+        let took = now.saturating_sub(started);
+        let slow = u32::from(answered && took > SLOW);
+        let second = self.measures.second(now);
+        second.answered += u32::from(answered);
+        second.failed += u32::from(!answered);
+        second.slow += slow;
+        self.measures.requests.total += 1;
+        self.measures.requests.failed += u64::from(!answered);
+        self.measures.requests.slow += u64::from(slow);
+        if answered {
+            self.measures.latency.add(micros(took));
+        }
+        if slow > 0 || !answered {
+            let word = if answered { "was answered" } else { "failed" };
+            self.note(node, format!("a request {word} after {} us", took.as_micros()));
+        }
+    }
+
+    /// A client has reached an instance.
+    pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) {
+        self.measures.sessions.opened += 1;
+        self.note(node, format!("session to {} after {} us", self.names[chosen], took.as_micros()));
+        if machine::now() < self.warmup {
+            return;
+        }
+        self.measures.connect.add(micros(took));
+        let Some(best) = self.best(node) else { return };
+        let own = self.distance(node, chosen);
+        self.measures.compared += 1;
+        self.measures.nearest += u64::from(self.is_near_enough(own, best));
+        let thousandths = own.as_nanos() * 1000 / best.as_nanos().max(1);
+        let stretch = u64::try_from(thousandths).unwrap_or(u64::MAX);
+        self.measures.stretch.add(stretch);
+        if self.measures.is_quiet(machine::now()) {
+            self.measures.stretch_quiet.add(stretch);
+        }
+    }
+
+    /// Whether what a node goes to is, or is about as near as, the nearest that serves.
+    pub(super) fn is_nearest(&self, node: usize, chosen: Option<usize>) -> bool {
+        match (chosen, self.best(node)) {
+            (Some(chosen), Some(best)) => {
+                self.serves(node, chosen) && self.is_near_enough(self.distance(node, chosen), best)
+            }
+            (chosen, best) => chosen.is_none() && best.is_none(),
+        }
+    }
+
+    /// Whether a distance is within the default band of the best.
+    #[expect(clippy::unused_self, reason = "reads as the others do")]
+    fn is_near_enough(&self, own: Duration, best: Duration) -> bool {
+        own <= best + Duration::from_millis(1).max(best * 15 / 100)
+    }
+
+    /// Whether an origin's instance serves, and a node reaches it.
+    pub(super) fn serves(&self, node: usize, origin: usize) -> bool {
+        self.instances[origin] == Some(Instance::Ready)
+            && self.routes[origin].is_some()
+            && (node == origin || lock(&self.wire).network.connects(node, origin))
+    }
+
+    fn distance(&self, node: usize, origin: usize) -> Duration {
+        if node == origin { OWN } else { lock(&self.wire).network.rtt(node, origin) }
+    }
+
+    fn best(&self, node: usize) -> Option<Duration> {
+        let serving = (0..self.ids.len()).filter(|origin| self.serves(node, *origin));
+        serving.map(|origin| self.distance(node, origin)).min()
+    }
+
+    /// How many nodes that run are within reach of a node, itself included.
+    pub(super) fn within_reach(&self, node: usize) -> usize {
+        let running = (0..self.ids.len()).filter(|other| self.routes[*other].is_some());
+        let wire = lock(&self.wire);
+        running.filter(|other| *other == node || wire.network.connects(node, *other)).count()
+    }
+
+    pub(super) fn name(&self, node: usize) -> &str {
+        &self.names[node]
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,203 @@
+//! A simulated apiserver on a node's host: it answers health probes over HTTP, and clients in
+//! records shaped like those of TLS, so that the daemon treats them as it treats TLS.
+//!
+//! | record | from | body |
+//! | --- | --- | --- |
+//! | 22 | client | a hello, [`HELLO_BYTES`] long |
+//! | 22 | instance | its node's number in the first two bytes, [`GREETING_BYTES`] long |
+//! | 23 | client | a request: in the first four bytes how long the answer is to be |
+//! | 23 | instance | the answer |
+//!
+//! Bounds: a record's body is at most [`MAX_RECORD`] bytes; longer answers are several records.
+
+use std::io;
+use std::time::Duration;
+
+use meshport::daemon::tcp::{Host, Tcp};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::instance::{ANSWER_TIME, Instance};
+
+/// Where an instance listens on its host.
+pub(super) const ADDRESS: &str = "127.0.0.1:6443";
+/// Bytes of a client's hello, as that of a usual client.
+pub(super) const HELLO_BYTES: usize = 300;
+/// Bytes of the answer to it: certificates and all.
+const GREETING_BYTES: usize = 2500;
+/// The longest body of a record, as in TLS.
+const MAX_RECORD: usize = 16 << 10;
+/// Bytes of a record before its body.
+const HEADER: usize = 5;
+/// The records' types.
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
+/// The longest request of a health probe.
+const MAX_PROBE: usize = 4 << 10;
+/// The path that asks whether it is ready.
+pub(super) const READY_PATH: &str = "/readyz";
+
+type State = watch::Receiver<Instance>;
+
+/// Serves for ever, in whatever way `state` says.
+pub(super) async fn run(host: Host, mut state: State, number: u16) {
+    let address = ADDRESS.parse().expect("a socket address");
+    loop {
+        if state.wait_for(|state| *state != Instance::Down).await.is_err() {
+            return;
+        }
+        let Ok(listener) = host.listen(address) else { return };
+        let mut connections = JoinSet::new();
+        loop {
+            let accepts = *state.borrow() != Instance::Hung;
+            tokio::select! {
+                accepted = listener.accept(), if accepts => {
+                    let Ok(tcp) = accepted else { continue };
+                    connections.spawn(serve(tcp, state.clone(), number));
+                }
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                changed = state.changed() => {
+                    if changed.is_err() || *state.borrow() == Instance::Down {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn serve(tcp: Tcp, mut state: State, number: u16) {
+    let mut served = Served { tcp, in_order: false };
+    // A client that goes away is no news.
+    served.in_order = serve_all(&mut served.tcp, &mut state, number).await.is_ok();
+}
+
+/// A connection that breaks for whoever is connected, unless it ends in order.
+struct Served {
+    tcp: Tcp,
+    in_order: bool,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !self.in_order {
+            self.tcp.reset_on_drop();
+        }
+    }
+}
+
+async fn serve_all(tcp: &mut Tcp, state: &mut State, number: u16) -> io::Result<()> {
+    loop {
+        let mut first = [0; 1];
+        if tcp.read(&mut first).await? == 0 {
+            return Ok(());
+        }
+        match first[0] {
+            HANDSHAKE => {
+                read_body(tcp).await?;
+                think(state).await;
+                let mut greeting = vec![0; GREETING_BYTES];
+                greeting[..2].copy_from_slice(&number.to_be_bytes());
+                write_record(tcp, HANDSHAKE, &greeting).await?;
+            }
+            DATA => {
+                let request = read_body(tcp).await?;
+                let wanted = request.first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
+                think(state).await;
+                let answer = vec![0; wanted as usize];
+                for record in answer.chunks(MAX_RECORD) {
+                    write_record(tcp, DATA, record).await?;
+                }
+            }
+            _ => return probe(tcp, state).await,
+        }
+    }
+}
+
+/// The time an answer takes; for ever while it hangs.
+async fn think(state: &mut State) {
+    tokio::time::sleep(ANSWER_TIME).await;
+    // Fails only at the end of the run.
+    let _ = state.wait_for(|state| *state != Instance::Hung).await;
+}
+
+async fn probe(tcp: &mut Tcp, state: &mut State) -> io::Result<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        if request.len() >= MAX_PROBE || tcp.read_buf(&mut request).await? == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    think(state).await;
+    let asks_ready = String::from_utf8_lossy(&request).contains(READY_PATH);
+    let status = match *state.borrow() {
+        Instance::Unready if asks_ready => "500 Internal Server Error",
+        _ => "200 OK",
+    };
+    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    tcp.write_all(answer.as_bytes()).await
+}
+
+async fn read_body(tcp: &mut Tcp) -> io::Result<Vec<u8>> {
+    let mut rest = [0; HEADER - 1];
+    tcp.read_exact(&mut rest).await?;
+    let length = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+    let mut body = vec![0; length];
+    tcp.read_exact(&mut body).await?;
+    Ok(body)
+}
+
+async fn write_record(tcp: &mut Tcp, kind: u8, body: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(body.len()).expect("at most MAX_RECORD");
+    let [high, low] = length.to_be_bytes();
+    let record = [&[kind, 3, 3, high, low], body].concat();
+    tcp.write_all(&record).await
+}
+
+/// A client's connection that an instance has greeted.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    tcp: Tcp,
+    /// The number of the instance's node.
+    pub(super) origin: usize,
+}
+
+impl Greeted {
+    /// Connects to a node's local address and waits to be greeted.
+    pub(super) async fn connect(host: &Host, address: &str) -> io::Result<Self> {
+        let mut tcp = host.connect(address).await?;
+        write_record(&mut tcp, HANDSHAKE, &[0; HELLO_BYTES]).await?;
+        let greeting = read_answer(&mut tcp).await?;
+        let number = greeting.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { tcp, origin: usize::from(u16::from_be_bytes(*number)) })
+    }
+
+    /// Sends a request and waits for the whole answer.
+    pub(super) async fn ask(&mut self, request: usize, answer: usize) -> io::Result<()> {
+        let mut body = vec![0; request.clamp(4, MAX_RECORD)];
+        let wanted = u32::try_from(answer).unwrap_or(u32::MAX);
+        body[..4].copy_from_slice(&wanted.to_be_bytes());
+        write_record(&mut self.tcp, DATA, &body).await?;
+        let mut left = answer;
+        while left > 0 {
+            left = left.saturating_sub(read_answer(&mut self.tcp).await?.len());
+        }
+        Ok(())
+    }
+
+    /// Resolves when it is over.
+    pub(super) async fn over(&mut self) {
+        // Nobody speaks unasked: whatever can be read is the end, or the connection broke.
+        let _ = self.tcp.read(&mut [0; 1]).await;
+    }
+}
+
+async fn read_answer(tcp: &mut Tcp) -> io::Result<Vec<u8>> {
+    let mut kind = [0; 1];
+    tcp.read_exact(&mut kind).await?;
+    read_body(tcp).await
+}
+
+/// How long a client waits before it comes again after its connection was refused.
+pub(super) const COMES_AGAIN: Duration = Duration::from_millis(50);

@@ -1,0 +1,454 @@
+//! The full level: tens of nodes with everything real above the socket.
+//!
+//! Each node is the daemon's own [`meshport::daemon::Node`]: boringtun's handshakes and timers,
+//! QUIC, the driver, sessions, egress, probes. What is simulated is beneath and around: UDP between
+//! the sites (`wire`), local connections in memory, the apiservers (`instance`), their clients
+//! (`clients`), and time itself ([`machine`]). One thread runs everything.
+//!
+//! It takes the same scenarios as the wide level and gives the same results, but for the events it
+//! does not know ([`check`]), and has no more than [`MAX_NODES`] nodes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Error;
+use crate::instance::Instance;
+use crate::network::Network;
+use crate::report::{Outcome, Run, Violation};
+use crate::scenario::timeline::{self, Planned};
+use crate::scenario::{Happening, Overrides, Scenario};
+use crate::trace::Trace;
+use crate::world::Options;
+
+mod book;
+mod clients;
+mod instance;
+pub mod machine;
+mod node;
+mod wire;
+
+use book::Book;
+use node::{Mesh, Node};
+use wire::{Waiting, Wire};
+
+/// Nodes of one run: each has real cryptography and a real transport to every other.
+pub const MAX_NODES: usize = 100;
+/// From one saving of a node's directory to the next, as the daemon does.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a leaving node lets sessions end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// After this long without a change, all is to be as it should be.
+const QUIET: Duration = Duration::from_secs(60);
+/// From one word about progress to the next.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// Every change leaves the state consistent, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this level can run a scenario.
+///
+/// # Errors
+/// [`Error::Scenario`] with what it does not know, or that there are too many nodes.
+pub fn check(scenario: &Scenario) -> Result<(), Error> {
+    let nodes = scenario.nodes().count();
+    if nodes > MAX_NODES {
+        return Err(Error::Scenario(format!(
+            "{nodes} nodes; the full level runs at most {MAX_NODES}, since everything in them is \
+             real. --nodes-per-site 3 makes the sites smaller"
+        )));
+    }
+    let unknown = scenario.events.iter().filter_map(|event| {
+        let named = [
+            ("clock-step", event.clock_step.is_some()),
+            ("starve", event.starve.is_some()),
+            ("configure", event.configure.is_some()),
+            ("lie", event.lie.is_some()),
+        ];
+        named.into_iter().find_map(|(key, there)| there.then_some(key))
+    });
+    let unknown: Vec<&str> = unknown.collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Scenario(format!(
+        "the full level does not know these events: {}. It knows kill, hang, unready, recover, \
+         crash, restart, rolling-restart, join, leave, cut, heal, isolate, degrade, restore, flap, \
+         rebind and roam; the wide level (without --full) knows all",
+        unknown.join(", ")
+    )))
+}
+
+/// Runs a scenario and says what there was to see. To be called on a thread that has done nothing
+/// before, and once in a process: some of what is random in the runtime begins with those.
+///
+/// # Errors
+/// [`check`]'s; [`Error::Machine`] outside of `meshport-sim`; [`Error::Node`] when a node does not
+/// start.
+pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
+    check(&scenario)?;
+    let _machine = machine::begin(seed)?;
+    let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    runtime.block_on(async { World::new(scenario, seed, options)?.run().await })
+}
+
+/// A run in progress.
+struct World {
+    scenario: Scenario,
+    overrides: Overrides,
+    plan: Vec<Planned>,
+    seed: u64,
+    epoch: Instant,
+    end: Duration,
+    rng: ChaCha8Rng,
+    nodes: Vec<Node>,
+    /// What each node's instance is told to do.
+    instances: Vec<Option<watch::Sender<Instance>>>,
+    /// What belongs to a node's process besides itself: followers and clients.
+    company: Vec<JoinSet<()>>,
+    /// Processes that take their leave, by node.
+    leaving: BTreeMap<usize, JoinHandle<()>>,
+    /// The instances.
+    tasks: JoinSet<()>,
+    wire: Arc<Mutex<Wire>>,
+    book: Arc<Mutex<Book>>,
+    progress: Option<Box<dyn FnMut(Duration) + Send>>,
+}
+
+impl World {
+    fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mesh = Mesh::new(&mut rng);
+        let mut nodes = Vec::new();
+        for place in scenario.nodes() {
+            nodes.push(Node::new(&scenario, place, &mesh, &mut rng)?);
+        }
+        let network = Network::new(&scenario, &mut rng)?;
+        let trace = Trace::new(nodes.len(), options.trace);
+        let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
+        machine::inhabit(Box::new(Waiting(wire.clone())));
+        let ids = nodes.iter().map(|it| (it.name.clone(), it.identity.credential.node)).collect();
+        let states = nodes.iter().map(|node| node.hosts.then_some(Instance::Ready)).collect();
+        let book = Book::new(ids, states, scenario.warmup(), wire.clone());
+        let until = options.until.unwrap_or(Duration::MAX);
+        let mut tasks = JoinSet::new();
+        let mut instances = Vec::new();
+        for (at, node) in nodes.iter().enumerate() {
+            instances.push(node.hosts.then(|| {
+                let (state, states) = watch::channel(Instance::Ready);
+                let number = u16::try_from(at).expect("at most MAX_NODES");
+                tasks.spawn(instance::run(node.host.clone(), states, number));
+                state
+            }));
+        }
+        #[expect(clippy::disallowed_methods, reason = "the origin of virtual time")]
+        let epoch = Instant::now();
+        Ok(Self {
+            overrides: Overrides::new(&scenario)?,
+            plan: timeline::expand(&scenario, seed)?,
+            seed,
+            epoch,
+            end: scenario.duration().min(until),
+            rng,
+            company: nodes.iter().map(|_| JoinSet::new()).collect(),
+            nodes,
+            instances,
+            leaving: BTreeMap::new(),
+            tasks,
+            wire,
+            book: Arc::new(Mutex::new(book)),
+            progress: options.progress,
+            scenario,
+        })
+    }
+
+    async fn run(mut self) -> Result<Run, Error> {
+        for (at, planned) in self.schedule() {
+            self.wait_until(at).await;
+            if at > self.end {
+                break;
+            }
+            lock(&self.book).before(&planned);
+            self.happen(planned.happening).await?;
+        }
+        self.wait_until(self.end).await;
+        let violations = self.check_end().await;
+        Ok(self.finish(violations))
+    }
+
+    /// The first starts and what the scenario plans, in order of time.
+    fn schedule(&mut self) -> Vec<(Duration, Planned)> {
+        let spread = Duration::from_secs_f64(self.scenario.start_over_s);
+        let spread = spread.max(Duration::from_micros(1));
+        let mut all = Vec::new();
+        for (node, (site, number)) in self.scenario.nodes().enumerate() {
+            if number <= self.scenario.sites[site].nodes {
+                let at = self.rng.random_range(Duration::ZERO..spread);
+                let happening = Happening::Start { node, with_state: true };
+                let words = format!("start: {}", self.nodes[node].name);
+                all.push((at, Planned { at, words, happening, fault: None }));
+            }
+        }
+        all.extend(self.plan.iter().map(|planned| (planned.at, planned.clone())));
+        all.sort_by_key(|(at, _)| *at);
+        all
+    }
+
+    /// Lets time pass, saves what nodes know now and then, and says how far it is.
+    async fn wait_until(&mut self, at: Duration) {
+        let at = at.min(self.end);
+        while machine::now() < at {
+            let step = (machine::now() + PROGRESS).min(at);
+            sleep_until(self.epoch + step).await;
+            let now = machine::now();
+            if let Some(progress) = &mut self.progress {
+                progress(now);
+            }
+            self.look(now).await;
+        }
+    }
+
+    /// Once a second: what is sent, who runs, and the state folders.
+    async fn look(&mut self, now: Duration) {
+        let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+        let sum = std::mem::take(&mut lock(&self.wire).sum);
+        {
+            let mut book = lock(&self.book);
+            book.node_seconds += PROGRESS.as_secs_f64() * count(running);
+            let second = book.measures.second(now);
+            second.running = u32::try_from(running).unwrap_or(u32::MAX);
+            second.tunnel_bytes += sum.bytes;
+            book.measures.traffic.tunnel_bytes += sum.bytes;
+            book.measures.traffic.tunnel_packets += sum.datagrams;
+        }
+        if !now.as_secs().is_multiple_of(SAVE_INTERVAL.as_secs()) {
+            return;
+        }
+        for node in &mut self.nodes {
+            if let Some(process) = &node.process
+                && let Some(snapshot) = process.snapshot().await
+            {
+                node.directory = Some(snapshot.directory);
+            }
+        }
+    }
+
+    async fn happen(&mut self, happening: Happening) -> Result<(), Error> {
+        match happening {
+            Happening::Instance(node, becomes) => {
+                lock(&self.book).instances[node] = Some(becomes);
+                if let Some(instance) = &self.instances[node] {
+                    instance.send_replace(becomes);
+                }
+                if becomes == Instance::Ready {
+                    lock(&self.book).over(Some(node));
+                }
+            }
+            Happening::Crash(node) => self.crash(node),
+            Happening::Start { node, with_state } => self.start(node, with_state).await?,
+            Happening::Leave(node) => self.leave(node),
+            Happening::Way(a, b, up) => {
+                lock(&self.wire).network.set_up(a, b, up);
+                self.ways_changed(up);
+            }
+            Happening::Pair(a, b, up) => {
+                lock(&self.wire).network.block(a, b, up);
+                self.ways_changed(up);
+            }
+            Happening::Quality(a, b, quality) => {
+                let ends = quality.is_none();
+                lock(&self.wire).network.set_quality(a, b, quality);
+                self.ways_changed(ends);
+            }
+            Happening::Rebind(node) => lock(&self.wire).network.rebind(node),
+            Happening::Roam(node, site) => lock(&self.wire).network.roam(node, site),
+            // `check` has refused them.
+            Happening::Clock(..)
+            | Happening::Starve { .. }
+            | Happening::Configure(..)
+            | Happening::Lie(..) => {}
+        }
+        Ok(())
+    }
+
+    fn ways_changed(&mut self, up: bool) {
+        if up {
+            lock(&self.book).over(None);
+        }
+    }
+
+    async fn start(&mut self, at: usize, with_state: bool) -> Result<(), Error> {
+        if self.nodes[at].process.is_some() {
+            return Ok(());
+        }
+        if let Some(leaving) = self.leaving.remove(&at) {
+            // Whoever starts a process anew ends the old one first.
+            leaving.abort();
+            let _ = leaving.await;
+        }
+        lock(&self.book).over(Some(at));
+        let seeds = self.seeds(at)?;
+        let settings = node::settings(&self.overrides, &self.nodes[at])?;
+        let node = &mut self.nodes[at];
+        if !with_state {
+            node.directory = None;
+        }
+        node.start(at, &settings, &self.wire, seeds)?;
+        lock(&self.book).note(at, format!("starts, process {}", node.boot));
+        let company = &mut self.company[at];
+        let service = crate::scenario::service();
+        if let Some(mut route) = node.process.as_ref().and_then(|it| it.route(&service)) {
+            let book = self.book.clone();
+            lock(&book).routes[at] = Some(route.borrow().clone());
+            company.spawn(async move {
+                loop {
+                    let now = route.borrow_and_update().clone();
+                    lock(&book).route(at, now);
+                    if route.changed().await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let Some(load) = self.scenario.load.clone() else { return Ok(()) };
+        let on = crate::scenario::target::Target::parse(&load.on, &self.scenario)?;
+        if on.possible().contains(&at) {
+            let (host, book) = (node.host.clone(), self.book.clone());
+            let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
+            company.spawn(clients::Place { node: at, host, load, book }.run(rng));
+        }
+        Ok(())
+    }
+
+    fn seeds(&self, of: usize) -> Result<Vec<meshport_config::Seed>, Error> {
+        let first = |site| self.nodes.iter().position(|node| node.site == site);
+        let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
+        let seeds = sites.filter_map(first).filter(|seed| *seed != of);
+        seeds.take(self.scenario.seed_sites).map(|at| self.nodes[at].as_seed(at)).collect()
+    }
+
+    /// Its process dies: nothing leaves its socket any more, and all it held is gone.
+    fn crash(&mut self, at: usize) {
+        let Some(process) = self.nodes[at].process.take() else { return };
+        lock(&self.wire).close(at);
+        drop(process);
+        self.gone(at);
+    }
+
+    fn gone(&mut self, at: usize) {
+        self.company[at] = JoinSet::new();
+        let mut book = lock(&self.book);
+        book.routes[at] = None;
+        book.note(at, "its process ends".into());
+    }
+
+    /// It leaves in good order: a goodbye, a while for its sessions, and its end.
+    fn leave(&mut self, at: usize) {
+        let Some(mut process) = self.nodes[at].process.take() else { return };
+        self.gone(at);
+        let (wire, boot) = (self.wire.clone(), self.nodes[at].boot);
+        let goodbye = async move {
+            process.leave(sleep(DRAIN)).await;
+            process.close().await;
+            lock(&wire).close_process(at, boot);
+        };
+        self.leaving.insert(at, tokio::spawn(goodbye));
+    }
+
+    /// What must hold after a quiet minute.
+    async fn check_end(&mut self) -> Vec<Violation> {
+        let (sessions, disturbed) = {
+            let book = lock(&self.book);
+            (book.measures.sessions, book.disturbed)
+        };
+        let mut found = Vec::new();
+        if sessions.closed > sessions.opened {
+            let what = format!("{} opened, {} closed", sessions.opened, sessions.closed);
+            found.push(self.violation("sessions opened = closed + open", None, what));
+        }
+        if machine::now().saturating_sub(disturbed) < QUIET {
+            return found;
+        }
+        for at in 0..self.nodes.len() {
+            let Some(process) = &self.nodes[at].process else { continue };
+            let Ok(status) = process.handle().status().await else { continue };
+            let (expected, nat) =
+                (lock(&self.book).within_reach(at), lock(&self.wire).network.is_behind_nat(at));
+            let alive = status.members.alive;
+            // Nodes behind NATs reach each other by chance only, which is no rule.
+            if !nat && alive < expected {
+                let what = format!("{alive} of {expected} nodes within reach are held for alive");
+                let rule = "after a quiet minute all within reach are held for alive";
+                found.push(self.violation(rule, Some(at), what));
+            }
+            let book = lock(&self.book);
+            let chosen = book.first(at);
+            let serving = (0..self.nodes.len()).any(|origin| book.serves(at, origin));
+            let good = chosen.is_some_and(|origin| book.serves(at, origin));
+            if serving && !good {
+                let name = chosen.map_or("nowhere", |origin| book.name(origin)).to_owned();
+                drop(book);
+                let rule = "after a quiet minute nobody goes to an origin that does not serve";
+                found.push(self.violation(rule, Some(at), format!("goes to {name}")));
+            }
+        }
+        found
+    }
+
+    fn violation(&self, rule: &'static str, node: Option<usize>, what: String) -> Violation {
+        let last = node.map(|at| lock(&self.wire).trace.last(at)).unwrap_or_default();
+        let node = node.map(|at| self.nodes[at].name.clone());
+        Violation { at: machine::now(), rule, node, what, last }
+    }
+
+    fn finish(mut self, violations: Vec<Violation>) -> Run {
+        let running: Vec<usize> =
+            (0..self.nodes.len()).filter(|at| self.nodes[*at].process.is_some()).collect();
+        let (virtual_time, trace_hash, datagrams) = {
+            let wire = lock(&self.wire);
+            (machine::now(), wire.trace.hash(), wire.trace.datagrams())
+        };
+        let mut book = lock(&self.book);
+        let routes: Vec<(usize, Option<usize>)> =
+            running.iter().map(|at| (*at, book.first(*at))).collect();
+        let nearest = routes.iter().filter(|(at, chosen)| book.is_nearest(*at, *chosen)).count();
+        let measures = std::mem::take(&mut book.measures);
+        let node_seconds = book.node_seconds;
+        drop(book);
+        self.tasks.abort_all();
+        Run {
+            outcome: Outcome {
+                description: self.scenario.description.clone(),
+                seed: self.seed,
+                virtual_time,
+                warmup: self.scenario.warmup(),
+                datagrams,
+                trace_hash,
+                sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
+                nodes: self.nodes.iter().map(|node| (node.name.clone(), node.site)).collect(),
+                running: running.len(),
+                routes,
+                nearest,
+                plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
+                node_seconds,
+                longest_queue: 0,
+            },
+            measures,
+            violations,
+        }
+    }
+}
+
+fn count(of: usize) -> f64 {
+    u32::try_from(of).map_or(f64::MAX, f64::from)
+}

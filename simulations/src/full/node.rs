@@ -1,0 +1,145 @@
+//! One simulated node: who it is, its host, its process.
+
+use std::sync::{Arc, Mutex};
+
+use meshport::daemon::tcp::{Host, memory};
+use meshport::daemon::{Ground, Identity, Node as Process};
+use meshport_config::{
+    AuthorityKey, Credential, Endpoint, HealthMode, MeshSecret, NodeKey, RecordKey, Role, Roles,
+    Seed, Settings, Subject, UnixSeconds,
+};
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::instance;
+use super::wire::{Socket, Wire, endpoint};
+use crate::Error;
+use crate::scenario::{Overrides, Scenario, service};
+
+/// Credentials outlive every run.
+const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
+
+/// One node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) site: usize,
+    pub(super) identity: Identity,
+    pub(super) hosts: bool,
+    pub(super) host: Host,
+    pub(super) process: Option<Process>,
+    /// Counts the starts of its process; 0 is "not yet".
+    pub(super) boot: u32,
+    /// What its state folder holds.
+    pub(super) directory: Option<Vec<u8>>,
+    generation: u64,
+    seed: u64,
+}
+
+/// Who signs, and what all share.
+pub(super) struct Mesh {
+    pub(super) authority: AuthorityKey,
+    pub(super) secret: MeshSecret,
+}
+
+impl Mesh {
+    pub(super) fn new(rng: &mut ChaCha8Rng) -> Self {
+        let authority = AuthorityKey::from_bytes(bytes32(rng));
+        Self { authority, secret: MeshSecret::from_bytes(bytes32(rng)) }
+    }
+}
+
+impl Node {
+    /// A node that has not started.
+    pub(super) fn new(
+        scenario: &Scenario,
+        (site, number): (usize, usize),
+        mesh: &Mesh,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Self, Error> {
+        let name = scenario.name((site, number));
+        let hosts = number <= scenario.sites[site].origins;
+        let wrong =
+            |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+        let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);
+        let node_key = NodeKey::from_bytes(bytes32(rng));
+        let record_key = RecordKey::from_bytes(bytes32(rng));
+        let subject = Subject {
+            node: node_key.public(),
+            record_key: record_key.public(),
+            name: name.parse().map_err(|error| wrong(&error))?,
+            site: scenario.sites[site].name.clone(),
+            roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+        };
+        let from = UnixSeconds(super::machine::WALL_START_S);
+        let until = from.saturating_add(LIFETIME_S);
+        let credential = Credential::issue_by_authority(&mesh.authority, subject, from, until)
+            .map_err(|error| wrong(&error))?;
+        let secret = mesh.secret.clone();
+        Ok(Self {
+            name,
+            site,
+            identity: Identity { node_key, record_key, secret, credential },
+            hosts,
+            host: Host::Memory(memory::Host::default()),
+            process: None,
+            boot: 0,
+            directory: None,
+            generation: super::machine::WALL_START_S,
+            seed: rng.next_u64(),
+        })
+    }
+
+    /// The seed by which others find this node, the `at`-th of all.
+    pub(super) fn as_seed(&self, at: usize) -> Result<Seed, Error> {
+        let endpoint: Result<Endpoint, _> = endpoint(1, at).to_string().parse();
+        let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("seed: {error}"));
+        let endpoint = endpoint.map_err(|error| wrong(&error))?;
+        Seed::new(self.identity.credential.node, vec![endpoint]).map_err(|error| wrong(&error))
+    }
+
+    /// Starts its process.
+    pub(super) fn start(
+        &mut self,
+        at: usize,
+        settings: &Settings,
+        wire: &Arc<Mutex<Wire>>,
+        seeds: Vec<Seed>,
+    ) -> Result<(), Error> {
+        self.boot += 1;
+        self.generation += 1;
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(u64::from(self.boot)));
+        let ground = Ground {
+            socket: Arc::new(Socket::bind(wire.clone(), at, self.boot)),
+            host: self.host.clone(),
+            seed: bytes32(&mut rng),
+            generation: self.generation,
+            seeds,
+            directory: self.directory.clone(),
+            admin_http: None,
+        };
+        let failed = |source| Error::Node { name: self.name.clone(), source };
+        self.process = Some(Process::start(settings, &self.identity, ground).map_err(failed)?);
+        Ok(())
+    }
+}
+
+/// The settings of a node: those of the scenario, and where things are on a simulated host.
+pub(super) fn settings(overrides: &Overrides, node: &Node) -> Result<Settings, Error> {
+    let mut settings = overrides.site(node.site).clone();
+    for service in settings.services.values_mut() {
+        if node.hosts {
+            let wrong = |error| Error::Scenario(format!("instance: {error}"));
+            service.origin = Some(instance::ADDRESS.parse().map_err(wrong)?);
+            service.health.mode = HealthMode::Http;
+            service.health.path = instance::READY_PATH.into();
+        }
+    }
+    Ok(settings)
+}
+
+pub(super) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}

@@ -1,0 +1,259 @@
+//! UDP between simulated machines: each node's socket, and the datagrams on their way.
+//!
+//! What becomes of a datagram is decided by the same [`Network`] as at the wide level: links
+//! between sites, access links, NATs, addresses, cuts. Datagrams arrive at the very nanosecond
+//! the link says. Bounds: [`MAX_QUEUED_BYTES`] wait at one socket as in a kernel; what flies is
+//! bounded by the links' own queues and by what nodes send within one latency.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
+
+use super::{lock, machine};
+use crate::network::Network;
+use crate::trace::{Sent, Trace};
+
+/// Bytes that may wait at one socket: what the daemon asks its kernel for.
+const MAX_QUEUED_BYTES: usize = 4 << 20;
+/// Most datagrams in one send, as with the kernel.
+const MAX_SEGMENTS: usize = 64;
+/// Headers of IPv4 and UDP, in bytes.
+const HEADERS: usize = 28;
+
+/// A datagram on its way: when it arrives, and in which order it was sent.
+type Flight = Reverse<(Duration, u64)>;
+
+/// What arrives.
+struct Datagram {
+    to: usize,
+    from: SocketAddr,
+    bytes: Arc<[u8]>,
+}
+
+/// The socket of a node's present process.
+#[derive(Default)]
+struct Port {
+    /// Which process it belongs to; 0 is none.
+    boot: u32,
+    queue: VecDeque<(SocketAddr, Arc<[u8]>)>,
+    queued: usize,
+    waker: Option<Waker>,
+}
+
+/// Bytes and datagrams that nodes have sent, all headers counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sum {
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+}
+
+/// All sockets and everything between them.
+pub(super) struct Wire {
+    pub(super) network: Network,
+    pub(super) trace: Trace,
+    pub(super) sum: Sum,
+    ports: Vec<Port>,
+    flying: BinaryHeap<Flight>,
+    cargo: std::collections::BTreeMap<u64, Datagram>,
+    sent: u64,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("flying", &self.flying.len()).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    pub(super) fn new(network: Network, trace: Trace, nodes: usize) -> Self {
+        Self {
+            network,
+            trace,
+            sum: Sum::default(),
+            ports: (0..nodes).map(|_| Port::default()).collect(),
+            flying: BinaryHeap::new(),
+            cargo: std::collections::BTreeMap::new(),
+            sent: 0,
+        }
+    }
+
+    /// Takes the socket away from a process that died: it neither sends nor receives any more.
+    pub(super) fn close(&mut self, node: usize) {
+        self.ports[node] = Port::default();
+    }
+
+    /// The same, unless a later process has the socket already.
+    pub(super) fn close_process(&mut self, node: usize, boot: u32) {
+        if self.ports[node].boot == boot {
+            self.close(node);
+        }
+    }
+
+    fn send(&mut self, from: usize, to: SocketAddr, bytes: &[u8]) {
+        let (at, size) = (machine::now(), bytes.len() + HEADERS);
+        self.sum.datagrams += 1;
+        self.sum.bytes += size as u64;
+        let known = whose(to).filter(|(_, receiver)| *receiver < self.ports.len());
+        let (fate, to) = match known {
+            Some((address, to)) => (self.network.carry(at, (from, to), address, size), to),
+            None => (Err("address"), from),
+        };
+        let lost = fate.err();
+        self.trace.datagram(Sent { at, from, to, size, kind: kind(bytes), lost });
+        if let Ok((arrival, again)) = fate {
+            let from = endpoint(self.network.address(from), from);
+            let bytes: Arc<[u8]> = bytes.into();
+            for arrival in [Some(arrival), again].into_iter().flatten() {
+                self.sent += 1;
+                self.flying.push(Reverse((arrival, self.sent)));
+                self.cargo.insert(self.sent, Datagram { to, from, bytes: bytes.clone() });
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Duration> {
+        self.flying.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn happen(&mut self, now: Duration) {
+        while let Some(Reverse((at, number))) = self.flying.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.flying.pop();
+            let Some(Datagram { to, from, bytes }) = self.cargo.remove(&number) else { continue };
+            let port = &mut self.ports[to];
+            if port.boot == 0 || port.queued + bytes.len() > MAX_QUEUED_BYTES {
+                continue;
+            }
+            port.queued += bytes.len();
+            port.queue.push_back((from, bytes));
+            if let Some(waker) = port.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The port of the first node.
+const FIRST_PORT: u16 = 1024;
+
+/// What stands for an address of a node.
+pub(super) fn endpoint(address: u16, node: usize) -> SocketAddr {
+    let [high, low] = address.to_be_bytes();
+    let port = u16::try_from(node).expect("at most MAX_NODES nodes") + FIRST_PORT;
+    (Ipv4Addr::new(10, high, low, 1), port).into()
+}
+
+/// Which address of which node an endpoint stands for.
+fn whose(endpoint: SocketAddr) -> Option<(u16, usize)> {
+    let SocketAddr::V4(v4) = endpoint else { return None };
+    let [_, high, low, _] = v4.ip().octets();
+    let node = v4.port().checked_sub(FIRST_PORT)?;
+    Some((u16::from_be_bytes([high, low]), usize::from(node)))
+}
+
+/// By the first byte of a WireGuard message; an empty data message only keeps alive.
+fn kind(bytes: &[u8]) -> &'static str {
+    match (bytes.first(), bytes.len()) {
+        (Some(1), _) => "initiation",
+        (Some(2), _) => "response",
+        (Some(3), _) => "cookie",
+        (Some(4), 32) => "keepalive",
+        _ => "data",
+    }
+}
+
+/// The wire as the machine knows it.
+pub(super) struct Waiting(pub(super) Arc<Mutex<Wire>>);
+
+impl machine::World for Waiting {
+    fn next(&self) -> Option<Duration> {
+        lock(&self.0).next()
+    }
+
+    fn happen(&mut self, now: Duration) {
+        lock(&self.0).happen(now);
+    }
+}
+
+/// The socket of one process of one node.
+pub(super) struct Socket {
+    wire: Arc<Mutex<Wire>>,
+    node: usize,
+    boot: u32,
+}
+
+impl Socket {
+    /// Binds it; what an earlier process of this node had is gone.
+    pub(super) fn bind(wire: Arc<Mutex<Wire>>, node: usize, boot: u32) -> Self {
+        lock(&wire).ports[node] = Port { boot, ..Port::default() };
+        Self { wire, node, boot }
+    }
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl OuterSocket for Socket {
+    fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
+        let mut wire = lock(&self.wire);
+        if wire.ports[self.node].boot == self.boot {
+            for bytes in transmit.contents.chunks(transmit.segment.max(1)) {
+                wire.send(self.node, transmit.destination, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [OuterMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut wire = lock(&self.wire);
+        let port = &mut wire.ports[self.node];
+        if port.boot != self.boot {
+            return Poll::Pending;
+        }
+        let mut count = 0;
+        while count < buffers.len().min(meta.len())
+            && let Some((from, bytes)) = port.queue.pop_front()
+        {
+            port.queued -= bytes.len();
+            let length = bytes.len().min(buffers[count].len());
+            buffers[count][..length].copy_from_slice(&bytes[..length]);
+            meta[count] = OuterMeta { from, local: None, length, stride: length.max(1) };
+            count += 1;
+        }
+        if count > 0 {
+            return Poll::Ready(Ok(count));
+        }
+        port.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        let address = lock(&self.wire).network.address(self.node);
+        Ok(endpoint(address, self.node))
+    }
+
+    fn max_gso_segments(&self) -> usize {
+        MAX_SEGMENTS
+    }
+}

@@ -1,0 +1,85 @@
+//! Three functions of the C library, defined anew in this program: a simulated machine has a clock,
+//! idle moments and random numbers of its own.
+//!
+//! The linker prefers a program's own symbols to those of a shared library, so `std`, mio and every
+//! crate call these. On threads that are no simulated machine they make the same system call that
+//! the C library would. Invariants: they do not allocate, do not panic on a real machine, and keep
+//! the contract of the functions they stand for.
+#![expect(unsafe_code, reason = "the C library's interface")]
+
+use std::time::Duration;
+
+use libc::{c_int, c_long, c_uint, c_void, clockid_t, epoll_event, size_t, ssize_t, timespec};
+use meshport_simulations::full::machine::{self, Clock};
+
+/// As in clock_gettime(2).
+// SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: clockid_t, out: *mut timespec) -> c_int {
+    let simulated = match clock {
+        libc::CLOCK_MONOTONIC
+        | libc::CLOCK_MONOTONIC_RAW
+        | libc::CLOCK_MONOTONIC_COARSE
+        | libc::CLOCK_BOOTTIME => machine::read(Clock::Monotonic),
+        libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => machine::read(Clock::Wall),
+        _ => None,
+    };
+    let Some(time) = simulated else {
+        // SAFETY: the caller's own arguments, to the system call of the same contract.
+        return unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), out) }
+            as c_int;
+    };
+    // SAFETY: the caller hands a valid place for the answer, by the function's contract.
+    unsafe {
+        (*out).tv_sec = time.as_secs() as libc::time_t;
+        (*out).tv_nsec = c_long::from(time.subsec_nanos());
+    }
+    0
+}
+
+/// As in epoll_wait(2).
+// SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    queue: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let real = |timeout_ms: c_int| {
+        let mask: *const c_void = std::ptr::null();
+        // SAFETY: the caller's own arguments; no mask of signals is the older call's meaning.
+        unsafe {
+            libc::syscall(libc::SYS_epoll_pwait, queue, events, most, timeout_ms, mask, 8) as c_int
+        }
+    };
+    if !machine::is_simulated() {
+        return real(timeout_ms);
+    }
+    // What the runtime told itself through the kernel comes before any passing of time.
+    let ready = real(0);
+    if ready != 0 || timeout_ms == 0 {
+        return ready;
+    }
+    machine::pass(u64::try_from(timeout_ms).ok().map(Duration::from_millis));
+    0
+}
+
+/// As in getrandom(2).
+// SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(out: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
+    if machine::is_simulated() {
+        // SAFETY: the caller hands a place of this length, by the function's contract; zeros make
+        // bytes of what may be uninitialised.
+        let bytes = unsafe {
+            std::ptr::write_bytes(out.cast::<u8>(), 0, length);
+            std::slice::from_raw_parts_mut(out.cast::<u8>(), length)
+        };
+        if machine::fill(bytes) {
+            return length.try_into().unwrap_or(ssize_t::MAX);
+        }
+    }
+    // SAFETY: the caller's own arguments, to the system call of the same contract.
+    unsafe { libc::syscall(libc::SYS_getrandom, out, length, flags) as ssize_t }
+}

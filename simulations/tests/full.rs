@@ -1,0 +1,134 @@
+//! The full level, run as a user runs it: everything real above the socket, in virtual time.
+//!
+//! It exists only in the program `meshport-sim`, so these tests start that.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn here(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+fn sim(arguments: &[&str], file: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+    command.arg("run").arg(file).args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str], file: &Path) -> Output {
+    sim(arguments, file).output().expect("the program starts")
+}
+
+/// The result of a run that breaks no rule.
+fn result(arguments: &[&str], file: &Path) -> Value {
+    let arguments = [arguments, &["--json", "-"]].concat();
+    let output = output(&arguments, file);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?} of {}: {errors}", file.display());
+    serde_json::from_slice(&output.stdout).expect("a result")
+}
+
+fn hash(seed: &str, file: &Path) -> String {
+    let result = result(&["--full", "--until", "45", "--seed", seed], file);
+    result["trace_hash"].as_str().expect("a hash").to_owned()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::INFINITY)
+}
+
+/// Processes that keep the processors busy until dropped.
+struct Load(Vec<Child>);
+
+impl Load {
+    fn new() -> Self {
+        let spin = || Command::new("sh").arg("-c").arg("while :; do :; done").spawn();
+        Self((0..4).map(|_| spin().expect("a shell")).collect())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may be gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn one_seed_is_one_trace_also_on_a_busy_machine_and_another_seed_another() {
+    for story in ["kill", "black-hole"] {
+        let file = here(&format!("tests/compared/{story}.toml"));
+        let first = hash("7", &file);
+        assert_eq!(first, hash("7", &file), "{story}: a second run differs");
+        let load = Load::new();
+        assert_eq!(first, hash("7", &file), "{story}: a run on a busy machine differs");
+        drop(load);
+        assert_ne!(first, hash("8", &file), "{story}: the seed does not matter");
+    }
+}
+
+#[test]
+fn twice_compares_with_another_process() {
+    let file = here("tests/compared/hang.toml");
+    let output = output(&["--full", "--until", "35", "--twice"], &file);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Each fault leaves one healthy origin, so no request fails. The bounds are those of the product:
+/// a refusal counts at once, a dead path is four silent probes, a hanging instance two unanswered
+/// questions.
+#[test]
+fn sessions_leave_what_is_killed_dark_or_hanging() {
+    for (story, noticed_s, left_s) in
+        [("kill", 1.5, 1.5), ("black-hole", 8.0, 4.0), ("hang", 4.0, 4.0)]
+    {
+        for seed in ["1", "2", "3"] {
+            let file = here(&format!("tests/compared/{story}.toml"));
+            let result = result(&["--full", "--seed", seed], &file);
+            let fault = &result["faults"][0];
+            assert!(number(&fault["users"]) >= 2.0, "{story} {seed}: {fault}");
+            assert_eq!(fault["noticed"], fault["concerned"], "{story} {seed}: {fault}");
+            let (noticed, left) =
+                (number(&fault["detected_p99_s"]), number(&fault["failover_p99_s"]));
+            assert!(noticed <= noticed_s && left <= left_s, "{story} {seed}: {fault}");
+            assert!(number(&result["requests"]["total"]) > 1000.0, "{story} {seed}");
+            assert_eq!(result["requests"]["failed"], 0, "{story} {seed}");
+        }
+    }
+}
+
+/// Restarts with and without a state folder, partitions, ways that get worse, goodbyes, a NAT that
+/// rebinds: the end must be as if nothing had been.
+#[test]
+fn all_ends_well_after_everything_this_level_knows() {
+    let result = result(&["--full", "--seed", "5"], &here("tests/full/everything.toml"));
+    assert_eq!(number(&result["nearest_share_at_end"]), 1.0);
+    assert_eq!(result["faults"].as_array().map(Vec::len), Some(7));
+}
+
+/// Two hours with 60 rekeys of each tunnel; `tests/full/day.toml` is the same for 24 hours.
+#[test]
+fn rekeys_cost_no_request() {
+    let result = result(&["--full", "--until", "7200"], &here("tests/full/day.toml"));
+    assert_eq!(result["requests"]["failed"], 0);
+    assert!(number(&result["requests"]["total"]) > 500.0);
+}
+
+#[test]
+fn what_this_level_does_not_know_is_said() {
+    let ready = |name: &str| here(&format!("scenarios/{name}.toml"));
+    for (name, word) in [("rolling-upgrade", "configure"), ("brownout", "starve")] {
+        let output = output(&["--full", "--nodes-per-site", "5"], &ready(name));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{name}: {errors}");
+        assert!(errors.contains("does not know these events") && errors.contains(word), "{errors}");
+    }
+    let output = output(&["--full"], &ready("thousand-node-join-storm"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("--nodes-per-site"), "{errors}");
+}
