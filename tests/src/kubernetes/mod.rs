@@ -25,6 +25,7 @@ mod calls;
 mod faults;
 mod kubectl;
 mod pki;
+mod stream;
 mod watch;
 
 pub use beat::Beat;
@@ -32,6 +33,7 @@ pub use calls::Calls;
 pub use faults::Fault;
 pub use kubectl::{Call, Kubectl};
 pub use pki::{ADMIN_TOKEN, Pki};
+pub use stream::Streams;
 pub use watch::{Arrivals, Watch, Watchers};
 
 /// How long an apiserver may take from its start to its first 200 on a busy two-core machine.
@@ -73,7 +75,8 @@ pub struct Plan {
     pub loopback_in_certificates: bool,
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
-    /// Further settings in the table of the apiserver service of every daemon, TOML.
+    /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
+    /// the folder of keys and certificates.
     pub settings: String,
 }
 
@@ -128,7 +131,6 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("mk").tempdir().expect("a temporary folder");
         let pki = Pki::new(&folder.path().join("pki"));
         pki.client("controllers", "system:kube-controller-manager", None);
-        pki.client("kubelet", "system:node:worker", Some("system:nodes"));
         for number in 1..=count {
             let mut names: Vec<String> =
                 ["kubernetes", "kubernetes.default.svc", "10.96.0.1"].map(str::to_owned).to_vec();
@@ -351,6 +353,23 @@ impl Cluster {
         self.start(name, at, &program("kube-controller-manager"), &flags);
     }
 
+    /// Starts a hollow kubelet on a host; it talks only to the local address.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_kubelet(&mut self, at: usize) {
+        let node = self.node_name(at);
+        let client = format!("kubelet-{node}");
+        self.pki.client(&client, &format!("system:node:{node}"), Some("system:nodes"));
+        let config = self.pki.kubeconfig(&client, LOCAL, Some(&client));
+        let flags = [
+            "--morph=kubelet".to_owned(),
+            format!("--name={node}"),
+            format!("--kubeconfig={}", config.display()),
+        ];
+        self.start(&client, at, &program("kubemark"), &flags);
+    }
+
     /// kubectl on a host, through the daemon there.
     pub fn kubectl(&self, at: usize) -> Kubectl {
         self.kubectl_to(at, "local", LOCAL)
@@ -526,7 +545,7 @@ impl Cluster {
         if at != WORKER {
             text.push_str("origin = \"127.0.0.1:6443\"\n");
         }
-        text.push_str(&self.plan.settings);
+        text.push_str(&self.plan.settings.replace("@PKI@", &self.path("pki").to_string_lossy()));
         text
     }
 }

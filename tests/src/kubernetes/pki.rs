@@ -38,6 +38,7 @@ impl Pki {
         pki.write("sa.key", &accounts.serialize_pem());
         pki.write("sa.pub", &accounts.public_key_pem());
         pki.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,u1,\"system:masters\"\n"));
+        pki.write("health.token", ADMIN_TOKEN);
         pki
     }
 
