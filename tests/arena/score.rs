@@ -1,9 +1,9 @@
 //! From what clients saw to the figures of the tables. Pure: records in, a row out.
 //!
 //! The fault begins at `fault` and is in force at `struck`; connections that begin in between are
-//! under way when it strikes, as those just before it, and count as neither. `heal` is when healing began and `healed` when it was done (a
-//! process that is started takes a moment); `end` closes the run. A figure that never came to be
-//! is `None`, `null` in JSON.
+//! under way when it strikes, as those just before it, and count as neither. `heal` is when healing
+//! began and `healed` when it was done (a process that is started takes a moment); `end` closes the
+//! run. A figure that never came to be is `None`, `null` in JSON.
 
 use std::time::Duration;
 

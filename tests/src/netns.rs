@@ -108,10 +108,11 @@ impl Drop for Namespace {
 }
 
 /// Lays a cable between two hosts; each end gets its address, written with its prefix length.
+/// Returns the names of the ends.
 ///
 /// # Panics
 /// When the system does not allow it.
-pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) {
+pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> [String; 2] {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     // An interface name has 15 characters at most.
     let ends = ["a", "b"].map(|end| format!("mp{}.{number}{end}", std::process::id() % 1_000_000));
@@ -121,6 +122,7 @@ pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) {
         host.ip(&["addr", "add", address, "dev", end]);
         host.ip(&["link", "set", end, "up"]);
     }
+    ends
 }
 
 #[cfg(test)]

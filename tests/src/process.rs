@@ -106,27 +106,24 @@ impl Process {
     /// # Panics
     /// When the process is gone.
     pub fn resident_kib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.id()));
-        let status = status.unwrap_or_else(|error| panic!("{} is gone: {error}", self.name));
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        number.expect("a running process has a resident size")
+        let own = memory_kib(self.id(), "VmRSS:");
+        own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
-    /// Processor time used so far, user and system.
+    /// Processor time used so far, user and system, by it and the descendants it has now.
     ///
     /// # Panics
     /// When the process is gone.
     pub fn processor_time(&self) -> Duration {
-        /// The unit of the kernel's figures: USER_HZ is 100 on every Linux this runs on.
-        const TICK: Duration = Duration::from_millis(10);
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()));
-        let stat = stat.unwrap_or_else(|error| panic!("{} is gone: {error}", self.name));
-        // The second field, a name in parentheses, may hold spaces; the rest does not.
-        let (_, rest) = stat.rsplit_once(')').expect("the name is in parentheses");
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let ticks: u32 = [11, 12].iter().filter_map(|at| fields[*at].parse::<u32>().ok()).sum();
-        TICK * ticks
+        let own = processor_time(self.id());
+        let own = own.unwrap_or_else(|| panic!("{} is gone", self.name));
+        own + descendants(self.id()).into_iter().filter_map(processor_time).sum::<Duration>()
+    }
+
+    /// The most memory it has had resident, in KiB; of each of the descendants it has now as well.
+    pub fn peak_kib(&self) -> u64 {
+        let all = descendants(self.id()).into_iter().chain([self.id()]);
+        all.filter_map(|id| memory_kib(id, "VmHWM:")).sum()
     }
 
     /// All it has printed so far.
@@ -149,6 +146,39 @@ impl Drop for Process {
             eprintln!("--- last output of {} ---\n{}", self.name, tail(&self.log));
         }
     }
+}
+
+fn memory_kib(id: u32, field: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn processor_time(id: u32) -> Option<Duration> {
+    /// The unit of the kernel's figures: USER_HZ is 100 on every Linux this runs on.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The second field, a name in parentheses, may hold spaces; the rest does not.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks: u32 = [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u32>().ok()).sum();
+    Some(TICK * ticks)
+}
+
+/// Children, their children, and so on.
+fn descendants(id: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut open = vec![id];
+    while let Some(parent) = open.pop() {
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let children = children.split_whitespace().filter_map(|it| it.parse::<u32>().ok());
+            open.extend(children.clone());
+            all.extend(children);
+        }
+    }
+    all
 }
 
 fn tail(log: &Path) -> String {

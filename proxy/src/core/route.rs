@@ -5,9 +5,9 @@
 //! short-lived gains move nothing. [`Route::attempt_order`] then spreads single sessions over the
 //! equally near. Neither reads a clock or draws a random number itself.
 //!
-//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy, but for
-//! the preferred one in the moment after it turned unready (it still serves, and maybe all do); the
-//! order contains each origin once; equal inputs give equal outputs.
+//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy, but
+//! for the preferred one in the moment after it turned unready (it still serves, and maybe all do);
+//! the order contains each origin once; equal inputs give equal outputs.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -1,15 +1,16 @@
-//! What keeps a route where it is: the memory of the preferred origin, and how long something better
-//! has to last before it is followed.
+//! What keeps a route where it is: the memory of the preferred origin, and how long something
+//! better has to last before it is followed.
 //!
-//! | the preferred one | something better | followed |
+//! | the preferred one | something better | followed after |
 //! | --- | --- | --- |
-//! | gone, refusing, hung, draining, cut off | whatever is left | at once |
-//! | unready, so it still serves | one that is ready | after [`UNREADY_LASTING`] |
-//! | stands in for one that was left | that one, as good as it was | after [`RETURN_LASTING`], doubled each time it was left again within [`CALM`] |
-//! | as healthy | clearly cheaper | after [`GAIN_LASTING`] |
+//! | gone, refusing, hung, draining, cut off | whatever is left | nothing |
+//! | unready, so it still serves | one that is ready | [`UNREADY_LASTING`] |
+//! | stands in for one that was left | that one, as good again | [`RETURN_LASTING`], doubled |
+//! | as healthy | clearly cheaper | [`GAIN_LASTING`] |
 //!
-//! The third row is damping as of flapping routes (RFC 2439): a single fault costs two seconds after
-//! it is over, an origin that comes and goes is left alone for longer and longer.
+//! The third is doubled each time that one was left again within [`CALM`], as routes that flap are
+//! damped (RFC 2439): a single fault costs two seconds after it is over, an origin that comes and
+//! goes is left alone for longer and longer.
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,211 @@
+//! Who is compared: meshport, the ways people build the same today, and the price of no encryption.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meshport_tests::netns::Namespace;
+use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::wait;
+
+use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER, START_LIMIT};
+use crate::rivals;
+
+/// Names boringtun's program when it is not on the path.
+pub(crate) const BORINGTUN_VARIABLE: &str = "MESHPORT_BENCH_BORINGTUN";
+/// What a WireGuard packet adds to an IPv4 one: IP 20, UDP 8, header and tag 32 bytes.
+pub(crate) const WIREGUARD_OVERHEAD: u32 = 60;
+
+/// One way from the near host's loopback to the far host's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Contender {
+    /// Two meshport nodes
+    Meshport,
+    /// No contender at all: clients dial the far host
+    Direct,
+    /// haproxy without encryption: the price of a proxy
+    Haproxy,
+    /// haproxy over Debian's wireguard-go
+    WireguardGo,
+    /// haproxy over boringtun-cli
+    Boringtun,
+    /// haproxy over Debian's nebula
+    Nebula,
+    /// stunnel on both hosts
+    Stunnel,
+    /// A port forward of OpenSSH
+    Ssh,
+}
+
+/// All, in the order of the tables.
+pub(crate) const ALL: [Contender; 8] = [
+    Contender::Meshport,
+    Contender::Direct,
+    Contender::Haproxy,
+    Contender::WireguardGo,
+    Contender::Boringtun,
+    Contender::Nebula,
+    Contender::Stunnel,
+    Contender::Ssh,
+];
+
+/// A contender that runs. Dropping it ends its processes.
+pub(crate) struct Running {
+    /// Where clients dial.
+    pub(crate) at: SocketAddr,
+    pub(crate) processes: Vec<Process>,
+}
+
+impl Contender {
+    /// Its name in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Meshport => "meshport",
+            Self::Direct => "direct",
+            Self::Haproxy => "haproxy",
+            Self::WireguardGo => "wireguard-go+haproxy",
+            Self::Boringtun => "boringtun+haproxy",
+            Self::Nebula => "nebula+haproxy",
+            Self::Stunnel => "stunnel",
+            Self::Ssh => "ssh -L",
+        }
+    }
+
+    /// What it needs and this machine lacks, with what to do about it.
+    pub(crate) fn lacks(self) -> Option<String> {
+        let debian = |program: &str, package: &str| {
+            let found = on_path(program).is_some();
+            (!found).then(|| format!("there is no {program}; install the Debian package {package}"))
+        };
+        let haproxy = || debian("haproxy", "haproxy");
+        match self {
+            Self::Meshport | Self::Direct => None,
+            Self::Haproxy => haproxy(),
+            Self::WireguardGo => haproxy()
+                .or_else(|| debian("wireguard-go", "wireguard-go"))
+                .or_else(|| debian("wg", "wireguard-tools")),
+            Self::Boringtun => {
+                haproxy().or_else(|| debian("wg", "wireguard-tools")).or_else(|| {
+                    let remedy =
+                        "there is no boringtun-cli; `cargo install boringtun-cli`, and name it";
+                    boringtun().is_none().then(|| format!("{remedy} in {BORINGTUN_VARIABLE}"))
+                })
+            }
+            Self::Nebula => haproxy().or_else(|| debian("nebula", "nebula")),
+            Self::Stunnel => debian("stunnel", "stunnel4"),
+            Self::Ssh => {
+                debian("sshd", "openssh-server").or_else(|| debian("ssh", "openssh-client"))
+            }
+        }
+    }
+
+    /// Starts it and waits until the server answers through it.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub(crate) fn start(self, ground: &Ground) -> Running {
+        let running = match self {
+            Self::Meshport => start_meshport(ground),
+            Self::Direct => Running { at: SocketAddr::from((FAR, SERVER)), processes: Vec::new() },
+            Self::Haproxy => {
+                let haproxy = rivals::haproxy(ground, SocketAddr::from((FAR, SERVER)));
+                Running { at: LOCAL, processes: vec![haproxy] }
+            }
+            Self::WireguardGo => rivals::wireguard(ground, |host, interface| {
+                let mut command = host.command("wireguard-go");
+                command.args(["--foreground", interface]);
+                command
+            }),
+            Self::Boringtun => {
+                let program = boringtun().expect("who lacks it does not start");
+                rivals::wireguard(ground, move |host, interface| {
+                    let mut command = host.command(&program.to_string_lossy());
+                    let flags = ["--foreground", "--disable-drop-privileges"];
+                    command.args(flags).arg(interface);
+                    command
+                })
+            }
+            Self::Nebula => rivals::nebula(ground),
+            Self::Stunnel => rivals::stunnel(ground),
+            Self::Ssh => rivals::ssh(ground),
+        };
+        let what = format!("the server answers through {}", self.name());
+        wait::until(&what, START_LIMIT, || ground.answers(running.at).then_some(()));
+        running
+    }
+}
+
+impl Running {
+    /// Processor time of all its processes so far.
+    pub(crate) fn processor_time(&self) -> Duration {
+        self.processes.iter().map(Process::processor_time).sum()
+    }
+
+    /// Resident memory of each of its processes now, in KiB.
+    pub(crate) fn resident_kib(&self) -> Vec<u64> {
+        self.processes.iter().map(Process::resident_kib).collect()
+    }
+
+    /// The most that all its processes together have had resident, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.processes.iter().map(Process::peak_kib).sum()
+    }
+}
+
+/// Sessions that a proxy with two descriptors for each can have here, a few kept for itself.
+pub(crate) fn most_sessions() -> usize {
+    const KEPT: u64 = 400;
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = files.map_or(u64::MAX, |files| files.saturating_sub(KEPT) / 2);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+fn boringtun() -> Option<PathBuf> {
+    let named = std::env::var_os(BORINGTUN_VARIABLE).map(PathBuf::from);
+    named.filter(|path| path.is_file()).or_else(|| on_path("boringtun-cli"))
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Two nodes, made as an operator makes them; the far one offers the server as service `bench`.
+fn start_meshport(ground: &Ground) -> Running {
+    let binary = meshport().to_string_lossy().into_owned();
+    let state = |name: &str| ground.file(name).to_string_lossy().into_owned();
+    let (far, near) = (state("far"), state("near"));
+    let roles = ["--role", "node", "--role", "origin:bench"];
+    let init = ["init", "--state-dir", &far, "--site", "far", "--name", "far"];
+    run_ok(&binary, &[&init[..], &roles].concat());
+    let endpoint = format!("{FAR}:51820");
+    let invite = ["invite", "--state-dir", &far, "--site", "near", "--ttl", "1h"];
+    let more = ["--role", "node", "--endpoint", &endpoint];
+    let invite = run_ok(&binary, &[&invite[..], &more].concat());
+    run_ok(&binary, &["join", &invite, "--state-dir", &near, "--name", "near"]);
+    let node = |host: &Namespace, name: &str, address: &str, service: &str| {
+        let config = ground.file(&format!("{name}.toml"));
+        let text = format!(
+            "site = \"{name}\"\nstate-dir = \"{}\"\n[mesh]\nlisten = \"{address}:51820\"\n\
+             advertise = [\"{address}:51820\"]\n[admin]\nhttp = \"off\"\n[log]\nlevel = \"info\"\n\
+             [service.bench]\n{service}\nmax-sessions = 20000\n\
+             [service.bench.health]\nmode = \"tcp\"\n",
+            state(name)
+        );
+        fs::write(&config, text).expect("the folder can be written");
+        let mut command = host.command(&binary);
+        command.arg("run").arg("--config").arg(&config);
+        Process::start(name, &mut command, &ground.file(&format!("meshport-{name}.log")))
+    };
+    let origin = format!("listen = []\norigin = \"127.0.0.1:{SERVER}\"");
+    let origin = node(&ground.far, "far", &FAR.to_string(), &origin);
+    let worker = node(&ground.near, "near", &NEAR.to_string(), &format!("listen = [\"{LOCAL}\"]"));
+    Running { at: LOCAL, processes: vec![worker, origin] }
+}
+
+/// A file of settings.
+pub(crate) fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("the folder can be written");
+}

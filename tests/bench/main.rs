@@ -1,0 +1,289 @@
+//! The benchmark: meshport beside the ways people build the same today, in two network namespaces
+//! with a cable in between, the same clients, the same server, in rotation.
+//!
+//! Every round starts each contender on ground of its own ([`ground`], [`contenders`]), gives it
+//! all the work ([`load`], [`wire`]) and ends it; the next round begins with the next one, so that
+//! what the machine does meanwhile meets all of them. Processor time is that of the contender's own
+//! processes, user and system. Medians over rounds become a table with ratios ([`table`]), a chart
+//! ([`chart`]) and rows of JSON. See README.md beside this file.
+//!
+//! Needs root and `ip`.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use meshport_tests::process::Process;
+use meshport_tests::wait;
+
+mod chart;
+mod contenders;
+mod ground;
+mod load;
+mod rivals;
+mod row;
+mod table;
+mod wire;
+
+use contenders::{Contender, Running};
+use ground::Ground;
+use load::{Job, Seen, Work};
+use row::Row;
+
+/// How long clients may take beyond the time they were given.
+const GRACE: Duration = Duration::from_secs(60);
+/// How long a contender may have all of its idle sessions answered.
+const IDLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Measures meshport and its rivals, side by side.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    inner: Option<Inner>,
+    /// Contenders, all that can run without it
+    #[arg(long, value_delimiter = ',')]
+    contenders: Vec<Contender>,
+    /// Workloads, all without it
+    #[arg(long, value_delimiter = ',')]
+    work: Vec<Work>,
+    /// MTUs of the cable
+    #[arg(long, value_delimiter = ',', default_values_t = [1500, 8950])]
+    mtu: Vec<u32>,
+    /// Connections of the bulk workloads and of small requests
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
+    connections: Vec<usize>,
+    /// How often each contender is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Milliseconds of each measurement
+    #[arg(long, default_value_t = 3000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    millis: u64,
+    /// Sessions that idle
+    #[arg(long, default_value_t = 10_000)]
+    idle: usize,
+    /// File for the rows, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Folder for the chart and the logs of every process
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    out: PathBuf,
+    /// Print who can be compared
+    #[arg(long)]
+    list: bool,
+}
+
+/// What this program is to itself.
+#[derive(Debug, clap::Subcommand)]
+enum Inner {
+    /// The server of the benchmark
+    #[command(hide = true)]
+    Serve { address: SocketAddr },
+    /// Its clients
+    #[command(hide = true)]
+    Load(Job),
+}
+
+/// One line for whoever reads this program's output.
+#[expect(clippy::print_stdout, reason = "a command-line tool")]
+pub(crate) fn print_line(line: &str) {
+    println!("{line}");
+    // A reader that is gone has seen enough.
+    let _ = std::io::stdout().flush();
+}
+
+#[expect(clippy::print_stderr, reason = "a command-line tool")]
+fn complain(problem: &str) {
+    eprintln!("{problem}");
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match &arguments.inner {
+        Some(Inner::Serve { address }) => return ended(wire::serve(*address)),
+        Some(Inner::Load(job)) => {
+            let seen = load::run(*job);
+            if let (Ok(seen), false) = (&seen, job.work == Work::Idle) {
+                print_line(&serde_json::to_string(seen).expect("plain values"));
+            }
+            return ended(seen);
+        }
+        None => {}
+    }
+    if arguments.list {
+        for contender in contenders::ALL {
+            let lacks = contender.lacks().unwrap_or_default();
+            print_line(format!("{:<20} {lacks}", contender.name()).trim_end());
+        }
+        return ExitCode::SUCCESS;
+    }
+    meshport_tests::netns::remove_stale();
+    let rows = measure(&arguments);
+    for mtu in &arguments.mtu {
+        print_line(&table::of(&rows, *mtu));
+    }
+    let file = arguments.out.join("bench.svg");
+    fs::write(&file, chart::draw(&rows)).expect("the folder can be written");
+    match shortfall(&arguments, &rows) {
+        None => ExitCode::SUCCESS,
+        Some(problem) => {
+            complain(&problem);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What meshport did not do though it was asked to: it has to do all of the work, with no
+/// connection lost. What a rival cannot do is said when it happens.
+fn shortfall(arguments: &Arguments, rows: &[Row]) -> Option<String> {
+    let ours = contenders::ALL[0];
+    let is_asked = arguments.contenders.is_empty() || arguments.contenders.contains(&ours);
+    let measured = |name: &str| rows.iter().filter(|row| row.contender == name).count();
+    let most = contenders::ALL.into_iter().map(|it| measured(it.name())).max()?;
+    let lost: u64 = rows.iter().filter(|it| it.contender == ours.name()).map(|it| it.failed).sum();
+    let is_short = measured(ours.name()) < most || lost > 0;
+    (is_asked && is_short)
+        .then(|| format!("meshport did not do all of the work; {lost} new connections failed"))
+}
+
+fn ended<T>(outcome: std::io::Result<T>) -> ExitCode {
+    match outcome {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All rounds. The rows are written after each contender, so that none is lost with a later one.
+fn measure(arguments: &Arguments) -> Vec<Row> {
+    let asked =
+        |it: &Contender| arguments.contenders.is_empty() || arguments.contenders.contains(it);
+    let mut those = Vec::new();
+    for contender in contenders::ALL.into_iter().filter(asked) {
+        match contender.lacks() {
+            None => those.push(contender),
+            Some(lacks) => complain(&format!("NOT RUN: {}: {lacks}", contender.name())),
+        }
+    }
+    let mut rows = Vec::new();
+    for round in 1..=arguments.rounds {
+        for mtu in &arguments.mtu {
+            for contender in &those {
+                let folder = format!("{}-{mtu}-{round}", contender.name().replace(' ', ""));
+                let folder = fresh(&arguments.out.join(folder));
+                let mut ground = Ground::new(*mtu, &folder);
+                let running = contender.start(&ground);
+                rows.extend(all_work(arguments, &ground, *contender, &running, round));
+                ground.check();
+                print_line(&format!("round {round}: {} at MTU {mtu}", contender.name()));
+                if let Some(file) = &arguments.json {
+                    let text = serde_json::to_string_pretty(&rows).expect("plain values");
+                    fs::write(file, text + "\n").expect("the file of the rows can be written");
+                }
+            }
+            // Another one is first in the next round.
+            those.rotate_left(1);
+        }
+    }
+    rows
+}
+
+fn fresh(folder: &Path) -> PathBuf {
+    // What an earlier run left would be mixed with this one; there may be none.
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).expect("the folder for logs can be made");
+    fs::canonicalize(folder).expect("the folder is there")
+}
+
+/// Every workload of one contender in one round.
+fn all_work(
+    arguments: &Arguments,
+    ground: &Ground,
+    contender: Contender,
+    running: &Running,
+    round: u32,
+) -> Vec<Row> {
+    let asked = |work: Work| arguments.work.is_empty() || arguments.work.contains(&work);
+    let mut jobs: Vec<(Work, usize)> = Vec::new();
+    for work in [Work::Upload, Work::Download, Work::Request] {
+        jobs.extend(arguments.connections.iter().map(|connections| (work, *connections)));
+    }
+    jobs.extend([(Work::RequestBesideBulk, 8), (Work::FirstByte, 1), (Work::Connect, 8)]);
+    jobs.retain(|(work, _)| asked(*work));
+    let mut rows = Vec::new();
+    // First: later its memory is what earlier work has left behind.
+    if asked(Work::Idle) && contender != Contender::Direct {
+        rows.extend(idle(arguments, ground, contender, running, round));
+    }
+    for (work, connections) in jobs {
+        let job = Job { at: running.at, work, connections, millis: arguments.millis };
+        let before = running.processor_time();
+        let Some(seen) = play(ground, job, "load") else {
+            complain(&format!("{} fails at {work:?} x {connections}", contender.name()));
+            continue;
+        };
+        let used = running.processor_time().saturating_sub(before);
+        let peak_kib = running.peak_kib();
+        rows.push(Row::of((contender, ground.mtu, round), job, &seen, used, peak_kib));
+    }
+    rows
+}
+
+/// Runs the clients to their end; none when they could not do their work.
+fn play(ground: &Ground, job: Job, name: &str) -> Option<Seen> {
+    let log = ground.file(&format!("{name}-{:?}-{}.json", job.work, job.connections));
+    let mut clients = start(ground, job, &log);
+    let status = clients.ended(Duration::from_millis(job.millis) + GRACE);
+    status.success().then(|| parse(&log))?
+}
+
+fn start(ground: &Ground, job: Job, log: &Path) -> Process {
+    let mut command = ground.client();
+    let work = serde_json::to_value(job.work).expect("a word");
+    command.args(["load", "--at", &job.at.to_string(), "--work", work.as_str().expect("a word")]);
+    command.args(["--connections", &job.connections.to_string()]);
+    command.args(["--millis", &job.millis.to_string()]);
+    Process::start("clients", &mut command, log)
+}
+
+fn parse(log: &Path) -> Option<Seen> {
+    let text = fs::read_to_string(log).ok()?;
+    text.lines().find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// What idle sessions cost: memory before and with them.
+fn idle(
+    arguments: &Arguments,
+    ground: &Ground,
+    contender: Contender,
+    running: &Running,
+    round: u32,
+) -> Option<Row> {
+    let before = running.resident_kib();
+    let millis = IDLE_LIMIT.as_millis().try_into().expect("minutes");
+    let connections = arguments.idle.min(contenders::most_sessions());
+    let job = Job { at: running.at, work: Work::Idle, connections, millis };
+    let log = ground.file("load-idle.json");
+    let mut clients = start(ground, job, &log);
+    let seen = wait::within(IDLE_LIMIT, || {
+        parse(&log).map(Some).or_else(|| (!clients.is_running()).then_some(None))
+    });
+    let Some(Some(seen)) = seen else {
+        complain(&format!("{} does not hold {connections} sessions", contender.name()));
+        return None;
+    };
+    let after = running.resident_kib();
+    clients.kill();
+    let grown = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before));
+    let most_kib = grown.max().unwrap_or(0);
+    let mut row =
+        Row::of((contender, ground.mtu, round), job, &seen, Duration::ZERO, after.iter().sum());
+    row.kib_per_session = Some(row::ratio(most_kib, connections as u64));
+    Some(row)
+}

@@ -1,0 +1,104 @@
+//! What clients and the server of the benchmark say to each other, and the server.
+//!
+//! A connection's first byte says what it is for:
+//!
+//! * `u`: the client sends until it ends its side; the server answers with the count, eight bytes,
+//!   big endian;
+//! * `d`: the server sends until the client goes away;
+//! * `e`: everything is sent back as it comes.
+//!
+//! Plain bytes without any framing, so that what is measured is what lies between.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+/// The unit of writing and reading of bulk streams: what makes the ends cheap.
+pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
+/// The stack of a server thread: there are ten thousand when sessions idle.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Upload,
+    Download,
+    Echo,
+}
+
+impl Purpose {
+    pub(crate) fn byte(self) -> u8 {
+        match self {
+            Self::Upload => b'u',
+            Self::Download => b'd',
+            Self::Echo => b'e',
+        }
+    }
+
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Upload, Self::Download, Self::Echo].into_iter().find(|it| it.byte() == byte)
+    }
+}
+
+/// Serves until the process is ended.
+///
+/// # Errors
+/// When the address cannot be had.
+pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    for stream in listener.incoming().flatten() {
+        let thread = thread::Builder::new().stack_size(STACK_BYTES);
+        // A client that goes away, or finds no thread, is counted by itself.
+        let _ = thread.spawn(move || answer(stream));
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut first = [0];
+    stream.read_exact(&mut first)?;
+    match Purpose::of(first[0]) {
+        Some(Purpose::Upload) => {
+            let mut block = vec![0; BLOCK_BYTES];
+            let mut count = 0_u64;
+            loop {
+                match stream.read(&mut block)? {
+                    0 => break,
+                    read => count += read as u64,
+                }
+            }
+            stream.write_all(&count.to_be_bytes())
+        }
+        Some(Purpose::Download) => {
+            let block = vec![0x5a; BLOCK_BYTES];
+            loop {
+                stream.write_all(&block)?;
+            }
+        }
+        Some(Purpose::Echo) => {
+            // On the stack: most of these connections only wait.
+            let mut block = [0; 2048];
+            loop {
+                match stream.read(&mut block)? {
+                    0 => return Ok(()),
+                    read => stream.write_all(&block[..read])?,
+                }
+            }
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_purpose_has_a_byte_of_its_own() {
+        for purpose in [Purpose::Upload, Purpose::Download, Purpose::Echo] {
+            assert_eq!(Purpose::of(purpose.byte()), Some(purpose));
+        }
+        assert_eq!(Purpose::of(b'x'), None);
+    }
+}
