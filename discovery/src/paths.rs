@@ -32,10 +32,8 @@ const MAX_OUTSTANDING: usize = 16;
 /// Shortest and longest wait for one answer.
 const SHORTEST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How often a dead path that is wanted is tried again, and any other dead one: an origin that is
-/// back should be known to be back well before the time for which it has to stay.
+/// How often a dead path is tried again: an origin that is back should be known to be back at once.
 const DEAD_PROBE: Duration = Duration::from_secs(1);
-const DEAD_IDLE_PROBE: Duration = Duration::from_secs(2);
 /// Smallest change of the round-trip time that is reported.
 const REPORTED_STEP: Duration = Duration::from_micros(500);
 const REPORTED_LEAST: Duration = Duration::from_micros(50);
@@ -302,7 +300,7 @@ fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) 
     };
     match prober.path.state {
         PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
-        PathState::Dead => usual.min(DEAD_IDLE_PROBE.max(fair)),
+        PathState::Dead => usual.min(DEAD_PROBE.max(fair)),
         PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
         // A choice should not rest on one sample for long.
         PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),

@@ -233,3 +233,36 @@ async fn an_idle_mesh_uses_no_timers_but_its_keepalives() {
     round_trip(&a.mesh, id(2), b"still there").await.unwrap();
     assert_eq!(a.mesh.counters().connections_opened, 1);
 }
+
+/// How long the first new stream takes after `silence` in which a stream was written to.
+async fn after_silence(silence: Duration, renews: bool) -> Duration {
+    let switch = Switch::new(1);
+    let (a, _task, _b) = connected(&switch).await;
+    let mut stuck = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut stuck.send, b"x").await;
+    switch.set_filter(|_| false);
+    for _ in 0..8 {
+        // As sessions do that find nobody, one after another.
+        let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+        write(&mut stream.send, &[7; 1200]).await;
+        tokio::time::sleep(silence / 8).await;
+    }
+    switch.clear_filter();
+    if renews {
+        a.mesh.renew_connection(&id(2));
+    }
+    #[expect(clippy::disallowed_methods, reason = "a test measures how long something takes")]
+    let start = Instant::now();
+    round_trip(&a.mesh, id(2), b"back").await.unwrap();
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_connection_does_not_wait_for_the_old_ones_timers() {
+    let silence = Duration::from_secs(20);
+    let waits = after_silence(silence, false).await;
+    let renewed = after_silence(silence, true).await;
+    // Otherwise there is no reason to renew anything.
+    assert!(waits > Duration::from_millis(500), "{waits:?}");
+    assert!(renewed < Duration::from_millis(200), "{renewed:?}, a round trip is 40 ms");
+}

@@ -116,6 +116,14 @@ impl Mesh {
         self.inner.link.turn(|core, _| core.remove_peer(node));
     }
 
+    /// Ends the connection that this node's streams to a peer go through; the next stream makes a
+    /// new one. For when the path to the peer was dead and is back: the old connection waits longer
+    /// and longer before it tries again (RFC 9002, section 6.2), seconds after some of silence, and
+    /// holds new streams back until then.
+    pub fn renew_connection(&self, node: &NodeId) {
+        self.inner.streams.renew(node, "its path was dead");
+    }
+
     /// Starts a handshake now if there is no session. Nothing happens for unknown peers.
     pub fn connect(&self, node: &NodeId) {
         if let Err(error) = self.inner.link.turn(|core, now| core.connect(now, node)) {

@@ -263,21 +263,31 @@ impl Streams {
 
     /// Ends all connections with a peer.
     pub(super) fn cut(&self, node: &NodeId, reason: &str) {
-        // An attempt under way goes on: its packets are repeated until the peer answers, whichever
-        // process that is.
-        let outgoing = {
-            let mut outgoing = lock(&self.outgoing);
-            match outgoing.get(node) {
-                Some(Outgoing::Ready(live)) => {
-                    let live = live.clone();
-                    outgoing.remove(node);
-                    Some(live)
-                }
-                _ => None,
-            }
-        };
         let incoming = lock(&self.incoming).remove(node);
-        for live in outgoing.into_iter().chain(incoming).filter(Live::is_open) {
+        for live in self.take_outgoing(node).into_iter().chain(incoming) {
+            self.close(&live, reason);
+        }
+    }
+
+    /// Ends the outgoing connection, so that the next stream begins with a new one.
+    pub(super) fn renew(&self, node: &NodeId, reason: &str) {
+        if let Some(live) = self.take_outgoing(node) {
+            self.close(&live, reason);
+        }
+    }
+
+    /// The outgoing connection, which is nobody's from now on. An attempt under way goes on: its
+    /// packets are repeated until the peer answers, whichever process that is.
+    fn take_outgoing(&self, node: &NodeId) -> Option<Live> {
+        let mut outgoing = lock(&self.outgoing);
+        let Some(Outgoing::Ready(live)) = outgoing.get(node) else { return None };
+        let live = live.clone();
+        outgoing.remove(node);
+        Some(live)
+    }
+
+    fn close(&self, live: &Live, reason: &str) {
+        if live.is_open() {
             count(&self.counters.cut);
             live.connection.close(VarInt::from_u32(CODE_CUT), reason.as_bytes());
         }

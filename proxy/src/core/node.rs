@@ -23,7 +23,7 @@ use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
 use super::evidence::Verdict;
 use super::health::{Health, HealthConfig, Outcome, Question};
-use super::route::{self, Line, Policy, Preference, Route};
+use super::route::{self, Line, PathView, Policy, Preference, Route};
 
 mod event;
 mod service;
@@ -76,6 +76,8 @@ pub struct NodeCore {
     /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
     relay_watch: RelayWatch,
+    /// Nodes whose measured paths are dead; no more than there are paths.
+    silent: BTreeSet<NodeId>,
     events: VecDeque<Event>,
     /// Something a route depends on has changed since routes were chosen.
     stale: bool,
@@ -103,6 +105,7 @@ impl NodeCore {
             busy: BTreeSet::new(),
             watched: BTreeMap::new(),
             relay_watch: RelayWatch::new(now),
+            silent: BTreeSet::new(),
             events: VecDeque::new(),
             stale: true,
         };
@@ -405,8 +408,20 @@ impl NodeCore {
             Found::Ignored { node, reason } => {
                 self.events.push_back(Event::Ignored { node, reason });
             }
-            // All they say is that routes are stale.
-            Found::StateChanged(_) | Found::PathChanged(_) => {}
+            // All it says is that routes are stale.
+            Found::StateChanged(_) => {}
+            Found::PathChanged(node) => match self.path_to(&node) {
+                Some(PathView::Dead) => {
+                    self.silent.insert(node);
+                }
+                Some(PathView::Up(_)) if self.silent.remove(&node) => {
+                    self.events.push_back(Event::Revived(node));
+                }
+                Some(_) => {}
+                None => {
+                    self.silent.remove(&node);
+                }
+            },
         }
     }
 

@@ -240,6 +240,7 @@ impl Driver {
                 let hints = endpoints::hints(configured, &endpoints);
                 self.mesh.set_peer(node, &hints, Some(&credential));
             }
+            Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Member { node, up } => {
                 let name = self.reporter.name(&self.core, &node);
                 if up { info!(%name, "member up") } else { info!(%name, "member down") }

@@ -59,6 +59,9 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
+    /// The path to this node was dead and answers again: what waits for it should not go on
+    /// waiting.
+    Revived(NodeId),
     /// Membership changed its mind about a node.
     Member {
         /// Which node.

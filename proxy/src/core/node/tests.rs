@@ -183,8 +183,14 @@ fn a_broken_path_is_gone_around_and_gone_back_to() {
     assert!(healthy(&net, relayed));
     assert_eq!(cut(&net, relayed), 0);
 
+    let revived = |net: &Net| {
+        let mut events = net.events.iter();
+        events.any(|(at, it)| *at == A && matches!(it, Event::Revived(node) if *node == b))
+    };
+    assert!(!revived(&net));
     net.link(A, B, Some(ms(1)));
     let back = net.until(Duration::from_secs(20), on(direct)).expect("direct again");
+    assert!(revived(&net), "before it is used again");
     assert!(back > Duration::from_secs(5), "not at the first answer, but after {back:?}");
     assert_eq!(cut(&net, relayed), 0, "the sessions through the relay are not cut");
 }

@@ -9,7 +9,7 @@
 //! | as healthy | clearly cheaper | [`GAIN_LASTING`] |
 //!
 //! The third is doubled each time that one was left again within [`CALM`], as routes that flap are
-//! damped (RFC 2439): a single fault costs two seconds after it is over, an origin that comes and
+//! damped (RFC 2439): a single fault costs a second after it is over, an origin that comes and
 //! goes is left alone for longer and longer.
 
 use std::time::{Duration, Instant};
@@ -23,15 +23,14 @@ const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
 pub(in crate::core) const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// An origin that is back is gone back to after this. Origins are asked once in this time, so one
-/// that answers by chance does not pass.
-const RETURN_LASTING: Duration = Duration::from_secs(2);
+/// An origin that is back is gone back to after this: it is asked again in this time, so that one
+/// good answer is not enough.
+const RETURN_LASTING: Duration = Duration::from_secs(1);
 /// An origin that was left and not left again for this long has calmed down.
 const CALM: Duration = Duration::from_secs(60);
 /// What all origins depend on fails for all, and each notices at its own next probe, up to one
-/// interval (1 s) later than the first and with jitter: until then nobody knows whether another one
-/// is better.
-const UNREADY_LASTING: Duration = Duration::from_millis(1200);
+/// interval (1 s) later than the first: until then nobody knows whether another one is better.
+const UNREADY_LASTING: Duration = Duration::from_secs(1);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
