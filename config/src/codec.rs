@@ -25,6 +25,7 @@ pub(crate) struct Tag {
 
 pub(crate) const INVITE: Tag = Tag { what: "an invite", stem: "meshport-invite-" };
 pub(crate) const CREDENTIAL: Tag = Tag { what: "a credential", stem: "meshport-credential-" };
+pub(crate) const REVOCATION: Tag = Tag { what: "a revocation", stem: "meshport-revocation-" };
 pub(crate) const RECORD_KEY: Tag = Tag { what: "a record key", stem: "meshport-record-key-" };
 pub(crate) const AUTHORITY_KEY: Tag =
     Tag { what: "an authority key", stem: "meshport-authority-key-" };
@@ -32,7 +33,8 @@ pub(crate) const DELEGATION_KEY: Tag =
     Tag { what: "a delegation key", stem: "meshport-delegation-key-" };
 pub(crate) const MESH_SECRET: Tag = Tag { what: "a mesh secret", stem: "meshport-mesh-secret-" };
 
-const TAGS: [Tag; 6] = [INVITE, CREDENTIAL, RECORD_KEY, AUTHORITY_KEY, DELEGATION_KEY, MESH_SECRET];
+const TAGS: [Tag; 7] =
+    [INVITE, CREDENTIAL, REVOCATION, RECORD_KEY, AUTHORITY_KEY, DELEGATION_KEY, MESH_SECRET];
 /// The version of every text form, and the dot that ends the tag.
 const VERSION: &str = "1.";
 

@@ -38,6 +38,8 @@ pub enum Link {
     Delegation,
     /// The credential, signed by the delegation's key or by the authority.
     Credential,
+    /// A revocation, signed by the authority.
+    Revocation,
 }
 
 impl fmt::Display for Link {
@@ -45,6 +47,7 @@ impl fmt::Display for Link {
         f.write_str(match self {
             Self::Delegation => "the invite's delegation",
             Self::Credential => "the credential",
+            Self::Revocation => "the revocation",
         })
     }
 }
@@ -411,14 +414,14 @@ impl Credential {
     }
 }
 
-fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {
+pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {
     if expected == found {
         return Ok(());
     }
     Err(Error::ForeignMesh { expected: *expected, found: *found })
 }
 
-fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
+pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     let mut message = domain.to_vec();
     message.extend(encoded(body));
     message

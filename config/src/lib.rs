@@ -12,6 +12,7 @@ mod error;
 mod ids;
 mod invite;
 mod keys;
+mod revocation;
 mod settings;
 #[cfg(test)]
 mod testing;
@@ -27,6 +28,9 @@ pub use ids::{
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+pub use revocation::{
+    Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, Revocation, Revocations, Revoked,
+};
 pub use settings::{
     AdminSettings, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel,
     LogSettings, MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,

@@ -1,0 +1,320 @@
+//! Whom the mesh has shut out: signed statements of the authority, and the set a node knows.
+//!
+//! A [`Revocation`] names a node or an invite and holds for ever: the key it names is never
+//! believed again, whatever credential comes with it. That of an invite covers every credential
+//! under its delegation, those of nodes that joined with it long ago included, since whoever holds
+//! an invite can date a credential back. Sets merge by union, so that they may be gossiped in any
+//! order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::codec;
+use crate::credential::{Credential, Link, check_mesh, signed_message};
+use crate::error::Error;
+use crate::ids::{MeshId, NodeId, UnixSeconds, VerifyKey};
+use crate::keys::{AuthorityKey, Signature};
+
+/// The largest revocation, in bytes: seven fit one datagram.
+pub const MAX_REVOCATION_BYTES: usize = 160;
+/// Revocations a mesh can have. They are kept for ever; one costs about 200 bytes on each node, and
+/// a mesh that needs more is better made anew.
+pub const MAX_REVOCATIONS: usize = 1024;
+
+const WHAT: &str = "a revocation";
+const DOMAIN: &[u8] = b"meshport revocation v1\0";
+const DIGEST_DOMAIN: &[u8] = b"meshport revocation id v1\0";
+
+/// What is revoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Revoked {
+    /// A node, by its key.
+    Node(NodeId),
+    /// An invite, by the key of its delegation, with all nodes that joined with it.
+    Invite(VerifyKey),
+}
+
+impl Revoked {
+    /// Whether it says that this credential is not to be believed.
+    pub fn covers(&self, credential: &Credential) -> bool {
+        match self {
+            Self::Node(node) => credential.node == *node,
+            Self::Invite(key) => credential.delegation.as_ref().is_some_and(|it| it.key == *key),
+        }
+    }
+}
+
+impl fmt::Display for Revoked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => write!(f, "node {node}"),
+            Self::Invite(key) => write!(f, "invite {key}"),
+        }
+    }
+}
+
+/// The authority's statement that a node or an invite is not to be believed any more.
+///
+/// A value of this type is well formed, not verified: [`Revocation::verify`] says whether to
+/// believe it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// The mesh of the authority that signed it.
+    pub mesh: MeshId,
+    /// What is revoked.
+    pub revoked: Revoked,
+    /// When it was signed; for people, nothing depends on it.
+    pub at: UnixSeconds,
+    signature: Signature,
+}
+
+/// What the signature covers, after its version string.
+#[derive(Serialize)]
+struct Body<'a> {
+    mesh: &'a MeshId,
+    revoked: &'a Revoked,
+    at: UnixSeconds,
+}
+
+impl Revocation {
+    /// Signed by the authority.
+    pub fn issue(authority: &AuthorityKey, revoked: Revoked, at: UnixSeconds) -> Self {
+        let signature = Signature::from_bytes([0; 64]);
+        let mut revocation = Self { mesh: authority.public(), revoked, at, signature };
+        revocation.signature = authority.sign(&revocation.message());
+        revocation
+    }
+
+    /// Checks that the authority of `mesh` signed it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
+    pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
+        check_mesh(mesh, &self.mesh)?;
+        let tampered = |_| Error::Tampered { link: Link::Revocation };
+        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+    }
+
+    /// The byte form, at most [`MAX_REVOCATION_BYTES`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("writing plain values to memory cannot fail")
+    }
+
+    /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        codec::decode(bytes, WHAT, MAX_REVOCATION_BYTES)
+    }
+
+    /// The text form: `meshport-revocation-1.` and base64url.
+    pub fn to_text(&self) -> String {
+        std::mem::take(&mut *codec::REVOCATION.encode(&self.to_bytes()))
+    }
+
+    /// From the text form; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// As [`Credential::from_text`].
+    pub fn from_text(text: &str) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT };
+        let bytes = codec::REVOCATION.decode(text, MAX_REVOCATION_BYTES, malformed)?;
+        Self::from_bytes(&bytes)
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let body = Body { mesh: &self.mesh, revoked: &self.revoked, at: self.at };
+        signed_message(DOMAIN, &body)
+    }
+
+    /// 64 bits of a hash over what is revoked. Compares sets; proves nothing.
+    fn tag(&self) -> u64 {
+        let subject = postcard::to_stdvec(&self.revoked).expect("plain values");
+        let hash = Sha256::new().chain_update(DIGEST_DOMAIN).chain_update(subject).finalize();
+        u64::from_le_bytes(*hash.first_chunk().expect("SHA-256 gives 32 bytes"))
+    }
+}
+
+/// What became of a revocation that was added to [`Revocations`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// It is new.
+    New,
+    /// The same was revoked before.
+    Known,
+    /// There are [`MAX_REVOCATIONS`] already.
+    Full,
+}
+
+/// The revocations a node knows, each verified by whoever added it. Cheap to clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Revocations {
+    all: Arc<BTreeMap<Revoked, Revocation>>,
+    digest: u64,
+}
+
+impl Revocations {
+    /// Adds one, which must be verified. The first of several about the same is kept.
+    pub fn add(&mut self, revocation: Revocation) -> Added {
+        if self.all.contains_key(&revocation.revoked) {
+            return Added::Known;
+        }
+        if self.all.len() >= MAX_REVOCATIONS {
+            return Added::Full;
+        }
+        self.digest ^= revocation.tag();
+        Arc::make_mut(&mut self.all).insert(revocation.revoked, revocation);
+        Added::New
+    }
+
+    /// The one that says that this credential is not to be believed, if there is one.
+    pub fn covering(&self, credential: &Credential) -> Option<&Revocation> {
+        let invite = credential.delegation.as_ref().map(|it| Revoked::Invite(it.key));
+        let node = Revoked::Node(credential.node);
+        [Some(node), invite].into_iter().flatten().find_map(|it| self.all.get(&it))
+    }
+
+    /// Whether this node is revoked by its own key.
+    pub fn has_node(&self, node: &NodeId) -> bool {
+        self.all.contains_key(&Revoked::Node(*node))
+    }
+
+    /// All, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
+        self.all.values()
+    }
+
+    /// How many there are, at most [`MAX_REVOCATIONS`].
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The same for equal sets, and as good as always another one for others; 0 for the empty set.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
+    use crate::{Join, NodeKey, RecordKey};
+
+    fn node(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    #[test]
+    fn only_the_authority_revokes() {
+        let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+        let (stranger, _) = invite_with(grant(), &mut TestRng::new(2));
+        let mesh = authority.public();
+        let revocation = Revocation::issue(&authority, Revoked::Node(node(7)), NOW);
+        revocation.verify(&mesh).unwrap();
+        let text = revocation.to_text();
+        assert!(text.starts_with("meshport-revocation-1."), "{text}");
+        assert_eq!(Revocation::from_text(&text).unwrap(), revocation);
+        let bytes = revocation.to_bytes();
+        assert!(bytes.len() <= MAX_REVOCATION_BYTES);
+        assert_eq!(Revocation::from_bytes(&bytes).unwrap(), revocation);
+        let theirs = Revocation::issue(&stranger, Revoked::Node(node(7)), NOW);
+        assert!(matches!(theirs.verify(&mesh), Err(Error::ForeignMesh { .. })));
+        let moved = Revocation { mesh, ..theirs };
+        assert!(matches!(moved.verify(&mesh), Err(Error::Tampered { .. })));
+        let other = Revocation { revoked: Revoked::Node(node(8)), ..revocation.clone() };
+        assert!(matches!(other.verify(&mesh), Err(Error::Tampered { .. })));
+        let later = Revocation { at: NOW.saturating_add(1), ..revocation };
+        assert!(matches!(later.verify(&mesh), Err(Error::Tampered { .. })));
+    }
+
+    #[test]
+    fn no_flipped_bit_is_believed() {
+        let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+        let bytes = Revocation::issue(&authority, Revoked::Node(node(7)), NOW).to_bytes();
+        for at in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            let believed = Revocation::from_bytes(&bytes)
+                .is_ok_and(|it| it.verify(&authority.public()).is_ok());
+            assert!(!believed, "bit {at}");
+        }
+    }
+
+    #[test]
+    fn an_invite_takes_all_that_joined_with_it_along() {
+        let mut rng = TestRng::new(3);
+        let (authority, invite) = invite_with(grant(), &mut rng);
+        let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
+        let join = Join { name: Some("worker-1".parse().unwrap()), site: None };
+        let credential = invite.accept(&node, &record, join, NOW).unwrap();
+        let key = credential.delegation.as_ref().unwrap().key;
+        let mut all = Revocations::default();
+        assert!(all.covering(&credential).is_none());
+        let other = Revoked::Invite(RecordKey::generate(&mut rng).public());
+        assert_eq!(all.add(Revocation::issue(&authority, other, NOW)), Added::New);
+        assert!(all.covering(&credential).is_none());
+        let revocation = Revocation::issue(&authority, Revoked::Invite(key), NOW);
+        assert_eq!(all.add(revocation.clone()), Added::New);
+        assert_eq!(all.covering(&credential), Some(&revocation));
+        assert!(!all.has_node(&credential.node));
+        let again = Revocation::issue(&authority, Revoked::Invite(key), NOW.saturating_add(DAY));
+        assert_eq!(all.add(again), Added::Known);
+        assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn a_set_is_bounded() {
+        let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+        let mut all = Revocations::default();
+        let of = |number: usize| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            Revocation::issue(&authority, Revoked::Node(NodeId::from_bytes(bytes)), NOW)
+        };
+        for number in 0..MAX_REVOCATIONS {
+            assert_eq!(all.add(of(number)), Added::New);
+        }
+        assert_eq!(all.add(of(MAX_REVOCATIONS)), Added::Full);
+        assert_eq!(all.len(), MAX_REVOCATIONS);
+    }
+
+    proptest! {
+        /// Union is commutative, associative and idempotent, and the digest tells sets apart.
+        #[test]
+        fn sets_merge_in_any_order(
+            one in proptest::collection::vec(0_u8..24, 0..12),
+            two in proptest::collection::vec(0_u8..24, 0..12),
+        ) {
+            let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+            let set = |lists: &[&[u8]]| {
+                let mut all = Revocations::default();
+                for number in lists.iter().copied().flatten() {
+                    all.add(Revocation::issue(&authority, Revoked::Node(node(*number)), NOW));
+                }
+                all
+            };
+            let (both, reversed) = (set(&[&one, &two]), set(&[&two, &one, &two]));
+            prop_assert_eq!(&both, &reversed);
+            let (first, second) = (set(&[&one]), set(&[&two]));
+            prop_assert_eq!(first == second, first.digest() == second.digest());
+        }
+
+        #[test]
+        fn bytes_from_outside_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Revocation::from_bytes(&bytes);
+        }
+    }
+}
