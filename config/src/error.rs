@@ -5,6 +5,7 @@
 
 use crate::credential::Link;
 use crate::ids::{MeshId, NodeId, NodeName, Role, SiteName, UnixSeconds};
+use crate::revocation::Revoked;
 
 /// What can be wrong with a name, a key, a credential or an invite.
 ///
@@ -137,6 +138,17 @@ pub enum Error {
         expired_at: UnixSeconds,
         /// What the clock says.
         now: UnixSeconds,
+    },
+    /// The authority has taken it back.
+    #[error(
+        "the authority revoked {revoked} on {at}. This machine becomes a node again only with new \
+         keys: move the state folder away and join with a new invite"
+    )]
+    Revoked {
+        /// What was revoked.
+        revoked: Revoked,
+        /// When.
+        at: UnixSeconds,
     },
     /// The invite may not be used any more.
     #[error(

@@ -23,6 +23,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, shown};
 use crate::ids::{MeshId, NodeId, NodeName, SiteName, UnixSeconds};
 use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey};
+use crate::revocation::Revoked;
 
 /// The most seeds in an invite: enough for a few sites, short enough for one line.
 pub const MAX_SEEDS: usize = 8;
@@ -176,6 +177,11 @@ impl Invite {
     /// The mesh it is for.
     pub const fn mesh(&self) -> &MeshId {
         &self.delegation.mesh
+    }
+
+    /// What a revocation of this invite names: the key of its delegation.
+    pub fn revoked(&self) -> Revoked {
+        Revoked::Invite(self.delegation.key)
     }
 
     /// Checks that the authority it names signed it, that its key is the one it was signed for, and

@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, MeshId, NodeId, RecordKey, ServiceName, SiteName, UnixSeconds};
+use meshport_config::{
+    Credential, MeshId, NodeId, RecordKey, Revocation, Revocations, ServiceName, SiteName,
+    UnixSeconds,
+};
 
 use crate::config::DiscoveryConfig;
 use crate::contacts::Contacts;
@@ -25,6 +28,7 @@ use crate::wire::Message;
 mod exchange;
 mod items;
 mod membership;
+mod revoke;
 mod rounds;
 mod saved;
 
@@ -75,6 +79,8 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
+    /// The authority has revoked a node or an invite; whoever is covered is forgotten already.
+    Revoked(Revocation),
     /// Something a node said was not believed.
     Ignored {
         /// The node that said it, or that it was said by or about.
@@ -119,6 +125,9 @@ pub struct Discovery {
     seeds: Seeds,
     /// Paths asked for by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
+    revocations: Revocations,
+    /// Revocations to be told once more, and when; bounded where they are added.
+    retold: VecDeque<(Instant, Revocation)>,
     /// Members that one voice has called down.
     doubts: BTreeMap<NodeId, membership::Doubt>,
     transmits: VecDeque<Transmit>,
@@ -182,6 +191,8 @@ impl Discovery {
             sync: Sync::new(now + config.announce_first),
             seeds: Seeds::new(config.announce_first, config.announce_longest),
             interests: BTreeMap::new(),
+            revocations: Revocations::default(),
+            retold: VecDeque::new(),
             doubts: BTreeMap::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -396,6 +407,8 @@ impl Discovery {
             Message::Items(items) => self.take_items(from, &items, items::Channel::Sync, now),
             Message::Rumours(items) => self.take_items(from, &items, items::Channel::Rumour, now),
             Message::News(item) => self.take_news(from, item, now),
+            Message::Revoked(list) => self.take_revoked(from, &list, now),
+            Message::Revocations(digest) => self.take_revocations(from, digest, now),
         }
         let out_of_step = self
             .directory

@@ -38,6 +38,8 @@ pub struct Counters {
     pub softened_claims: u64,
     /// Credentials that were refused.
     pub rejected_credentials: u64,
+    /// Revocations that the authority has not signed.
+    pub rejected_revocations: u64,
     /// Records with a wrong signature or format, or for a node without credential.
     pub rejected_states: u64,
     /// Announced services that the credential does not allow.
@@ -65,6 +67,8 @@ pub struct Counters {
     /// Own services, endpoints or seeds not taken because there are too many or the role is
     /// missing.
     pub dropped_own: u64,
+    /// Revocations not taken because there are too many.
+    pub dropped_revocations: u64,
     /// News given up after the last try without an acknowledgement.
     pub unacknowledged_news: u64,
 
@@ -72,6 +76,8 @@ pub struct Counters {
     pub published: u64,
     /// New records of others taken into the directory.
     pub merged: u64,
+    /// Revocations taken in.
+    pub revocations: u64,
     /// Members that were seen to come up.
     pub members_up: u64,
     /// Members that were declared down.

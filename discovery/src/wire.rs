@@ -124,7 +124,8 @@ pub(crate) enum Message<'a> {
     Swim(#[serde(borrow)] &'a [u8]),
     /// The digest of the sender's whole directory. Answered by `Same` or by a `Summary`.
     Root([u8; 8]),
-    /// The digests of all buckets, eight bytes each. Answered by `Haves` where they differ.
+    /// The digests of all buckets and of the revocations, eight bytes each. Answered by `Haves` and
+    /// `Revoked` where they differ.
     Summary(#[serde(borrow)] &'a [u8]),
     /// What the sender has in some range. Answered by items it lacks and a `Want`.
     Haves(Haves),
@@ -144,6 +145,10 @@ pub(crate) enum Message<'a> {
     Echo([u8; 8]),
     /// The receiver's directory is the same as the sender's.
     Same,
+    /// What the authority has taken back.
+    Revoked(#[serde(borrow)] Vec<&'a [u8]>),
+    /// The digest of the sender's revocations. Answered by `Revoked` if the receiver's differ.
+    Revocations([u8; 8]),
 }
 
 impl<'a> Message<'a> {
@@ -176,7 +181,7 @@ impl<'a> Message<'a> {
 
     fn is_sound(&self) -> bool {
         match self {
-            Self::Summary(digests) => digests.len() == BUCKETS * 8,
+            Self::Summary(digests) => digests.len() == (BUCKETS + 1) * 8,
             Self::Want(wanted) => wanted.len() <= MAX_WANTED,
             Self::Haves(haves) => {
                 let inside = |it: &Have| (haves.from..=haves.to).contains(&it.short);
@@ -191,6 +196,8 @@ impl<'a> Message<'a> {
             | Self::NewsSeen(..)
             | Self::Probe(_)
             | Self::Echo(_)
+            | Self::Revoked(_)
+            | Self::Revocations(_)
             | Self::Same => true,
         }
     }

@@ -15,6 +15,7 @@
 
 mod admit;
 mod receive;
+mod revoke;
 mod send;
 mod timers;
 
@@ -23,7 +24,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, InnerAddr, NodeId};
+use meshport_config::{Credential, InnerAddr, NodeId, Revocations};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -115,6 +116,10 @@ pub(crate) struct Core {
     /// When each peer is to be looked at; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
     last_stray: Option<Instant>,
+    /// What the authority has taken back.
+    revocations: Revocations,
+    /// Nodes whose credential was covered when it was known; at most as many as there are peers.
+    shut_out: BTreeSet<NodeId>,
     out: Output,
     rng: StdRng,
     /// One inner packet on its way into a tunnel.
@@ -163,6 +168,8 @@ impl Core {
             peers: Peers::new(rng.next_u32()),
             timers: BTreeSet::new(),
             last_stray: None,
+            revocations: Revocations::default(),
+            shut_out: BTreeSet::new(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
@@ -250,6 +257,10 @@ impl Core {
         credential: Option<&Credential>,
     ) {
         if node == self.node {
+            return;
+        }
+        if self.is_shut_out(&node) {
+            self.out.counters.peers_refused += 1;
             return;
         }
         let Some(slot) = self.peers.of_node(&node).or_else(|| self.add_configured(node, now))

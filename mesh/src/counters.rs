@@ -32,6 +32,8 @@ pub struct MeshCounters {
     pub roams: u64,
     /// Peers admitted by their credential.
     pub admissions: u64,
+    /// Peers whose sessions ended because the authority revoked them.
+    pub peers_revoked: u64,
     /// Peers found to have been restarted.
     pub restarts_seen: u64,
     /// ICMPv6 echo requests answered.
@@ -55,6 +57,8 @@ pub struct MeshCounters {
     pub dropped_unauthentic: u64,
     /// Dropped: data that was received before or is too old.
     pub dropped_replayed: u64,
+    /// Dropped: an initiation of a node that the authority has revoked.
+    pub dropped_revoked: u64,
     /// Dropped: an initiation of an unknown node while the table of peers was full.
     pub dropped_no_room: u64,
     /// Unknown nodes pushed out by newer ones before they showed a credential.

@@ -24,25 +24,32 @@ impl Discovery {
     /// Begins a comparison.
     pub(super) fn compare_with(&mut self, peer: NodeId) {
         self.counters.syncs += 1;
-        let root = self.directory.root().to_le_bytes();
+        let root = self.root();
         self.send(peer, &Message::Root(root));
+    }
+
+    /// The digest of all that is compared.
+    fn root(&self) -> [u8; 8] {
+        (self.directory.root() ^ self.revocations.digest()).to_le_bytes()
     }
 
     pub(super) fn take_root(&mut self, from: NodeId, root: [u8; 8], now: Instant) {
         if !self.may_reply(from, now) {
             return;
         }
-        if root == self.directory.root().to_le_bytes() {
+        if root == self.root() {
             self.send(from, &Message::Same);
             return;
         }
-        let digests: Vec<u8> =
-            self.directory.buckets().iter().flat_map(|bucket| bucket.to_le_bytes()).collect();
+        let all = self.directory.buckets().iter().copied().chain([self.revocations.digest()]);
+        let digests: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
         self.send(from, &Message::Summary(&digests));
     }
 
     pub(super) fn take_summary(&mut self, from: NodeId, digests: &[u8], now: Instant) {
         self.sync.answered();
+        let (digests, revocations) = digests.split_at(BUCKETS * 8);
+        self.compare_revocations(from, revocations, now);
         let mut theirs = digests.chunks_exact(8);
         let mut differ = [false; BUCKETS];
         for (bucket, mine) in self.directory.buckets().iter().enumerate() {

@@ -98,7 +98,7 @@ impl Discovery {
     /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
-        if node == self.me || self.own.has_left() {
+        if node == self.me || self.own.has_left() || self.is_revoked(credential) {
             return;
         }
         self.directory.welcome(&node);
@@ -183,6 +183,13 @@ impl Discovery {
             }
         }
         match self.verifier.credential(bytes, &self.mesh, self.wall) {
+            Ok(credential) if self.is_revoked(&credential) => {
+                self.sync.got(item.short);
+                self.counters.rejected_credentials += 1;
+                // Who tells of it has not heard.
+                self.tell_covering(from, &credential, now);
+                false
+            }
             Ok(credential) if Short::of(&credential.node) == item.short => {
                 self.sync.got(item.short);
                 self.merge(&Record { credential, state: None }, now) == Merge::New
@@ -258,7 +265,12 @@ impl Discovery {
     }
 
     /// Reports that a node was not believed, at a bounded rate.
-    fn report_ignored(&mut self, node: NodeId, now: Instant, reason: impl FnOnce() -> String) {
+    pub(super) fn report_ignored(
+        &mut self,
+        node: NodeId,
+        now: Instant,
+        reason: impl FnOnce() -> String,
+    ) {
         if self.contacts.allow_report(node, now) {
             self.report(Event::Ignored { node, reason: reason() });
         }

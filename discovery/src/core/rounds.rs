@@ -38,6 +38,7 @@ impl Discovery {
             self.swim.announce(node, eyes!(self), now);
         }
         self.search(now);
+        self.tell_revocations_again(now);
         if self.sync.take_due(self.config.sync_interval, &mut self.dice, now)
             && let Some(peer) = self.random_members(1, &[]).first().copied()
         {
@@ -73,6 +74,7 @@ impl Discovery {
             self.own.poll_timeout(),
             self.sync.poll_timeout(),
             self.seeds.poll_timeout(),
+            self.retold.front().map(|(due, _)| *due),
             Some(self.search_at),
             Some(self.sweep_at),
         ];

@@ -50,6 +50,10 @@ impl Discovery {
             self.counters.rejected_credentials += 1;
             return false;
         };
+        if self.is_revoked(&credential) {
+            self.counters.rejected_credentials += 1;
+            return false;
+        }
         let node = credential.node;
         let verified =
             saved.state.map(|bytes| self.verifier.state(bytes, &self.mesh, &credential.record_key));

@@ -5,3 +5,4 @@ mod faults;
 mod join;
 mod lies;
 mod net;
+mod revoke;

@@ -21,11 +21,13 @@ fn every_kind_of_datagram_reads_back() {
         life: Some((Life::default(), true)),
     };
     let haves = Haves { from: Short::FIRST, to: Short::LAST, entries: vec![have] };
-    let digests = [7; BUCKETS * 8];
+    let digests = [7; (BUCKETS + 1) * 8];
     for message in [
         Message::Swim(&[1, 2, 3]),
         Message::Root([9; 8]),
         Message::Summary(&digests),
+        Message::Revoked(vec![&[3; 140]; 7]),
+        Message::Revocations([4; 8]),
         Message::Haves(haves),
         Message::Want(vec![(Short([1; 8]), true), (Short([2; 8]), false)]),
         Message::Items(vec![item(1)]),

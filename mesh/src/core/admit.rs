@@ -63,9 +63,7 @@ impl Core {
         }
         let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
         if !known {
-            credential
-                .verify(&self.identity.credential.mesh, now.wall)
-                .map_err(|error| error.to_string())?;
+            self.check_credential(&credential, now)?;
             self.admit(slot, credential);
         }
         Ok(())
@@ -90,12 +88,13 @@ impl Core {
 
     /// The caller knows this peer's credential.
     pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Credential, now: Now) {
-        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some(peer) = self.peers.get(slot) else { return };
         if peer.credential.as_deref() == Some(credential) {
             return;
         }
         let fits = credential.node == peer.node;
-        let verdict = credential.verify(&self.identity.credential.mesh, now.wall);
+        let verdict = self.check_credential(credential, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
         match (fits, verdict) {
             (true, Ok(())) => {
                 // What the peer itself showed is newer than what others say, unless this one is.
@@ -115,7 +114,7 @@ impl Core {
             }
             (true, Err(error)) => {
                 self.out.counters.credentials_refused += 1;
-                self.tell_refusal(slot, error.to_string());
+                self.tell_refusal(slot, error);
             }
         }
     }
@@ -123,9 +122,11 @@ impl Core {
     /// A session exists: a peer whose credential is known is admitted, one whose credential has
     /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough.
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
-        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some(peer) = self.peers.get(slot) else { return };
         let Some(credential) = peer.credential.clone() else { return };
-        match credential.verify(&self.identity.credential.mesh, now.wall) {
+        let verdict = self.check_credential(&credential, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        match verdict {
             Ok(()) => {
                 if !peer.admitted {
                     self.out.counters.admissions += 1;
@@ -139,7 +140,7 @@ impl Core {
                 peer.admitted = false;
                 let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
                 self.out.counters.credentials_refused += 1;
-                self.tell_refusal(slot, error.to_string());
+                self.tell_refusal(slot, error);
                 if told {
                     self.out.tell(MeshEvent::SessionDown(node));
                     self.out.notice(Notice::Cut(node, "the peer's credential is not valid"));

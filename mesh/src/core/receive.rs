@@ -154,6 +154,11 @@ impl Core {
                 return;
             }
         };
+        if self.is_shut_out(&node) {
+            // Its key was read with one of the handshake's computations, and no more are made.
+            self.out.counters.dropped_revoked += 1;
+            return;
+        }
         let known = self.peers.of_node(&node);
         let slot = match known {
             Some(slot) => slot,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, NodeId, UnixSeconds};
+use meshport_config::{Credential, NodeId, Revocations, UnixSeconds};
 use quinn::{Endpoint, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 
@@ -122,6 +122,12 @@ impl Mesh {
     /// holds new streams back until then.
     pub fn renew_connection(&self, node: &NodeId) {
         self.inner.streams.renew(node, "its path was dead");
+    }
+
+    /// From now on nobody covered by these is believed; replaces the earlier ones. Sessions and
+    /// streams of peers that are covered end, and their handshakes are not answered.
+    pub fn set_revocations(&self, revocations: Revocations) {
+        self.inner.link.turn(|core, _| core.set_revocations(revocations));
     }
 
     /// Starts a handshake now if there is no session. Nothing happens for unknown peers.

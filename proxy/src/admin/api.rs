@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds};
+use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey};
 use serde::{Deserialize, Serialize};
 
 /// A node as people refer to it.
@@ -180,6 +180,9 @@ pub struct PeerRow {
     pub site: Option<SiteName>,
     /// Roles, once its credential is known.
     pub roles: Option<Roles>,
+    /// The key of the invite it joined with; absent when the authority itself signed for it.
+    #[serde(default)]
+    pub invite: Option<VerifyKey>,
     /// `alive`, `down`, `left` or `unknown`.
     pub liveness: String,
     /// Where its packets come from or go to.
@@ -233,6 +236,24 @@ pub struct DrainReport {
     pub state: String,
     /// Sessions of other nodes that are still open here.
     pub sessions: u64,
+}
+
+/// `meshport revoke` as handed to a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokeRequest {
+    /// The authority's signed line, `meshport-revocation-1....`
+    pub revocation: String,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokeReport {
+    /// What was revoked: `node KEY` or `invite KEY`.
+    pub revoked: String,
+    /// Whether that was news to the daemon.
+    pub is_new: bool,
+    /// How many present members it shut out, as far as the daemon knows.
+    pub cut: usize,
 }
 
 /// What a reload (SIGHUP) did.

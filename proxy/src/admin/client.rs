@@ -16,7 +16,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ServiceStatus, Status,
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
+    ServiceStatus, Status,
 };
 use super::explain::Explanation;
 use crate::Error;
@@ -89,6 +90,14 @@ impl AdminClient {
     /// As [`AdminClient::status`], and when the daemon does not offer the service.
     pub async fn drain(&self, request: &DrainRequest) -> Result<DrainReport, Error> {
         self.ask(Method::POST, "/drain", Some(to_json(request)?), MAX_TIME).await
+    }
+
+    /// Takes back what the authority says, in the whole mesh.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
+    pub async fn revoke(&self, request: &RevokeRequest) -> Result<RevokeReport, Error> {
+        self.ask(Method::POST, "/revoke", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Round trips through the tunnel.

@@ -8,11 +8,12 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use meshport_config::Revocation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::api::{DrainRequest, PingRequest};
+use super::api::{DrainRequest, PingRequest, RevokeRequest};
 use super::metrics;
 use crate::Error;
 use crate::daemon::Handle;
@@ -60,7 +61,7 @@ where
         ("/status" | "/routes" | "/explain" | "/peers" | "/metrics" | "/healthz", _) => {
             ("GET, HEAD", false)
         }
-        ("/ping" | "/drain", Door::Socket) => ("POST", true),
+        ("/ping" | "/drain" | "/revoke", Door::Socket) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
                         /metrics /healthz";
@@ -81,6 +82,7 @@ where
     let outcome = match path.as_str() {
         "/ping" => answer_ping(handle, request.into_body()).await,
         "/drain" => answer_drain(handle, request.into_body()).await,
+        "/revoke" => answer_revoke(handle, request.into_body()).await,
         _ => answer_page(handle, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
@@ -129,6 +131,16 @@ where
 {
     let request: DrainRequest = read(body, "drain").await?;
     Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.drain(request)).await?))
+}
+
+async fn answer_revoke<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: RevokeRequest = read(body, "revoke").await?;
+    let revocation = Revocation::from_text(&request.revocation)
+        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.revoke(revocation)).await?))
 }
 
 async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>

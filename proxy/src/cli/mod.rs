@@ -21,6 +21,7 @@ mod output;
 mod paths;
 mod query;
 mod render;
+mod revoke;
 mod run;
 mod stand_in;
 mod text;
@@ -135,6 +136,12 @@ enum Verb {
     /// Ends what drain began.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
+    /// Shut a node or an invite out of the mesh
+    ///
+    /// For a stolen machine or a leaked line. Its sessions end everywhere within a second, and it
+    /// never comes back with the same key. Needs the authority's key.
+    #[command(after_long_help = text::REVOKE)]
+    Revoke(revoke::RevokeArgs),
     /// Print or write a kubeconfig context for the local address
     ///
     /// Takes the cluster of a context you have and leads it through this node's local address. The
@@ -203,6 +210,7 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::Wait(args) => wait::run(args),
         Verb::Drain(args) => drain::drain(args),
         Verb::Undrain(args) => drain::undrain(args),
+        Verb::Revoke(args) => revoke::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),
         Verb::Hosts(args) => hosts::run(args),
         Verb::Generate(args) => generate::run(args),

@@ -136,6 +136,17 @@ EXAMPLES:
   meshport undrain --service registry
 ";
 
+pub(super) const REVOKE: &str = "\
+EXAMPLES:
+  On the machine with the authority's key and a daemon:
+    meshport revoke worker-7
+    meshport revoke - < leaked-invite.txt
+
+  With an authority that stays offline, then on any node:
+    meshport revoke 4WjD...9Q= --print --authority /media/stick/authority.key
+    meshport revoke --import meshport-revocation-1.AbCd...
+";
+
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
   Beside the kubeconfig you have, which keeps the user:

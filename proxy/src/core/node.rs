@@ -14,9 +14,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, NodeId, NodeName, ServiceName, SiteName, UnixSeconds};
+use meshport_config::{
+    Added, Credential, NodeId, NodeName, Revocation, Revocations, ServiceName, SiteName,
+    UnixSeconds,
+};
 use meshport_discovery::{
-    Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Transmit,
+    Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Rejected, Transmit,
 };
 
 use super::changes::{Change, Occasion};
@@ -288,6 +291,26 @@ impl NodeCore {
         Ok(restored)
     }
 
+    /// Takes up what the authority has taken back, as an earlier process knew it.
+    pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
+        self.discovery.restore_revocations(all, now);
+        self.settle(now);
+    }
+
+    /// Takes back what the authority says, here and, by gossip, everywhere.
+    ///
+    /// # Errors
+    /// [`Rejected`] when it is not the authority of this mesh that says so.
+    pub fn handle_revocation(
+        &mut self,
+        revocation: &Revocation,
+        now: Instant,
+    ) -> Result<Added, Rejected> {
+        let added = self.discovery.handle_revocation(revocation, now)?;
+        self.settle(now);
+        Ok(added)
+    }
+
     /// Says goodbye. What [`NodeCore::poll_transmit`] gives afterwards should still be sent.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
@@ -405,6 +428,7 @@ impl NodeCore {
             Found::PeerWanted { node, endpoints, credential } => {
                 self.events.push_back(Event::Peer { node, endpoints, credential });
             }
+            Found::Revoked(revocation) => self.events.push_back(Event::Revoked(revocation)),
             Found::Ignored { node, reason } => {
                 self.events.push_back(Event::Ignored { node, reason });
             }

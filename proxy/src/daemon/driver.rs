@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{Added, MAX_REVOCATIONS, NodeId, Revocation, Revocations, ServiceName};
 use meshport_discovery::OriginState;
 use meshport_mesh::{Mesh, MeshEvent, ports};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use crate::admin::api::{DrainReport, DrainRequest};
+use crate::admin::api::{DrainReport, DrainRequest, RevokeReport};
 use crate::core::drift::{Cause, DriftConfig, Leave};
 use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
@@ -100,6 +100,8 @@ pub(super) struct Driver {
     pub(super) reporter: Reporter,
     /// Bounds the log lines of refused peers.
     pub(super) refusals: LogBudget,
+    /// What the authority has taken back, for whoever keeps it.
+    pub(super) revoked: watch::Sender<Revocations>,
 }
 
 impl Driver {
@@ -186,10 +188,7 @@ impl Driver {
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }
-        while let Some(transmit) = self.core.poll_transmit() {
-            // A datagram that cannot go is lost like any other; the mesh counts it.
-            let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
-        }
+        self.send_all();
         while let Some((service, probe)) = self.core.poll_probe(now) {
             let Some(prober) = self.probers.get(&service).cloned() else { continue };
             let outcomes = outcomes.clone();
@@ -198,6 +197,31 @@ impl Driver {
                 let _ = outcomes.send((service, probe, outcome)).await;
             });
         }
+    }
+
+    fn send_all(&mut self) {
+        while let Some(transmit) = self.core.poll_transmit() {
+            // A datagram that cannot go is lost like any other; the mesh counts it.
+            let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
+        }
+    }
+
+    fn revoke(&mut self, revocation: &Revocation, now: Instant) -> Result<RevokeReport, String> {
+        let members = self.core.discovery().directory().alive();
+        let added = self.core.handle_revocation(revocation, now).map_err(|it| it.to_string())?;
+        if added == Added::Full {
+            return Err(format!(
+                "there are {MAX_REVOCATIONS} revocations, and no more are kept; a mesh that needs \
+                 more is better made anew"
+            ));
+        }
+        // Whoever was covered is forgotten by now.
+        let left = self.core.discovery().directory().alive();
+        Ok(RevokeReport {
+            revoked: revocation.revoked.to_string(),
+            is_new: added == Added::New,
+            cut: members.saturating_sub(left),
+        })
     }
 
     fn take_decision(&mut self, event: Event) {
@@ -239,6 +263,15 @@ impl Driver {
                 let configured = self.seeds.get(&node).map_or(&[][..], Vec::as_slice);
                 let hints = endpoints::hints(configured, &endpoints);
                 self.mesh.set_peer(node, &hints, Some(&credential));
+            }
+            Event::Revoked(revocation) => {
+                // Those who are shut out are told too, as long as they can be.
+                self.send_all();
+                let all = self.core.discovery().revocations().clone();
+                let (what, at) = (&revocation.revoked, revocation.at);
+                warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
+                self.mesh.set_revocations(all.clone());
+                self.revoked.send_replace(all);
             }
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Member { node, up } => {
@@ -284,6 +317,10 @@ impl Driver {
             }
             Question::Samples(to) => {
                 let _ = to.send(self.reporter.samples(core, mesh, now));
+            }
+            Question::Revoke(revocation, to) => {
+                let answer = self.revoke(&revocation, now);
+                let _ = to.send(answer);
             }
             Question::Drain(request, to) => {
                 let answer = self.drain(&request, now);
@@ -334,9 +371,7 @@ impl Driver {
             }
             Order::Leave(done) => {
                 self.core.leave(now);
-                while let Some(transmit) = self.core.poll_transmit() {
-                    let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
-                }
+                self.send_all();
                 let _ = done.send(());
             }
             Order::Snapshot(to) => {

@@ -4,11 +4,13 @@
 //! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
 //! [`Error::Refused`].
 
+use meshport_config::Revocation;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::admin::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, Sample, ServiceStatus, Status,
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample,
+    ServiceStatus, Status,
 };
 use crate::admin::explain::Explanation;
 
@@ -26,6 +28,7 @@ pub(crate) enum Question {
     Samples(oneshot::Sender<Vec<Sample>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
+    Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
 }
 
 /// Asks the running daemon. Cheap to clone.
@@ -95,6 +98,14 @@ impl Handle {
     /// As [`Handle::status`], and when this node does not offer the service.
     pub async fn drain(&self, request: DrainRequest) -> Result<DrainReport, Error> {
         self.ask(|answer| Question::Drain(request, answer)).await?.map_err(Error::Refused)
+    }
+
+    /// Takes back what the authority says, in the whole mesh.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when the authority of this mesh has not signed it.
+    pub async fn revoke(&self, revocation: Revocation) -> Result<RevokeReport, Error> {
+        self.ask(|answer| Question::Revoke(revocation, answer)).await?.map_err(Error::Refused)
     }
 
     async fn ask<T>(

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Endpoint, NodeId, Seed, ServiceName, Settings};
+use meshport_config::{Credential, Endpoint, NodeId, Revocations, Seed, ServiceName, Settings};
 use meshport_mesh::{Incoming, Mesh, OuterSocket};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -54,6 +54,8 @@ pub struct Ground {
     pub seeds: Vec<Seed>,
     /// What an earlier process saved.
     pub directory: Option<Vec<u8>>,
+    /// What the authority has taken back, as far as this node knew.
+    pub revocations: Revocations,
     /// Where the admin server answers HTTP, for the status.
     pub admin_http: Option<SocketAddr>,
 }
@@ -78,6 +80,7 @@ pub struct Node {
     routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(super) controls: Controls,
     leaving: watch::Sender<bool>,
+    revocations: watch::Receiver<Revocations>,
     /// Accept clients; the sessions end with them.
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -91,28 +94,21 @@ impl Node {
     /// valid now.
     pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
         parts::warn_of_missing_roles(settings, &identity.credential);
-        let Ground { socket, host, seed, generation, seeds, directory, admin_http } = ground;
+        let Ground { socket, host, seed, generation, seeds, .. } = ground;
         let [mesh_seed, core_seed] = parts::two_seeds(seed);
         let started = parts::start_mesh(settings, identity, socket, mesh_seed)?;
         let (mesh, Incoming { events, streams }) = started;
         let sessions = Sessions::default();
         let mut services = Services::bind(&host, settings)?;
-        let reporter = Reporter {
-            me: report::of_credential(&identity.credential),
-            credential: identity.credential.clone(),
-            started: clock::now(),
-            mesh_listen: mesh.local_addr(),
-            admin_http,
-            sessions: sessions.clone(),
-            services: services.facts(settings),
-        };
-        announce_start(&reporter);
+        let (credential, admin_http) = (&identity.credential, ground.admin_http);
+        let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
 
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
         let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
         let (offers, offers_receiver) = watch::channel(Arc::new(parts::offers(settings)));
         let (leaving, leaving_receiver) = watch::channel(false);
+        let (revoked, revocations) = watch::channel(ground.revocations.clone());
         let mut driver = Driver {
             core: parts::build_core(settings, identity, generation, core_seed),
             mesh: mesh.clone(),
@@ -127,8 +123,9 @@ impl Node {
             cut_windows: parts::cut_windows(settings),
             reporter,
             refusals: LogBudget::new(clock::now()),
+            revoked,
         };
-        restore(directory.as_deref(), &mut driver.core);
+        take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
 
         let me = identity.credential.node;
@@ -157,7 +154,17 @@ impl Node {
         let (fallbacks, wanted) = watch::channel(fallback::of(settings));
         tasks.spawn(fallback::follow(wanted, orders.clone()));
         let controls = Controls { host, orders, limits, offers, advertise, fallbacks };
-        Ok(Self { mesh, sessions, handle, routes, controls, leaving, listeners, tasks })
+        Ok(Self {
+            mesh,
+            sessions,
+            handle,
+            routes,
+            controls,
+            leaving,
+            revocations,
+            listeners,
+            tasks,
+        })
     }
 
     /// Asks it.
@@ -173,6 +180,11 @@ impl Node {
     /// The route of a service, and every later one; none for a service that the settings lack.
     pub fn route(&self, service: &ServiceName) -> Option<watch::Receiver<Arc<Route>>> {
         self.routes.get(service).cloned()
+    }
+
+    /// What the authority has taken back, and every later state of that.
+    pub fn revocations(&self) -> watch::Receiver<Revocations> {
+        self.revocations.clone()
     }
 
     /// Sessions that are open, of all kinds.
@@ -216,6 +228,35 @@ impl Node {
         self.mesh.close().await;
         self.tasks.shutdown().await;
     }
+}
+
+/// Goes on from what an earlier process knew.
+fn take_up(revocations: Revocations, directory: Option<&[u8]>, driver: &mut Driver) {
+    // First: they may cover what is in the directory.
+    driver.mesh.set_revocations(revocations.clone());
+    driver.core.restore_revocations(revocations, clock::now());
+    restore(directory, &mut driver.core);
+}
+
+/// Who answers questions about the node.
+fn reporter(
+    credential: &Credential,
+    mesh: &Mesh,
+    admin_http: Option<SocketAddr>,
+    sessions: &Sessions,
+    services: BTreeMap<ServiceName, ServiceFacts>,
+) -> Reporter {
+    let reporter = Reporter {
+        me: report::of_credential(credential),
+        credential: credential.clone(),
+        started: clock::now(),
+        mesh_listen: mesh.local_addr(),
+        admin_http,
+        sessions: sessions.clone(),
+        services,
+    };
+    announce_start(&reporter);
+    reporter
 }
 
 /// As [`Node::snapshot`].

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::Settings;
+use meshport_config::{Credential, Revocation, Revocations, Settings};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -53,16 +53,43 @@ impl std::fmt::Debug for Options {
 ///
 /// # Errors
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
-/// ends by a signal.
+/// ends by a signal, or when the authority revokes this node.
 pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, reread, state } = options;
     let _lock = state.lock()?;
     let identity = state.identity(clock::wall())?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     let daemon = Daemon::start(&settings, &identity, state).await?;
-    wait_for_end(Reload::new(settings, reread), &daemon.node.controls).await?;
+    let revocations = daemon.node.revocations();
+    let end = tokio::select! {
+        end = wait_for_end(Reload::new(settings, reread), &daemon.node.controls) => end,
+        own = follow_revocations(revocations, &daemon.state, &identity.credential) => Err(own),
+    };
     daemon.stop().await;
-    Ok(())
+    end
+}
+
+/// Keeps what the authority takes back; ends once that is this node itself.
+async fn follow_revocations(
+    mut revocations: watch::Receiver<Revocations>,
+    state: &StateDir,
+    own: &Credential,
+) -> Error {
+    loop {
+        if revocations.changed().await.is_err() {
+            // The node is about to end for another reason.
+            std::future::pending::<()>().await;
+        }
+        let all = revocations.borrow_and_update().clone();
+        let (state, kept) = (state.clone(), all.clone());
+        let stored = tokio::task::spawn_blocking(move || state.store_revocations(&kept)).await;
+        if let Ok(Err(error)) = stored {
+            warn!(%error, "cannot keep a revocation; after a restart others tell it again");
+        }
+        if let Some(Revocation { revoked, at, .. }) = all.covering(own) {
+            return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
+        }
+    }
 }
 
 /// Everything that runs.
@@ -90,6 +117,7 @@ impl Daemon {
             generation,
             seeds: parts::all_seeds(settings, &state)?,
             directory: saved_directory(&state),
+            revocations: state.revocations(&identity.credential.mesh)?,
             admin_http: admin.http_addr(),
         };
         let node = Node::start(settings, identity, ground)?;

@@ -10,6 +10,7 @@
 //! | `seeds` | nodes to announce to, one per line | no |
 //! | `generation` | the number of the last start | no |
 //! | `directory` | what was known of the others, for a cold boot | no |
+//! | `revocations` | what the authority has taken back, one signed line each | no |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600 and is written whole (`files`). A file that is missing or damaged is
@@ -27,7 +28,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Seed, UnixSeconds,
+    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MeshId, MeshSecret, NodeKey, RecordKey,
+    Revocation, Revocations, Seed, UnixSeconds,
 };
 use zeroize::Zeroizing;
 
@@ -45,6 +47,9 @@ const MAX_SEEDS_BYTES: usize = 256 * 1024;
 /// A directory of ten thousand members at 3 KiB each, in bytes.
 const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
 
+/// [`MAX_REVOCATIONS`] lines of 240 bytes, in bytes.
+const MAX_REVOCATIONS_BYTES: usize = MAX_REVOCATIONS * 256;
+
 const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
 const MESH_SECRET: &str = "mesh.secret";
@@ -53,6 +58,7 @@ const CREDENTIAL: &str = "credential";
 const SEEDS: &str = "seeds";
 const GENERATION: &str = "generation";
 const DIRECTORY: &str = "directory";
+const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
 
 const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
@@ -167,6 +173,10 @@ impl StateDir {
             return Err(self.stranger(RECORD_KEY));
         }
         credential.verify(&credential.mesh, now)?;
+        if let Some(revocation) = self.revocations(&credential.mesh)?.covering(&credential) {
+            let Revocation { revoked, at, .. } = *revocation;
+            return Err(meshport_config::Error::Revoked { revoked, at }.into());
+        }
         Ok(Identity { node_key, record_key, secret, credential })
     }
 
@@ -250,6 +260,39 @@ impl StateDir {
     pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
         let bytes = files::read(&self.file(DIRECTORY), MAX_DIRECTORY_BYTES, Content::Public)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
+    }
+
+    /// What the authority of `mesh` has taken back, each line verified; empty when there is no
+    /// such file.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn revocations(&self, mesh: &MeshId) -> Result<Revocations, Error> {
+        let path = self.file(REVOCATIONS);
+        let text = read_text(&path, MAX_REVOCATIONS_BYTES, Content::Public)?.unwrap_or_default();
+        let mut all = Revocations::default();
+        for (index, line) in text.lines().enumerate() {
+            let revocation = Revocation::from_text(line)
+                .and_then(|revocation| revocation.verify(mesh).map(|()| revocation));
+            let revocation = revocation.map_err(|error| {
+                let remedy = "Remove that line; the other nodes tell this one what is revoked";
+                state_error(&path, format!("line {}: {error}", index + 1), remedy)
+            })?;
+            if all.add(revocation) == Added::Full {
+                let what = format!("has more than {MAX_REVOCATIONS} lines");
+                return Err(state_error(&path, what, "Remove some"));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Replaces what the authority has taken back.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_directory`].
+    pub fn store_revocations(&self, all: &Revocations) -> Result<(), Error> {
+        let lines: String = all.iter().map(|it| it.to_text() + "\n").collect();
+        files::write(&self.file(REVOCATIONS), lines.as_bytes(), Existing::Replace)
     }
 
     /// Writes the WireGuard key.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use meshport::daemon::tcp::{Host, memory};
 use meshport::daemon::{Ground, Identity, Node as Process};
 use meshport_config::{
-    AuthorityKey, Credential, Endpoint, HealthMode, MeshSecret, NodeKey, RecordKey, Role, Roles,
-    Seed, Settings, Subject, UnixSeconds,
+    AuthorityKey, Credential, Endpoint, HealthMode, MeshSecret, NodeKey, RecordKey, Revocations,
+    Role, Roles, Seed, Settings, Subject, UnixSeconds,
 };
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -116,6 +116,7 @@ impl Node {
             generation: self.generation,
             seeds,
             directory: self.directory.clone(),
+            revocations: Revocations::default(),
             admin_http: None,
         };
         let failed = |source| Error::Node { name: self.name.clone(), source };

@@ -92,7 +92,7 @@ pub struct Event {
     pub lie: Option<String>,
     /// The lie.
     pub how: Option<Lie>,
-    /// Not there yet: meshport has no revocation.
+    /// Cannot be simulated yet.
     pub revoke: Option<String>,
 }
 

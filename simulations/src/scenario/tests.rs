@@ -79,7 +79,7 @@ fn errors_name_the_line_the_key_and_the_nearest() {
         ("[[event]]\nat-s = 1", ["exactly one thing", "kill", "lie"]),
         ("[[event]]\nat-s = 1\nkill = \"fra-1\"\ncrash = \"fra-1\"", ["exactly one", "", ""]),
         ("[[event]]\nkill = \"fra-1\"", ["at-s", "", ""]),
-        ("[[event]]\nat-s = 1\nrevoke = \"fra-1\"", ["no revocation yet", "crash", "leave"]),
+        ("[[event]]\nat-s = 1\nrevoke = \"fra-1\"", ["cannot be simulated", "crash", "leave"]),
         ("[[event]]\nat-s = 1\nroam = \"fra-1\"", ["roam and to", "", ""]),
         ("[[path]]\nbetween = [\"fra\", \"ams\"]\npreset = \"metr\"", ["line 14", "\"metro\"", ""]),
         ("[settings.discovery]\nprobe-intervall = \"1s\"", ["line 13", "probe-interval", "mean"]),

@@ -381,7 +381,7 @@ fn direction(event: &Event) -> &'static str {
 fn only_one_thing(event: &Event) -> Result<(), Error> {
     if event.revoke.is_some() {
         return Err(Error::Scenario(
-            "revoke cannot be simulated: meshport has no revocation yet; crash or leave come \
+            "revoke cannot be simulated yet; crash or leave come \
              nearest"
                 .into(),
         ));

@@ -1,6 +1,6 @@
 //! Who is let in, and what of those who are not.
 
-use meshport_config::Error;
+use meshport_config::{Error, Revocation, Revocations, Revoked};
 
 use super::*;
 use crate::admission::Control;
@@ -220,4 +220,40 @@ fn an_identity_that_does_not_fit_is_refused_at_start() {
     let config = MeshConfig { mtu: 1000, ..MeshConfig::default() };
     let error = Core::new(identity(1), config, [0; 32], net.now).err().unwrap();
     assert!(error.to_string().contains("mtu"), "{error}");
+}
+
+/// What the authority made from `authority` says of node `number`.
+fn revoked(authority: u8, number: u8) -> Revocations {
+    let authority = AuthorityKey::from_bytes([authority; 32]);
+    let mut all = Revocations::default();
+    all.add(Revocation::issue(&authority, Revoked::Node(id(number)), WALL));
+    all
+}
+
+#[test]
+fn a_revoked_peer_is_cut_and_stays_out() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.seconds(1);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    net.events(1);
+    net.notices(1);
+    net.node(1, |core, _| core.set_revocations(revoked(1, 2)));
+    assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
+    assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
+    assert_eq!(net.counters(1).peers_revoked, 1);
+    // What is sent with the old session finds nobody, and new handshakes are not answered.
+    net.send(2, 1, b"old session").unwrap();
+    net.pump();
+    assert_eq!(net.counters(1).dropped_unknown_session, 1);
+    let answered = net.counters(1).initiations_accepted;
+    net.seconds(60);
+    assert!(net.counters(1).dropped_revoked > 0, "{:?}", net.counters(1));
+    assert_eq!(net.counters(1).initiations_accepted, answered);
+    // Being named with a valid credential does not help.
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
+    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
+    // Nobody else is concerned.
+    net.connect(1, 3);
+    assert!(net.reaches(1, 3));
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, Revocation, ServiceName};
 use meshport_discovery::OriginState;
 
 use crate::core::drift::Leave;
@@ -69,6 +69,8 @@ pub enum Event {
         /// Whether it is present now.
         up: bool,
     },
+    /// The authority has revoked a node or an invite, news to this node.
+    Revoked(Revocation),
     /// Something a peer said was not taken.
     Ignored {
         /// Who is responsible for it.

@@ -1,0 +1,177 @@
+//! What the authority has taken back: taken in, acted on, passed on and compared.
+//!
+//! News of a revocation floods: whoever hears of one for the first time tells all peers it is
+//! connected to, and once more after [`AGAIN`], since nobody acknowledges. What that misses the
+//! comparison of directories finds: the digest of the revocations is part of it, and on a
+//! difference both sides send what they have, a bounded part at a time.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::{Added, Credential, NodeId, Revocation, Revocations};
+
+use super::{Discovery, Event};
+use crate::directory::Entry;
+use crate::news::MAX_TOLD;
+use crate::verify::Rejected;
+use crate::wire::{Claim, Message, Standing};
+
+/// Revocations in one datagram: 160 bytes each at most, and their lengths.
+const PER_DATAGRAM: usize = 7;
+/// Datagrams sent on one difference; the next comparison sends others.
+const MAX_DATAGRAMS: usize = 16;
+/// After this news of a revocation is told once more.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Revocations that wait for that; beyond it comparison has to do.
+const MAX_AGAIN: usize = 64;
+
+impl Discovery {
+    /// Takes a revocation from this node's operator.
+    ///
+    /// # Errors
+    /// [`Rejected`] when the authority of this mesh has not signed it.
+    pub fn handle_revocation(
+        &mut self,
+        revocation: &Revocation,
+        now: Instant,
+    ) -> Result<Added, Rejected> {
+        revocation.verify(&self.mesh)?;
+        let added = self.revoke(revocation.clone(), None, now);
+        self.settle(now);
+        Ok(added)
+    }
+
+    /// Takes up what an earlier run knew, verified by whoever saved it. Nobody is told.
+    pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
+        self.revocations = all;
+        let all: Vec<Revocation> = self.revocations.iter().cloned().collect();
+        all.iter().for_each(|revocation| self.forget_covered(revocation, now));
+        self.settle(now);
+    }
+
+    /// What the authority has taken back, as far as this node knows.
+    pub fn revocations(&self) -> &Revocations {
+        &self.revocations
+    }
+
+    pub(super) fn take_revoked(&mut self, from: NodeId, list: &[&[u8]], now: Instant) {
+        for bytes in list {
+            if !self.contacts.allow_record(from, now) {
+                self.counters.dropped_flood += 1;
+                continue;
+            }
+            let taken = Revocation::from_bytes(bytes).map_err(Rejected::from).and_then(|it| {
+                if self.revocations.iter().any(|known| *known == it) {
+                    return Ok(());
+                }
+                it.verify(&self.mesh)?;
+                self.revoke(it, Some(from), now);
+                Ok(())
+            });
+            if let Err(reason) = taken {
+                self.counters.rejected_revocations += 1;
+                self.report_ignored(from, now, || format!("a revocation: {reason}"));
+            }
+        }
+    }
+
+    /// A peer's digest of its revocations. Sends it this node's if they differ.
+    pub(super) fn take_revocations(&mut self, from: NodeId, digest: [u8; 8], now: Instant) {
+        if digest != self.revocations.digest().to_le_bytes() {
+            self.send_revocations(from, now);
+        }
+    }
+
+    /// As [`Self::take_revocations`], and asks for the peer's in turn.
+    pub(super) fn compare_revocations(&mut self, from: NodeId, digest: &[u8], now: Instant) {
+        let own = self.revocations.digest().to_le_bytes();
+        if digest != own {
+            self.send_revocations(from, now);
+            self.send(from, &Message::Revocations(own));
+        }
+    }
+
+    pub(super) fn is_revoked(&self, credential: &Credential) -> bool {
+        self.revocations.covering(credential).is_some()
+    }
+
+    /// Tells a peer why this credential is not believed.
+    pub(super) fn tell_covering(&mut self, peer: NodeId, credential: &Credential, now: Instant) {
+        let Some(revocation) = self.revocations.covering(credential) else { return };
+        let bytes = revocation.to_bytes();
+        if self.contacts.allow_reply(peer, now) {
+            self.send(peer, &Message::Revoked(vec![&bytes]));
+        }
+    }
+
+    /// Tells what is due to be told once more.
+    pub(super) fn tell_revocations_again(&mut self, now: Instant) {
+        while let Some((_, revocation)) = self.retold.pop_front_if(|(due, _)| *due <= now) {
+            self.tell_revocation(&revocation, None);
+        }
+    }
+
+    fn revoke(&mut self, revocation: Revocation, from: Option<NodeId>, now: Instant) -> Added {
+        let added = self.revocations.add(revocation.clone());
+        match added {
+            Added::Known => return added,
+            Added::Full => {
+                self.counters.dropped_revocations += 1;
+                return added;
+            }
+            Added::New => self.counters.revocations += 1,
+        }
+        self.tell_revocation(&revocation, from);
+        if self.retold.len() < MAX_AGAIN {
+            self.retold.push_back((now + AGAIN, revocation.clone()));
+        }
+        self.forget_covered(&revocation, now);
+        self.report(Event::Revoked(revocation));
+        added
+    }
+
+    /// Forgets everybody whose credential is covered, as if they had never been.
+    fn forget_covered(&mut self, revocation: &Revocation, now: Instant) {
+        let covered = |(node, entry): (&NodeId, &Entry)| {
+            let covers = revocation.revoked.covers(&entry.credential) && *node != self.me;
+            covers.then_some((*node, entry.life))
+        };
+        let lost: Vec<_> = self.directory.iter().filter_map(covered).collect();
+        for (node, life) in lost {
+            if let Some(life) = life {
+                let claim = Claim { life, incarnation: 0, standing: Standing::Down };
+                self.apply_claims(vec![(node, claim)], false, now);
+            }
+            self.directory.remove(&node);
+            self.doubts.remove(&node);
+            self.interests.remove(&node);
+            self.watch_changed = true;
+            self.adjust_path(node, now);
+            self.report(Event::StateChanged(node));
+        }
+    }
+
+    fn tell_revocation(&mut self, revocation: &Revocation, except: Option<NodeId>) {
+        let mut peers: Vec<NodeId> =
+            self.contacts.connected().filter(|peer| Some(*peer) != except).collect();
+        while peers.len() > MAX_TOLD {
+            peers.swap_remove(self.dice.below(peers.len()));
+        }
+        let bytes = revocation.to_bytes();
+        for peer in peers {
+            self.send(peer, &Message::Revoked(vec![&bytes]));
+        }
+    }
+
+    fn send_revocations(&mut self, to: NodeId, now: Instant) {
+        let all: Vec<Vec<u8>> = self.revocations.iter().map(Revocation::to_bytes).collect();
+        // From a random one on, so that those cut off come another time.
+        let start = self.dice.below(all.len().max(1));
+        let order: Vec<&[u8]> =
+            all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();
+        for part in order.chunks(PER_DATAGRAM).take(MAX_DATAGRAMS) {
+            if self.contacts.allow_reply(to, now) {
+                self.send(to, &Message::Revoked(part.to_vec()));
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Credentials that the authority has taken back.
+
+use meshport_config::{Credential, NodeId, Revocations};
+
+use super::Core;
+use crate::event::Now;
+use crate::peers::Slot;
+
+impl Core {
+    /// From now on nobody covered by `revocations` is believed: their sessions and streams end, and
+    /// their handshakes are not answered any more.
+    pub(crate) fn set_revocations(&mut self, revocations: Revocations) {
+        self.revocations = revocations;
+        let covered = |credential: &Credential| self.revocations.covering(credential).is_some();
+        let lost: Vec<(Slot, NodeId)> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| {
+                self.revocations.has_node(&peer.node)
+                    || peer.credential.as_deref().is_some_and(covered)
+            })
+            .map(|(slot, peer)| (slot, peer.node))
+            .collect();
+        for (slot, node) in lost {
+            if self.shut_out.len() < self.config.max_peers {
+                self.shut_out.insert(node);
+            }
+            self.out.counters.peers_revoked += 1;
+            self.remove(slot, "the peer is revoked");
+        }
+    }
+
+    /// Whether nothing of this node is processed, not even a handshake.
+    pub(super) fn is_shut_out(&self, node: &NodeId) -> bool {
+        self.revocations.has_node(node) || self.shut_out.contains(node)
+    }
+
+    /// Whether a credential is to be believed now; else why not.
+    pub(super) fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), String> {
+        let mesh = &self.identity.credential.mesh;
+        credential.verify(mesh, now.wall).map_err(|error| error.to_string())?;
+        match self.revocations.covering(credential) {
+            None => Ok(()),
+            Some(revocation) => Err(format!("the authority has revoked {}", revocation.revoked)),
+        }
+    }
+}

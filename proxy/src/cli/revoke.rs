@@ -1,0 +1,195 @@
+//! `meshport revoke`: shut a node or an invite out of the mesh, for ever.
+//!
+//! The authority's key signs a line; a running daemon of the mesh spreads it. Where both are on one
+//! machine that is one step, else the line is printed here and handed over there with --import.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use clap::Args;
+use meshport_config::{Invite, NodeId, Revocation, Revoked};
+use serde::Serialize;
+
+use super::paths::Paths;
+use super::query::DaemonArgs;
+use super::{clock, load, output, runtime};
+use crate::Error;
+use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
+use crate::admin::client::AdminClient;
+use crate::daemon::state::{StateDir, read_authority_key};
+
+/// The longest line read from standard input, in bytes: an invite.
+const MAX_LINE_BYTES: u64 = 16 * 1024;
+
+/// `meshport revoke`
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// The node (NodeId, short NodeId or name), or the line of an invite; "-" reads it from standard
+    /// input
+    #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
+    pub(crate) target: Option<String>,
+    /// Hand a line that --print made to the daemon here; "-" reads it from standard input
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
+    pub(crate) import: Option<String>,
+    /// Only print the line, for --import on a node
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Shut out the nodes that joined with the invite as well; without it they are only listed
+    #[arg(long)]
+    pub(crate) with_nodes: bool,
+    /// The authority's key [default: authority.key in the state folder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authority: Option<PathBuf>,
+    /// Show the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// What was signed, with --print.
+#[derive(Debug, Serialize)]
+struct Printed {
+    revocation: String,
+    revoked: String,
+}
+
+pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let revocation = match &args.import {
+        Some(line) => Revocation::from_text(&text(line)?)?,
+        None => sign(args, &client)?,
+    };
+    if args.print {
+        let (line, revoked) = (revocation.to_text(), revocation.revoked.to_string());
+        if args.json {
+            return output::json(&Printed { revocation: line, revoked });
+        }
+        output::answer(&format!("{line}\n"))?;
+        output::advice("on any node of the mesh: meshport revoke --import LINE");
+        return Ok(());
+    }
+    let request = RevokeRequest { revocation: revocation.to_text() };
+    let report = runtime()?.block_on(client.revoke(&request)).map_err(|error| match error {
+        Error::NoDaemon { .. } => Error::Usage(format!(
+            "no daemon runs here that could spread it ({error}). Print the line with --print and \
+             hand it to any node of the mesh: meshport revoke --import LINE"
+        )),
+        error => error,
+    })?;
+    if args.json {
+        return output::json(&report);
+    }
+    output::answer(&said(&report))
+}
+
+fn said(report: &RevokeReport) -> String {
+    let RevokeReport { revoked, is_new, cut } = report;
+    match (is_new, cut) {
+        (false, _) => format!("{revoked}: was revoked before; nothing changes\n"),
+        (true, 0) => format!("{revoked}: revoked; no present member is concerned\n"),
+        (true, 1) => format!("{revoked}: revoked; one member is shut out\n"),
+        (true, many) => format!("{revoked}: revoked; {many} members are shut out\n"),
+    }
+}
+
+/// A word of the command line, or standard input.
+fn text(word: &str) -> Result<String, Error> {
+    if word != "-" {
+        return Ok(word.to_owned());
+    }
+    let mut text = String::new();
+    let read = io::stdin().lock().take(MAX_LINE_BYTES).read_to_string(&mut text);
+    read.map_err(Error::io("read standard input"))?;
+    Ok(text)
+}
+
+fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
+    let target = text(args.target.as_deref().unwrap_or_default())?;
+    let target = target.trim();
+    let authority = match &args.authority {
+        Some(path) => read_authority_key(path)?,
+        None => StateDir::open(state_dir(args)?)?.authority_key()?,
+    };
+    let authority = authority.ok_or_else(|| {
+        Error::Usage(
+            "the authority's key is not here; name its file with --authority, or sign where it is \
+             with --print and hand the line over with --import"
+                .into(),
+        )
+    })?;
+    let revoked = match Invite::parse(target) {
+        Ok(invite) => invite.revoked(),
+        Err(error) if target.starts_with("meshport-") => return Err(error.into()),
+        Err(_) => match target.parse::<NodeId>() {
+            Ok(node) => Revoked::Node(node),
+            Err(_) => Revoked::Node(named(target, client)?),
+        },
+    };
+    if matches!(revoked, Revoked::Invite(_)) && !args.with_nodes && !args.print {
+        let joined = joined(&revoked, client)?;
+        if !joined.is_empty() {
+            return Err(Error::Usage(format!(
+                "{} joined with this invite and would be shut out too: whoever holds the line can \
+                 date a credential back. Give --with-nodes if that is meant, and let them join \
+                 again with new keys and another invite",
+                joined.join(", ")
+            )));
+        }
+    }
+    Ok(Revocation::issue(&authority, revoked, clock::wall()))
+}
+
+fn state_dir(args: &RevokeArgs) -> Result<PathBuf, Error> {
+    let paths = Paths::of_this_user()?;
+    let DaemonArgs { config, state_dir, .. } = &args.daemon;
+    let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
+    let of_file = of_file.map(|settings| settings.state_dir);
+    Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))
+}
+
+/// The one node that is called so.
+fn named(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
+    let peers = runtime()?.block_on(client.peers()).map_err(|error| {
+        Error::Usage(format!("{target} is no NodeId, and only a daemon knows names: {error}"))
+    })?;
+    let is_it = |peer: &&PeerRow| {
+        peer.name.as_ref().is_some_and(|name| name.as_ref() == target)
+            || peer.node.short() == target
+    };
+    let found: Vec<&PeerRow> = peers.iter().filter(is_it).collect();
+    match found[..] {
+        [one] => Ok(one.node),
+        [] => Err(Error::Usage(format!(
+            "no node is called {target}; `meshport peers` lists them, with NodeIds under --json"
+        ))),
+        _ => {
+            let all: Vec<String> = found.iter().map(|it| it.node.to_string()).collect();
+            let all = all.join(" and ");
+            Err(Error::Usage(format!("{target} is several nodes, {all}; give the NodeId")))
+        }
+    }
+}
+
+/// The names of the nodes that the daemon knows to have joined with an invite.
+fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error> {
+    let peers = runtime()?.block_on(client.peers())?;
+    let covered = |peer: &&PeerRow| peer.invite.map(Revoked::Invite) == Some(*revoked);
+    let name =
+        |peer: &PeerRow| peer.name.as_ref().map_or_else(|| peer.node.short(), ToString::to_string);
+    Ok(peers.iter().filter(covered).map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_became_of_it() {
+        let report = |is_new, cut| said(&RevokeReport { revoked: "node k".into(), is_new, cut });
+        assert_eq!(report(true, 1), "node k: revoked; one member is shut out\n");
+        assert!(report(true, 0).contains("no present member"));
+        assert!(report(true, 3).contains("3 members"));
+        assert!(report(false, 0).contains("before"));
+    }
+}

@@ -1,0 +1,136 @@
+//! A machine is stolen: the operator revokes its node, and it is out, at once and for good.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use meshport_tests::process::{meshport, run, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// From the command to the end of the revoked node's sessions on another node.
+const CUT: Duration = Duration::from_secs(1);
+/// What cannot come back is watched for this long.
+const WATCHED: Duration = Duration::from_secs(15);
+const SERVICE: &str = "echo";
+
+/// A service that sends back what it gets, and counts its open connections.
+fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let open = Arc::new(AtomicUsize::new(0));
+    let count = open.clone();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let count = count.clone();
+            thread::spawn(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                let mut byte = [0; 1];
+                while matches!(client.read(&mut byte), Ok(1)) && client.write_all(&byte).is_ok() {}
+                count.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (address, open)
+}
+
+/// An open session.
+fn session(world: &World, node: &str) -> TcpStream {
+    let local = wait::until("it listens", SETTLE, || world.at(node).service(SERVICE));
+    wait::until(&format!("a session from {node}"), SETTLE, || {
+        let mut session = TcpStream::connect(local).ok()?;
+        session.set_read_timeout(Some(SETTLE)).expect("a socket");
+        answers(&mut session).then_some(session)
+    })
+}
+
+fn answers(session: &mut TcpStream) -> bool {
+    session.write_all(b"?").is_ok() && session.read_exact(&mut [0]).is_ok()
+}
+
+/// Five nodes, the first with the authority's key and the service.
+fn world() -> (World, Arc<AtomicUsize>) {
+    let mut world = World::new();
+    let (address, open) = echo();
+    let offer = format!("\n[service.{SERVICE}]\nlisten = []\norigin = \"{address}\"\n");
+    world.node(&NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}")).settings(&offer));
+    let listen = format!("\n[service.{SERVICE}]\nlisten = [\"127.0.0.1:0\"]\n");
+    for name in ["stolen", "worker-1", "worker-2", "worker-3"] {
+        world.node(&NodePlan::new(name, "fra").settings(&listen));
+    }
+    world.meet();
+    (world, open)
+}
+
+fn revoke(world: &World, target: &str) -> String {
+    let state = world.at("cp").state().to_string_lossy().into_owned();
+    run_ok(&meshport().to_string_lossy(), &["revoke", target, "--state-dir", &state])
+}
+
+#[test]
+fn a_stolen_node_is_cut_off_within_a_second_and_stays_out() {
+    let (mut world, open) = world();
+    let mut stays = session(&world, "worker-1");
+    let _theirs = [session(&world, "stolen"), session(&world, "stolen")];
+    assert_eq!(open.load(Ordering::SeqCst), 3);
+
+    // It does not help: what ends the sessions is the other side.
+    world.node_mut("stolen").process().signal("STOP");
+    let begun = wait::now();
+    let said = revoke(&world, "stolen");
+    println!("{}", said.trim_end());
+    assert!(said.contains("one member is shut out"), "{said}");
+    wait::until("its sessions end on the origin", CUT, || {
+        (open.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    println!("its sessions ended {:?} after the command began", begun.elapsed());
+    wait::until("all others know", SETTLE, || {
+        let kept = |name: &str| world.at(name).state().join("revocations").exists();
+        ["cp", "worker-1", "worker-2", "worker-3"].iter().all(|it| kept(it)).then_some(())
+    });
+    assert!(answers(&mut stays), "the others' sessions stay");
+
+    // When it goes on, it learns of it and ends; and does not start again.
+    let stolen = world.node_mut("stolen");
+    stolen.process().signal("CONT");
+    let status = stolen.process().ended(SETTLE);
+    let text = stolen.process().output();
+    assert!(!status.success() && text.contains("revoked"), "{status}: {text}");
+    world.spawn("stolen");
+    assert_eq!(world.node_mut("stolen").process().ended(SETTLE).code(), Some(4));
+
+    // Without its memory of that it starts, and nobody talks to it.
+    fs::remove_file(world.at("stolen").state().join("revocations")).expect("it kept it");
+    world.start("stolen");
+    wait::throughout("the others are four", WATCHED, || {
+        ["cp", "worker-1", "worker-2", "worker-3"].iter().all(|it| world.at(it).alive() == 4)
+    });
+    assert!(answers(&mut stays));
+}
+
+#[test]
+fn an_offline_authority_signs_and_a_node_spreads() {
+    let (world, _open) = world();
+    let binary = meshport().to_string_lossy().into_owned();
+    let cp = world.at("cp").state().to_string_lossy().into_owned();
+    let leaked = world.invite("cp", &NodePlan::new("x", "fra"));
+    let line = run_ok(&binary, &["revoke", &leaked, "--print", "--state-dir", &cp]);
+    assert!(line.starts_with("meshport-revocation-1."), "{line}");
+    let worker = world.at("worker-2").state().to_string_lossy().into_owned();
+    let said = run_ok(&binary, &["revoke", "--import", &line, "--state-dir", &worker]);
+    assert!(said.contains("no present member is concerned"), "{said}");
+    let again = run_ok(&binary, &["revoke", "--import", &line, "--state-dir", &worker]);
+    assert!(again.contains("before"), "{again}");
+    wait::until("the first node knows", SETTLE, || {
+        world.at("cp").state().join("revocations").exists().then_some(())
+    });
+    // A worker has no authority to revoke anybody with.
+    let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &worker]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("--authority"), "{text}");
+}
