@@ -24,8 +24,8 @@ const MAX_LINE_BYTES: u64 = 16 * 1024;
 /// `meshport revoke`
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// The node (NodeId, short NodeId or name), or the line of an invite; "-" reads it from standard
-    /// input
+    /// The node (NodeId, short NodeId or name) or the line of an invite; "-" reads it from
+    /// standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
     /// Hand a line that --print made to the daemon here; "-" reads it from standard input

@@ -9,6 +9,7 @@ mod attempt;
 pub(crate) mod clock;
 mod descriptors;
 mod driver;
+mod dumps;
 mod egress;
 mod endpoints;
 mod fallback;

@@ -18,7 +18,7 @@ use super::node::{self, Controls, Ground, Node};
 use super::reload::Reload;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, parts};
+use super::{clock, descriptors, dumps, parts};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -56,6 +56,7 @@ impl std::fmt::Debug for Options {
 /// ends by a signal, or when the authority revokes this node.
 pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, reread, state } = options;
+    dumps::forbid();
     let _lock = state.lock()?;
     let identity = state.identity(clock::wall())?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
