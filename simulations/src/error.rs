@@ -18,6 +18,9 @@ pub enum Error {
         /// Why not.
         source: meshport::Error,
     },
+    /// Something of the product refuses.
+    #[error("{0}")]
+    Part(meshport::Error),
     /// A result file is not what this tool writes.
     #[error("{path}: {reason}")]
     Result {

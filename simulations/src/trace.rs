@@ -118,8 +118,16 @@ impl fmt::Debug for Trace {
     }
 }
 
+impl TraceHash {
+    /// That of a run in real time, which no second one repeats.
+    pub const NONE: Self = Self([0; 32]);
+}
+
 impl fmt::Display for TraceHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NONE {
+            return f.write_str("none");
+        }
         self.0.iter().take(16).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

@@ -96,7 +96,7 @@ fn sessions_leave_what_is_killed_dark_or_hanging() {
             let (noticed, left) =
                 (number(&fault["detected_p99_s"]), number(&fault["failover_p99_s"]));
             assert!(noticed <= noticed_s && left <= left_s, "{story} {seed}: {fault}");
-            assert!(number(&result["requests"]["total"]) > 1000.0, "{story} {seed}");
+            assert!(number(&result["requests"]["total"]) > 500.0, "{story} {seed}");
             assert_eq!(result["requests"]["failed"], 0, "{story} {seed}");
         }
     }
@@ -111,12 +111,12 @@ fn all_ends_well_after_everything_this_level_knows() {
     assert_eq!(result["faults"].as_array().map(Vec::len), Some(7));
 }
 
-/// Two hours with 60 rekeys of each tunnel; `tests/full/day.toml` is the same for 24 hours.
+/// An hour with 30 rekeys of each tunnel; `tests/full/day.toml` goes on for 24 hours.
 #[test]
 fn rekeys_cost_no_request() {
-    let result = result(&["--full", "--until", "7200"], &here("tests/full/day.toml"));
+    let result = result(&["--full", "--until", "3600"], &here("tests/full/day.toml"));
     assert_eq!(result["requests"]["failed"], 0);
-    assert!(number(&result["requests"]["total"]) > 500.0);
+    assert!(number(&result["requests"]["total"]) > 250.0);
 }
 
 #[test]

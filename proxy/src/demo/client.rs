@@ -8,7 +8,7 @@
 //! Bounds: answers up to [`MAX_BODY_BYTES`], watch lines up to [`MAX_LINE_BYTES`]; transfers are
 //! hashed as they pass and not kept.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,6 +83,8 @@ pub struct Transfer {
 #[derive(Clone, Debug)]
 pub struct Client {
     target: SocketAddr,
+    /// The address in the server's certificate.
+    certified: IpAddr,
     tls: Arc<ClientConfig>,
     timeout: Duration,
     bearer_token: Option<String>,
@@ -126,7 +128,8 @@ impl Client {
         };
         tls.alpn_protocols = ALPN.iter().map(|protocol| protocol.to_vec()).collect();
         tls.resumption = Resumption::disabled();
-        Ok(Self { target, tls: Arc::new(tls), timeout: DEFAULT_TIMEOUT, bearer_token: None })
+        let (certified, timeout) = (target.ip(), DEFAULT_TIMEOUT);
+        Ok(Self { target, certified, tls: Arc::new(tls), timeout, bearer_token: None })
     }
 
     /// Sets the limit for a whole request. For a watch it ends when the answer begins; a big
@@ -134,6 +137,13 @@ impl Client {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Expects this address in the server's certificate, wherever it connects to.
+    #[must_use]
+    pub fn with_certified(mut self, address: IpAddr) -> Self {
+        self.certified = address;
         self
     }
 
@@ -334,7 +344,7 @@ impl Client {
         let connect = async { TcpStream::connect(self.target).await.map_err(ClientError::Connect) };
         let tcp = self.by(deadline, Stage::Connecting, connect).await?;
         tcp.set_nodelay(true).map_err(ClientError::Connect)?;
-        let name = ServerName::IpAddress(self.target.ip().into());
+        let name = ServerName::IpAddress(self.certified.into());
         let connector = TlsConnector::from(Arc::clone(&self.tls));
         let handshake = async { connector.connect(name, tcp).await.map_err(ClientError::Tls) };
         let tls = self.by(deadline, Stage::Handshaking, handshake).await?;

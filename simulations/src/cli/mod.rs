@@ -15,6 +15,7 @@ use crate::scenario::reference;
 mod compare;
 mod fewer;
 mod hunt;
+mod lab;
 mod run;
 mod sets;
 mod shrink;
@@ -42,6 +43,10 @@ enum Verb {
     /// Example: meshport-sim sweep simulations/scenarios/site-loss.toml --seeds 3
     /// --set discovery.probe-interval=0.5s,1s,2s --report out
     Sweep(sweep::Arguments),
+    /// Runs a scenario in real time, with a real daemon as a process for every node.
+    ///
+    /// Example: meshport-sim lab simulations/scenarios/site-loss.toml --nodes-per-site 3
+    Lab(lab::Arguments),
     /// Says what differs between two results of `run --json`.
     ///
     /// Example: meshport-sim compare before.json after.json
@@ -81,6 +86,7 @@ pub fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let done = match verb {
         Verb::Run(arguments) => run::main(&arguments),
+        Verb::Lab(arguments) => lab::main(&arguments),
         Verb::Sweep(arguments) => sweep::main(&arguments),
         Verb::Compare { before, after } => compare::main(&before, &after),
         Verb::Hunt(arguments) => hunt::main(&arguments),

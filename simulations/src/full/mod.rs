@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use meshport_config::UnixSeconds;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Error;
+use crate::identity::Mesh;
 use crate::instance::Instance;
 use crate::network::Network;
 use crate::report::{Outcome, Run, Violation};
@@ -35,7 +37,7 @@ mod node;
 mod wire;
 
 use book::Book;
-use node::{Mesh, Node};
+use node::Node;
 use wire::{Waiting, Wire};
 
 /// Nodes of one run: each has real cryptography and a real transport to every other.
@@ -128,7 +130,7 @@ struct World {
 impl World {
     fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mesh = Mesh::new(&mut rng);
+        let mesh = Mesh::new(UnixSeconds(machine::WALL_START_S), &mut rng);
         let mut nodes = Vec::new();
         for place in scenario.nodes() {
             nodes.push(Node::new(&scenario, place, &mesh, &mut rng)?);

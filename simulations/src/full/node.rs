@@ -4,20 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use meshport::daemon::tcp::{Host, memory};
 use meshport::daemon::{Ground, Identity, Node as Process};
-use meshport_config::{
-    AuthorityKey, Credential, Endpoint, HealthMode, MeshSecret, NodeKey, RecordKey, Revocations,
-    Role, Roles, Seed, Settings, Subject, UnixSeconds,
-};
+use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::instance;
 use super::wire::{Socket, Wire, endpoint};
 use crate::Error;
-use crate::scenario::{Overrides, Scenario, service};
-
-/// Credentials outlive every run.
-const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
+use crate::identity::{Mesh, bytes32};
+use crate::scenario::{Overrides, Scenario};
 
 /// One node.
 #[derive(Debug)]
@@ -36,19 +31,6 @@ pub(super) struct Node {
     seed: u64,
 }
 
-/// Who signs, and what all share.
-pub(super) struct Mesh {
-    pub(super) authority: AuthorityKey,
-    pub(super) secret: MeshSecret,
-}
-
-impl Mesh {
-    pub(super) fn new(rng: &mut ChaCha8Rng) -> Self {
-        let authority = AuthorityKey::from_bytes(bytes32(rng));
-        Self { authority, secret: MeshSecret::from_bytes(bytes32(rng)) }
-    }
-}
-
 impl Node {
     /// A node that has not started.
     pub(super) fn new(
@@ -57,30 +39,12 @@ impl Node {
         mesh: &Mesh,
         rng: &mut ChaCha8Rng,
     ) -> Result<Self, Error> {
-        let name = scenario.name((site, number));
-        let hosts = number <= scenario.sites[site].origins;
-        let wrong =
-            |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-        let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);
-        let node_key = NodeKey::from_bytes(bytes32(rng));
-        let record_key = RecordKey::from_bytes(bytes32(rng));
-        let subject = Subject {
-            node: node_key.public(),
-            record_key: record_key.public(),
-            name: name.parse().map_err(|error| wrong(&error))?,
-            site: scenario.sites[site].name.clone(),
-            roles: Roles::new(roles).map_err(|error| wrong(&error))?,
-        };
-        let from = UnixSeconds(super::machine::WALL_START_S);
-        let until = from.saturating_add(LIFETIME_S);
-        let credential = Credential::issue_by_authority(&mesh.authority, subject, from, until)
-            .map_err(|error| wrong(&error))?;
-        let secret = mesh.secret.clone();
+        let identity = mesh.member(scenario, (site, number), rng)?;
         Ok(Self {
-            name,
+            name: scenario.name((site, number)),
             site,
-            identity: Identity { node_key, record_key, secret, credential },
-            hosts,
+            identity,
+            hosts: number <= scenario.sites[site].origins,
             host: Host::Memory(memory::Host::default()),
             process: None,
             boot: 0,
@@ -137,10 +101,4 @@ pub(super) fn settings(overrides: &Overrides, node: &Node) -> Result<Settings, E
         }
     }
     Ok(settings)
-}
-
-pub(super) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    rng.fill_bytes(&mut bytes);
-    bytes
 }

@@ -25,6 +25,7 @@ mod tests;
 pub mod timeline;
 
 pub use event::{Event, Happening, Lie};
+pub(crate) use settings::merge;
 pub use settings::{Overrides, service};
 pub use strict::read;
 

@@ -1,0 +1,133 @@
+//! `meshport-sim lab`: a scenario in real time, with real daemons.
+
+use std::fmt::Write as _;
+use std::fs::DirBuilder;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::{Choice, fewer, run, write};
+use crate::report::{Effort, Run, json};
+use crate::scenario::Scenario;
+use crate::{Error, lab};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    choice: Choice,
+    /// What losses, delays and the times of clients are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Ends the run at this second.
+    #[arg(long, value_name = "SECOND")]
+    until: Option<f64>,
+    /// Takes at most so many nodes of each site, origins first.
+    #[arg(long, value_name = "M")]
+    nodes_per_site: Option<usize>,
+    /// The program meshport; the one beside this program if absent.
+    #[arg(long, value_name = "PATH")]
+    meshport: Option<PathBuf>,
+    /// Leaves logs, settings and state folders in this new folder.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Writes the result as one JSON object; `-` prints it instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut document = run::document(&arguments.choice)?;
+    let mut err = io::stderr();
+    if let Some(most) = arguments.nodes_per_site {
+        let _ = writeln!(err, "{}", fewer::apply(&mut document, most));
+    }
+    let scenario = Scenario::parse(&document.to_string())?;
+    let program = match &arguments.meshport {
+        Some(path) => path.clone(),
+        None => lab::program()?,
+    };
+    let until = arguments.until.map(|until| Duration::from_secs_f64(until.max(0.0)));
+    let length = scenario.duration().min(until.unwrap_or(Duration::MAX)).as_secs();
+    let nodes = scenario.nodes().count();
+    let _ = writeln!(err, "{nodes} daemons, {length} s of real time once they know each other");
+    let folder = Folder::new(arguments.keep.as_deref())?;
+    let options = lab::Options { program, folder: folder.path.clone(), until };
+    #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]
+    let start = Instant::now();
+    let result = lab::run(scenario, arguments.seed, options)?;
+    let effort = Effort { wall: start.elapsed(), processor: Duration::ZERO, memory: 0 };
+    let object = json::object(&result, &run::name(&arguments.choice.file), effort).to_string();
+    match arguments.json.as_deref() {
+        Some(path) if path == Path::new("-") => drop(super::say(&object)?),
+        Some(path) => {
+            write(path, &object)?;
+            super::say(text(&result).trim_end())?;
+        }
+        None => drop(super::say(text(&result).trim_end())?),
+    }
+    for violation in &result.violations {
+        let node = violation.node.as_deref().unwrap_or_default();
+        let _ = writeln!(err, "VIOLATION {node}: {}: {}", violation.rule, violation.what);
+    }
+    Ok(ExitCode::from(u8::from(!result.violations.is_empty())))
+}
+
+/// What was seen, for a terminal.
+fn text(run: &Run) -> String {
+    let mut text = format!("{}\n\n", run.outcome.description);
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{:>9}  {:<32} {:>6} {:>9}", "at", "what", "users", "failover");
+    for fault in &run.measures.faults {
+        let followed = run.followed(fault);
+        let failover = followed.failover_p99;
+        let failover = failover.map_or("-".into(), |it| format!("{:.2} s", it.as_secs_f64()));
+        let (at, what, users) = (fault.at.as_secs_f64(), &fault.what, followed.users);
+        let _ = writeln!(text, "{at:>7.1} s  {what:<32} {users:>6} {failover:>9}");
+    }
+    let requests = run.measures.requests;
+    let _ = writeln!(
+        text,
+        "\nrequests     {} in all, {} failed, {} slow (over 1 s), {} sent again",
+        requests.total, requests.failed, requests.slow, requests.retried
+    );
+    if let Some(latency) = run.measures.latency.quantiles(1e3) {
+        let (p50, p99, max) = (latency.p50, latency.p99, latency.max);
+        let _ = writeln!(text, "answers      half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms");
+    }
+    let sent = run.measures.traffic;
+    let _ = writeln!(
+        text,
+        "mesh         {} datagrams, {} bytes between {} daemons",
+        sent.tunnel_packets, sent.tunnel_bytes, run.outcome.running
+    );
+    text
+}
+
+/// The lab's folder: named and kept, or one that goes away with the value.
+struct Folder {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Folder {
+    fn new(keep: Option<&Path>) -> Result<Self, Error> {
+        let own = || std::env::temp_dir().join(format!("meshport-lab-{}", std::process::id()));
+        let (path, kept) = keep.map_or_else(|| (own(), false), |path| (path.to_owned(), true));
+        // Keys are in it.
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|source| Error::File { path: path.display().to_string(), source })?;
+        let path = path.canonicalize().unwrap_or(path);
+        Ok(Self { path, kept })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.kept {
+            // What cannot be removed is left to whoever cleans temporary files.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}

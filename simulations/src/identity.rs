@@ -1,0 +1,61 @@
+//! Who the nodes of a scenario are: keys and credentials of one mesh, all drawn from the seed.
+
+use meshport::daemon::Identity;
+use meshport_config::{
+    AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Role, Roles, Subject, UnixSeconds,
+};
+use rand::RngCore;
+
+use crate::Error;
+use crate::scenario::{Scenario, service};
+
+/// Credentials outlive every run.
+const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
+
+/// Who signs, and what all share.
+pub(crate) struct Mesh {
+    authority: AuthorityKey,
+    secret: MeshSecret,
+    from: UnixSeconds,
+}
+
+impl Mesh {
+    /// A mesh whose credentials are valid from this time on.
+    pub(crate) fn new(from: UnixSeconds, rng: &mut impl RngCore) -> Self {
+        let authority = AuthorityKey::from_bytes(bytes32(rng));
+        Self { authority, secret: MeshSecret::from_bytes(bytes32(rng)), from }
+    }
+
+    /// A new member: the node at this place of the scenario.
+    pub(crate) fn member(
+        &self,
+        scenario: &Scenario,
+        (site, number): (usize, usize),
+        rng: &mut impl RngCore,
+    ) -> Result<Identity, Error> {
+        let name = scenario.name((site, number));
+        let hosts = number <= scenario.sites[site].origins;
+        let wrong =
+            |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+        let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);
+        let node_key = NodeKey::from_bytes(bytes32(rng));
+        let record_key = RecordKey::from_bytes(bytes32(rng));
+        let subject = Subject {
+            node: node_key.public(),
+            record_key: record_key.public(),
+            name: name.parse().map_err(|error| wrong(&error))?,
+            site: scenario.sites[site].name.clone(),
+            roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+        };
+        let until = self.from.saturating_add(LIFETIME_S);
+        let credential = Credential::issue_by_authority(&self.authority, subject, self.from, until)
+            .map_err(|error| wrong(&error))?;
+        Ok(Identity { node_key, record_key, secret: self.secret.clone(), credential })
+    }
+}
+
+pub(crate) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}

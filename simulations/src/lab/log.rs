@@ -1,0 +1,65 @@
+//! What the daemons' logs say of routes: when the first origin changed, and to which.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Seconds of a day.
+const DAY_S: f64 = 86_400.0;
+/// What the daemon says when its first origin is another one, and when it knows none.
+const CHANGED: &str = "route changed";
+const NONE: &str = "no origin is known";
+
+/// A change of a node's first origin: when, since `start`, and to which name.
+pub(super) type Change = (Duration, Option<String>);
+
+/// All changes in a log, in order. `start_s` is the second of the (UTC) day at which the run
+/// began; lines of before count as at its beginning.
+pub(super) fn changes(log: &str, start_s: f64) -> Vec<Change> {
+    log.lines().filter_map(|line| change(line, start_s)).collect()
+}
+
+fn change(line: &str, start_s: f64) -> Option<Change> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let fields = &line["fields"];
+    let origin = match fields["message"].as_str()? {
+        CHANGED => Some(fields["origin"].as_str()?.to_owned()),
+        NONE => None,
+        _ => return None,
+    };
+    let at = second_of_day(line["timestamp"].as_str()?)?;
+    let mut since = at - start_s;
+    if since < -DAY_S / 2.0 {
+        since += DAY_S;
+    }
+    Some((Duration::try_from_secs_f64(since).unwrap_or_default(), origin))
+}
+
+/// Of a time such as `2026-01-31T23:59:59.123456Z`.
+fn second_of_day(text: &str) -> Option<f64> {
+    let (_, time) = text.trim_end_matches('Z').split_once('T')?;
+    let mut parts = time.split(':').map(str::parse::<f64>);
+    let mut next = || parts.next()?.ok();
+    Some(next()? * 3600.0 + next()? * 60.0 + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_told_from_other_lines_also_at_midnight() {
+        let log = concat!(
+            "{\"timestamp\":\"2026-01-31T23:59:59.500000Z\",\"level\":\"INFO\",\"fields\":",
+            "{\"message\":\"route changed\",\"service\":\"any\",\"origin\":\"fra-1\"}}\n",
+            "no JSON\n",
+            "{\"timestamp\":\"2026-02-01T00:00:01.250000Z\",\"level\":\"WARN\",\"fields\":",
+            "{\"message\":\"no origin is known\",\"service\":\"kube-apiserver\"}}\n",
+            "{\"timestamp\":\"2026-02-01T00:00:02Z\",\"fields\":{\"message\":\"started\"}}\n",
+        );
+        let found = changes(log, DAY_S - 1.0);
+        assert_eq!(found[0], (Duration::from_millis(500), Some("fra-1".into())));
+        assert_eq!(found[1], (Duration::from_millis(2250), None));
+        assert_eq!(found.len(), 2);
+    }
+}
