@@ -274,6 +274,9 @@ pub struct ServiceSettings {
     pub drain_window: Duration,
     /// Addresses outside of the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
     pub fallback: Vec<Endpoint>,
+    /// A kubeconfig with whose credentials the cluster's own list of apiservers is read, to warn
+    /// when it differs from the origins of the mesh. Default none.
+    pub cluster_kubeconfig: Option<PathBuf>,
     /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
     pub max_sessions: u32,
     /// How this node checks its own instance.
@@ -425,6 +428,7 @@ impl ServiceSettings {
             drift_percent: 10,
             drain_window: Duration::from_secs(60),
             fallback: Vec::new(),
+            cluster_kubeconfig: None,
             max_sessions: 10_000,
             health: HealthSettings::defaults(mode),
         }

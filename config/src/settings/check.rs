@@ -25,6 +25,7 @@ pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problem
         let path = join("service", name.as_ref());
         rules.use_of_service(name, &path, service);
         rules.listen_is_local(&path, service);
+        rules.list_is_reached(&path, service);
         rules.policy(&path, service);
         rules.hedging(&path, service);
         rules.health(&join(&path, "health"), &service.health);
@@ -194,6 +195,15 @@ impl Rules<'_, '_> {
                 let expected = "a loopback address, or allow-remote-clients = true";
                 self.conflict(&keys[0], Some(index), format!("\"{addr}\""), expected);
             }
+        }
+    }
+
+    fn list_is_reached(&mut self, path: &str, service: &ServiceSettings) {
+        let keys = [join(path, "cluster-kubeconfig"), join(path, "listen")];
+        let is_set = service.cluster_kubeconfig.is_some();
+        if is_set && service.listen.is_empty() && self.are_good(&[&keys[0], &keys[1]]) {
+            let expected = "an address in listen, through which the list is read";
+            self.conflict(&keys[0], None, "set, and listen is empty".to_owned(), expected);
         }
     }
 

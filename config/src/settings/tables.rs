@@ -390,6 +390,15 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
         kind: list!(fallback, MAX_FALLBACK, FALLBACK_FORM, reachable),
     },
     Key {
+        name: "cluster-kubeconfig",
+        about: "A kubeconfig whose user may get the endpoints of the service kubernetes, such as \
+                the kubelet's. With it the cluster's own list of apiservers is read through listen \
+                every 30s, and `meshport status` warns when it and the origins of the mesh differ. \
+                Nothing is routed by it.",
+        example: Some("\"/etc/kubernetes/kubelet.conf\""),
+        kind: optional_file!(cluster_kubeconfig),
+    },
+    Key {
         name: "max-sessions",
         about: "The most sessions at once; further ones are refused.",
         example: None,

@@ -480,6 +480,8 @@ fn shared_ports_are_fine_where_addresses_differ() {
     good("[service.web]\nlisten = [\"127.0.0.2:7445\"]");
     good("[service.web]\nlisten = [\"127.0.0.1:0\"]\n[service.api]\nlisten = [\"127.0.0.1:0\"]");
     good("[service.kube-apiserver]\nlisten = []");
+    let unreachable = "[service.kube-apiserver]\nlisten = []\ncluster-kubeconfig = \"/k\"";
+    assert_eq!(only(unreachable).key, "service.kube-apiserver.cluster-kubeconfig");
     let any = "[service.web]\nlisten = [\"0.0.0.0:7445\"]\nallow-remote-clients = true";
     assert!(only(any).found.contains("127.0.0.1:7445"));
     let loops = "[service.web]\nlisten = [\"0.0.0.0:99\"]\nallow-remote-clients = true\n\
@@ -513,13 +515,14 @@ fn the_examples_of_the_reference_are_accepted() {
         .lines()
         .filter_map(|line| line.strip_prefix("# No default; for example: ")?.split_once(" = "))
         .collect();
-    assert_eq!(examples.len(), 7);
-    let health: Vec<String> = examples[2..].iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
+    assert_eq!(examples.len(), 8);
+    let health: Vec<String> = examples[3..].iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
     let text_of = |(key, value): (&str, &str)| format!("{key} = {value}\n");
     good(&format!(
-        "{}[service.kube-apiserver]\n{}[service.kube-apiserver.health]\n{}",
+        "{}[service.kube-apiserver]\n{}{}[service.kube-apiserver.health]\n{}",
         text_of(examples[0]),
         text_of(examples[1]),
+        text_of(examples[2]),
         health.concat()
     ));
     let more = text.split("is then required:\n").nth(1).unwrap();

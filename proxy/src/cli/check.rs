@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::{
-    Credential, HealthSettings, Problem, Role, Settings, UnixSeconds, reference,
+    Credential, Problem, Role, ServiceSettings, Settings, UnixSeconds, reference,
 };
 use serde::Serialize;
 
@@ -107,7 +107,7 @@ pub(crate) fn check(
     };
     check_state(&settings, now, &mut report);
     for (name, service) in &settings.services {
-        check_health_files(name.as_str(), &service.health, &mut report);
+        check_files(name.as_str(), service, &mut report);
     }
     report.ok = report.obstacles.is_empty();
     report.effective = Some(settings);
@@ -171,16 +171,18 @@ fn check_credential(
     }
 }
 
-fn check_health_files(service: &str, health: &HealthSettings, report: &mut CheckReport) {
+fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckReport) {
+    let health = &settings.health;
     let files = [
-        ("ca-file", &health.ca_file, false),
-        ("client-cert-file", &health.client_cert_file, false),
-        ("client-key-file", &health.client_key_file, true),
-        ("bearer-token-file", &health.bearer_token_file, true),
+        ("cluster-kubeconfig", &settings.cluster_kubeconfig, true),
+        ("health.ca-file", &health.ca_file, false),
+        ("health.client-cert-file", &health.client_cert_file, false),
+        ("health.client-key-file", &health.client_key_file, true),
+        ("health.bearer-token-file", &health.bearer_token_file, true),
     ];
     for (key, path, is_secret) in files {
         let Some(path) = path else { continue };
-        let at = format!("service.{service}.health.{key}: {}", path.display());
+        let at = format!("service.{service}.{key}: {}", path.display());
         match File::open(path).and_then(|_| fs::metadata(path)) {
             Err(error) => report.obstacles.push(format!("{at} cannot be read: {error}")),
             Ok(metadata) if !metadata.is_file() => {

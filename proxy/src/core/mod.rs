@@ -12,5 +12,6 @@ pub mod health;
 pub mod node;
 pub mod policy;
 pub mod relay;
+pub mod roster;
 pub mod route;
 pub mod timing;

@@ -6,7 +6,7 @@
 //! are bounded by the mesh, questions by [`super::handle::MAX_QUESTIONS`], outcomes by
 //! [`MAX_OUTCOMES`], what sessions find out by [`super::session::MAX_FINDINGS`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ pub(super) enum Order {
     Drift(ServiceName, DriftConfig),
     /// Reach a service there when no origin of the mesh answers.
     Fallback(ServiceName, Vec<SocketAddr>),
+    /// The cluster's own list of a service's instances, or that it could not be read.
+    Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
     /// Say goodbye; answered when the last datagram is handed over.
@@ -360,6 +362,9 @@ impl Driver {
             }
             Order::Fallback(service, addresses) => {
                 self.core.set_fallback(&service, addresses, now);
+            }
+            Order::Listed(service, list) => {
+                self.reporter.compare(&self.core, &service, list, now);
             }
             Order::Drift(service, config) => self.core.set_drift(&service, config, now),
             Order::Instance(service, Instance { address, health, prober }) => {

@@ -23,6 +23,7 @@ mod ping;
 mod probe;
 mod reload;
 mod report;
+mod roster;
 mod run;
 mod session;
 mod sessions;

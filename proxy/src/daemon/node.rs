@@ -26,6 +26,7 @@ use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
 use super::log_budget::LogBudget;
 use super::report::{self, Reporter, ServiceFacts};
+use super::roster::{self, Source};
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
 use super::state::Identity;
@@ -102,6 +103,7 @@ impl Node {
         let mut services = Services::bind(&host, settings)?;
         let (credential, admin_http) = (&identity.credential, ground.admin_http);
         let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
+        let sources = sources(settings, &reporter, &host);
 
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
@@ -144,15 +146,13 @@ impl Node {
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: leaving_receiver,
         };
-        let routes = driver.routes.iter().map(|(name, it)| (name.clone(), it.subscribe()));
-        let routes = routes.collect();
+        let routes =
+            driver.routes.iter().map(|(name, it)| (name.clone(), it.subscribe())).collect();
         let mut tasks = JoinSet::new();
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
-        let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
-        tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
-        let (fallbacks, wanted) = watch::channel(fallback::of(settings));
-        tasks.spawn(fallback::follow(wanted, orders.clone()));
+        let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
+        roster::start(sources, &orders, &mut tasks);
         let controls = Controls { host, orders, limits, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
@@ -254,6 +254,7 @@ fn reporter(
         admin_http,
         sessions: sessions.clone(),
         services,
+        rosters: BTreeMap::new(),
     };
     announce_start(&reporter);
     reporter
@@ -318,6 +319,30 @@ impl Services {
         }
         limits
     }
+}
+
+/// Begins to look up names, those of the settings and of the seeds, again and again.
+fn follow(
+    settings: &Settings,
+    seeds: Vec<Seed>,
+    orders: &mpsc::Sender<Order>,
+    tasks: &mut JoinSet<()>,
+) -> (watch::Sender<Vec<Endpoint>>, watch::Sender<Fallbacks>) {
+    let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
+    tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
+    let (fallbacks, wanted) = watch::channel(fallback::of(settings));
+    tasks.spawn(fallback::follow(wanted, orders.clone()));
+    (advertise, fallbacks)
+}
+
+/// Where the cluster's own lists are read, for the services that have a kubeconfig for it.
+fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(ServiceName, Source)> {
+    let each = settings.services.iter().filter_map(|(name, service)| {
+        let kubeconfig = service.cluster_kubeconfig.clone()?;
+        let local = *reporter.services.get(name)?.listen.first()?;
+        Some((name.clone(), Source { host: host.clone(), local, kubeconfig }))
+    });
+    each.collect()
 }
 
 fn announce_start(reporter: &Reporter) {

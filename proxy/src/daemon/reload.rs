@@ -109,6 +109,10 @@ fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
             waiting.push(format!("service.{name}.listen"));
             service.listen = before.listen;
         }
+        if before.cluster_kubeconfig != wanted.cluster_kubeconfig {
+            waiting.push(format!("service.{name}.cluster-kubeconfig"));
+            service.cluster_kubeconfig = before.cluster_kubeconfig;
+        }
         // Becoming or ceasing to be an origin changes what the core is made of.
         if before.origin.is_some() != wanted.origin.is_some() {
             waiting.push(format!("service.{name}.origin"));

@@ -17,10 +17,12 @@ use crate::admin::api::{
 };
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
+use crate::core::roster::Roster;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use super::sessions::{Sessions, Side};
 
+mod compare;
 mod explain;
 mod samples;
 
@@ -38,6 +40,8 @@ pub(super) struct Reporter {
     pub(super) admin_http: Option<SocketAddr>,
     pub(super) sessions: Sessions,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
+    /// What the cluster's own lists say, for services whose list is read.
+    pub(super) rosters: BTreeMap<ServiceName, Roster>,
 }
 
 /// What the core does not know of a service.
@@ -266,6 +270,7 @@ impl Reporter {
                 ));
             }
         }
+        warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
         if left_s == 0 {

@@ -70,6 +70,7 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
             drift_percent,
             drain_window,
             fallback: vec!["k8s.example.com:6443".parse().unwrap()],
+            cluster_kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),
             max_sessions,
             health,
         }

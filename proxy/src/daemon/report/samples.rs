@@ -107,6 +107,7 @@ impl Reporter {
                 }
             }
         }
+        self.rosters_page(&mut page);
         served_page(&mut page, UNKNOWN, self.sessions.others());
         for (event, value) in rows(&mesh.counters()) {
             let help = "Events of the encrypted mesh, by kind.";
@@ -117,6 +118,23 @@ impl Reporter {
             page.count("discovery_events", help, &[("event", &event)], value);
         }
         page.samples
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a list is bounded")]
+    fn rosters_page(&self, page: &mut Page) {
+        for (service, roster) in &self.rosters {
+            let labels = [("service", service.as_ref())];
+            let help = "Apiservers on the cluster's own list, as last read.";
+            page.put("cluster_apiservers", help, &labels, roster.listed() as f64);
+            let help = "Whether the cluster's list and the origins of the mesh differ.";
+            let differs = f64::from(u8::from(roster.difference().is_some()));
+            page.put("cluster_differs", help, &labels, differs);
+            let help = "Attempts to read the cluster's list.";
+            for (outcome, value) in [("read", roster.readings), ("failed", roster.failures)] {
+                let labels = [("service", service.as_ref()), ("outcome", outcome)];
+                page.count("cluster_readings", help, &labels, value);
+            }
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of sessions are far below 2^53")]

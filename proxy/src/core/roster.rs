@@ -1,0 +1,179 @@
+//! Whether the mesh's origins and the cluster's own list of apiservers agree.
+//!
+//! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It knows
+//! of apiservers that nobody has told the mesh about; it is also late by up to 18 s, frozen while
+//! etcd stalls, and its addresses may be unreachable from here. So it is compared and nothing is
+//! routed by it. A list that cannot be read changes nothing. Bounded by [`MAX_LISTED`].
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// The most addresses of a list that are kept; a control plane has three or five.
+pub const MAX_LISTED: usize = 64;
+/// How long a difference has to last before it is one: an apiserver that was killed stays on the
+/// list for up to 18 s.
+pub const LASTING: Duration = Duration::from_secs(25);
+
+/// An origin of the mesh, as far as it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Whether its node is there and its instance serves, so that the cluster should list it.
+    pub serves: bool,
+    /// Where its node is found.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What the two do not agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// How many apiservers the cluster lists.
+    pub listed: usize,
+    /// How many origins of the mesh serve.
+    pub serving: usize,
+    /// Listed addresses at which no origin's node is known.
+    pub strangers: Vec<SocketAddr>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listed, serving, strangers } = self;
+        write!(
+            f,
+            "the cluster lists {listed} apiservers and {serving} origins of the mesh serve. "
+        )?;
+        if *serving > *listed {
+            return f.write_str(
+                "An origin belongs to another cluster, or its apiserver does not list itself",
+            );
+        }
+        let strangers: Vec<String> = strangers.iter().map(SocketAddr::to_string).collect();
+        match strangers.as_slice() {
+            [] => f.write_str("Set `origin` on the node that is missing, or start its daemon"),
+            some => write!(
+                f,
+                "No origin is known at {}: set `origin` there, or start its daemon",
+                some.join(", ")
+            ),
+        }
+    }
+}
+
+/// The comparison of one service.
+#[derive(Debug, Clone, Default)]
+pub struct Roster {
+    listed: BTreeSet<SocketAddr>,
+    /// Since when there is a difference.
+    since: Option<Instant>,
+    difference: Option<Difference>,
+    /// Lists that were read, and attempts that failed.
+    pub readings: u64,
+    /// Attempts to read the list that failed.
+    pub failures: u64,
+}
+
+impl Roster {
+    /// Takes up a list as it was read, beside the origins as they are known now.
+    pub fn handle_list(&mut self, listed: BTreeSet<SocketAddr>, origins: &[Known], now: Instant) {
+        self.readings = self.readings.saturating_add(1);
+        self.listed = listed.into_iter().take(MAX_LISTED).collect();
+        let Some(found) = compare(&self.listed, origins) else {
+            (self.since, self.difference) = (None, None);
+            return;
+        };
+        let since = *self.since.get_or_insert(now);
+        let lasts = now.saturating_duration_since(since) >= LASTING;
+        self.difference = lasts.then_some(found);
+    }
+
+    /// The list could not be read: what was known stays.
+    pub fn handle_failure(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// How many apiservers the cluster listed last; 0 before the first reading.
+    pub fn listed(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// The difference, once it has lasted.
+    pub fn difference(&self) -> Option<&Difference> {
+        self.difference.as_ref()
+    }
+}
+
+fn compare(listed: &BTreeSet<SocketAddr>, origins: &[Known]) -> Option<Difference> {
+    let serving: Vec<&Known> = origins.iter().filter(|origin| origin.serves).collect();
+    let is_known = |address: &SocketAddr| {
+        let ip = address.ip().to_canonical();
+        serving.iter().any(|origin| origin.addresses.iter().any(|own| own.to_canonical() == ip))
+    };
+    let (known, strangers): (Vec<SocketAddr>, Vec<SocketAddr>) =
+        listed.iter().copied().partition(is_known);
+    // Addresses can be compared only where apiservers are listed under those of their nodes.
+    let strangers = if known.is_empty() { Vec::new() } else { strangers };
+    let (listed, serving) = (listed.len(), serving.len());
+    let agrees = listed == serving && strangers.is_empty();
+    (!agrees).then_some(Difference { listed, serving, strangers })
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests need some first instant")]
+mod tests {
+    use super::*;
+
+    fn listed(numbers: &[u8]) -> BTreeSet<SocketAddr> {
+        numbers.iter().map(|number| SocketAddr::from(([10, 77, 0, *number], 6443))).collect()
+    }
+
+    fn origin(number: u8) -> Known {
+        Known { serves: true, addresses: vec![IpAddr::from([10, 77, 0, number])] }
+    }
+
+    #[test]
+    fn a_difference_counts_once_it_lasts_and_ends_at_once() {
+        let (mut roster, start) = (Roster::default(), Instant::now());
+        let two = [origin(1), origin(2)];
+        roster.handle_list(listed(&[1, 2, 3]), &two, start);
+        assert_eq!((roster.difference(), roster.listed()), (None, 3));
+        roster.handle_failure();
+        roster.handle_list(listed(&[1, 2, 3]), &two, start + LASTING);
+        let found = roster.difference().expect("it has lasted").to_string();
+        assert!(found.contains("lists 3 apiservers and 2 origins"), "{found}");
+        assert!(found.contains("at 10.77.0.3:6443"), "{found}");
+        roster.handle_list(listed(&[1, 2]), &two, start + LASTING);
+        assert_eq!(roster.difference(), None);
+        roster.handle_list(listed(&[1, 2, 3]), &two, start + LASTING * 2);
+        assert_eq!(roster.difference(), None, "it has to last anew");
+        assert_eq!((roster.readings, roster.failures), (4, 1));
+    }
+
+    #[test]
+    fn an_origin_that_is_down_is_not_missed_by_the_list() {
+        let down = Known { serves: false, ..origin(3) };
+        let all = [origin(1), origin(2), down];
+        assert_eq!(compare(&listed(&[1, 2]), &all), None);
+        let found = compare(&listed(&[1, 2, 3]), &all).expect("its daemon is gone, it is not");
+        assert_eq!(found.strangers, listed(&[3]).into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_in_the_place_of_another_is_noticed_where_addresses_mean_something() {
+        let found = compare(&listed(&[1, 9]), &[origin(1), origin(2)]).expect("a stranger");
+        assert_eq!(found.strangers, listed(&[9]).into_iter().collect::<Vec<_>>());
+        // Nodes that are known by other addresses than those that are listed.
+        let elsewhere = Known { addresses: Vec::new(), ..origin(1) };
+        assert_eq!(compare(&listed(&[8, 9]), &[elsewhere.clone(), elsewhere.clone()]), None);
+        let found = compare(&listed(&[9]), &[elsewhere.clone(), elsewhere]).expect("a number");
+        assert!(found.to_string().contains("belongs to another cluster"), "{found}");
+    }
+
+    #[test]
+    fn a_list_is_bounded() {
+        let many = (0..=u8::MAX).collect::<Vec<_>>();
+        let mut roster = Roster::default();
+        roster.handle_list(listed(&many), &[], Instant::now());
+        assert_eq!(roster.listed(), MAX_LISTED);
+    }
+}
