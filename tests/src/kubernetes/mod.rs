@@ -76,7 +76,7 @@ pub struct Plan {
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
     /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
-    /// the folder of keys and certificates.
+    /// the folder of keys, certificates and kubeconfigs.
     pub settings: String,
 }
 
@@ -131,6 +131,9 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("mk").tempdir().expect("a temporary folder");
         let pki = Pki::new(&folder.path().join("pki"));
         pki.client("controllers", "system:kube-controller-manager", None);
+        // A kubelet's rights suffice to read the cluster's list of apiservers.
+        pki.client("lister", "system:node:lister", Some("system:nodes"));
+        pki.kubeconfig("lister", LOCAL, Some("lister"));
         for number in 1..=count {
             let mut names: Vec<String> =
                 ["kubernetes", "kubernetes.default.svc", "10.96.0.1"].map(str::to_owned).to_vec();

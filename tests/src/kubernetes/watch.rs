@@ -27,6 +27,12 @@ impl Arrivals {
         self.0.iter().filter(|arrived| **arrived > at).count()
     }
 
+    /// How long after `at` each came that came within `span` of it.
+    pub fn moments(&self, at: Instant, span: Duration) -> Vec<Duration> {
+        let after = self.0.iter().filter_map(|arrived| arrived.checked_duration_since(at));
+        after.filter(|since| *since <= span).collect()
+    }
+
     /// The longest time without an event from `from` to `until`, both ends included.
     pub fn longest_gap(&self, from: Instant, until: Instant) -> Duration {
         let inside = self.0.iter().copied().filter(|at| *at > from && *at < until);
@@ -193,5 +199,7 @@ mod tests {
         assert_eq!(arrivals.longest_gap(at(0), at(250)), Duration::from_millis(150));
         assert_eq!(arrivals.longest_gap(at(1000), at(3000)), Duration::from_secs(2));
         assert_eq!((arrivals.after(at(300)), arrivals.count()), (2, 4));
+        let soon = arrivals.moments(at(200), Duration::from_millis(700));
+        assert_eq!(soon, [Duration::from_millis(100), Duration::from_millis(700)]);
     }
 }
