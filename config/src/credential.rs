@@ -333,6 +333,12 @@ impl Credential {
         *hash.first_chunk().expect("SHA-256 gives 32 bytes")
     }
 
+    /// Eight bytes of the signature, which differ between credentials: for digests of many, where
+    /// [`Credential::id`] would take a hash of each.
+    pub fn tag(&self) -> u64 {
+        u64::from_le_bytes(*self.signature.as_bytes().first_chunk().expect("64 bytes"))
+    }
+
     fn unsigned(
         mesh: MeshId,
         subject: Subject,

@@ -8,6 +8,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
@@ -45,8 +46,25 @@ pub(crate) fn key_from_text(text: &str) -> Option<[u8; 32]> {
 macro_rules! public_key {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $name([u8; 32]);
+
+        /// The order of the bytes. The first eight nearly always decide, and are compared as one
+        /// number, which is several times as fast as a call to compare memory.
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                let first = |key: &[u8; 32]| {
+                    u64::from_be_bytes(*key.first_chunk().expect("a key has 32 bytes"))
+                };
+                first(&self.0).cmp(&first(&other.0)).then_with(|| self.0.cmp(&other.0))
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// From the key's 32 bytes.
