@@ -2,13 +2,13 @@
 //! and how much each may still ask for. Peers without a session are forgotten after some seconds of
 //! silence, so that the table follows the traffic and not the size of the mesh.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use meshport_config::{NodeId, SiteName};
 
 use crate::directory::Directory;
 use crate::swim::View;
+use crate::table::{Named, Table};
 
 /// Peers remembered at once.
 pub(crate) const MAX_CONTACTS: usize = 16_384;
@@ -33,6 +33,7 @@ const NUDGE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Contact {
+    node: NodeId,
     session: bool,
     heard: Option<Instant>,
     nudged: Option<Instant>,
@@ -42,10 +43,16 @@ struct Contact {
     filled: Instant,
 }
 
+impl Named for Contact {
+    fn node(&self) -> &NodeId {
+        &self.node
+    }
+}
+
 /// All peers this node deals with.
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
-    peers: BTreeMap<NodeId, Contact>,
+    peers: Table<Contact>,
     /// What may still be sent because anybody asked, and as of when.
     total: Option<(f64, Instant)>,
 }
@@ -72,7 +79,7 @@ impl Contacts {
 
     /// Peers with a session, ascending by id.
     pub(crate) fn connected(&self) -> impl Iterator<Item = NodeId> {
-        self.peers.iter().filter(|(_, contact)| contact.session).map(|(peer, _)| *peer)
+        self.peers.iter().filter(|contact| contact.session).map(|contact| contact.node)
     }
 
     /// Whether the peer may send another record.
@@ -111,25 +118,29 @@ impl Contacts {
 
     /// Forgets peers without session that have been silent.
     pub(crate) fn prune(&mut self, now: Instant) {
-        self.peers.retain(|_, contact| {
+        self.peers.retain(|contact| {
             contact.session
                 || now.saturating_duration_since(contact.heard.unwrap_or(contact.filled)) < REMEMBER
         });
     }
 
     fn contact(&mut self, peer: NodeId, now: Instant) -> Option<&mut Contact> {
-        if self.peers.len() >= MAX_CONTACTS && !self.peers.contains_key(&peer) {
-            return None;
+        if !self.peers.contains(&peer) {
+            if self.peers.len() >= MAX_CONTACTS {
+                return None;
+            }
+            self.peers.insert(Contact {
+                node: peer,
+                session: false,
+                heard: None,
+                nudged: None,
+                records: RECORDS_BURST,
+                replies: REPLIES_BURST,
+                reports: REPORTS_BURST,
+                filled: now,
+            });
         }
-        let contact = self.peers.entry(peer).or_insert(Contact {
-            session: false,
-            heard: None,
-            nudged: None,
-            records: RECORDS_BURST,
-            replies: REPLIES_BURST,
-            reports: REPORTS_BURST,
-            filled: now,
-        });
+        let contact = self.peers.get_mut(&peer)?;
         let passed = now.saturating_duration_since(contact.filled).as_secs_f64();
         contact.records = (contact.records + passed * RECORDS_PER_S).min(RECORDS_BURST);
         contact.replies = (contact.replies + passed * REPLIES_PER_S).min(REPLIES_BURST);

@@ -17,9 +17,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, Role, ServiceName};
 
 use crate::state::{Life, NodeState, OriginState, SignedState};
+use crate::table::{Named, Table};
 use crate::wire::{BUCKETS, Have, Short};
 
 /// Entries, down and left ones included: three times the largest mesh this is built for.
@@ -67,9 +68,13 @@ pub struct Entry {
     pub(crate) life: Option<Life>,
     /// No longer told to others, because it will be forgotten.
     pub(crate) fading: bool,
-    /// The id of the credential, which takes a hash to compute.
-    credential_tag: u64,
     digest: u64,
+}
+
+impl Named for Entry {
+    fn node(&self) -> &NodeId {
+        &self.credential.node
+    }
 }
 
 impl Entry {
@@ -132,7 +137,7 @@ impl Entry {
     }
 
     fn record_digest(&self) -> u64 {
-        mix(self.credential_tag, self.state.as_ref().map_or(0, |state| state.tag()))
+        mix(self.credential.tag(), self.state.as_ref().map_or(0, |state| state.tag()))
     }
 
     fn full_digest(&self) -> u64 {
@@ -180,8 +185,10 @@ struct Tombstone {
 /// All known nodes, ordered by id.
 #[derive(Debug)]
 pub struct Directory {
-    entries: BTreeMap<NodeId, Entry>,
+    entries: Table<Entry>,
     origins: BTreeMap<ServiceName, BTreeSet<NodeId>>,
+    /// Those who may relay.
+    relays: BTreeSet<NodeId>,
     tombstones: BTreeMap<NodeId, Tombstone>,
     buckets: Vec<u64>,
     alive: usize,
@@ -190,8 +197,9 @@ pub struct Directory {
 impl Directory {
     pub(crate) fn new() -> Self {
         Self {
-            entries: BTreeMap::new(),
+            entries: Table::default(),
             origins: BTreeMap::new(),
+            relays: BTreeSet::new(),
             tombstones: BTreeMap::new(),
             buckets: vec![0; BUCKETS],
             alive: 0,
@@ -205,7 +213,7 @@ impl Directory {
 
     /// All entries, ascending by id; this node's own is among them.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
-        self.entries.iter()
+        self.entries.iter().map(|entry| (&entry.credential.node, entry))
     }
 
     /// How many nodes are known, whatever their liveness.
@@ -238,17 +246,22 @@ impl Directory {
         self.origins.keys()
     }
 
+    /// The nodes whose credential allows them to relay, whatever their liveness, ascending by id.
+    pub fn relays(&self) -> impl Iterator<Item = &Entry> {
+        self.relays.iter().filter_map(|node| self.entries.get(node))
+    }
+
     /// The node that a short id means, if it is known.
     pub(crate) fn resolve(&self, short: Short) -> Option<NodeId> {
-        self.entries.range(short.lowest()..=short.highest()).next().map(|(node, _)| *node)
+        self.entries.range(short.lowest(), short.highest()).next().map(Entry::node)
     }
 
     /// Whether a node is forgotten, or about to be, with this record or a newer one.
     pub(crate) fn is_past(&self, short: Short, key: (u64, u64)) -> bool {
         let mut buried = self.tombstones.range(short.lowest()..=short.highest());
-        let mut fading = self.entries.range(short.lowest()..=short.highest());
+        let mut fading = self.entries.range(short.lowest(), short.highest());
         buried.next().is_some_and(|(_, tombstone)| key <= tombstone.key)
-            || fading.next().is_some_and(|(_, entry)| {
+            || fading.next().is_some_and(|entry| {
                 let known = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
                 entry.fading && key <= known
             })
@@ -256,13 +269,13 @@ impl Directory {
 
     /// The entries in a range of short ids that are told to others.
     pub(crate) fn range(&self, from: Short, to: Short) -> impl Iterator<Item = &Entry> {
-        let range = (from <= to).then(|| self.entries.range(from.lowest()..=to.highest()));
-        range.into_iter().flatten().map(|(_, entry)| entry).filter(|entry| !entry.fading)
+        let range = (from <= to).then(|| self.entries.range(from.lowest(), to.highest()));
+        range.into_iter().flatten().filter(|entry| !entry.fading)
     }
 
     /// Entries from the first id not below `start`, wrapping around once.
     pub(crate) fn around(&self, start: NodeId) -> impl Iterator<Item = (&NodeId, &Entry)> {
-        self.entries.range(start..).chain(self.entries.range(..start))
+        self.entries.around(start).map(|entry| (&entry.credential.node, entry))
     }
 
     /// The digest of each bucket.
@@ -285,7 +298,7 @@ impl Directory {
                 return Merge::Forgotten;
             }
         }
-        let Some(mut entry) = self.entries.remove(&node) else {
+        let Some(known) = self.entries.get(&node) else {
             if self.entries.len() >= MAX_MEMBERS {
                 return Merge::Full;
             }
@@ -297,25 +310,30 @@ impl Directory {
                 since: now,
                 life: None,
                 fading: false,
-                credential_tag: u64::from_le_bytes(record.credential.id()),
                 digest: 0,
             });
             return Merge::New;
         };
-        self.unindex(&entry);
-        let mut outcome = Merge::Unchanged;
-        if credential_order(&record.credential, &entry.credential).is_gt() {
-            entry.credential = Arc::clone(&record.credential);
-            entry.credential_tag = u64::from_le_bytes(record.credential.id());
-            outcome = Merge::Credential;
-        }
-        if let Some(state) = &record.state
-            && entry.state.as_ref().is_none_or(|known| state.order(known).is_gt())
-        {
-            entry.state = Some(Arc::clone(state));
-            outcome = Merge::State;
-        }
-        self.insert(entry);
+        let newer_credential = credential_order(&record.credential, &known.credential).is_gt();
+        let newer_state = record
+            .state
+            .as_ref()
+            .filter(|state| known.state.as_ref().is_none_or(|known| state.order(known).is_gt()));
+        let outcome = match (newer_state, newer_credential) {
+            (Some(_), _) => Merge::State,
+            (None, true) => Merge::Credential,
+            (None, false) => return Merge::Unchanged,
+        };
+        self.unindex(&node);
+        self.change(&node, |entry| {
+            if newer_credential {
+                entry.credential = Arc::clone(&record.credential);
+            }
+            if let Some(state) = newer_state {
+                entry.state = Some(Arc::clone(state));
+            }
+        });
+        self.index(&node);
         outcome
     }
 
@@ -328,17 +346,16 @@ impl Directory {
         life: Option<Life>,
         now: Instant,
     ) -> Option<Liveness> {
-        let mut entry = self.entries.remove(node)?;
-        self.unindex(&entry);
-        let before = entry.liveness;
-        if before != liveness {
-            entry.liveness = liveness;
-            entry.since = now;
-            entry.fading = false;
-        }
-        entry.life = life.or(entry.life);
-        self.insert(entry);
-        Some(before)
+        self.change(node, |entry| {
+            let before = entry.liveness;
+            if before != liveness {
+                entry.liveness = liveness;
+                entry.since = now;
+                entry.fading = false;
+            }
+            entry.life = life.or(entry.life);
+            before
+        })
     }
 
     /// Dates an entry back, after it was read from a snapshot.
@@ -350,18 +367,16 @@ impl Directory {
 
     /// Stops telling others about a node that will be forgotten.
     pub(crate) fn fade(&mut self, node: &NodeId) {
-        if let Some(mut entry) = self.entries.remove(node) {
-            self.unindex(&entry);
-            entry.fading = true;
-            self.insert(entry);
-        }
+        self.change(node, |entry| entry.fading = true);
     }
 
     /// Removes a node, which may come back with the same record: its credential ran out, or the
     /// clock here is wrong.
     pub(crate) fn remove(&mut self, node: &NodeId) -> Option<Entry> {
+        self.unindex(node);
         let entry = self.entries.remove(node)?;
-        self.unindex(&entry);
+        self.buckets[Short::of(node).bucket()] ^= entry.digest;
+        self.alive -= usize::from(entry.is_alive());
         Some(entry)
     }
 
@@ -389,29 +404,52 @@ impl Directory {
 
     fn insert(&mut self, mut entry: Entry) {
         entry.digest = entry.full_digest();
-        self.buckets[Short::of(&entry.node()).bucket()] ^= entry.digest;
+        let node = entry.node();
+        self.buckets[Short::of(&node).bucket()] ^= entry.digest;
         self.alive += usize::from(entry.is_alive());
-        for (name, _) in entry.services() {
-            if let Some(nodes) = self.origins.get_mut(name) {
-                nodes.insert(entry.node());
-            } else {
-                self.origins.insert(name.clone(), BTreeSet::from([entry.node()]));
-            }
-        }
-        self.entries.insert(entry.node(), entry);
+        self.entries.insert(entry);
+        self.index(&node);
     }
 
-    fn unindex(&mut self, entry: &Entry) {
-        self.buckets[Short::of(&entry.node()).bucket()] ^= entry.digest;
-        self.alive -= usize::from(entry.is_alive());
+    /// Changes an entry and what is summed up of it.
+    fn change<R>(&mut self, node: &NodeId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let entry = self.entries.get_mut(node)?;
+        let (digest, was_alive) = (entry.digest, entry.is_alive());
+        let result = change(entry);
+        entry.digest = entry.full_digest();
+        self.buckets[Short::of(node).bucket()] ^= digest ^ entry.digest;
+        self.alive += usize::from(entry.is_alive());
+        self.alive -= usize::from(was_alive);
+        Some(result)
+    }
+
+    /// Notes what a node offers.
+    fn index(&mut self, node: &NodeId) {
+        let Some(entry) = self.entries.get(node) else { return };
         for (name, _) in entry.services() {
             if let Some(nodes) = self.origins.get_mut(name) {
-                nodes.remove(&entry.node());
+                nodes.insert(*node);
+            } else {
+                self.origins.insert(name.clone(), BTreeSet::from([*node]));
+            }
+        }
+        if entry.credential.roles.contains(&Role::Relay) {
+            self.relays.insert(*node);
+        }
+    }
+
+    /// The reverse, before that changes.
+    fn unindex(&mut self, node: &NodeId) {
+        let Some(entry) = self.entries.get(node) else { return };
+        for (name, _) in entry.services() {
+            if let Some(nodes) = self.origins.get_mut(name) {
+                nodes.remove(node);
                 if nodes.is_empty() {
                     self.origins.remove(name);
                 }
             }
         }
+        self.relays.remove(node);
     }
 }
 
@@ -419,7 +457,10 @@ impl Directory {
 pub(crate) fn credential_order(a: &Credential, b: &Credential) -> Ordering {
     let key = |it: &Credential| (it.issued_at, it.expires_at);
     let bytes = || a.to_bytes().cmp(&b.to_bytes());
-    if std::ptr::eq(a, b) { Ordering::Equal } else { key(a).cmp(&key(b)).then_with(bytes) }
+    if std::ptr::eq(a, b) || a == b {
+        return Ordering::Equal;
+    }
+    key(a).cmp(&key(b)).then_with(bytes)
 }
 
 /// Spreads two words over one; for comparing directories, not for security.

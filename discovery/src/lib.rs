@@ -29,6 +29,7 @@ mod snapshot;
 mod state;
 mod swim;
 mod sync;
+mod table;
 #[cfg(test)]
 mod tests;
 mod timers;

@@ -1,0 +1,251 @@
+//! Values by node, ascending by id: the form in which everything about thousands of nodes is kept.
+//!
+//! Ids are public keys, as good as random, so the place of one among the others can be guessed from
+//! its first eight bytes; a search from there ends after a few steps (interpolation search, Perl,
+//! Itai and Avni, 1978), and after a logarithm of them when somebody has chosen ids to be near each
+//! other. The eight bytes lie side by side, the values do not move: a look-up touches two or three
+//! lines of memory where a tree touches a dozen, and an insertion moves twelve bytes a node.
+//!
+//! Whoever owns a table bounds what it puts in.
+
+use meshport_config::NodeId;
+
+/// Steps from the guess to the first place that is looked at instead, doubled each time.
+const FIRST_STEP: usize = 8;
+
+/// A value that knows its node.
+pub(crate) trait Named {
+    fn node(&self) -> &NodeId;
+}
+
+/// Values by node, ascending by id.
+#[derive(Debug, Clone)]
+pub(crate) struct Table<T> {
+    /// The first eight bytes of each id, ascending.
+    shorts: Vec<u64>,
+    /// Where the value of each is.
+    places: Vec<u32>,
+    values: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { shorts: Vec::new(), places: Vec::new(), values: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T: Named> Table<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.shorts.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shorts.is_empty()
+    }
+
+    pub(crate) fn get(&self, node: &NodeId) -> Option<&T> {
+        let rank = self.find(node).ok()?;
+        self.at(rank)
+    }
+
+    pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut T> {
+        let rank = self.find(node).ok()?;
+        self.values[self.places[rank] as usize].as_mut()
+    }
+
+    pub(crate) fn contains(&self, node: &NodeId) -> bool {
+        self.find(node).is_ok()
+    }
+
+    /// Puts a value in, in place of the one its node had.
+    pub(crate) fn insert(&mut self, value: T) -> &mut T {
+        let place = match self.find(value.node()) {
+            Ok(rank) => self.places[rank] as usize,
+            Err(rank) => {
+                let place = self.free.pop().map_or(self.values.len(), |free| free as usize);
+                if place == self.values.len() {
+                    grow(&mut self.values);
+                    self.values.push(None);
+                }
+                grow(&mut self.shorts);
+                grow(&mut self.places);
+                self.shorts.insert(rank, short(value.node()));
+                let number = u32::try_from(place).expect("fewer than 2^32 nodes");
+                self.places.insert(rank, number);
+                place
+            }
+        };
+        self.values[place].insert(value)
+    }
+
+    pub(crate) fn remove(&mut self, node: &NodeId) -> Option<T> {
+        let rank = self.find(node).ok()?;
+        self.shorts.remove(rank);
+        let place = self.places.remove(rank);
+        self.free.push(place);
+        self.values[place as usize].take()
+    }
+
+    /// Drops the values that are not wanted.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&T) -> bool) {
+        let unwanted = self.iter().filter(|value| !is_wanted(value));
+        let unwanted: Vec<NodeId> = unwanted.map(|value| *value.node()).collect();
+        for node in unwanted {
+            self.remove(&node);
+        }
+    }
+
+    /// All values, ascending by id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.ranks(0, self.len())
+    }
+
+    /// The values from one id to another, both included.
+    pub(crate) fn range(&self, low: NodeId, high: NodeId) -> impl Iterator<Item = &T> {
+        let from = self.find(&low).unwrap_or_else(|rank| rank);
+        let to = self.find(&high).map_or_else(|rank| rank, |rank| rank + 1);
+        self.ranks(from, to.max(from))
+    }
+
+    /// All values from the first id not below `start`, wrapping around once.
+    pub(crate) fn around(&self, start: NodeId) -> impl Iterator<Item = &T> {
+        let from = self.find(&start).unwrap_or_else(|rank| rank);
+        self.ranks(from, self.len()).chain(self.ranks(0, from))
+    }
+
+    fn ranks(&self, from: usize, to: usize) -> impl Iterator<Item = &T> {
+        self.places[from..to].iter().filter_map(|place| self.values[*place as usize].as_ref())
+    }
+
+    fn at(&self, rank: usize) -> Option<&T> {
+        self.values[*self.places.get(rank)? as usize].as_ref()
+    }
+
+    /// The rank of a node, or the one it would have.
+    fn find(&self, node: &NodeId) -> Result<usize, usize> {
+        let wanted = short(node);
+        let mut rank = self.first_not_below(wanted);
+        // Two ids that begin alike are possible, and no more than that.
+        while self.shorts.get(rank) == Some(&wanted) {
+            match self.at(rank).map(|value| value.node().cmp(node)) {
+                Some(std::cmp::Ordering::Equal) => return Ok(rank),
+                Some(std::cmp::Ordering::Less) => rank += 1,
+                Some(std::cmp::Ordering::Greater) | None => break,
+            }
+        }
+        Err(rank)
+    }
+
+    fn first_not_below(&self, wanted: u64) -> usize {
+        let shorts = &self.shorts[..];
+        let guess = (u128::from(wanted) * shorts.len() as u128) >> 64;
+        let mut step = FIRST_STEP;
+        // All before `low` are below, and all from `high` on are not.
+        let (mut low, mut high) = (0, shorts.len());
+        let mut at = usize::try_from(guess).unwrap_or(0);
+        while low < high {
+            if shorts[at] < wanted {
+                low = at + 1;
+                at = (at + step).min(high - 1);
+            } else {
+                high = at;
+                at = at.saturating_sub(step).max(low);
+            }
+            step *= 2;
+            let is_bracketed = high - low <= step;
+            if is_bracketed {
+                return low + shorts[low..high].partition_point(|short| *short < wanted);
+            }
+        }
+        low
+    }
+}
+
+/// The first eight bytes of an id, in the order of ids.
+fn short(node: &NodeId) -> u64 {
+    let (first, _) = node.as_bytes().split_first_chunk().expect("an id has 32 bytes");
+    u64::from_be_bytes(*first)
+}
+
+/// Makes room for one more by an eighth, not by doubling: there is one table per node of a mesh
+/// that is simulated, and half of their memory would be room.
+fn grow<V>(values: &mut Vec<V>) {
+    if values.len() == values.capacity() {
+        values.reserve_exact((values.len() / 8).max(16));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Value(NodeId, u32);
+
+    impl Named for Value {
+        fn node(&self) -> &NodeId {
+            &self.0
+        }
+    }
+
+    /// Ids of three kinds: spread out, crowded together, and alike in the first eight bytes.
+    fn ids() -> impl Strategy<Value = NodeId> {
+        prop_oneof![
+            any::<[u8; 32]>(),
+            any::<u8>().prop_map(|last| {
+                let mut id = [7; 32];
+                id[7] = last;
+                id
+            }),
+            any::<u8>().prop_map(|last| {
+                let mut id = [9; 32];
+                id[31] = last % 4;
+                id
+            }),
+        ]
+        .prop_map(NodeId::from_bytes)
+    }
+
+    fn pairs<'a>(all: impl Iterator<Item = &'a Value>) -> Vec<(NodeId, u32)> {
+        all.map(|value| (value.0, value.1)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_is_an_ordered_map(
+            steps in prop::collection::vec((ids(), any::<u32>(), 0..4_u8), 0..200),
+            (low, high) in (ids(), ids()),
+        ) {
+            let (mut table, mut map) = (Table::default(), BTreeMap::new());
+            for (id, number, what) in steps {
+                if what == 0 {
+                    let gone = table.remove(&id).map(|value: Value| value.1);
+                    prop_assert_eq!(gone, map.remove(&id));
+                } else {
+                    table.insert(Value(id, number));
+                    map.insert(id, number);
+                }
+                prop_assert_eq!(table.get(&id).map(|value| value.1), map.get(&id).copied());
+            }
+            let flat = |all: Vec<(&NodeId, &u32)>| -> Vec<(NodeId, u32)> {
+                all.into_iter().map(|(id, number)| (*id, *number)).collect()
+            };
+            prop_assert_eq!(table.len(), map.len());
+            prop_assert_eq!(pairs(table.iter()), flat(map.iter().collect()));
+            let around = map.range(low..).chain(map.range(..low)).collect();
+            prop_assert_eq!(pairs(table.around(low)), flat(around));
+            if low <= high {
+                let within = map.range(low..=high).collect();
+                prop_assert_eq!(pairs(table.range(low, high)), flat(within));
+            }
+            table.retain(|value| value.1.is_multiple_of(2));
+            map.retain(|_, number| number.is_multiple_of(2));
+            prop_assert_eq!(pairs(table.iter()), flat(map.iter().collect()));
+        }
+    }
+}
