@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::{
-    Added, Credential, NodeId, NodeName, Revocation, Revocations, ServiceName, SiteName,
+    Added, Credential, NodeId, NodeName, Revocation, Revocations, Role, ServiceName, SiteName,
     UnixSeconds,
 };
 use meshport_discovery::{
@@ -421,31 +421,63 @@ impl NodeCore {
     }
 
     fn handle_found(&mut self, found: Found) {
-        self.stale = true;
         match found {
-            Found::MemberUp(node) => self.events.push_back(Event::Member { node, up: true }),
-            Found::MemberDown(node) => self.events.push_back(Event::Member { node, up: false }),
+            Found::MemberUp(node) => {
+                self.touch(&node);
+                self.events.push_back(Event::Member { node, up: true });
+            }
+            Found::MemberDown(node) => {
+                self.touch(&node);
+                self.events.push_back(Event::Member { node, up: false });
+            }
             Found::PeerWanted { node, endpoints, credential } => {
+                self.touch(&node);
                 self.events.push_back(Event::Peer { node, endpoints, credential });
             }
-            Found::Revoked(revocation) => self.events.push_back(Event::Revoked(revocation)),
+            Found::Revoked(revocation) => {
+                self.stale = true;
+                self.events.push_back(Event::Revoked(revocation));
+            }
             Found::Ignored { node, reason } => {
                 self.events.push_back(Event::Ignored { node, reason });
             }
-            // All it says is that routes are stale.
-            Found::StateChanged(_) => {}
-            Found::PathChanged(node) => match self.path_to(&node) {
-                Some(PathView::Dead) => {
-                    self.silent.insert(node);
-                }
-                Some(PathView::Up(_)) if self.silent.remove(&node) => {
-                    self.events.push_back(Event::Revived(node));
-                }
-                Some(_) => {}
-                None => {
-                    self.silent.remove(&node);
-                }
-            },
+            // All it says is that routes may be stale.
+            Found::StateChanged(node) => self.touch(&node),
+            Found::PathChanged(node) => {
+                self.stale = true;
+                self.note_path(node);
+            }
+        }
+    }
+
+    /// Says when a path that was dead answers again.
+    fn note_path(&mut self, node: NodeId) {
+        match self.path_to(&node) {
+            Some(PathView::Dead) => {
+                self.silent.insert(node);
+            }
+            Some(PathView::Up(_)) if self.silent.remove(&node) => {
+                self.events.push_back(Event::Revived(node));
+            }
+            Some(_) => {}
+            None => {
+                self.silent.remove(&node);
+            }
+        }
+    }
+
+    /// Something is new about a node. Of a thousand in a mesh a handful matter to routes: those
+    /// that offer a service of this node's, or did, and those whose paths are measured.
+    fn touch(&mut self, node: &NodeId) {
+        let entry = self.discovery.directory().get(node);
+        let offers = entry.is_some_and(|entry| {
+            entry.services().any(|(service, _)| self.services.contains_key(service))
+        });
+        let offered = self.services.values().any(|service| service.states.contains_key(node));
+        let is_measured = self.discovery.paths().get(node).is_some();
+        self.stale |= offers || offered || is_measured;
+        if entry.is_some_and(|entry| entry.credential.roles.contains(&Role::Relay)) {
+            self.relay_watch.want();
         }
     }
 

@@ -12,7 +12,7 @@ use super::views::may_relay;
 use crate::core::relay::{self, Prospect};
 use crate::core::route::{Line, PathView};
 
-/// The shortest time between two looks for relays, each of which takes the whole directory.
+/// The shortest time between two looks for relays, each of which takes all who may relay.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The relays whose paths are measured for the sake of relaying.
@@ -28,6 +28,11 @@ pub(super) struct RelayWatch {
 impl RelayWatch {
     pub(super) fn new(now: Instant) -> Self {
         Self { watched: BTreeSet::new(), look_at: now, wanted: true }
+    }
+
+    /// Something that may relay has changed.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// When a look is due.
@@ -78,11 +83,11 @@ impl NodeCore {
         let views = self.services.values().flat_map(|service| &service.views);
         let dead = views.filter(|view| view.path == PathView::Dead);
         let lost: BTreeSet<NodeId> = dead.filter_map(|view| direct(&view.line)).collect();
-        let entries = self.discovery.directory().iter();
-        let prospects = entries.filter(|(node, entry)| **node != self.me && may_relay(entry));
+        let entries = self.discovery.directory().relays();
+        let prospects = entries.filter(|entry| entry.node() != self.me && may_relay(entry));
         // The paths to origins are measured anyway.
-        let prospects = prospects.filter(|(_, entry)| entry.services().next().is_none());
-        let prospects = prospects.map(|(_, entry)| self.prospect(entry, &lost)).collect();
+        let prospects = prospects.filter(|entry| entry.services().next().is_none());
+        let prospects = prospects.map(|entry| self.prospect(entry, &lost)).collect();
         let watched = relay::watched(prospects);
         self.relay_watch = RelayWatch { watched, look_at: now + LOOK_INTERVAL, wanted: false };
     }
