@@ -104,10 +104,13 @@ impl Hasher for Spread {
         self.0
     }
 
+    /// Of an id eight bytes are enough.
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
+        let mut first = [0; 8];
+        let kept = bytes.len().min(8);
+        first[..kept].copy_from_slice(&bytes[..kept]);
+        let mixed = (self.0 ^ u64::from_le_bytes(first)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
     }
 
     fn write_u32(&mut self, number: u32) {

@@ -4,7 +4,8 @@
 //! carries out what the node then wants. Nothing else advances time. Randomness comes from the seed
 //! alone: one generator for the world, one per link, one per node, one per node's clients.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use crate::report::{Outcome as RunOutcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Lie, Overrides, Scenario, service};
 use crate::trace::Trace;
+use crate::tunnel::Spread;
 
 mod clients;
 mod faults;
@@ -110,6 +112,9 @@ enum Event {
     Look,
 }
 
+/// Node ids and their numbers; never iterated.
+type Numbers = HashMap<NodeId, usize, BuildHasherDefault<Spread>>;
+
 /// Something on the wire.
 #[derive(Debug, Clone)]
 struct Packet {
@@ -159,7 +164,7 @@ pub struct World {
     rng: ChaCha8Rng,
     queue: Queue<Event>,
     nodes: Vec<Node>,
-    by_id: BTreeMap<NodeId, usize>,
+    by_id: Numbers,
     /// The nodes that host an instance.
     origins: Vec<usize>,
     network: Network,
@@ -189,7 +194,7 @@ impl World {
         for (site, number) in scenario.nodes() {
             nodes.push(node::make(&scenario, (site, number), &service, &authority, &mut rng)?);
         }
-        let by_id: BTreeMap<NodeId, usize> =
+        let by_id: Numbers =
             nodes.iter().enumerate().map(|(at, node)| (node.credential.node, at)).collect();
         let origins: Vec<usize> =
             (0..nodes.len()).filter(|at| nodes[*at].instance.is_some()).collect();
