@@ -247,7 +247,11 @@ impl Discovery {
         let is_member = self.directory.get(&node).is_some_and(Entry::is_alive);
         if up && !is_member && !self.own.has_left() {
             self.seeds.wake(&node, now);
-            if self.directory.get(&node).is_some() && !self.seeds.contains(&node) {
+            // Its credential has most likely come just before and was answered in the same way.
+            if self.directory.get(&node).is_some()
+                && !self.seeds.contains(&node)
+                && self.contacts.allow_nudge(node, now)
+            {
                 self.swim.announce(node, eyes!(self), now);
             }
         }

@@ -49,4 +49,4 @@ pub use state::{
     SignedState,
 };
 pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
-pub use wire::{Family, MAX_DATAGRAM, VERSION, family};
+pub use wire::{Family, MAX_DATAGRAM, VERSION, family, kind};

@@ -226,6 +226,16 @@ pub fn family(datagram: &[u8]) -> Family {
     }
 }
 
+/// What an encoded datagram is, in a word, for traces.
+pub fn kind(datagram: &[u8]) -> &'static str {
+    const KINDS: [&str; 12] = [
+        "swim", "root", "summary", "haves", "want", "items", "rumours", "news", "seen", "probe",
+        "echo", "same",
+    ];
+    let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
+    KINDS.get(code).copied().unwrap_or("unknown")
+}
+
 /// Why bytes are not a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadDatagram {

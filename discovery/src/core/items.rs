@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event};
@@ -112,7 +113,8 @@ impl Discovery {
                 Err(reason) => self.refuse_credential(node, &reason, now),
             }
         }
-        if self.directory.get(&node).is_some_and(|entry| !entry.is_alive()) {
+        let is_alive = self.directory.get(&node).is_none_or(crate::directory::Entry::is_alive);
+        if !is_alive && self.contacts.allow_nudge(node, now) {
             self.swim.announce(node, super::eyes!(self), now);
         }
     }
@@ -219,7 +221,7 @@ impl Discovery {
                 key >= (known.generation, known.version)
             })
         });
-        if claimed.is_ok() && !newer {
+        if claimed.is_ok() && !newer && !is_planted(Bug::MergeLaw) {
             return Taken::Older;
         }
         let credential = Arc::clone(&entry.credential);

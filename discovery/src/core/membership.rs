@@ -273,11 +273,10 @@ impl Discovery {
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
         let (paths, directory) = (&self.paths, &self.directory);
-        let Some((urgency, state)) =
-            self.own.publish(|| super::rounds::distances(paths, directory), now)
-        else {
-            return;
-        };
+        let tells = self.tells_distances();
+        let distances =
+            || if tells { super::rounds::distances(paths, directory) } else { Vec::new() };
+        let Some((urgency, state)) = self.own.publish(distances, now) else { return };
         self.counters.published += 1;
         let first = state.get().version == 1;
         let credential = std::sync::Arc::clone(&self.credential);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::NodeId;
+use meshport_config::{NodeId, Role};
 
 use super::{Discovery, Event, eyes};
 use crate::directory::{Directory, Entry, Liveness};
@@ -158,9 +158,20 @@ impl Discovery {
     }
 
     fn measure_distances(&mut self, now: Instant) {
+        if !self.tells_distances() {
+            return;
+        }
         let distances = distances(&self.paths, &self.directory);
         let members = self.directory.alive();
         self.own.set_distances(distances, members, &mut self.dice, now);
+    }
+
+    /// Whether anybody asks how far origins are from here: those who relay are chosen by it, and
+    /// between origins it shows what a client cannot see. A thousand others would each have the
+    /// whole mesh fetch a record that nobody reads.
+    pub(super) fn tells_distances(&self) -> bool {
+        let mut roles = self.credential.roles.iter();
+        roles.any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
 
     /// Keeps an eye on the next few members of the own site in the order of ids, so that each
