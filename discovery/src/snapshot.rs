@@ -6,12 +6,13 @@
 
 use std::time::Instant;
 
-use meshport_config::UnixSeconds;
+use meshport_config::{Credential, MeshId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::directory::{Directory, Liveness, MAX_MEMBERS};
 use crate::error::DiscoveryError;
+use crate::state::SignedState;
 
 /// Bytes of the largest snapshot that is read: a full directory of the largest records.
 pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
@@ -45,19 +46,36 @@ pub(crate) fn write(
     wall: UnixSeconds,
     now: Instant,
 ) -> Vec<u8> {
-    let credentials: Vec<Vec<u8>> =
-        directory.iter().map(|(_, entry)| entry.credential.to_bytes()).collect();
     let over = |liveness, since| {
         let over = matches!(liveness, Liveness::Down | Liveness::Left);
         over.then(|| now.saturating_duration_since(since).as_secs())
     };
-    let node = |(credential, (_, entry)): (&'_ Vec<u8>, (_, &'_ crate::directory::Entry))| {
-        (credential.clone(), entry.state.clone(), over(entry.liveness, entry.since))
-    };
-    let owned: Vec<_> = credentials.iter().zip(directory.iter()).map(node).collect();
+    let nodes = directory.iter().map(|(_, entry)| {
+        (&*entry.credential, entry.state.as_deref(), over(entry.liveness, entry.since))
+    });
+    encode(nodes, mesh, wall)
+}
+
+/// A snapshot of nodes that nobody holds for down, for [`crate::Discovery::restore`]: where many
+/// nodes are to begin as after a restart of the whole mesh.
+pub fn snapshot_of<'a>(
+    nodes: impl Iterator<Item = (&'a Credential, &'a SignedState)>,
+    mesh: &MeshId,
+    wall: UnixSeconds,
+) -> Vec<u8> {
+    let nodes = nodes.map(|(credential, state)| (credential, Some(state), None));
+    encode(nodes, *mesh.as_bytes(), wall)
+}
+
+fn encode<'a>(
+    nodes: impl Iterator<Item = (&'a Credential, Option<&'a SignedState>, Option<u64>)>,
+    mesh: [u8; 32],
+    wall: UnixSeconds,
+) -> Vec<u8> {
+    let owned: Vec<_> = nodes.map(|(it, state, over_s)| (it.to_bytes(), state, over_s)).collect();
     let nodes = owned.iter().map(|(credential, state, over_s)| Node {
         credential,
-        state: state.as_ref().map(|state| state.as_bytes()),
+        state: state.map(SignedState::as_bytes),
         over_s: *over_s,
     });
     let body = Body { mesh, saved_at: wall.0, nodes: nodes.collect() };
