@@ -12,6 +12,7 @@ mod error;
 mod ids;
 mod invite;
 mod keys;
+pub mod planted;
 mod revocation;
 mod settings;
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use meshport_config::DiscoverySettings;
+
 use crate::verify::Memo;
 
 /// Settings of one node's discovery. All nodes of a mesh should use the same values, yet nothing
@@ -67,6 +69,21 @@ impl Default for DiscoveryConfig {
             forget_after: Duration::from_secs(24 * 3600),
             publish_interval: Duration::from_secs(1),
             memo: None,
+        }
+    }
+}
+
+impl From<&DiscoverySettings> for DiscoveryConfig {
+    /// What the settings file says, and for the rest the defaults.
+    fn from(settings: &DiscoverySettings) -> Self {
+        Self {
+            probe_interval: settings.probe_interval,
+            probe_timeout: settings.probe_timeout,
+            suspicion: settings.suspicion,
+            path_probe_active: settings.path_probe_active,
+            path_probe_idle: settings.path_probe_idle,
+            sync_interval: settings.sync_interval,
+            ..Self::default()
         }
     }
 }

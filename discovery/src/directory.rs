@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId, Role, ServiceName};
 
 use crate::state::{Life, NodeState, OriginState, SignedState};
@@ -315,10 +316,11 @@ impl Directory {
             return Merge::New;
         };
         let newer_credential = credential_order(&record.credential, &known.credential).is_gt();
-        let newer_state = record
-            .state
-            .as_ref()
-            .filter(|state| known.state.as_ref().is_none_or(|known| state.order(known).is_gt()));
+        let newer_state = record.state.as_ref().filter(|state| {
+            let last = is_planted(Bug::MergeLaw);
+            let order = known.state.as_ref().map(|known| state.order(known));
+            order.is_none_or(|order| order.is_gt() || (last && order.is_lt()))
+        });
         let outcome = match (newer_state, newer_credential) {
             (Some(_), _) => Merge::State,
             (None, true) => Merge::Credential,

@@ -14,6 +14,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use meshport_config::ServiceSettings;
+
 use super::evidence::Verdict;
 use super::route::{Candidate, Line, Route, Standing};
 
@@ -34,6 +36,16 @@ pub struct ConnectConfig {
     pub hold: Duration,
     /// Bounds of the delay before the next candidate is raced; `None` to try one after another.
     pub hedge: Option<(Duration, Duration)>,
+}
+
+impl From<&ServiceSettings> for ConnectConfig {
+    fn from(service: &ServiceSettings) -> Self {
+        Self {
+            connect_timeout: service.connect_timeout,
+            hold: service.hold,
+            hedge: service.hedge.then_some((service.hedge_min, service.hedge_max)),
+        }
+    }
 }
 
 impl ConnectConfig {

@@ -11,6 +11,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use meshport_config::ServiceSettings;
+use meshport_config::planted::{Bug, is_planted};
+
 use super::route::Line;
 
 /// From one share to the next.
@@ -30,6 +33,12 @@ pub struct DriftConfig {
 impl Default for DriftConfig {
     fn default() -> Self {
         Self { home_percent: 10, drain_window: Duration::from_secs(60) }
+    }
+}
+
+impl From<&ServiceSettings> for DriftConfig {
+    fn from(service: &ServiceSettings) -> Self {
+        Self { home_percent: service.drift_percent, drain_window: service.drain_window }
     }
 }
 
@@ -136,6 +145,10 @@ impl Drift {
     }
 }
 
+fn home_period() -> Duration {
+    if is_planted(Bug::RebalancingRate) { TICK } else { HOME_PERIOD }
+}
+
 impl Move {
     /// How many sessions get leave now, of `open` ones at most.
     fn due(&mut self, config: &DriftConfig, open: u64, now: Instant) -> u64 {
@@ -144,7 +157,7 @@ impl Move {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53 sessions")]
         let begun = self.begun as f64;
         let per_s = match self.cause {
-            Cause::Home => f64::from(config.home_percent) / 100.0 / HOME_PERIOD.as_secs_f64(),
+            Cause::Home => f64::from(config.home_percent) / 100.0 / home_period().as_secs_f64(),
             Cause::Drain => 1.0 / config.drain_window.as_secs_f64(),
         };
         self.owed += begun * passed.as_secs_f64() * per_s;

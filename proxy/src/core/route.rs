@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, SiteName};
+use meshport_config::{NodeId, ServiceSettings, SiteName};
 use meshport_discovery::OriginState;
 
 use super::relay;
@@ -51,6 +51,19 @@ pub enum Policy {
     Spread,
     /// The first healthy one of this list, then the nearest. Names or NodeIds in text form.
     Pinned(Vec<String>),
+}
+
+impl From<&ServiceSettings> for Policy {
+    fn from(service: &ServiceSettings) -> Self {
+        let band_percent = u32::from(service.band_percent);
+        match service.policy {
+            meshport_config::Policy::Nearest => Self::Nearest { band: service.band, band_percent },
+            meshport_config::Policy::Spread => Self::Spread,
+            meshport_config::Policy::Pinned => {
+                Self::Pinned(service.pinned.iter().map(ToString::to_string).collect())
+            }
+        }
+    }
 }
 
 impl Policy {

@@ -287,7 +287,7 @@ impl Services {
             let bound = self.bound.get(name).into_iter().flatten();
             let facts = ServiceFacts {
                 listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
-                policy: parts::policy(service),
+                policy: service.into(),
                 origin: service.origin.as_ref().map(ToString::to_string),
             };
             (name.clone(), facts)

@@ -4,20 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{
-    Credential, DiscoverySettings, Role, Seed, ServiceName, ServiceSettings, Settings,
-};
-use meshport_discovery::{DiscoveryConfig, LocalNode};
+use meshport_config::{Credential, Role, Seed, ServiceName, ServiceSettings, Settings};
+use meshport_discovery::LocalNode;
 use meshport_mesh::{Incoming, Mesh, MeshConfig, OuterSocket, UdpOuter};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tracing::warn;
 
 use crate::Error;
-use crate::core::connect::ConnectConfig;
-use crate::core::drift::DriftConfig;
 use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
-use crate::core::route::Policy;
 
 use super::clock;
 use super::egress::Offers;
@@ -74,51 +69,18 @@ pub(super) fn build_core(
 fn core_config(settings: &Settings) -> CoreConfig {
     let service = |(name, service): (&ServiceName, &ServiceSettings)| {
         let health = service.origin.as_ref().map(|_| (&service.health).into());
-        (name.clone(), ServiceConfig { policy: policy(service), drift: drift(service), health })
+        (name.clone(), ServiceConfig { policy: service.into(), drift: service.into(), health })
     };
     CoreConfig {
-        discovery: discovery_config(&settings.discovery),
+        discovery: (&settings.discovery).into(),
         services: settings.services.iter().map(service).collect(),
     }
 }
 
-fn discovery_config(settings: &DiscoverySettings) -> DiscoveryConfig {
-    DiscoveryConfig {
-        probe_interval: settings.probe_interval,
-        probe_timeout: settings.probe_timeout,
-        suspicion: settings.suspicion,
-        path_probe_active: settings.path_probe_active,
-        path_probe_idle: settings.path_probe_idle,
-        sync_interval: settings.sync_interval,
-        ..DiscoveryConfig::default()
-    }
-}
-
-/// How a service's sessions are spread.
-pub(super) fn policy(service: &ServiceSettings) -> Policy {
-    match service.policy {
-        meshport_config::Policy::Nearest => {
-            Policy::Nearest { band: service.band, band_percent: u32::from(service.band_percent) }
-        }
-        meshport_config::Policy::Spread => Policy::Spread,
-        meshport_config::Policy::Pinned => {
-            Policy::Pinned(service.pinned.iter().map(ToString::to_string).collect())
-        }
-    }
-}
-
-/// How fast a service's sessions move to where they should be.
-pub(super) fn drift(service: &ServiceSettings) -> DriftConfig {
-    let (home_percent, drain_window) = (service.drift_percent, service.drain_window);
-    DriftConfig { home_percent, drain_window }
-}
-
 /// What a service's sessions may do.
 pub(super) fn session_limits(service: &ServiceSettings) -> SessionLimits {
-    let hedge = service.hedge.then_some((service.hedge_min, service.hedge_max));
-    let (connect_timeout, hold) = (service.connect_timeout, service.hold);
     SessionLimits {
-        connect: ConnectConfig { connect_timeout, hold, hedge },
+        connect: service.into(),
         max_sessions: u64::from(service.max_sessions),
         own: service.origin.as_ref().map(ToString::to_string),
     }
@@ -197,12 +159,14 @@ pub(super) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
 
 #[cfg(test)]
 mod tests {
+    use meshport_discovery::DiscoveryConfig;
+
     use super::*;
 
     #[test]
     fn the_settings_file_and_the_code_agree_on_defaults() {
         let settings = Settings::defaults("fra".parse().expect("a site"));
-        assert_eq!(discovery_config(&settings.discovery), DiscoveryConfig::default());
+        assert_eq!(DiscoveryConfig::from(&settings.discovery), DiscoveryConfig::default());
         assert_eq!(settings.mesh.mtu, MeshConfig::default().mtu);
         assert_eq!(settings.mesh.keepalive, MeshConfig::default().keepalive);
     }

@@ -15,10 +15,12 @@ use crate::admin::api::ReloadReport;
 use super::driver::{Instance, Order};
 use super::fallback;
 use super::node::Controls;
-use super::parts::{drift, offers, policy, session_limits};
+use super::parts::{offers, session_limits};
 use super::probe::Prober;
 use super::run::Reread;
 use super::tcp::Host;
+use crate::core::drift::DriftConfig;
+use crate::core::route::Policy;
 
 /// Remembers what is in force.
 pub(super) struct Reload {
@@ -140,14 +142,14 @@ fn orders_for(
     new: &ServiceSettings,
 ) -> Result<Vec<Order>, Error> {
     let mut orders = Vec::new();
-    if old.map(policy) != Some(policy(new)) {
-        orders.push(Order::Policy(name.clone(), policy(new)));
+    if old.map(Policy::from) != Some(Policy::from(new)) {
+        orders.push(Order::Policy(name.clone(), new.into()));
     }
     if old.map(|old| old.cut_window) != Some(new.cut_window) {
         orders.push(Order::CutWindow(name.clone(), new.cut_window));
     }
-    if old.map(drift) != Some(drift(new)) {
-        orders.push(Order::Drift(name.clone(), drift(new)));
+    if old.map(DriftConfig::from) != Some(DriftConfig::from(new)) {
+        orders.push(Order::Drift(name.clone(), new.into()));
     }
     if let Some(origin) = &new.origin {
         let address = origin.to_string();

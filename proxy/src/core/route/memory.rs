@@ -15,6 +15,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Candidate, Line, Standing, is_own};
+use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
 /// A preferred origin gives way to a cheaper one only for more than this...
@@ -123,7 +124,7 @@ impl Preference {
 
     /// How long the best one has to have been better than the current one; none for not at all.
     fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
-        if current.standing == best.standing {
+        if current.standing == best.standing || is_planted(Bug::RouteChoice) {
             let home = self.home.filter(|home| home.line == best.origin.line);
             return Some(home.map_or(GAIN_LASTING, Home::patience));
         }

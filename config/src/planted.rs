@@ -1,0 +1,47 @@
+//! Bugs that are planted on purpose, to see whether the checks of the simulator find them.
+//!
+//! They exist only with the feature `planted-bugs`, with which the daemon's binary does not
+//! compile; without it [`is_planted`] is `false` and costs nothing. A bug is planted for the thread
+//! that asks for it, since tests run beside each other.
+
+/// A bug that the simulator has to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// The record of a node that came last is kept, not the newest.
+    MergeLaw,
+    /// A relay carries on streams that may take no further hop.
+    RelayLoop,
+    /// The preferred origin is kept for a while though it is not as healthy as others.
+    RouteChoice,
+    /// The share of sessions that goes home in ten seconds goes in one.
+    RebalancingRate,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::MergeLaw, Self::RelayLoop, Self::RouteChoice, Self::RebalancingRate];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug in this thread, or takes it out again.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether a bug is planted in this thread.
+#[cfg(feature = "planted-bugs")]
+pub fn is_planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether a bug is planted in this thread: none ever is without the feature.
+#[cfg(not(feature = "planted-bugs"))]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}
