@@ -9,14 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport::core::connect::ConnectConfig;
-use meshport::core::drift::DriftConfig;
 use meshport::core::health::{HealthConfig, Outcome, Question};
 use meshport::core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
-use meshport::core::route::{PathView, Policy, Standing};
-use meshport_config::{
-    Credential, DiscoverySettings, NodeId, RecordKey, ServiceName, ServiceSettings, Settings,
-    UnixSeconds,
-};
+use meshport::core::route::{PathView, Standing};
+use meshport_config::{Credential, NodeId, RecordKey, ServiceName, Settings, UnixSeconds};
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
 use crate::scenario::service;
@@ -84,9 +80,12 @@ impl Brain {
         let service = service();
         let settings = &birth.settings.services[&service];
         let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
-        let config = ServiceConfig { policy: policy(settings), drift: drift(settings), health };
+        let config = ServiceConfig { policy: settings.into(), drift: settings.into(), health };
         let config = CoreConfig {
-            discovery: discovery(&birth.settings.discovery, birth.memo),
+            discovery: DiscoveryConfig {
+                memo: Some(birth.memo),
+                ..(&birth.settings.discovery).into()
+            },
             services: BTreeMap::from([(service.clone(), config)]),
         };
         let me = LocalNode {
@@ -94,7 +93,7 @@ impl Brain {
             record_key: birth.record_key.clone(),
         };
         let core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
-        Self { core, service, cut_window: settings.cut_window, patience: patience(settings) }
+        Self { core, service, cut_window: settings.cut_window, patience: settings.into() }
     }
 
     /// Takes up what an earlier process saved.
@@ -114,11 +113,11 @@ impl Brain {
     /// What a reload changes in a running daemon.
     pub(crate) fn configure(&mut self, settings: &Settings, now: Instant) {
         let settings = &settings.services[&self.service];
-        self.core.set_policy(&self.service, policy(settings), now);
+        self.core.set_policy(&self.service, settings.into(), now);
         self.core.set_health(&self.service, HealthConfig::from(&settings.health), now);
-        self.core.set_drift(&self.service, drift(settings), now);
+        self.core.set_drift(&self.service, settings.into(), now);
         self.cut_window = settings.cut_window;
-        self.patience = patience(settings);
+        self.patience = settings.into();
     }
 
     pub(crate) fn datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
@@ -210,6 +209,11 @@ impl Brain {
         first.origin.line.origin()
     }
 
+    /// Since when the first one is first.
+    pub(crate) fn preferred_since(&self) -> Option<Instant> {
+        self.core.preferred_since(&self.service)
+    }
+
     /// How the origins look, from what membership and paths say, not from the order of the route.
     pub(crate) fn views(&self) -> impl Iterator<Item = View> {
         self.route().candidates.iter().filter_map(|candidate| {
@@ -247,40 +251,4 @@ impl Brain {
     pub(crate) fn generation(&self) -> u64 {
         self.core.discovery().generation()
     }
-}
-
-fn discovery(settings: &DiscoverySettings, memo: Memo) -> DiscoveryConfig {
-    DiscoveryConfig {
-        probe_interval: settings.probe_interval,
-        probe_timeout: settings.probe_timeout,
-        suspicion: settings.suspicion,
-        path_probe_active: settings.path_probe_active,
-        path_probe_idle: settings.path_probe_idle,
-        sync_interval: settings.sync_interval,
-        memo: Some(memo),
-        ..DiscoveryConfig::default()
-    }
-}
-
-fn policy(service: &ServiceSettings) -> Policy {
-    match service.policy {
-        meshport_config::Policy::Nearest => {
-            Policy::Nearest { band: service.band, band_percent: u32::from(service.band_percent) }
-        }
-        meshport_config::Policy::Spread => Policy::Spread,
-        meshport_config::Policy::Pinned => {
-            Policy::Pinned(service.pinned.iter().map(ToString::to_string).collect())
-        }
-    }
-}
-
-fn drift(service: &ServiceSettings) -> DriftConfig {
-    let (home_percent, drain_window) = (service.drift_percent, service.drain_window);
-    DriftConfig { home_percent, drain_window }
-}
-
-fn patience(service: &ServiceSettings) -> ConnectConfig {
-    let hedge = service.hedge.then_some((service.hedge_min, service.hedge_max));
-    let (connect_timeout, hold) = (service.connect_timeout, service.hold);
-    ConnectConfig { connect_timeout, hold, hedge }
 }

@@ -1,10 +1,15 @@
 //! What travels inside a tunnel, besides gossip: the steps of a client's session, each a flight of
 //! one or more datagrams.
 //!
+//! A stream's header says for whom it is and how far it may go, as in `meshport::wire`, and a
+//! flight carries it with the nodes it has come through, which lead its answer back.
+//!
 //! A session's bytes are not simulated, only how many they are and what the flight means. A flight
 //! whose datagrams do not all arrive is sent again after a probe timeout, as QUIC does.
 
 use std::time::Duration;
+
+use meshport::wire::Hops;
 
 /// Bytes of a flight: what fits a window of QUIC at its start.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
@@ -40,6 +45,50 @@ pub(crate) struct Flight {
     pub(crate) bytes: u32,
     /// How often it was sent before.
     pub(crate) repeats: u8,
+    /// The node it is meant for, by its number; none is whoever receives it.
+    pub(crate) target: Option<u32>,
+    pub(crate) hops: Hops,
+    pub(crate) trail: Trail,
+}
+
+/// The nodes that a stream comes through, its client first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trail {
+    nodes: [u32; MAX_TRAIL],
+    length: u8,
+}
+
+/// Nodes of a trail: a client, and more relays than there may be.
+pub(crate) const MAX_TRAIL: usize = 4;
+
+impl Trail {
+    pub(crate) fn of(client: u32) -> Self {
+        let mut nodes = [0; MAX_TRAIL];
+        nodes[0] = client;
+        Self { nodes, length: 1 }
+    }
+
+    pub(crate) fn client(&self) -> u32 {
+        self.nodes[0]
+    }
+
+    /// The nodes so far.
+    pub(crate) fn nodes(&self) -> &[u32] {
+        &self.nodes[..usize::from(self.length)]
+    }
+
+    /// With one more node; none when there is no room for it.
+    pub(crate) fn through(mut self, node: u32) -> Option<Self> {
+        *self.nodes.get_mut(usize::from(self.length))? = node;
+        self.length += 1;
+        Some(self)
+    }
+
+    /// The node that an answer goes to next, and what is left of the trail after it.
+    pub(crate) fn back(mut self) -> Option<(u32, Self)> {
+        self.length = self.length.checked_sub(1)?;
+        Some((self.nodes[usize::from(self.length)], self))
+    }
 }
 
 /// What a flight means.
@@ -61,6 +110,13 @@ pub(crate) enum Step {
     Answer,
     /// The origin's answer when its instance has accepted the connection and says nothing.
     Accepted,
+}
+
+impl Step {
+    /// Whether it goes from a client towards an instance.
+    pub(crate) fn is_request(self) -> bool {
+        matches!(self, Self::Hello | Self::Open | Self::Request)
+    }
 }
 
 impl Flight {

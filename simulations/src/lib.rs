@@ -8,6 +8,7 @@
 //! * [`scenario`] is what a run is made from: a TOML file, strictly read.
 //! * [`world`] is the event queue and what it acts on, and the rules that must hold.
 //! * [`measure`] is what is measured, [`report`] is what a run says.
+//! * [`storm`] makes random small worlds, for hunting.
 //! * [`cli`] is the tool `meshport-sim`.
 
 mod brain;
@@ -23,6 +24,7 @@ mod network;
 mod queue;
 pub mod report;
 pub mod scenario;
+pub mod storm;
 pub mod trace;
 mod tunnel;
 pub mod world;

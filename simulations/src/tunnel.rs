@@ -60,8 +60,10 @@ pub(crate) struct Tunnel {
     pub(crate) attempts: u8,
     /// A QUIC connection runs in it.
     pub(crate) connected: bool,
-    /// Something was received and nothing sent since: an empty datagram is due.
-    pub(crate) owes: bool,
+    /// Since when something was received and nothing sent: an empty datagram will be due.
+    pub(crate) owes: Option<Duration>,
+    /// A timer for that is running.
+    pub(crate) armed: bool,
     /// When something was first sent after something was last received.
     pub(crate) unanswered: Option<Duration>,
     /// Payloads waiting for the handshake.
@@ -86,7 +88,7 @@ impl Tunnel {
     }
 
     pub(crate) fn speak(&mut self, now: Duration) {
-        self.owes = false;
+        self.owes = None;
         self.unanswered.get_or_insert(now);
     }
 }

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::run::go;
-use super::{read, say, storm, write};
+use super::{read, say, write};
 use crate::Error;
 use crate::report::text;
 use crate::scenario::Scenario;
+use crate::storm;
 use crate::world::Options;
 
 #[derive(Debug, clap::Args)]

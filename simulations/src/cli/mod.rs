@@ -19,7 +19,6 @@ mod lab;
 mod run;
 mod sets;
 mod shrink;
-mod storm;
 mod sweep;
 
 /// Many datacenters in virtual time: meshport's own decisions in a simulated world.

@@ -79,6 +79,8 @@ pub struct Sessions {
     pub closed: u64,
     /// That broke while open.
     pub broken: u64,
+    /// That reached their origin through a relay.
+    pub relayed: u64,
     /// Attempts beyond the first of a session, after a failure.
     pub attempts: u64,
     /// Attempts that were raced against a silent one.
@@ -182,6 +184,14 @@ impl Measures {
     pub(crate) fn is_quiet(&self, now: Duration) -> bool {
         let rest = Duration::from_secs(30);
         self.disturbed.is_none_or(|at| now.saturating_sub(at) > rest)
+    }
+
+    /// A node's process has ended: it will not notice anything any more.
+    pub(crate) fn gone(&mut self, node: usize) {
+        for fault in &mut self.faults {
+            fault.unaware.remove(&node);
+            fault.staying.remove(&node);
+        }
     }
 
     /// Faults that are still followed.

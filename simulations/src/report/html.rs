@@ -15,8 +15,10 @@ const MAX_ROWS: usize = 100;
 /// A sweep as a page: a chart for each measure over the combinations of values, in their order.
 pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>>)]) -> String {
     let mut page = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
-         <style>{STYLE}</style></head><body><main><h1>Sweep of {0}</h1><table><tr><th></th>",
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
+         <style>{STYLE}</style></head><body><main><h1>Sweep of {0}</h1>\
+         <div class=\"wide\"><table><tr><th></th>",
         escape(scenario)
     );
     for measure in measures {
@@ -30,7 +32,7 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>
         }
         page.push_str("</tr>");
     }
-    page.push_str("</table>");
+    page.push_str("</table></div>");
     for (measure, title) in measures.iter().enumerate() {
         let points = rows.iter().enumerate().filter_map(|(place, (_, values))| {
             let value = values.get(measure).copied().flatten()?;
@@ -179,7 +181,10 @@ fn map(page: &mut String, run: &Run) {
 }
 
 fn timelines(page: &mut String, run: &Run) {
-    let line = &run.measures.timeline;
+    // The last second is not a whole one.
+    let whole = usize::try_from(run.outcome.virtual_time.as_secs()).unwrap_or(usize::MAX);
+    let line = &run.measures.timeline[..whole.min(run.measures.timeline.len())];
+    let warmup = usize::try_from(run.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
     let marks: Vec<(f64, String)> =
         run.measures.faults.iter().map(|it| (it.at.as_secs_f64(), it.what.clone())).collect();
     let over_time = |of: &dyn Fn(&Second) -> f64| -> Vec<(f64, f64)> {
@@ -191,6 +196,12 @@ fn timelines(page: &mut String, run: &Run) {
         class,
         points: over_time(of),
         bars,
+    };
+    // Finding each other costs a hundred times what the rest does, and would hide it.
+    let after = |name, class, of: &dyn Fn(&Second) -> f64| {
+        let mut series = series(name, class, of, false);
+        series.points.drain(..warmup.min(series.points.len()));
+        series
     };
     let chart = |title, y, series: Vec<Series<'_>>| {
         Chart { title, x: "virtual seconds", y, series, marks: marks.clone(), log_x: false }.draw()
@@ -213,11 +224,11 @@ fn timelines(page: &mut String, run: &Run) {
         ],
     ));
     page.push_str(&chart(
-        "Traffic of a node",
+        "Traffic of a node, after the start-up",
         "bytes/s, all headers",
         vec![
-            series("discovery", "one", &|it| per_node(it.gossip_bytes, it), false),
-            series("tunnels", "two", &|it| per_node(it.tunnel_bytes, it), false),
+            after("discovery", "one", &|it| per_node(it.gossip_bytes, it)),
+            after("tunnels", "two", &|it| per_node(it.tunnel_bytes, it)),
         ],
     ));
 }
@@ -227,7 +238,8 @@ fn faults(page: &mut String, run: &Run) {
         return;
     }
     page.push_str(
-        "<h2>Faults</h2><table><tr><th>at</th><th>what</th><th>noticed by</th><th>half</th>\
+        "<h2>Faults</h2><div class=\"wide\"><table><tr><th>at</th><th class=\"words\">what</th>\
+         <th>noticed by</th><th>half</th>\
          <th>99 %</th><th>same site 99 %</th><th>users</th><th>failover 99 %</th></tr>",
     );
     for fault in run.measures.faults.iter().take(MAX_ROWS) {
@@ -247,7 +259,7 @@ fn faults(page: &mut String, run: &Run) {
             time(followed.failover_p99),
         );
     }
-    page.push_str("</table>");
+    page.push_str("</table></div>");
 }
 
 fn distributions(page: &mut String, run: &Run) {
@@ -274,13 +286,16 @@ fn distributions(page: &mut String, run: &Run) {
 }
 
 fn numbers(page: &mut String, run: &Run, effort: Effort) {
-    page.push_str("<h2>Numbers</h2><table><tr><th>what</th><th>value</th></tr>");
+    page.push_str(
+        "<h2>Numbers</h2><div class=\"wide\"><table><tr><th class=\"words\">what</th>\
+         <th>value</th></tr>",
+    );
     let measures = &run.measures;
     let (gossip, tunnel) = run.rates();
     let [swim, sync, news, paths] = run.families();
     let quantiles = |of: Option<Quantiles>, unit: &str| match of {
         Some(it) => format!(
-            "half {} {unit}, 90 % {} {unit}, 99 % {} {unit}, 99.9 % {} {unit}, all {} {unit}",
+            "half {}{unit}, 90 % {}{unit}, 99 % {}{unit}, 99.9 % {}{unit}, all {}{unit}",
             short(it.p50),
             short(it.p90),
             short(it.p99),
@@ -314,8 +329,8 @@ fn numbers(page: &mut String, run: &Run, effort: Effort) {
                 sessions.hedged
             ),
         ),
-        ("connect", quantiles(measures.connect.quantiles(1e3), "ms")),
-        ("request", quantiles(measures.latency.quantiles(1e3), "ms")),
+        ("connect", quantiles(measures.connect.quantiles(1e3), " ms")),
+        ("request", quantiles(measures.latency.quantiles(1e3), " ms")),
         ("stretch", quantiles(measures.stretch.quantiles(1e3), "")),
         ("stretch in quiet times", quantiles(measures.stretch_quiet.quantiles(1e3), "")),
         ("discovery", format!("{gossip:.0} bytes/s a node after the start-up, all headers")),
@@ -329,7 +344,7 @@ fn numbers(page: &mut String, run: &Run, effort: Effort) {
     ] {
         let _ = write!(page, "<tr><td class=\"words\">{what}</td><td>{value}</td></tr>");
     }
-    page.push_str("</table>");
+    page.push_str("</table></div>");
 }
 
 fn time(time: Option<Duration>) -> String {

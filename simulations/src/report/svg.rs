@@ -132,7 +132,14 @@ impl Chart<'_> {
             let (low, high) = (low.ceil() as i32, high.floor() as i32);
             return (low..=high).map(|power| 10_f64.powi(power)).collect();
         }
-        (0..=6).map(|step| low + (high - low) * f64::from(step) / 6.0).collect()
+        // Round numbers, six to twelve of them.
+        let rough = (high - low) / 12.0;
+        let step = nice(rough).max(f64::MIN_POSITIVE);
+        let first = (low / step).ceil();
+        (0..=12)
+            .map(|more| (first + f64::from(more)) * step)
+            .take_while(|value| *value <= high + step * 1e-6)
+            .collect()
     }
 
     fn legend(&self, svg: &mut String) {

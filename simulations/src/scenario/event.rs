@@ -118,6 +118,8 @@ pub enum Lie {
     Replay,
     /// It receives and answers nothing of gossip, but path probes.
     Silent,
+    /// It passes streams that it should relay to anybody but the node they are for.
+    Relay,
 }
 
 /// Something that happens at one moment.

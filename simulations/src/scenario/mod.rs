@@ -56,6 +56,10 @@ pub struct Scenario {
     /// Nodes start within this many seconds of each other.
     #[serde(default = "default_start_over_s")]
     pub start_over_s: f64,
+    /// Nodes begin with the saved directory of the whole mesh, as after a restart of everything;
+    /// otherwise they know their seeds and nobody else.
+    #[serde(default)]
+    pub known_at_start: bool,
     /// Loss in each direction on every path that does not say otherwise, in percent.
     #[serde(default)]
     pub loss_percent: f64,
@@ -95,6 +99,9 @@ pub struct Site {
     /// How many of them, from the first, host an apiserver instance.
     #[serde(default)]
     pub origins: usize,
+    /// How many of them, from the last, may relay the sessions of others.
+    #[serde(default)]
+    pub relays: usize,
     /// How many further nodes exist but start only by an event `join`.
     #[serde(default)]
     pub joining: usize,
@@ -315,6 +322,13 @@ impl Scenario {
         for site in &self.sites {
             if !names.insert(&site.name) {
                 return Err(Error::Scenario(format!("two sites are named \"{}\"", site.name)));
+            }
+            if site.relays > site.nodes {
+                let (name, relays) = (&site.name, site.relays);
+                return Err(Error::Scenario(format!(
+                    "site \"{name}\" has {relays} relays but {} nodes",
+                    site.nodes
+                )));
             }
             if site.origins > site.nodes {
                 let (name, origins) = (&site.name, site.origins);

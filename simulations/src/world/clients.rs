@@ -38,8 +38,12 @@ pub(super) struct Attempt {
     pub(super) id: u32,
     pub(super) line: Line,
     pub(super) origin: usize,
+    /// The node its flights go to first: the origin, or a relay.
+    pub(super) hop: usize,
     /// What its path costs, as the node sees it.
     pub(super) cost: Duration,
+    /// When it began.
+    pub(super) since: Duration,
     /// Its instance has accepted the connection.
     pub(super) accepted: bool,
 }
@@ -87,6 +91,8 @@ pub(super) struct Clients {
     numbers: u64,
     /// Sessions and attempts by line.
     pub(super) going: BTreeMap<Line, u64>,
+    /// The most there were on each line since there were none.
+    peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
     pub(super) budget: HedgeBudget,
     /// How many search.
@@ -106,6 +112,7 @@ impl Clients {
             free: Vec::new(),
             numbers: 0,
             going: BTreeMap::new(),
+            peaks: BTreeMap::new(),
             tickets: 0,
             budget: HedgeBudget::default(),
             searching: 0,
@@ -168,7 +175,14 @@ impl Clients {
     pub(super) fn enter(&mut self, line: Line) -> bool {
         let count = self.going.entry(line).or_default();
         *count += 1;
+        let peak = self.peaks.entry(line).or_default();
+        *peak = (*peak).max(*count);
         *count == 1
+    }
+
+    /// The most sessions and attempts there were on a line since there were none.
+    pub(super) fn peak(&self, line: &Line) -> u64 {
+        self.peaks.get(line).copied().unwrap_or(0)
     }
 
     /// One less for this line; true if it was the last.
@@ -178,6 +192,7 @@ impl Clients {
         let is_last = *count == 0;
         if is_last {
             self.going.remove(&line);
+            self.peaks.remove(&line);
         }
         is_last
     }
@@ -194,6 +209,7 @@ impl Clients {
         self.sessions.clear();
         self.free.clear();
         self.going.clear();
+        self.peaks.clear();
         self.searching = 0;
         open
     }

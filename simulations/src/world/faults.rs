@@ -1,9 +1,11 @@
 //! What happens to the world: carries out the scenario's plan.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rand::Rng;
 
+use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
@@ -20,7 +22,7 @@ impl World {
     pub(super) fn happen(&mut self, place: usize) {
         let planned = self.plan[place].clone();
         if let Some(kind) = planned.fault {
-            self.fault_begins(kind, &planned.words, &planned.happening);
+            self.fault_begins(kind, place);
         }
         self.trace.world(self.now, &planned.words);
         self.measures.disturbed = Some(self.now);
@@ -78,7 +80,7 @@ impl World {
             }
             Happening::Configure(node, event) => {
                 self.nodes[node].clients.configured = Some(event);
-                let settings = self.settings(node);
+                let settings = self.settings(node).clone();
                 self.with_brain(node, |brain, now, _| brain.configure(&settings, now));
             }
             Happening::Lie(node, how) => self.nodes[node].lie = how,
@@ -96,6 +98,7 @@ impl World {
         let sessions = node.clients.clear();
         self.measures.sessions.closed += sessions;
         self.guard.stopped(at, self.now);
+        self.measures.gone(at);
         self.trace.node(self.now, at, "its process ends".into());
     }
 
@@ -114,29 +117,51 @@ impl World {
         self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
     }
 
-    /// A server stopped: whoever is connected to it sees the end after the way back.
+    /// A server stopped: whoever is connected to it sees the end after the way back, and so do
+    /// those whose sessions a relay carries.
     pub(super) fn break_sessions_to(&mut self, origin: usize) {
         for node in 0..self.nodes.len() {
-            if !self.network.connects(node, origin) {
-                continue;
+            let sessions = self.nodes[node].clients.sessions.iter().flatten();
+            let targets = sessions.filter_map(Session::target);
+            let hops: BTreeSet<usize> =
+                targets.filter(|it| it.origin == origin).map(|it| it.hop).collect();
+            for hop in hops {
+                let second = hop == origin || self.network.connects(hop, origin);
+                if !second || !self.network.connects(node, hop) {
+                    continue;
+                }
+                let onward = self.network.rtt(hop, origin);
+                let onward = if hop == origin { Duration::ZERO } else { onward };
+                let way = (self.network.rtt(node, hop) + onward) / 2;
+                let is_it = |target: &Attempt| target.origin == origin && target.hop == hop;
+                self.later_for_sessions(node, is_it, |_| way);
             }
-            let way = self.network.rtt(node, origin) / 2;
-            self.later_for_sessions(node, origin, |_| way);
         }
     }
 
-    /// Ends the open sessions of a node to an origin, each after a time of its own.
+    /// A relay's process ends in good order: the sessions it carries end.
+    pub(super) fn break_sessions_through(&mut self, relay: usize) {
+        for node in 0..self.nodes.len() {
+            if self.network.connects(node, relay) {
+                let way = self.network.rtt(node, relay) / 2;
+                let is_it = |target: &Attempt| target.hop == relay && target.origin != relay;
+                self.later_for_sessions(node, is_it, |_| way);
+            }
+        }
+    }
+
+    /// Ends some open sessions of a node, each after a time of its own.
     pub(super) fn later_for_sessions(
         &mut self,
         node: usize,
-        origin: usize,
+        is_it: impl Fn(&Attempt) -> bool,
         mut after: impl FnMut(&mut rand_chacha::ChaCha8Rng) -> Duration,
     ) {
         let clients = &mut self.nodes[node].clients;
         let mut due = Vec::new();
         for (place, session) in clients.sessions.iter().enumerate() {
             let Some(session) = session else { continue };
-            if session.target().is_some_and(|target| target.origin == origin) {
+            if session.target().is_some_and(&is_it) {
                 due.push((place, session.number, after(&mut clients.rng)));
             }
         }

@@ -9,6 +9,7 @@ use meshport_discovery::OriginState;
 use rand::Rng;
 
 use super::World;
+use super::clients::Attempt;
 use crate::brain::{Brain, Line};
 use crate::instance::Instance;
 use crate::measure::{FOLLOWED_FOR, Fault, MAX_FAULTS, News};
@@ -23,7 +24,9 @@ const BAND_PERCENT: u32 = 15;
 const SETTLED: Duration = Duration::from_secs(30);
 
 impl World {
-    pub(super) fn fault_begins(&mut self, kind: &'static str, what: &str, how: &Happening) {
+    pub(super) fn fault_begins(&mut self, kind: &'static str, place: usize) {
+        let planned = self.plan[place].clone();
+        let (what, how) = (&planned.words, &planned.happening);
         if self.measures.faults.len() >= MAX_FAULTS {
             return;
         }
@@ -48,12 +51,12 @@ impl World {
             }
         }
         if node.is_none() {
-            staying = self.cut_off_by(how);
+            staying = self.cut_off_by(place);
             unaware.clone_from(&staying);
         }
         self.measures.faults.push(Fault {
             kind,
-            what: what.to_owned(),
+            what: what.clone(),
             at: self.now,
             node,
             unaware,
@@ -64,15 +67,23 @@ impl World {
         });
     }
 
-    /// The nodes whose first choice is behind a way that goes down now.
-    fn cut_off_by(&self, how: &Happening) -> BTreeSet<usize> {
-        let Happening::Way(a, b, false) = how else { return BTreeSet::new() };
+    /// The nodes whose first choice is behind a way that goes down now, with this part of the plan
+    /// or with the next ones of the same moment.
+    fn cut_off_by(&self, place: usize) -> BTreeSet<usize> {
+        let at = self.plan[place].at;
+        let together = self.plan[place..].iter().take_while(|it| it.at == at);
+        let ways: BTreeSet<(usize, usize)> = together
+            .filter_map(|it| match it.happening {
+                Happening::Way(a, b, false) => Some((a, b)),
+                _ => None,
+            })
+            .collect();
         let mut cut = BTreeSet::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let first = node.brain.as_ref().and_then(Brain::first);
             let Some(first) = first.and_then(|id| self.by_id.get(&id)) else { continue };
-            let sites = (self.network.site(at), self.network.site(*first));
-            if sites == (*a, *b) || sites == (*b, *a) {
+            let (from, to) = (self.network.site(at), self.network.site(*first));
+            if ways.contains(&(from, to)) || ways.contains(&(to, from)) {
                 cut.insert(at);
             }
         }
@@ -216,18 +227,21 @@ impl World {
         let Some(origin) = origin.copied() else { return };
         let words = format!("resets sessions to {}: {why}", self.nodes[origin].name);
         self.trace.node(self.now, at, words);
-        self.later_for_sessions(at, origin, |rng| window.mul_f64(rng.random::<f64>()));
+        let is_it = |target: &Attempt| target.line == line;
+        self.later_for_sessions(at, is_it, |rng| window.mul_f64(rng.random::<f64>()));
     }
 
     /// A session has reached an origin: how good was the choice?
-    pub(super) fn measure_choice(&mut self, node: usize, chosen: usize, took: Duration) {
+    pub(super) fn measure_choice(&mut self, node: usize, chosen: &Attempt, took: Duration) {
         if self.now < self.scenario.warmup() {
             return;
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.measures.connect.add(micros(took));
         let Some(best) = self.best(node) else { return };
-        let own = self.distance(node, chosen);
+        let (origin, hop) = (chosen.origin, chosen.hop);
+        let onward = if hop == origin { Duration::ZERO } else { self.network.rtt(hop, origin) };
+        let own = self.distance(node, hop) + onward;
         let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
         let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
         self.measures.stretch.add(stretch);
@@ -256,14 +270,25 @@ impl World {
         serving.map(|origin| self.distance(node, *origin)).min()
     }
 
+    /// Whether sessions of a node that take this line reach an instance that is ready, in truth.
+    pub(super) fn works(&self, node: usize, line: &Line) -> bool {
+        let number_of = |id: Option<NodeId>| id.and_then(|id| self.by_id.get(&id)).copied();
+        let Some((origin, hop)) = number_of(line.origin()).zip(number_of(line.first_hop())) else {
+            return false;
+        };
+        let carries = self.nodes[hop].brain.is_some() && !self.nodes[hop].leaving;
+        let is_reached = hop == node || self.network.connects(node, hop);
+        carries && is_reached && self.serves(hop, origin)
+    }
+
     /// Whether an origin is ready and within reach of a node, in truth.
     pub(super) fn serves(&self, node: usize, origin: usize) -> bool {
         let is_ready = self.nodes[origin].instance == Some(Instance::Ready);
         let runs = self.nodes[origin].brain.is_some() && !self.nodes[origin].leaving;
-        is_ready && runs && self.network.connects(node, origin)
+        is_ready && runs && (node == origin || self.network.connects(node, origin))
     }
 
-    fn distance(&self, node: usize, origin: usize) -> Duration {
+    pub(super) fn distance(&self, node: usize, origin: usize) -> Duration {
         if node == origin { OWN } else { self.network.rtt(node, origin) }
     }
 }

@@ -7,8 +7,10 @@
 //!   second.
 //! * What a node wants at once stays within its queues' bounds: at each step.
 //! * Sessions opened = closed + open: at the end.
-//! * After a quiet time all nodes within reach of each other agree, and routes are good: at the
-//!   end.
+//! * No node carries a stream on that another one has carried: at each one (`moves`).
+//! * Sessions go home no faster than the settings say: at each leave to go (`moves`).
+//! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
+//!   at the end.
 //!
 //! That a seed determines everything is checked by running twice and comparing traces.
 
@@ -20,7 +22,8 @@ use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 
 use super::World;
-use crate::brain::{Candidate, View};
+use super::moves::Pace;
+use crate::brain::{Candidate, Line, View};
 use crate::instance::Instance;
 use crate::report::Violation;
 use crate::scenario::MAX_NODES;
@@ -55,6 +58,7 @@ pub(super) struct Guard {
     node_time: Duration,
     disturbed: Duration,
     ways_changed: Duration,
+    pub(super) pace: Pace,
 }
 
 impl Guard {
@@ -75,6 +79,7 @@ impl Guard {
             node_time: Duration::ZERO,
             disturbed: Duration::ZERO,
             ways_changed: Duration::ZERO,
+            pace: Pace::default(),
         }
     }
 
@@ -134,7 +139,7 @@ impl Guard {
 }
 
 impl World {
-    fn violates(&mut self, rule: &'static str, node: Option<usize>, what: String) {
+    pub(super) fn violates(&mut self, rule: &'static str, node: Option<usize>, what: String) {
         let last = node.map(|node| self.trace.last(node)).unwrap_or_default();
         let node = node.map(|node| self.nodes[node].name.clone());
         self.guard.violations.push(Violation { at: self.now, rule, node, what, last });
@@ -143,7 +148,7 @@ impl World {
     /// A session is about to try its first candidate.
     pub(super) fn check_choice(&mut self, node: usize, first: &Candidate) {
         let Some(brain) = &self.nodes[node].brain else { return };
-        let Some(origin) = first.origin.line.origin() else { return };
+        let Line::Direct(origin) = first.origin.line else { return };
         let views: Vec<View> = brain.views().collect();
         let better = views.iter().find(|view| view.is_healthy && view.origin != origin);
         let is_dead = views.iter().any(|view| view.origin == origin && view.is_dead);
@@ -318,8 +323,9 @@ impl World {
     fn check_routes(&mut self) {
         for at in 0..self.nodes.len() {
             let Some(brain) = &self.nodes[at].brain else { continue };
+            let line = brain.first_line();
             let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
-            let serves = first.is_some_and(|first| self.serves(at, first));
+            let serves = line.is_some_and(|line| self.works(at, &line));
             let others = || self.origins.iter().any(|origin| self.serves(at, *origin));
             let lied = self.origins.iter().any(|origin| self.nodes[*origin].lie.is_some());
             if !serves && !lied && others() {
@@ -328,6 +334,9 @@ impl World {
                 let state = state.unwrap_or(Instance::Down);
                 let what = format!("it goes to {to} ({state:?}) though another origin serves");
                 return self.violates("after a quiet time routes are good", Some(at), what);
+            }
+            if let Some(what) = self.strays(at) {
+                return self.violates("after a quiet time routes are near", Some(at), what);
             }
         }
     }

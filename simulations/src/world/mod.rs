@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport::core::health::{Outcome, Question};
-use meshport_config::{AuthorityKey, NodeId, Settings, UnixSeconds};
-use meshport_discovery::Memo;
+use meshport_config::{AuthorityKey, Credential, NodeId, Settings, UnixSeconds};
+use meshport_discovery::{Memo, SignedState, snapshot_of};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -30,8 +31,10 @@ use crate::tunnel::Spread;
 
 mod clients;
 mod faults;
+mod flights;
 mod following;
 mod guard;
+mod moves;
 mod node;
 mod sessions;
 mod tunnels;
@@ -44,6 +47,8 @@ use sessions::Timer;
 const MAX_EVENTS_AT_ONCE: u32 = 5_000_000;
 /// How often a node saves its directory, as the daemon does.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// A node has published its first record by then.
+const FIRST_RECORD: Duration = Duration::from_secs(2);
 /// Wall time at the start: any moment at which the credentials are valid.
 const WALL_START: u64 = 1_800_000_000;
 /// Credentials outlive every run.
@@ -115,6 +120,9 @@ enum Event {
 /// Node ids and their numbers; never iterated.
 type Numbers = HashMap<NodeId, usize, BuildHasherDefault<Spread>>;
 
+/// A node and its record.
+type Known = (Arc<Credential>, Arc<SignedState>);
+
 /// Something on the wire.
 #[derive(Debug, Clone)]
 struct Packet {
@@ -169,6 +177,8 @@ pub struct World {
     origins: Vec<usize>,
     network: Network,
     memo: Memo,
+    /// What all nodes know of each other when they start for the first time.
+    known: Vec<Known>,
     trace: Trace,
     measures: Measures,
     guard: Guard,
@@ -223,12 +233,48 @@ impl World {
             origins,
             network,
             memo: Memo::default(),
+            known: Vec::new(),
             measures: Measures::default(),
             progress: options.progress,
             scenario,
         };
+        if world.scenario.known_at_start {
+            world.known = world.first_records();
+        }
         world.schedule();
         Ok(world)
+    }
+
+    /// The first record of every node, as its process will publish it.
+    fn first_records(&self) -> Vec<Known> {
+        let (now, wall) = (self.epoch, UnixSeconds(WALL_START));
+        let record = |at: usize| {
+            let node = &self.nodes[at];
+            let mut brain = Brain::new(Birth {
+                credential: &node.credential,
+                record_key: &node.key,
+                settings: self.settings(at),
+                hosts: node.instance.is_some(),
+                generation: 1,
+                seed: [0; 32],
+                memo: self.memo.clone(),
+                now,
+            });
+            brain.introduce(self.endpoints(at), Vec::new(), now);
+            brain.timeout(now + FIRST_RECORD, wall);
+            let entry = brain.directory().get(&node.credential.node)?;
+            Some((Arc::clone(&node.credential), entry.state.clone()?))
+        };
+        (0..self.nodes.len()).filter_map(record).collect()
+    }
+
+    /// What a node would have saved that has met all others; nothing of itself, since what it said
+    /// in an earlier life is not for it to say again.
+    fn everybody_but(&self, at: usize) -> Arc<[u8]> {
+        let me = &self.nodes[at].credential;
+        let others = self.known.iter().filter(|(credential, _)| credential.node != me.node);
+        let others = others.map(|(credential, state)| (&**credential, &**state));
+        snapshot_of(others, &me.mesh, UnixSeconds(WALL_START)).into()
     }
 
     fn schedule(&mut self) {
@@ -281,6 +327,7 @@ impl World {
                 if self.nodes[node].is_running(boot) {
                     // It closes its connections in good order, as after a crash nobody does.
                     self.break_sessions_to(node);
+                    self.break_sessions_through(node);
                     self.stop(node);
                 }
             }
@@ -326,8 +373,11 @@ impl World {
         }
         let (now, wall) = (self.epoch + self.now, self.wall(at));
         let seeds = self.seeds(at);
+        if !self.known.is_empty() && self.nodes[at].boot == 0 {
+            self.nodes[at].saved.1 = self.everybody_but(at);
+        }
         let endpoints = self.endpoints(at);
-        let settings = self.settings(at);
+        let settings = self.settings(at).clone();
         let memo = self.memo.clone();
         let node = &mut self.nodes[at];
         node.boot += 1;
@@ -358,6 +408,9 @@ impl World {
         }
         brain.introduce(endpoints, ids, now);
         self.nodes[at].brain = Some(brain);
+        if !self.known.is_empty() && !self.nodes[at].saves {
+            self.nodes[at].saved.1 = Arc::default();
+        }
         self.guard.started(at, self.now);
         let words = format!("starts, process {}", self.nodes[at].boot);
         self.trace.node(self.now, at, words);
@@ -365,11 +418,11 @@ impl World {
         self.clients_begin(at);
     }
 
-    fn settings(&self, node: usize) -> Settings {
+    fn settings(&self, node: usize) -> &Settings {
         let node = &self.nodes[node];
         match node.clients.configured {
-            Some(event) => self.overrides.event(event, node.site).clone(),
-            None => self.overrides.site(node.site).clone(),
+            Some(event) => self.overrides.event(event, node.site),
+            None => self.overrides.site(node.site),
         }
     }
 
@@ -467,7 +520,7 @@ impl World {
             && self.now.saturating_sub(node.saved.0.max(node.started)) >= SAVE_INTERVAL
             && let Some(brain) = &node.brain
         {
-            node.saved = (self.now, brain.snapshot());
+            node.saved = (self.now, brain.snapshot().into());
         }
     }
 

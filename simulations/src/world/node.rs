@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub(super) wake: Option<Duration>,
     /// Whether its directory is worth saving: something will stop it.
     pub(super) saves: bool,
-    pub(super) saved: (Duration, Vec<u8>),
+    pub(super) saved: (Duration, Arc<[u8]>),
     /// What its wall clock is ahead, in seconds.
     pub(super) ahead_s: i64,
     /// Until when its process stands still.
@@ -73,7 +73,10 @@ pub(super) fn make(
     let name = scenario.name((site, number));
     let hosts = number <= config.origins;
     let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+    let is_one = number <= config.nodes;
+    let relays = is_one && number > config.nodes.saturating_sub(config.relays);
     let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
+    let roles = roles.chain(relays.then_some(Role::Relay));
     let key = RecordKey::from_bytes(bytes32(rng));
     let subject = Subject {
         node: NodeKey::from_bytes(bytes32(rng)).public(),
@@ -102,7 +105,7 @@ pub(super) fn make(
         book: HashMap::default(),
         wake: None,
         saves: false,
-        saved: (Duration::ZERO, Vec::new()),
+        saved: (Duration::ZERO, Arc::default()),
         ahead_s: 0,
         still_until: Duration::ZERO,
         lie: None,

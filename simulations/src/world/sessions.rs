@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
+use meshport_config::NodeId;
 use rand::Rng;
 
 use super::clients::{Around, Attempt, Request, Session};
-use super::{Event, Packet, World};
+use super::{Event, World};
 use crate::brain::{Action, Candidate, Line, Verdict};
-use crate::flight::{Flight, Payload, Step, probe_timeout};
+use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::measure::SLOW;
 use crate::scenario::Arrival;
@@ -23,12 +24,6 @@ const MIN_PATIENCE: Duration = Duration::from_millis(400);
 const MAX_PATIENCE: Duration = Duration::from_secs(3);
 const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
 const OPENING_ROUND_TRIPS: u32 = 4;
-/// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of
-/// the server's side of that.
-const HELLO_BYTES: u32 = 1200;
-const OPEN_BYTES: u32 = 700;
-const OPENED_BYTES: u32 = 3000;
-const WORD_BYTES: u32 = 40;
 /// Sessions that come at once in bursts.
 const BURST: usize = 10;
 
@@ -58,7 +53,7 @@ pub(super) enum Timer {
 
 impl Session {
     /// Whether an answer of this step is still wanted: to an attempt, or to the request under way.
-    fn waits_for(&self, step: u32) -> bool {
+    pub(super) fn waits_for(&self, step: u32) -> bool {
         if self.is_open() {
             step == self.step && self.request.is_some()
         } else {
@@ -165,14 +160,14 @@ impl World {
         (round, left): (u32, Duration),
     ) {
         let line = candidate.origin.line;
-        let origin = line.origin().and_then(|origin| self.by_id.get(&origin)).copied();
-        let Some(origin) = origin.filter(|_| matches!(line, Line::Direct(_))) else {
-            // Ways through a relay and out of the mesh are not simulated: nothing comes of them.
+        let number_of = |id: Option<NodeId>| id.and_then(|id| self.by_id.get(&id)).copied();
+        let Some((origin, hop)) = number_of(line.origin()).zip(number_of(line.first_hop())) else {
+            // Ways out of the mesh are not simulated: nothing comes of them.
             return self.session_later(node, (place, number), left, Timer::Own { id, good: false });
         };
-        let cost = candidate.cost;
+        let (cost, since) = (candidate.cost, self.now);
         let session = self.session(node, place);
-        session.attempts.push(Attempt { id, line, origin, cost, accepted: false });
+        session.attempts.push(Attempt { id, line, origin, hop, cost, since, accepted: false });
         self.enter(node, line);
         let factor = 1 << round.min(4);
         let within = |wait: Duration| (wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor).min(left);
@@ -187,11 +182,9 @@ impl World {
         }
         let open = within(cost * OPENING_ROUND_TRIPS);
         self.session_later(node, (place, number), open, patience);
-        let is_connected = self.is_connected(node, origin);
-        let (what, bytes) =
-            if is_connected { (Step::Open, OPEN_BYTES) } else { (Step::Hello, HELLO_BYTES) };
-        let flight = Flight { session: place, number, step: id, what, bytes, repeats: 0 };
-        self.send(node, origin, Payload::Flight(flight));
+        let (what, bytes) = self.opening(node, hop);
+        let flight = self.flight_of((node, place, number), (origin, hop), (id, what, bytes));
+        self.send(node, hop, Payload::Flight(flight));
     }
 
     fn drop_attempt(&mut self, node: usize, place: u32, id: u32) -> Option<Attempt> {
@@ -223,6 +216,7 @@ impl World {
 
     /// Some sessions of a line may end at a quiet moment; their clients come again.
     pub(super) fn move_sessions(&mut self, node: usize, line: Line, count: u64) {
+        self.check_moves(node, line, count);
         let sessions = self.nodes[node].clients.sessions.iter().enumerate();
         let quiet = sessions.filter_map(|(place, session)| {
             let session = session.as_ref()?;
@@ -241,78 +235,7 @@ impl World {
         }
     }
 
-    /// A flight reaches the other side.
-    pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
-        let reply = |what, bytes| Flight { what, bytes, repeats: 0, ..flight };
-        let instance = self.nodes[to].instance.unwrap_or(Instance::Down);
-        match flight.what {
-            Step::Hello => {
-                self.tunnel(to, from).connected = true;
-                self.send(to, from, Payload::Flight(reply(Step::HelloBack, HELLO_BYTES)));
-            }
-            Step::HelloBack => {
-                self.tunnel(to, from).connected = true;
-                let known = self.nodes[to].clients.get(flight.session, flight.number);
-                if known.is_some_and(|it| it.waits_for(flight.step)) {
-                    self.send(to, from, Payload::Flight(reply(Step::Open, OPEN_BYTES)));
-                }
-            }
-            Step::Open => match instance {
-                Instance::Ready | Instance::Unready => {
-                    self.reply_later(from, to, reply(Step::Opened, OPENED_BYTES));
-                }
-                Instance::Hung => {
-                    self.send(to, from, Payload::Flight(reply(Step::Accepted, WORD_BYTES)));
-                }
-                Instance::Down => {
-                    self.send(to, from, Payload::Flight(reply(Step::Refused, WORD_BYTES)));
-                }
-            },
-            Step::Request => match instance {
-                Instance::Ready | Instance::Unready => {
-                    let bytes = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
-                    let bytes = u32::try_from(bytes).expect("at most MAX_BYTES");
-                    self.reply_later(from, to, reply(Step::Answer, bytes));
-                }
-                Instance::Hung => {}
-                Instance::Down => {
-                    self.send(to, from, Payload::Flight(reply(Step::Refused, WORD_BYTES)));
-                }
-            },
-            Step::Refused | Step::Accepted | Step::Opened | Step::Answer => {
-                self.answered(to, flight);
-            }
-        }
-    }
-
-    /// The instance takes its time.
-    fn reply_later(&mut self, client: usize, origin: usize, flight: Flight) {
-        let event = Event::Session {
-            node: origin,
-            boot: self.nodes[origin].boot,
-            session: u32::try_from(client).expect("at most MAX_NODES"),
-            number: flight.number,
-            timer: Timer::Repeat(flight),
-        };
-        self.queue.push(self.now + ANSWER_TIME, event);
-    }
-
-    /// A lost flight is sent again by whoever sent it.
-    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight) {
-        let rtt = self.network.rtt(packet.from, packet.to);
-        let pause = probe_timeout(Some(rtt), flight.repeats);
-        let flight = Flight { repeats: flight.repeats.saturating_add(1), ..flight };
-        let event = Event::Session {
-            node: packet.from,
-            boot: packet.from_boot,
-            session: u32::try_from(packet.to).expect("at most MAX_NODES"),
-            number: flight.number,
-            timer: Timer::Repeat(flight),
-        };
-        self.queue.push(self.now + pause, event);
-    }
-
-    fn answered(&mut self, node: usize, flight: Flight) {
+    pub(super) fn answered(&mut self, node: usize, flight: Flight) {
         let clients = &mut self.nodes[node].clients;
         let Some(session) = clients.get(flight.session, flight.number) else { return };
         if !session.waits_for(flight.step) {
@@ -391,17 +314,6 @@ impl World {
         }
     }
 
-    fn repeat(&mut self, node: usize, peer: usize, flight: Flight) {
-        let is_clients = matches!(flight.what, Step::Hello | Step::Open | Step::Request);
-        if is_clients {
-            let known = self.nodes[node].clients.get(flight.session, flight.number);
-            if known.is_none_or(|session| !session.waits_for(flight.step)) {
-                return;
-            }
-        }
-        self.send(node, peer, Payload::Flight(flight));
-    }
-
     fn failed(&mut self, node: usize, (place, number): (u32, u64), id: u32, verdict: Verdict) {
         self.drop_attempt(node, place, id);
         if let Some(search) = &mut self.session(node, place).search {
@@ -418,7 +330,7 @@ impl World {
         let verdicts = search.take_verdicts();
         session.step = FIRST_REQUEST;
         let losers: Vec<Attempt> = session.attempts.extract_if(.., |it| it.id != id).collect();
-        let target = session.target().map(|target| target.origin);
+        let target = session.target().copied();
         let (number, since, until) = (session.number, session.since, session.until);
         let request = session.request.take();
         let clients = &mut self.nodes[node].clients;
@@ -427,10 +339,13 @@ impl World {
         for loser in losers {
             self.quit(node, loser.line);
         }
-        self.tell_verdicts(node, verdicts);
+        let connected = target.filter(|it| !matches!(it.line, Line::Direct(_)));
+        let connected = connected.map(|it| (it.line, Verdict::Connected(now - it.since)));
+        self.tell_verdicts(node, verdicts.into_iter().chain(connected).collect());
         self.measures.sessions.opened += 1;
         if let Some(target) = target {
-            self.measure_choice(node, target, now.saturating_sub(since));
+            self.measures.sessions.relayed += u64::from(target.hop != target.origin);
+            self.measure_choice(node, &target, now.saturating_sub(since));
         }
         if let Some(request) = request {
             self.request_over(node, request, true);
@@ -469,13 +384,15 @@ impl World {
             session.step += 1;
             session.request = Some(Request { since: now, repeated: false });
             let (number, step) = (session.number, session.step);
-            let target = session.target().map(|target| target.origin);
+            let target = session.target().map(|target| (target.origin, target.hop));
             self.session_later(node, (place, number), given, Timer::Given(step));
-            let what = Step::Request;
-            let flight = Flight { session: place, number, step, what, bytes, repeats: 0 };
-            match target {
-                Some(target) if target != node => self.send(node, target, Payload::Flight(flight)),
-                _ => self.ask_own(node, place),
+            match target.filter(|(origin, _)| *origin != node) {
+                Some((origin, hop)) => {
+                    let what = (step, Step::Request, bytes);
+                    let flight = self.flight_of((node, place, number), (origin, hop), what);
+                    self.send(node, hop, Payload::Flight(flight));
+                }
+                None => self.ask_own(node, place),
             }
         }
         self.request_later(node, place);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshport_discovery::family;
+use meshport_discovery::{family, kind};
 use rand::Rng;
 
 use super::{Body, Event, Packet, World, number};
@@ -31,7 +31,7 @@ impl World {
     ) -> Option<(usize, Vec<u8>)> {
         let Some(lie) = self.nodes[from].lie else { return Some((to, payload)) };
         match lie {
-            Lie::Ready => {}
+            Lie::Ready | Lie::Relay => {}
             Lie::Garbage => {
                 if self.rng.random::<bool>() {
                     // The version and the kind stay, so that what is behind them is read.
@@ -103,7 +103,8 @@ impl World {
                 traffic.gossip_bytes += size as u64;
                 let family = family(bytes) as usize;
                 self.measures.second(self.now).families[family] += size as u64;
-                self.wire(packet, address, size, "gossip");
+                let kind = kind(bytes);
+                self.wire(packet, address, size, kind);
             }
             Payload::Flight(flight) => self.flight(packet.clone(), *flight, address),
         }
@@ -222,9 +223,8 @@ impl World {
         if matches!(payload, Payload::Empty) {
             return;
         }
-        let boot = self.nodes[to].boot;
-        let tunnel = self.tunnel(to, from);
-        let owed = std::mem::replace(&mut tunnel.owes, true);
+        let (now, boot) = (self.now, self.nodes[to].boot);
+        self.tunnel(to, from).owes.get_or_insert(now);
         match payload {
             Payload::Gossip(bytes) => {
                 let peer = self.nodes[from].credential.node;
@@ -235,10 +235,12 @@ impl World {
             Payload::Flight(flight) => self.take_flight(from, to, flight),
             Payload::Empty => {}
         }
-        // One timer for all that is received before it fires; an answer in between disarms it.
-        if !owed && self.tunnel(to, from).owes {
+        // One timer at a time, and none when the answer has gone out already.
+        let tunnel = self.tunnel(to, from);
+        if let Some(since) = tunnel.owes.filter(|_| !tunnel.armed) {
+            tunnel.armed = true;
             let event = Event::Keepalive { node: to, boot, peer: from };
-            self.queue.push(self.now + KEEPALIVE, event);
+            self.queue.push(since + KEEPALIVE, event);
         }
     }
 
@@ -258,6 +260,7 @@ impl World {
             rekey_jitter,
             confirmed: tunnel.confirmed,
             connected: tunnel.connected && !is_new,
+            armed: tunnel.armed,
             ..Tunnel::default()
         };
         let address = tunnel.address;
@@ -290,7 +293,8 @@ impl World {
         if attempts == 0 && waiting.is_empty() {
             self.nodes[node].tunnels.remove(&number(peer));
         } else {
-            *tunnel = Tunnel { address, attempts, waiting, ..Tunnel::default() };
+            let armed = tunnel.armed;
+            *tunnel = Tunnel { address, attempts, waiting, armed, ..Tunnel::default() };
         }
         let peer = self.nodes[peer].credential.node;
         self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
@@ -300,15 +304,19 @@ impl World {
         if !self.nodes[node].is_running(boot) {
             return;
         }
-        let is_due = self.nodes[node]
-            .tunnels
-            .get(&number(peer))
-            .is_some_and(|tunnel| tunnel.owes && tunnel.is_up());
-        if is_due {
-            self.send(node, peer, Payload::Empty);
-            // It asks for no answer.
-            self.tunnel(node, peer).unanswered = None;
+        let now = self.now;
+        let Some(tunnel) = self.nodes[node].tunnels.get_mut(&number(peer)) else { return };
+        tunnel.armed = false;
+        let Some(since) = tunnel.owes.filter(|_| tunnel.is_up()) else { return };
+        let due = since + KEEPALIVE;
+        if due > now {
+            // It has spoken in between and received again.
+            tunnel.armed = true;
+            return self.queue.push(due, Event::Keepalive { node, boot, peer });
         }
+        self.send(node, peer, Payload::Empty);
+        // It asks for no answer.
+        self.tunnel(node, peer).unanswered = None;
     }
 
     /// The round trip that a node has measured to a peer, as QUIC would have it.
@@ -325,7 +333,7 @@ impl World {
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
         let fate = self.network.carry(self.now, (packet.from, packet.to), address, size);
         let traffic = &mut self.measures.traffic;
-        let is_tunnel = kind != "gossip";
+        let is_tunnel = !matches!(packet.body, Body::Data(Payload::Gossip(_)));
         if is_tunnel {
             traffic.tunnel_packets += 1;
             traffic.tunnel_bytes += size as u64;

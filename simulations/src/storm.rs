@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 const QUIET_S: u32 = 75;
 
 /// The scenario of a seed.
-pub(super) fn scenario(seed: u64) -> String {
+pub fn scenario(seed: u64) -> String {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x0073_746f_726d);
     let sites: u32 = rng.random_range(2..=5);
     let happens_s = rng.random_range(60..=150);
@@ -29,8 +29,10 @@ pub(super) fn scenario(seed: u64) -> String {
         let count = rng.random_range(2..=9);
         let _ = writeln!(
             text,
-            "\n[[site]]\nname = \"s{site}\"\nnodes = {count}\norigins = {}\nat = [{:.1}, {:.1}]",
+            "\n[[site]]\nname = \"s{site}\"\nnodes = {count}\norigins = {}\nrelays = {}\n\
+             at = [{:.1}, {:.1}]",
             rng.random_range(1..=2),
+            rng.random_range(0..=2),
             rng.random_range(-50.0..60.0),
             rng.random_range(-120.0..140.0),
         );
@@ -51,7 +53,7 @@ fn event(rng: &mut ChaCha8Rng, sites: u32) -> String {
         b = site(rng);
     }
     let long = rng.random_range(5.0..25.0);
-    match rng.random_range(0..12) {
+    match rng.random_range(0..13) {
         0 => format!("kill = \"all origins any\"\nfor-s = {long:.1}"),
         1 => format!("hang = \"all origins any\"\nfor-s = {long:.1}"),
         2 => format!("unready = \"all origins any\"\nfor-s = {long:.1}"),
@@ -62,6 +64,7 @@ fn event(rng: &mut ChaCha8Rng, sites: u32) -> String {
         7 => format!("isolate = \"{a}\"\nfor-s = {long:.1}"),
         8 => format!("flap = [\"{a}\", \"{b}\"]\nperiod-s = 2\nfor-s = {long:.1}"),
         9 => format!("starve = \"{a}\"\nfor-s = {long:.1}"),
+        11 => format!("lie = \"{a} any\"\nhow = \"relay\"\nfor-s = {long:.1}"),
         10 => format!("rolling-restart = \"{a}\"\ngap-s = 3"),
         _ => format!(
             "degrade = {{ between = [\"{a}\", \"{b}\"], loss-percent = 20, loss-burst = 4 }}\n\

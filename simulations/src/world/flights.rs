@@ -1,0 +1,189 @@
+//! The flights of a session on their way: to an instance and back, straight or through a relay.
+//!
+//! A relay decides with the daemon's own `relay::receive`, and what it carries on leaves it with no
+//! hop left and no target, as in the daemon. Its own QUIC connection to the origin costs a round
+//! trip the first time and is not lost.
+
+use std::time::Duration;
+
+use meshport::core::relay::{Receive, receive};
+use meshport::wire::Hops;
+use meshport_config::Role;
+use rand::Rng;
+
+use super::sessions::Timer;
+use super::{Event, Packet, World, number};
+use crate::flight::{Flight, Payload, Step, Trail, probe_timeout};
+use crate::instance::{ANSWER_TIME, Instance};
+use crate::scenario::Lie;
+
+/// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of
+/// the server's side of that.
+const HELLO_BYTES: u32 = 1200;
+const OPEN_BYTES: u32 = 700;
+const OPENED_BYTES: u32 = 3000;
+const WORD_BYTES: u32 = 40;
+/// Times that a flight which no client waits for is sent again: a minute's worth.
+const MAX_REPEATS: u8 = 8;
+
+impl World {
+    /// The first flight of an attempt to this node, and its bytes.
+    pub(super) fn opening(&mut self, node: usize, hop: usize) -> (Step, u32) {
+        if self.is_connected(node, hop) {
+            (Step::Open, OPEN_BYTES)
+        } else {
+            (Step::Hello, HELLO_BYTES)
+        }
+    }
+
+    /// A flight of a client for an origin, which goes to `hop` first.
+    pub(super) fn flight_of(
+        &self,
+        (node, session, number_of_session): (usize, u32, u64),
+        (origin, hop): (usize, usize),
+        (step, what, bytes): (u32, Step, u32),
+    ) -> Flight {
+        let is_relayed = hop != origin;
+        Flight {
+            session,
+            number: number_of_session,
+            step,
+            what,
+            bytes,
+            repeats: 0,
+            target: is_relayed.then(|| number(origin)),
+            hops: if is_relayed { Hops::One } else { Hops::None },
+            trail: Trail::of(number(node)),
+        }
+    }
+
+    /// A flight reaches the other side.
+    pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
+        let reply = |what, bytes| Flight { what, bytes, repeats: 0, ..flight };
+        match flight.what {
+            Step::Hello => {
+                self.tunnel(to, from).connected = true;
+                self.send(to, from, Payload::Flight(reply(Step::HelloBack, HELLO_BYTES)));
+            }
+            Step::HelloBack => {
+                self.tunnel(to, from).connected = true;
+                let known = self.nodes[to].clients.get(flight.session, flight.number);
+                if known.is_some_and(|it| it.waits_for(flight.step)) {
+                    self.send(to, from, Payload::Flight(reply(Step::Open, OPEN_BYTES)));
+                }
+            }
+            Step::Open | Step::Request => self.receive_stream(from, to, flight),
+            Step::Refused | Step::Accepted | Step::Opened | Step::Answer => {
+                match flight.trail.back() {
+                    Some((_, rest)) if rest.nodes().is_empty() => self.answered(to, flight),
+                    Some((_, rest)) => self.send_back(to, Flight { trail: rest, ..flight }),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// What a node does with a stream, or with a request on one.
+    fn receive_stream(&mut self, from: usize, to: usize, flight: Flight) {
+        if self.nodes[to].lie == Some(Lie::Relay) && flight.target.is_some() {
+            return self.carry_on_wrongly(to, flight);
+        }
+        let (me, peer) = (self.nodes[to].credential.node, self.nodes[from].credential.node);
+        let target = flight.target.map(|target| self.nodes[target as usize].credential.node);
+        let may_relay = self.nodes[to].credential.roles.contains(&Role::Relay);
+        match receive((me, peer), target, flight.hops, may_relay) {
+            Receive::Serve => self.serve(to, flight),
+            Receive::Refuse => self.send_back(to, word(flight, Step::Refused)),
+            Receive::Carry(target) => {
+                let Some(target) = self.by_id.get(&target).copied() else { return };
+                self.check_relaying(to, target, &flight);
+                let onward = Flight { target: None, hops: Hops::None, ..flight };
+                self.carry_on(to, target, onward);
+            }
+        }
+    }
+
+    fn carry_on(&mut self, at: usize, next: usize, flight: Flight) {
+        let Some(trail) = flight.trail.through(number(at)) else { return };
+        let flight = Flight { trail, repeats: 0, ..flight };
+        if self.is_connected(at, next) {
+            return self.send(at, next, Payload::Flight(flight));
+        }
+        self.tunnel(at, next).connected = true;
+        let wait = self.network.rtt(at, next);
+        self.flight_later((at, next), flight, wait);
+    }
+
+    /// A liar passes a stream to any node but the one it is for, with its target and no hop left.
+    fn carry_on_wrongly(&mut self, at: usize, flight: Flight) {
+        let anybody = self.rng.random_range(0..self.nodes.len());
+        if anybody != at {
+            self.carry_on(at, anybody, Flight { hops: Hops::None, ..flight });
+        }
+    }
+
+    fn serve(&mut self, at: usize, flight: Flight) {
+        let is_opening = flight.what == Step::Open;
+        match self.nodes[at].instance.unwrap_or(Instance::Down) {
+            Instance::Ready | Instance::Unready => {
+                let answer = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
+                let answer = u32::try_from(answer).expect("at most MAX_BYTES");
+                let (what, bytes) = match is_opening {
+                    true => (Step::Opened, OPENED_BYTES),
+                    false => (Step::Answer, answer),
+                };
+                let flight = Flight { what, bytes, repeats: 0, ..flight };
+                if let Some((next, _)) = flight.trail.back() {
+                    // The instance takes its time.
+                    self.flight_later((at, next as usize), flight, ANSWER_TIME);
+                }
+            }
+            Instance::Hung if is_opening => self.send_back(at, word(flight, Step::Accepted)),
+            Instance::Hung => {}
+            Instance::Down => self.send_back(at, word(flight, Step::Refused)),
+        }
+    }
+
+    fn send_back(&mut self, at: usize, flight: Flight) {
+        if let Some((next, _)) = flight.trail.back() {
+            self.send(at, next as usize, Payload::Flight(Flight { repeats: 0, ..flight }));
+        }
+    }
+
+    fn flight_later(&mut self, (from, to): (usize, usize), flight: Flight, wait: Duration) {
+        let event = Event::Session {
+            node: from,
+            boot: self.nodes[from].boot,
+            session: number(to),
+            number: flight.number,
+            timer: Timer::Repeat(flight),
+        };
+        self.queue.push(self.now + wait, event);
+    }
+
+    /// A lost flight is sent again by whoever sent it.
+    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight) {
+        let rtt = self.network.rtt(packet.from, packet.to);
+        let pause = probe_timeout(Some(rtt), flight.repeats);
+        let flight = Flight { repeats: flight.repeats.saturating_add(1), ..flight };
+        if self.nodes[packet.from].is_running(packet.from_boot) {
+            self.flight_later((packet.from, packet.to), flight, pause);
+        }
+    }
+
+    pub(super) fn repeat(&mut self, node: usize, peer: usize, flight: Flight) {
+        if flight.what.is_request() && flight.trail.client() as usize == node {
+            let known = self.nodes[node].clients.get(flight.session, flight.number);
+            if known.is_none_or(|session| !session.waits_for(flight.step)) {
+                return;
+            }
+        } else if flight.repeats > MAX_REPEATS {
+            return;
+        }
+        self.send(node, peer, Payload::Flight(flight));
+    }
+}
+
+fn word(flight: Flight, what: Step) -> Flight {
+    Flight { what, bytes: WORD_BYTES, ..flight }
+}

@@ -1,0 +1,124 @@
+//! Rules about where sessions go: through one relay at most, home no faster than the settings say,
+//! and after a quiet time to an origin that is near.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use meshport_config::{Policy, ServiceSettings};
+
+use super::World;
+use crate::brain::{Brain, Line};
+use crate::flight::Flight;
+use crate::scenario::service;
+
+/// The time that the share of sessions which may go home is about.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A first choice may be farther than the best one by this...
+const FARTHER: Duration = Duration::from_millis(6);
+/// ...or by this share of the best, in percent: the gain for which it is given up, and some noise.
+const FARTHER_PERCENT: u32 = 25;
+
+/// ...and for this long it may be farther than that.
+const LASTING: Duration = Duration::from_secs(30);
+
+/// Leave to go that was given on a line, and how many sessions were there.
+#[derive(Debug, Default)]
+struct Line10s {
+    given: VecDeque<(Duration, u64, u64)>,
+}
+
+/// The leave that nodes gave their sessions, in the last ten seconds.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    lines: BTreeMap<(usize, Line), Line10s>,
+}
+
+impl Pace {
+    /// Notes `count` more of `open` sessions; what was given in ten seconds, and the most that were
+    /// open in them.
+    fn note(
+        &mut self,
+        node: usize,
+        line: Line,
+        (count, open): (u64, u64),
+        now: Duration,
+    ) -> (u64, u64) {
+        let given = &mut self.lines.entry((node, line)).or_default().given;
+        given.push_back((now, count, open));
+        while given.front().is_some_and(|(at, ..)| now - *at >= PERIOD) {
+            given.pop_front();
+        }
+        let most = given.iter().map(|(.., open)| *open).max().unwrap_or(0);
+        (given.iter().map(|(_, count, _)| *count).sum(), most)
+    }
+}
+
+impl World {
+    fn service_settings(&self, node: usize) -> &ServiceSettings {
+        &self.settings(node).services[&service()]
+    }
+
+    /// Some sessions of a line have leave to go home: not too many at once?
+    pub(super) fn check_moves(&mut self, node: usize, line: Line, count: u64) {
+        let percent = u64::from(self.service_settings(node).drift_percent);
+        let open = self.nodes[node].clients.going.get(&line).copied().unwrap_or(0);
+        let (given, most) = self.guard.pace.note(node, line, (count, open), self.now);
+        // The share is of the most that were there since the move began.
+        let peak = most.max(self.nodes[node].clients.peak(&line));
+        let bound = (peak * percent).div_ceil(100) + 1;
+        if given > bound {
+            let seconds = PERIOD.as_secs();
+            let what = format!(
+                "{given} sessions get leave to go within {seconds} s, {bound} would be {percent} % \
+                 of {peak}"
+            );
+            self.violates("sessions go home slowly", Some(node), what);
+        }
+    }
+
+    /// An honest node is about to carry a stream on.
+    pub(super) fn check_relaying(&mut self, at: usize, target: usize, flight: &Flight) {
+        let so_far = flight.trail.nodes();
+        let is_second = so_far.len() > 1;
+        let is_back = so_far.iter().any(|node| *node as usize == target);
+        if is_second || is_back {
+            let names: Vec<&str> =
+                so_far.iter().map(|node| self.nodes[*node as usize].name.as_str()).collect();
+            let (way, to) = (names.join(", "), &self.nodes[target].name);
+            let what = format!("it carries a stream on to {to} that came by way of {way}");
+            self.violates("one relay at most", Some(at), what);
+        }
+    }
+
+    /// Whether a node's first choice is far, though a near origin serves and its settings are to go
+    /// to the nearest.
+    pub(super) fn strays(&self, at: usize) -> Option<String> {
+        let brain = self.nodes[at].brain.as_ref()?;
+        let Line::Direct(first) = brain.first_line()? else { return None };
+        // By chance a good path looks lossy for some seconds.
+        let since = brain.preferred_since()?.saturating_duration_since(self.epoch);
+        if self.now.saturating_sub(since) < LASTING {
+            return None;
+        }
+        let is_nearest = self.service_settings(at).policy == Policy::Nearest;
+        if !is_nearest || self.nodes[at].lie.is_some() {
+            return None;
+        }
+        let first = *self.by_id.get(&first)?;
+        let serving = self.origins.iter().copied().filter(|origin| self.serves(at, *origin));
+        let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
+        let (own, least) = (self.distance(at, first), self.distance(at, best));
+        let is_far = own > least + FARTHER.max(least * FARTHER_PERCENT / 100);
+        is_far.then(|| {
+            let (to, better) = (&self.nodes[first].name, &self.nodes[best].name);
+            format!("it goes to {to}, {own:?} away, though {better} serves at {least:?}")
+        })
+    }
+}
+
+impl Brain {
+    /// The line of the first candidate, if it is worth trying.
+    pub(super) fn first_line(&self) -> Option<Line> {
+        self.first().and(self.route().first()).map(|first| first.origin.line)
+    }
+}

@@ -1,0 +1,179 @@
+//! The tool as a user runs it: its verbs, what they print and write, and their exit status.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Two sites with an instance each; one is killed.
+const STORY: &str = "
+description = \"Two sites, one apiserver dies\"
+duration-s = 40
+warmup-s = 10
+
+[load]
+sessions-per-s = 0.5
+hold-s = 10
+
+[[site]]
+name = \"fra\"
+nodes = 4
+origins = 1
+
+[[site]]
+name = \"ams\"
+nodes = 3
+origins = 1
+
+[[path]]
+between = [\"fra\", \"ams\"]
+rtt-ms = 8
+
+[[event]]
+at-s = 20
+kill = \"fra-1\"
+for-s = 10
+";
+
+/// A folder of the test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
+        fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).expect("a file");
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&self.read(name)).expect("JSON")
+    }
+
+    fn sim(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+        command.args(arguments).current_dir(&self.0).output().expect("the tool runs")
+    }
+}
+
+fn status(output: &Output) -> i32 {
+    output.status.code().expect("it ends by itself")
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_run_says_what_there_was_to_see() {
+    let folder = Folder::new("run");
+    folder.write("story.toml", STORY);
+    let run = folder.sim(&[
+        "run",
+        "story.toml",
+        "--seed",
+        "7",
+        "--json",
+        "run.json",
+        "--report",
+        "page",
+        "--trace",
+        "trace.txt",
+        "--twice",
+    ]);
+    assert_eq!(status(&run), 0, "{run:?}");
+    assert!(printed(&run).contains("kill: fra-1"), "{run:?}");
+    let json = folder.json("run.json");
+    assert_eq!((json["nodes"].as_u64(), json["requests"]["failed"].as_u64()), (Some(7), Some(0)));
+    assert!(json["requests"]["total"].as_u64() > Some(50), "{json}");
+    assert_eq!(json["faults"][0]["noticed"], json["faults"][0]["concerned"]);
+    let trace = folder.read("trace.txt");
+    for word in [" probe ", " swim ", " initiation ", "kill: fra-1"] {
+        assert!(trace.contains(word), "no{word}in the trace");
+    }
+    let page = folder.read("page/index.html");
+    assert!(page.contains("<svg") && page.contains("kill: fra-1"));
+    for outside in ["<script", "src=", "http://", "https://"] {
+        assert!(!page.contains(outside), "the page needs {outside}");
+    }
+}
+
+#[test]
+fn a_sweep_has_a_line_for_each_value_and_a_page() {
+    let folder = Folder::new("sweep");
+    folder.write("story.toml", STORY);
+    let set = "discovery.path-probe-active=500ms,5s";
+    let sweep = folder.sim(&[
+        "sweep",
+        "story.toml",
+        "--seeds",
+        "2",
+        "--set",
+        set,
+        "--set",
+        "scenario.loss-percent=0,2",
+        "--json",
+        "all.json",
+        "--report",
+        "page",
+    ]);
+    assert_eq!(status(&sweep), 0, "{sweep:?}");
+    let text = printed(&sweep);
+    let rows = text.lines().filter(|line| line.starts_with("discovery.path-probe-active="));
+    assert_eq!(rows.filter(|line| line.ends_with("hold")).count(), 4, "{text}");
+    let all = folder.json("all.json");
+    assert_eq!(all.as_array().map(Vec::len), Some(8));
+    let bytes = |words: &str| {
+        let all = all.as_array().into_iter().flatten();
+        let those = all.filter(|run| run["scenario"].as_str().is_some_and(|it| it.contains(words)));
+        those.filter_map(|run| run["bytes_per_node_per_s"].as_f64()).sum::<f64>()
+    };
+    assert!(bytes("active=500ms") > bytes("active=5s"), "{all}");
+    let page = folder.read("page/index.html");
+    assert!(page.contains("gossipB/s") && page.contains("<svg"));
+    let wrong = folder.sim(&["sweep", "story.toml", "--set", "discovery.no-such-key=1,2"]);
+    assert_eq!(status(&wrong), 3, "{wrong:?}");
+}
+
+#[test]
+fn two_results_are_compared() {
+    let folder = Folder::new("compare");
+    folder.write("story.toml", STORY);
+    let run = |file: &str, more: &[&str]| {
+        let base = ["run", "story.toml", "--seed", "3", "--json", file];
+        assert_eq!(status(&folder.sim(&[&base, more].concat())), 0);
+    };
+    run("one.json", &[]);
+    run("two.json", &[]);
+    run("other.json", &["--set", "discovery.path-probe-active=5s"]);
+    let same = folder.sim(&["compare", "one.json", "two.json"]);
+    assert_eq!(status(&same), 0);
+    assert!(printed(&same).contains("the same, to the last byte"), "{same:?}");
+    let other = folder.sim(&["compare", "other.json", "one.json"]);
+    let text = printed(&other);
+    let line = text.lines().find(|line| line.starts_with("bytes_per_node_per_s")).expect("a line");
+    assert!(line.ends_with('!'), "more bytes are worse: {line}");
+    // More violations than before are a regression, and the exit status says so.
+    let mut worse = folder.json("other.json");
+    worse["violations"] = serde_json::json!([{ "rule": "made up" }]);
+    folder.write("worse.json", &worse.to_string());
+    assert_eq!(status(&folder.sim(&["compare", "one.json", "worse.json"])), 1);
+    folder.write("story.json", "{}");
+    assert_eq!(status(&folder.sim(&["compare", "one.json", "story.json"])), 3);
+}
+
+#[test]
+fn a_hunt_ends_with_its_budget() {
+    let folder = Folder::new("hunt");
+    let hunt = folder.sim(&["hunt", "--seeds", "2", "--first-seed", "5", "--for", "600"]);
+    assert_eq!(status(&hunt), 0, "{hunt:?}");
+    assert!(printed(&hunt).contains("2 runs, all rules hold"), "{hunt:?}");
+}
