@@ -5,9 +5,8 @@
 //! the same allocation again: a simulation of thousands of nodes in one process would otherwise
 //! check and store every record once per node.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use meshport_config::{Credential, Error as ConfigError, MeshId, UnixSeconds, VerifyKey};
@@ -118,26 +117,33 @@ struct Known {
     states: Shelf<(VerifyKey, Arc<SignedState>)>,
 }
 
-/// By the bytes that were checked; never iterated.
-type Shelf<T> = HashMap<Box<[u8]>, T, BuildHasherDefault<Tail>>;
+/// What was checked, by the last eight bytes, which are of a signature and as good as random. Of
+/// two that end alike the later one is kept.
+#[derive(Debug)]
+struct Shelf<T>(BTreeMap<u64, (Box<[u8]>, T)>);
 
-/// The last eight bytes, which are of a signature and as good as random, spread over all bits; the
-/// same on every machine.
-#[derive(Debug, Default)]
-struct Tail(u64);
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
 
-impl Hasher for Tail {
-    fn finish(&self) -> u64 {
-        self.0
+impl<T> Shelf<T> {
+    fn get(&self, bytes: &[u8]) -> Option<&T> {
+        let (known, value) = self.0.get(&tail(bytes))?;
+        (**known == *bytes).then_some(value)
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        let mut last = [0; 8];
-        let kept = bytes.len().min(8);
-        last[..kept].copy_from_slice(&bytes[bytes.len() - kept..]);
-        let mixed = (self.0 ^ u64::from_le_bytes(last)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
+    fn insert(&mut self, bytes: &[u8], value: T) {
+        if self.0.len() >= MAX_MEMO {
+            self.0.clear();
+        }
+        self.0.insert(tail(bytes), (bytes.into(), value));
     }
+}
+
+fn tail(bytes: &[u8]) -> u64 {
+    bytes.last_chunk().map_or(0, |last| u64::from_le_bytes(*last))
 }
 
 impl Verifier for Memo {
@@ -155,10 +161,7 @@ impl Verifier for Memo {
             return Ok(Arc::clone(credential));
         }
         let credential = Direct.credential(bytes, mesh, wall)?;
-        if known.credentials.len() >= MAX_MEMO {
-            known.credentials.clear();
-        }
-        known.credentials.insert(bytes.into(), Arc::clone(&credential));
+        known.credentials.insert(bytes, Arc::clone(&credential));
         Ok(credential)
     }
 
@@ -175,10 +178,7 @@ impl Verifier for Memo {
             return Ok(Arc::clone(state));
         }
         let state = Direct.state(bytes, mesh, key)?;
-        if known.states.len() >= MAX_MEMO {
-            known.states.clear();
-        }
-        known.states.insert(bytes.into(), (*key, Arc::clone(&state)));
+        known.states.insert(bytes, (*key, Arc::clone(&state)));
         Ok(state)
     }
 }

@@ -40,7 +40,7 @@ enum Verb {
     /// Runs a scenario over several seeds and values of settings, one line each.
     ///
     /// Example: meshport-sim sweep simulations/scenarios/site-loss.toml --seeds 3
-    /// --set discovery.probe-interval=0.5s,1s,2s --report out
+    /// --set discovery.probe-interval=500ms,1s,2s --report out
     Sweep(sweep::Arguments),
     /// Runs a scenario in real time, with a real daemon as a process for every node.
     ///

@@ -68,7 +68,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     header(arguments, &combinations);
     for combination in &combinations {
         let point = measure(arguments, &base, combination, &mut results)?;
-        say(&row(&point))?;
+        say(&row(&point, width(&combinations)))?;
         points.push(point);
     }
     say(&bars(&points))?;
@@ -157,14 +157,19 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
 }
 
 fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
-    let width = combinations.iter().map(|it| it.join(" ").len()).max().unwrap_or(0).max(8);
+    let width = width(combinations);
     let names: String = MEASURED.iter().map(|name| format!(" {name:>12}")).collect();
     let seeds = arguments.seeds;
     let _ = say(&format!("the worst of {seeds} seeds each\n{:<width$}{names}  rules", ""));
 }
 
-fn row(point: &Point) -> String {
-    let mut row = format!("{:<8}", point.words);
+/// Letters of the longest combination.
+fn width(combinations: &[Vec<String>]) -> usize {
+    combinations.iter().map(|it| it.join(" ").len()).max().unwrap_or(0).max(8)
+}
+
+fn row(point: &Point, width: usize) -> String {
+    let mut row = format!("{:<width$}", point.words);
     for value in point.values {
         let text = value.map_or("-".into(), |value| format!("{value:.2}"));
         let text = text.strip_suffix(".00").map_or(text.clone(), str::to_owned);

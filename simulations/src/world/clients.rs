@@ -91,7 +91,7 @@ pub(super) struct Clients {
     numbers: u64,
     /// Sessions and attempts by line.
     pub(super) going: BTreeMap<Line, u64>,
-    /// The most there were on each line since there were none.
+    /// The most there were on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
     pub(super) budget: HedgeBudget,
@@ -180,7 +180,7 @@ impl Clients {
         *count == 1
     }
 
-    /// The most sessions and attempts there were on a line since there were none.
+    /// The most sessions and attempts there were on a line since the process began.
     pub(super) fn peak(&self, line: &Line) -> u64 {
         self.peaks.get(line).copied().unwrap_or(0)
     }
@@ -192,7 +192,6 @@ impl Clients {
         let is_last = *count == 0;
         if is_last {
             self.going.remove(&line);
-            self.peaks.remove(&line);
         }
         is_last
     }

@@ -63,7 +63,7 @@ impl World {
         let percent = u64::from(self.service_settings(node).drift_percent);
         let open = self.nodes[node].clients.going.get(&line).copied().unwrap_or(0);
         let (given, most) = self.guard.pace.note(node, line, (count, open), self.now);
-        // The share is of the most that were there since the move began.
+        // The share is of the most that were there since the move began, which is not known here.
         let peak = most.max(self.nodes[node].clients.peak(&line));
         let bound = (peak * percent).div_ceil(100) + 1;
         if given > bound {
