@@ -21,7 +21,7 @@ use crate::codec;
 use crate::credential::{Credential, Delegation, Grant, MAX_CLOCK_SKEW_S, Subject};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, shown};
-use crate::ids::{MeshId, NodeId, NodeName, SiteName, UnixSeconds};
+use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
 use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey};
 use crate::revocation::Revoked;
 
@@ -126,6 +126,8 @@ pub struct Join {
     pub name: Option<NodeName>,
     /// Its site.
     pub site: Option<SiteName>,
+    /// The roles it takes; all of the invite when absent.
+    pub roles: Option<Roles>,
 }
 
 /// All a new node needs. Well formed, not verified: [`Invite::verify`] says whether it can be used.
@@ -207,11 +209,12 @@ impl Invite {
         Ok(())
     }
 
-    /// Writes this node's credential: all roles of the invite, for as long as it allows.
+    /// Writes this node's credential: for the roles it takes, for as long as the invite allows.
     ///
     /// # Errors
     /// As [`Invite::verify`]; [`Error::NameNeeded`], [`Error::SiteNeeded`]; [`Error::NameOutside`],
-    /// [`Error::SiteOutside`] when `join` contradicts the invite; [`Error::TooLarge`].
+    /// [`Error::SiteOutside`], [`Error::RoleOutside`] when `join` contradicts the invite;
+    /// [`Error::TooLarge`].
     pub fn accept(
         &self,
         node: &NodeKey,
@@ -228,7 +231,7 @@ impl Invite {
             record_key: record.public(),
             name,
             site,
-            roles: delegation.roles.clone(),
+            roles: join.roles.unwrap_or_else(|| delegation.roles.clone()),
         };
         // A clock slightly behind must not date the credential before its invite.
         let issued_at = now.max(delegation.not_before);

@@ -10,6 +10,7 @@ use meshport_config::{
     UnixSeconds,
 };
 
+use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
 use crate::contacts::Contacts;
 use crate::counters::Counters;
@@ -27,10 +28,13 @@ use crate::wire::Message;
 
 mod exchange;
 mod items;
+mod leaves;
 mod membership;
 mod revoke;
 mod rounds;
 mod saved;
+
+pub use leaves::MAX_LEAVES;
 
 /// Datagrams waiting for [`Discovery::poll_transmit`]; news to every session and some more.
 pub const MAX_TRANSMITS: usize = 8192;
@@ -123,6 +127,10 @@ pub struct Discovery {
     rumours: Rumours,
     sync: Sync,
     seeds: Seeds,
+    /// Only a leaf has it.
+    attach: Option<Attach>,
+    /// The leaves this node serves, and when the credential of each ends.
+    leaves: BTreeMap<NodeId, UnixSeconds>,
     /// Paths asked for by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
     revocations: Revocations,
@@ -190,6 +198,8 @@ impl Discovery {
             rumours: Rumours::default(),
             sync: Sync::new(now + config.announce_first),
             seeds: Seeds::new(config.announce_first, config.announce_longest),
+            attach: config.leaf_of.clone().map(|services| Attach::new(services, now)),
+            leaves: BTreeMap::new(),
             interests: BTreeMap::new(),
             revocations: Revocations::default(),
             retold: VecDeque::new(),
@@ -207,7 +217,9 @@ impl Discovery {
         let credential = Arc::clone(&discovery.credential);
         discovery.directory.merge(&Record { credential, state: None }, now);
         discovery.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
-        discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
+        if discovery.attach.is_none() {
+            discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
+        }
         discovery
     }
 
@@ -223,7 +235,8 @@ impl Discovery {
         self.wall = wall;
         self.counters.received_packets += 1;
         self.counters.received_bytes += bytes.len() as u64;
-        if from == self.me || self.directory.get(&from).is_none() {
+        let known = self.directory.get(&from).is_some() || self.is_leaf(&from);
+        if from == self.me || !known {
             self.counters.dropped_unknown_sender += 1;
             return;
         }
@@ -245,7 +258,7 @@ impl Discovery {
         self.paths.handle_session(node, up, now);
         self.watch.handle_session(node, up, now);
         let is_member = self.directory.get(&node).is_some_and(Entry::is_alive);
-        if up && !is_member && !self.own.has_left() {
+        if up && !is_member && self.attach.is_none() && !self.own.has_left() {
             self.seeds.wake(&node, now);
             // Its credential has most likely come just before and was answered in the same way.
             if self.directory.get(&node).is_some()
@@ -280,7 +293,9 @@ impl Discovery {
         } else {
             self.shifted = false;
         }
-        self.swim.handle_timeout(eyes!(self), now);
+        if self.attach.is_none() {
+            self.swim.handle_timeout(eyes!(self), now);
+        }
         if !self.own.has_left() {
             self.run_rounds(now);
         }
@@ -292,6 +307,7 @@ impl Discovery {
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.me).collect();
         self.counters.dropped_own += self.seeds.set(&others, now) as u64;
+        self.look_for_members(now);
         self.settle(now);
     }
 
@@ -394,6 +410,12 @@ impl Discovery {
     }
 
     fn take_message(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
+        if self.is_leaf(&from) {
+            return self.take_from_leaf(from, message, now);
+        }
+        if self.attach.is_some() {
+            return self.take_as_leaf(from, message, now);
+        }
         match message {
             Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
             Message::Echo(nonce) => {
@@ -413,6 +435,8 @@ impl Discovery {
             Message::News(item) => self.take_news(from, item, now),
             Message::Revoked(list) => self.take_revoked(from, &list, now),
             Message::Revocations(digest) => self.take_revocations(from, digest, now),
+            // Only leaves ask, and this is none.
+            Message::Ask(_) => self.counters.dropped_leaf += 1,
         }
         let out_of_step = self
             .directory
@@ -434,7 +458,8 @@ impl Discovery {
 
     fn send_bytes(&mut self, to: NodeId, payload: Vec<u8>) {
         // A lie about membership must not make this node talk to strangers.
-        let known = self.directory.get(&to).is_some() || self.seeds.contains(&to);
+        let known =
+            self.directory.get(&to).is_some() || self.seeds.contains(&to) || self.is_leaf(&to);
         if !known || to == self.me || self.transmits.len() >= MAX_TRANSMITS {
             self.counters.dropped_transmits += 1;
             return;

@@ -23,6 +23,8 @@ pub struct Counters {
 
     /// Datagrams from nodes without a known credential.
     pub dropped_unknown_sender: u64,
+    /// What a leaf said that it may not, or somebody about one; leaves beyond the bound.
+    pub dropped_leaf: u64,
     /// Datagrams of another version of the format.
     pub dropped_version: u64,
     /// Datagrams that do not parse or are too large.
@@ -92,6 +94,8 @@ pub struct Counters {
     pub generation_raised: u64,
     /// Stalls of the process, seen by timers that came late.
     pub stalls: u64,
+    /// Questions of leaves that were answered.
+    pub leaf_questions: u64,
     /// Directory comparisons started.
     pub syncs: u64,
 }

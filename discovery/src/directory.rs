@@ -141,7 +141,7 @@ impl Entry {
         mix(self.credential.tag(), self.state.as_ref().map_or(0, |state| state.tag()))
     }
 
-    fn full_digest(&self) -> u64 {
+    pub(crate) fn full_digest(&self) -> u64 {
         if self.fading {
             return 0;
         }
@@ -466,7 +466,7 @@ pub(crate) fn credential_order(a: &Credential, b: &Credential) -> Ordering {
 }
 
 /// Spreads two words over one; for comparing directories, not for security.
-fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 31)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     x ^ (x >> 29)

@@ -12,6 +12,7 @@
 //!
 //! Everything is bounded by named constants, and what was dropped is counted in [`Counters`].
 
+mod attach;
 mod awareness;
 mod config;
 mod contacts;
@@ -36,7 +37,10 @@ mod timers;
 mod verify;
 mod wire;
 
-pub use crate::core::{Discovery, Event, LocalNode, MAX_EVENTS, MAX_TRANSMITS, Transmit};
+pub use crate::core::{
+    Discovery, Event, LocalNode, MAX_EVENTS, MAX_LEAVES, MAX_TRANSMITS, Transmit,
+};
+pub use attach::MAX_ATTACHED;
 pub use config::DiscoveryConfig;
 pub use counters::Counters;
 pub use directory::{Directory, Entry, Liveness, MAX_MEMBERS, MAX_TOMBSTONES};
@@ -49,4 +53,4 @@ pub use state::{
     SignedState,
 };
 pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
-pub use wire::{Family, MAX_DATAGRAM, VERSION, family, kind};
+pub use wire::{Family, MAX_ASKED_SERVICES, MAX_DATAGRAM, VERSION, family, kind};

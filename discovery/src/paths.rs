@@ -256,6 +256,18 @@ impl Paths {
         }
     }
 
+    /// This machine has slept or moved: probes everything at once. Silence so far says nothing.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        self.schedule.clear();
+        for (node, prober) in &mut self.probers {
+            prober.outstanding.clear();
+            prober.silent = None;
+            prober.send_at = now;
+            prober.due = now;
+            self.schedule.insert((now, *node));
+        }
+    }
+
     pub(crate) fn poll_send(&mut self) -> Option<(NodeId, [u8; 8])> {
         self.sends.pop_front()
     }

@@ -40,6 +40,10 @@ impl Seeds {
         nodes.len() - kept.len()
     }
 
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.seeds.keys().copied()
+    }
+
     pub(crate) fn contains(&self, node: &NodeId) -> bool {
         self.seeds.contains_key(node)
     }

@@ -36,7 +36,7 @@ impl Mesh {
         let authority = AuthorityKey::from_bytes([seed; 32]);
         let key = DelegationKey::from_bytes([seed ^ 0xff; 32]);
         let grant = Grant {
-            roles: roles("node,origin:kube-apiserver,relay"),
+            roles: roles("node,origin:kube-apiserver,relay,operator"),
             site: None,
             name: None,
             not_before: UnixSeconds(WALL.0 - 1000),

@@ -5,7 +5,7 @@
 //! are an error value. Nodes are named by the first eight bytes of their id where the reader must
 //! know them anyway; ids are public keys, so that these are as good as random.
 
-use meshport_config::NodeId;
+use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::Life;
@@ -18,6 +18,9 @@ pub const VERSION: u8 = 1;
 pub(crate) const BUCKETS: usize = 64;
 /// Records one `Want` may ask for.
 pub(crate) const MAX_WANTED: usize = 16;
+
+/// Services one `Ask` may name: a person forwards one or a few.
+pub const MAX_ASKED_SERVICES: usize = 8;
 
 /// The first eight bytes of a node's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,6 +120,15 @@ pub(crate) struct Item<'a> {
     pub(crate) claim: Option<Claim>,
 }
 
+/// What a leaf wants to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ask {
+    /// Whose origins.
+    pub(crate) services: Vec<ServiceName>,
+    /// The digest of what it has: the records of those origins and of the member it asks.
+    pub(crate) digest: [u8; 8],
+}
+
 /// A datagram.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message<'a> {
@@ -149,6 +161,8 @@ pub(crate) enum Message<'a> {
     Revoked(#[serde(borrow)] Vec<&'a [u8]>),
     /// The digest of the sender's revocations. Answered by `Revoked` if the receiver's differ.
     Revocations([u8; 8]),
+    /// A leaf asks for the origins of some services. Answered by `Same` or by `Items`.
+    Ask(Ask),
 }
 
 impl<'a> Message<'a> {
@@ -188,6 +202,7 @@ impl<'a> Message<'a> {
                 haves.entries.iter().all(inside)
                     && haves.entries.is_sorted_by(|a, b| a.short < b.short)
             }
+            Self::Ask(ask) => ask.services.len() <= MAX_ASKED_SERVICES,
             Self::Swim(_)
             | Self::Root(_)
             | Self::Items(_)

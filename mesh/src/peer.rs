@@ -385,6 +385,14 @@ impl Peer {
         self.showing.session_down();
     }
 
+    /// A handshake begins from the beginning, to every address known, from whichever of ours.
+    pub(crate) fn restless(&mut self, now: Instant) {
+        if let Some(route) = &mut self.endpoint {
+            route.local = None;
+        }
+        self.attempt = Some(Attempt { started: now, tries: 0, next: now });
+    }
+
     /// Nobody waits for an answer any more.
     pub(crate) fn forget_waiting(&mut self) {
         self.waiting = None;

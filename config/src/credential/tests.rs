@@ -17,7 +17,7 @@ fn world() -> World {
     let mut rng = TestRng::new(7);
     let (authority, invite) = invite_with(grant(), &mut rng);
     let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
-    let join = Join { name: Some("worker-7".parse().unwrap()), site: None };
+    let join = Join { name: Some("worker-7".parse().unwrap()), ..Join::default() };
     let credential = invite.accept(&node, &record, join, NOW).unwrap();
     World { authority, invite, credential, rng }
 }

@@ -13,7 +13,7 @@ fn keys() -> (NodeKey, RecordKey) {
 }
 
 fn named(name: &str) -> Join {
-    Join { name: Some(name.parse().unwrap()), site: None }
+    Join { name: Some(name.parse().unwrap()), ..Join::default() }
 }
 
 /// The text of a changed payload with a checksum that holds.
@@ -244,4 +244,20 @@ proptest! {
             prop_assert_eq!(&*invite.payload_bytes().unwrap(), &bytes);
         }
     }
+}
+
+#[test]
+fn a_node_may_take_some_of_the_roles_and_no_others() {
+    let mut wide = grant();
+    wide.roles = "node,operator".parse().unwrap();
+    let (_, wide) = invite_with(wide, &mut TestRng::new(24));
+    let (node, record) = keys();
+    let take = |roles: &str| {
+        let join = Join { roles: Some(roles.parse().unwrap()), ..named("laptop") };
+        wide.accept(&node, &record, join, NOW)
+    };
+    assert!(take("operator").unwrap().roles.is_leaf());
+    assert!(!take("node,operator").unwrap().roles.is_leaf());
+    let error = take("operator,relay").unwrap_err();
+    assert!(matches!(error, Error::RoleOutside { .. }), "{error}");
 }

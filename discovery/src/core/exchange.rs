@@ -139,7 +139,13 @@ impl Discovery {
         wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
     }
 
-    fn send_items(&mut self, to: NodeId, nodes: &[(NodeId, bool)], limit: usize, now: Instant) {
+    pub(super) fn send_items(
+        &mut self,
+        to: NodeId,
+        nodes: &[(NodeId, bool)],
+        limit: usize,
+        now: Instant,
+    ) {
         let parts: Vec<_> =
             nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
         let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);

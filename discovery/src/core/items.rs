@@ -7,7 +7,7 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event};
-use crate::directory::{Liveness, Merge, Record, credential_order};
+use crate::directory::{Entry, Liveness, Merge, Record, credential_order};
 use crate::state::SignedState;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Item, Message, Short};
@@ -89,8 +89,10 @@ impl Discovery {
             self.counters.rejected_states += 1;
             return;
         }
-        self.take_items(from, &[item], Channel::Rumour, now);
-        let known = self.directory.get(&from).and_then(crate::directory::Entry::node_state);
+        // A leaf passes nothing on.
+        let channel = if self.attach.is_some() { Channel::Sync } else { Channel::Rumour };
+        self.take_items(from, &[item], channel, now);
+        let known = self.directory.get(&from).and_then(Entry::node_state);
         if let Some((generation, version)) = known.map(|it| (it.generation, it.version)) {
             self.send(from, &Message::NewsSeen(generation, version));
         }
@@ -101,6 +103,9 @@ impl Discovery {
         let node = credential.node;
         if node == self.me || self.own.has_left() || self.is_revoked(credential) {
             return;
+        }
+        if credential.roles.is_leaf() {
+            return self.take_leaf(credential);
         }
         self.directory.welcome(&node);
         let known = self.directory.get(&node);
@@ -113,8 +118,8 @@ impl Discovery {
                 Err(reason) => self.refuse_credential(node, &reason, now),
             }
         }
-        let is_alive = self.directory.get(&node).is_none_or(crate::directory::Entry::is_alive);
-        if !is_alive && self.contacts.allow_nudge(node, now) {
+        let is_alive = self.directory.get(&node).is_none_or(Entry::is_alive);
+        if !is_alive && self.attach.is_none() && self.contacts.allow_nudge(node, now) {
             self.swim.announce(node, super::eyes!(self), now);
         }
     }
@@ -193,6 +198,9 @@ impl Discovery {
                 false
             }
             Ok(credential) if Short::of(&credential.node) == item.short => {
+                if self.refuses_leaf(&credential) {
+                    return false;
+                }
                 self.sync.got(item.short);
                 self.merge(&Record { credential, state: None }, now) == Merge::New
             }

@@ -85,6 +85,9 @@ impl Discovery {
         if claims.is_empty() {
             return;
         }
+        if self.attach.is_some() {
+            return self.hear_claims(claims, now);
+        }
         let refutations = self.swim.tally.refutations;
         self.swim.apply(claims, spread, eyes!(self), now);
         self.counters.refutations += self.swim.tally.refutations - refutations;
@@ -114,7 +117,8 @@ impl Discovery {
             return None;
         }
         let alive = entry.is_alive() && entry.life == Some(claim.life);
-        if claim.standing == Standing::Down && alive && from != node {
+        let judges = self.attach.is_none();
+        if judges && claim.standing == Standing::Down && alive && from != node {
             return self.second_opinion(from, node, claim, now);
         }
         Some((node, claim))

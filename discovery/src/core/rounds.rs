@@ -32,6 +32,13 @@ const MAX_TOLD_AT_ONCE: usize = 16;
 impl Discovery {
     /// Everything periodic; called by the timer only.
     pub(super) fn run_rounds(&mut self, now: Instant) {
+        if self.attach.is_some() {
+            if self.sweep_at <= now {
+                self.sweep_at = now + SWEEP;
+                self.sweep(now);
+            }
+            return;
+        }
         let directory = &self.directory;
         let is_member = |node: &NodeId| directory.get(node).is_some_and(Entry::is_alive);
         for node in self.seeds.take_due(is_member, &mut self.dice, now) {
@@ -53,6 +60,10 @@ impl Discovery {
     /// Carries out everything that waits, after any input.
     pub(super) fn settle(&mut self, now: Instant) {
         self.latest = self.latest.max(now);
+        if self.attach.is_some() {
+            self.drain_paths(now);
+            return self.ask_members(now);
+        }
         self.drain_swim(now);
         self.adjust_watch(now);
         self.drain_watch(now);
@@ -65,6 +76,10 @@ impl Discovery {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let rumours = self.rumours.poll_timeout().filter(|_| self.directory.alive() > 1);
+        if let Some(attach) = &self.attach {
+            let due = [attach.poll_timeout(), self.paths.poll_timeout(), Some(self.sweep_at)];
+            return due.into_iter().flatten().min();
+        }
         let farewell = [self.news.poll_timeout(), rumours];
         let left = self.own.has_left();
         let others = [
@@ -132,7 +147,9 @@ impl Discovery {
         let offers = self.directory.get(&node).is_some_and(|entry| {
             entry.liveness != Liveness::Left && entry.services().next().is_some()
         });
-        let usage = wished.or(offers.then_some(PathUse::Idle)).filter(|_| node != self.me);
+        let asked = self.attach.as_ref().is_some_and(|attach| attach.is_attached(&node));
+        let needed = (offers || asked).then_some(PathUse::Idle);
+        let usage = wished.or(needed).filter(|_| node != self.me);
         let session = self.contacts.session(&node);
         if !self.paths.set(node, usage, session, now) {
             self.counters.dropped_paths += 1;
@@ -152,7 +169,7 @@ impl Discovery {
             changed = true;
             self.report(Event::PathChanged(node));
         }
-        if changed {
+        if changed && self.attach.is_none() {
             self.measure_distances(now);
         }
     }
@@ -308,8 +325,11 @@ impl Discovery {
 
     fn sweep(&mut self, now: Instant) {
         self.contacts.prune(now);
+        self.sweep_leaves();
         self.forget_doubts(now);
-        self.measure_distances(now);
+        if self.attach.is_none() {
+            self.measure_distances(now);
+        }
         let forget_after = self.config.forget_after;
         let mut fading = Vec::new();
         let mut forgotten = Vec::new();

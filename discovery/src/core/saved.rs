@@ -40,6 +40,7 @@ impl Discovery {
             restored += usize::from(self.restore_node(node, stopped, now));
         }
         self.search_at = now;
+        self.look_for_members(now);
         self.settle(now);
         Ok(restored)
     }
@@ -52,6 +53,9 @@ impl Discovery {
         };
         if self.is_revoked(&credential) {
             self.counters.rejected_credentials += 1;
+            return false;
+        }
+        if self.refuses_leaf(&credential) {
             return false;
         }
         let node = credential.node;

@@ -3,6 +3,7 @@
 mod budget;
 mod faults;
 mod join;
+mod leaf;
 mod lies;
 mod net;
 mod revoke;

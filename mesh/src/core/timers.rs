@@ -28,6 +28,24 @@ impl Core {
         }
     }
 
+    /// This machine has slept or moved: sessions may have ended at the other side, and the addresses
+    /// packets left from may be gone. Shakes hands anew with every peer there were dealings with,
+    /// wherever it may be. What is sent meanwhile still uses the old session.
+    pub(crate) fn wake(&mut self, now: Now) {
+        let concerned = |peer: &Peer| peer.session.is_some() || peer.attempt.is_some();
+        let slots: Vec<Slot> =
+            self.peers.iter().filter(|(_, peer)| concerned(peer)).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.freshen(slot, now);
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            peer.restless(now.instant);
+            if !self.initiate(slot, now) {
+                self.give_up(slot, now);
+            }
+            self.arm(slot);
+        }
+    }
+
     /// Sets the peer's timer when it is due earlier than the timer says. A timer that fires too
     /// early costs one look; moving it later on every packet would cost more.
     pub(super) fn arm(&mut self, slot: Slot) {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::driver::drive;
 use super::link::{Link, WallClock, now};
 use super::outer::OuterSocket;
-use super::quic_config::QuicSetup;
+use super::quic_config::{IDLE_TIMEOUT, QuicSetup};
 use super::quic_socket::QuicSocket;
 use super::streams::{CODE_CLOSED, Stream, Streams};
 use crate::core::Core;
@@ -134,6 +134,16 @@ impl Mesh {
     pub fn connect(&self, node: &NodeId) {
         if let Err(error) = self.inner.link.turn(|core, now| core.connect(now, node)) {
             tracing::debug!(%node, %error, "cannot connect");
+        }
+    }
+
+    /// This machine has slept for that long, or moved to another network: makes new sessions with
+    /// all peers at once instead of waiting for their silence. Connections that no peer can have
+    /// kept for so long are cut, so that whoever uses them does not wait either.
+    pub fn wake(&self, slept: Duration) {
+        self.inner.link.turn(Core::wake);
+        if slept >= IDLE_TIMEOUT {
+            self.inner.streams.cut_all("this machine has slept");
         }
     }
 

@@ -28,8 +28,8 @@ const STREAM_WINDOW: u32 = 1 << 20;
 /// The same for all streams of a connection. It must not be smaller than the sum over the busy
 /// streams: quinn serves streams that wait for it last in, first out.
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// A connection without any packet ends after this, in milliseconds.
-const IDLE_TIMEOUT_MS: u32 = 30_000;
+/// A connection without any packet ends after this.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The side that opened a connection sends something this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// First guess of the RTT when the handshake did not measure it.
@@ -175,9 +175,13 @@ impl QuicSetup {
             .datagram_receive_buffer_size(None)
             .crypto_buffer_size(CRYPTO_BUFFER)
             .allow_spin(false)
-            .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))));
+            .max_idle_timeout(Some(idle_timeout()));
         transport
     }
+}
+
+fn idle_timeout() -> IdleTimeout {
+    IdleTimeout::try_from(IDLE_TIMEOUT).expect("half a minute is within QUIC's bounds")
 }
 
 /// Random connection ids.

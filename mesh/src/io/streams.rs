@@ -10,7 +10,7 @@
 
 mod halves;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -291,6 +291,13 @@ impl Streams {
             count(&self.counters.cut);
             live.connection.close(VarInt::from_u32(CODE_CUT), reason.as_bytes());
         }
+    }
+
+    /// Ends all connections with all peers.
+    pub(super) fn cut_all(&self, reason: &str) {
+        let mut nodes: BTreeSet<NodeId> = lock(&self.outgoing).keys().copied().collect();
+        nodes.extend(lock(&self.incoming).keys());
+        nodes.iter().for_each(|node| self.cut(node, reason));
     }
 
     /// Serves connections of peers until the endpoint is closed.

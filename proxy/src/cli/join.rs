@@ -116,7 +116,7 @@ pub(crate) fn join(
     };
     let fresh = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let accept = |(node, record): &(NodeKey, RecordKey)| {
-        let join = Join { name: Some(name.clone()), site: args.site.clone() };
+        let join = Join { name: Some(name.clone()), site: args.site.clone(), roles: None };
         invite.accept(node, record, join, now)
     };
     let mesh = accept(&fresh)?.mesh;

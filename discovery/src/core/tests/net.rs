@@ -152,7 +152,11 @@ impl Net {
         let mut seed = [self.seed; 32];
         seed[..4].copy_from_slice(&(number as u32).to_le_bytes());
         seed[4] = node.generation as u8;
-        let discovery = Discovery::new(self.config.clone(), me, node.generation, seed, now);
+        let mut config = self.config.clone();
+        if me.credential.roles.is_leaf() {
+            config.leaf_of = Some(vec![SERVICE.parse().unwrap()]);
+        }
+        let discovery = Discovery::new(config, me, node.generation, seed, now);
         let mut discovery = discovery.with_verifier(Box::new(self.memo.clone()));
         let endpoint = format!("10.{}.{}.{}:51820", node.site, number / 256, number % 256);
         discovery.set_endpoints(vec![endpoint.parse().unwrap()], now);

@@ -316,3 +316,39 @@ fn a_removed_peer_is_gone() {
     net.pump();
     assert_eq!(net.counters(1).dropped_unknown_session, 1);
 }
+
+#[test]
+fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.connect(1, 3);
+    net.seconds(1);
+    net.sent.clear();
+    net.node(1, |core, now| core.wake(now));
+    net.pump();
+    let initiations = net.sent.iter().filter(|sent| sent.is_initiation()).count();
+    assert_eq!(initiations, 2, "to each peer with a session");
+    assert_eq!(net.counters(1).handshakes_completed, 4);
+    assert!(net.reaches(1, 2) && net.reaches(3, 1));
+    // Nobody to shake hands with: nothing is sent, and nothing becomes due.
+    net.seconds(400);
+    assert!(!net.up(1, 2));
+    net.sent.clear();
+    net.node(1, |core, now| core.wake(now));
+    net.pump();
+    assert!(net.sent.is_empty());
+}
+
+#[test]
+fn a_machine_that_woke_where_nobody_answers_tries_on() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.keep = Box::new(|_| false);
+    net.node(1, |core, now| core.wake(now));
+    net.seconds(3);
+    let tries = net.counters(1).initiations_sent;
+    assert!(tries >= 3, "{tries}");
+    net.keep = Box::new(|_| true);
+    net.seconds(2);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+}

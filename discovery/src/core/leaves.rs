@@ -1,0 +1,225 @@
+//! Leaves and members, from both sides.
+//!
+//! A leaf is a node whose credential makes it an operator's and nothing else: it uses services and
+//! takes no part in gossip. Members keep it out of the directory, tell nobody about it, and take
+//! nothing from it but probes and questions. A leaf believes what it is told as far as it is
+//! signed, and of the rest only whether a member is there.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId, ServiceName};
+
+use super::{Discovery, Event, items};
+use crate::attach::Attach;
+use crate::directory::{Entry, Liveness, mix};
+use crate::wire::{Ask, Claim, Message, Standing};
+
+/// Leaves known at once: as many as the mesh has peers.
+pub const MAX_LEAVES: usize = 4096;
+/// Origins told to a leaf, the nearest to the teller first.
+const MAX_TOLD_ORIGINS: usize = 32;
+/// Other members told to a leaf, for the time when it loses those it has.
+const MAX_TOLD_OTHERS: usize = 4;
+/// Members looked at for one search: more than are tried at once.
+const MAX_CANDIDATES: usize = 16;
+/// Datagrams of one answer to a leaf.
+const MAX_ANSWER: usize = 32;
+
+impl Discovery {
+    /// A member's side: the mesh has admitted a leaf.
+    pub(super) fn take_leaf(&mut self, credential: &Credential) {
+        let full = self.leaves.len() >= MAX_LEAVES && !self.leaves.contains_key(&credential.node);
+        if full && let Some(gone) = self.absent_leaf() {
+            self.leaves.remove(&gone);
+        }
+        if self.leaves.len() < MAX_LEAVES || !full {
+            self.leaves.insert(credential.node, credential.expires_at);
+        } else {
+            self.counters.dropped_leaf += 1;
+        }
+    }
+
+    /// A leaf without a session.
+    fn absent_leaf(&self) -> Option<NodeId> {
+        self.leaves.keys().find(|leaf| !self.contacts.session(leaf)).copied()
+    }
+
+    /// How many leaves have a session with this node.
+    pub fn leaves(&self) -> usize {
+        self.leaves.keys().filter(|leaf| self.contacts.session(leaf)).count()
+    }
+
+    /// Whether a node is a leaf that this one serves.
+    pub fn is_leaf(&self, node: &NodeId) -> bool {
+        self.leaves.contains_key(node)
+    }
+
+    /// A member's side: what a leaf may say.
+    pub(super) fn take_from_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
+        let valid = self.leaves.get(&from).is_some_and(|expires_at| self.wall < *expires_at);
+        match message {
+            Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
+            Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
+            Message::Ask(ask) if valid && !self.own.has_left() => self.tell_leaf(from, &ask, now),
+            _ => self.counters.dropped_leaf += 1,
+        }
+    }
+
+    /// Answers a leaf with what it lacks.
+    fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
+        self.counters.leaf_questions += 1;
+        if self.leaf_digest(&ask.services, &self.me).to_le_bytes() == ask.digest {
+            if self.contacts.allow_reply(leaf, now) {
+                self.send(leaf, &Message::Same);
+            }
+            return;
+        }
+        let origins = origins(&self.directory, &ask.services);
+        let distance = |node: &NodeId| self.paths.get(node).and_then(|path| path.rtt);
+        let mut told: Vec<NodeId> = origins.filter(|node| *node != self.me).collect();
+        told.sort_by_key(|node| (distance(node).is_none(), distance(node), *node));
+        told.dedup();
+        told.truncate(MAX_TOLD_ORIGINS);
+        told.insert(0, self.me);
+        let others = self.random_members(MAX_TOLD_OTHERS, &told);
+        told.extend(others);
+        let told: Vec<(NodeId, bool)> = told.into_iter().map(|node| (node, true)).collect();
+        self.send_items(leaf, &told, MAX_ANSWER, now);
+    }
+
+    /// What a leaf and the member it asks compare: that member's record and those of all origins.
+    fn leaf_digest(&self, services: &[ServiceName], teller: &NodeId) -> u64 {
+        let mut nodes: Vec<NodeId> = origins(&self.directory, services).chain([*teller]).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let entries = nodes.iter().filter_map(|node| self.directory.get(node));
+        entries.fold(0, |sum, entry| mix(sum, entry.full_digest()))
+    }
+
+    /// A leaf's side: what a member says.
+    pub(super) fn take_as_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
+        match message {
+            Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
+            Message::Echo(nonce) => self.paths.handle_echo(from, nonce, now),
+            Message::Same => self.heard_answer(from, now),
+            Message::Items(items) => {
+                self.take_items(from, &items, items::Channel::Sync, now);
+                self.heard_answer(from, now);
+            }
+            Message::News(item) => self.take_news(from, item, now),
+            _ => self.counters.dropped_leaf += 1,
+        }
+    }
+
+    fn heard_answer(&mut self, from: NodeId, now: Instant) {
+        let taken = self.attach.as_mut().is_some_and(|attach| attach.answered(&from, now));
+        if taken {
+            // It named others.
+            self.look_for_members(now);
+            self.adjust_path(from, now);
+        }
+    }
+
+    /// A leaf's side: asks whom it is time to ask.
+    pub(super) fn ask_members(&mut self, now: Instant) {
+        let Some(attach) = &self.attach else { return };
+        if attach.searches(now) {
+            let found = self.members_to_try();
+            self.attach.iter_mut().for_each(|attach| attach.search(found.iter().copied(), now));
+        }
+        let Some(attach) = &mut self.attach else { return };
+        let (ask, lost) = attach.take_due(now);
+        let services = attach.services().to_vec();
+        for member in ask {
+            let digest = self.leaf_digest(&services, &member).to_le_bytes();
+            self.send(member, &Message::Ask(Ask { services: services.clone(), digest }));
+        }
+        for member in lost {
+            self.adjust_path(member, now);
+        }
+    }
+
+    /// A leaf's side: more members may be known now.
+    pub(super) fn look_for_members(&mut self, now: Instant) {
+        self.attach.iter_mut().for_each(|attach| attach.hasten(now));
+    }
+
+    /// The seeds, then other members by chance, none of them in use.
+    fn members_to_try(&mut self) -> Vec<NodeId> {
+        let mut start = [0; 32];
+        start[..8].copy_from_slice(&self.dice.bytes());
+        let may_be_there = |(node, entry): &(&NodeId, &Entry)| {
+            **node != self.me
+                && !entry.endpoints().is_empty()
+                && matches!(entry.liveness, Liveness::Alive | Liveness::Unknown)
+        };
+        let known = self.directory.around(NodeId::from_bytes(start)).filter(may_be_there);
+        let all = self.seeds.nodes().chain(known.map(|(node, _)| *node));
+        let in_use = |node: &NodeId| self.attach.as_ref().is_some_and(|it| it.is_attached(node));
+        all.filter(|node| !in_use(node)).take(MAX_CANDIDATES).collect()
+    }
+
+    /// This machine has slept or moved: measures every path anew and asks everybody at once.
+    pub fn wake(&mut self, now: Instant) {
+        self.paths.wake(now);
+        if let Some(attach) = &mut self.attach {
+            attach.wake(now);
+        }
+        self.settle(now);
+    }
+
+    /// The members this node asks, when it is a leaf.
+    pub fn attached(&self) -> Vec<NodeId> {
+        self.attach.as_ref().map(Attach::attached).into_iter().flatten().collect()
+    }
+
+    /// A leaf's side: who is there. A later life counts more than an earlier one, and the end of a
+    /// life more than its being there.
+    pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
+        for (node, claim) in claims {
+            let Some(entry) = self.directory.get(&node) else { continue };
+            let over = claim.standing == Standing::Down;
+            let was_over = matches!(entry.liveness, Liveness::Down | Liveness::Left);
+            let known = (entry.life, was_over, entry.liveness != Liveness::Unknown);
+            let ended = entry.farewell() >= Some(claim.life);
+            if (ended && !over) || (Some(claim.life), over, true) <= known {
+                continue;
+            }
+            let liveness = match (over, ended) {
+                (true, true) => Liveness::Left,
+                (true, false) => Liveness::Down,
+                (false, _) => Liveness::Alive,
+            };
+            let before = self.directory.set_liveness(&node, liveness, Some(claim.life), now);
+            match (before == Some(Liveness::Alive), over) {
+                (false, false) => self.report(Event::MemberUp(node)),
+                (true, true) => self.report(Event::MemberDown(node)),
+                _ => {}
+            }
+            self.adjust_path(node, now);
+        }
+    }
+
+    /// Whether a credential of others is kept out of the directory: that of a leaf.
+    pub(super) fn refuses_leaf(&mut self, credential: &Arc<Credential>) -> bool {
+        let leaf = credential.roles.is_leaf();
+        self.counters.dropped_leaf += u64::from(leaf);
+        leaf
+    }
+
+    /// Forgets leaves whose credential has ended.
+    pub(super) fn sweep_leaves(&mut self) {
+        let wall = self.wall;
+        self.leaves.retain(|_, expires_at| wall < *expires_at);
+    }
+}
+
+/// The origins of some services, some perhaps twice.
+fn origins<'a>(
+    directory: &'a crate::Directory,
+    services: &'a [ServiceName],
+) -> impl Iterator<Item = NodeId> + 'a {
+    let of = |service| directory.origins(service).map(|(entry, _)| entry.node());
+    services.iter().flat_map(of)
+}
