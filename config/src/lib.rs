@@ -36,5 +36,5 @@ pub use settings::{
     AdminSettings, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel,
     LogSettings, MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,
     MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin, Policy, Problem,
-    ProblemKind, ServiceSettings, Settings, parse, parse_with, reference,
+    ProblemKind, ServiceSettings, Settings, parse, parse_leniently, parse_with, reference,
 };

@@ -29,7 +29,7 @@ use crate::invite::Seed;
 
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
-pub use self::read::{parse, parse_with};
+pub use self::read::{parse, parse_leniently, parse_with};
 pub use self::write::reference;
 
 /// The largest settings file, in bytes: 16 services with long lists are below 64 KiB.

@@ -55,10 +55,7 @@ pub enum Error {
 
     // The daemon at the other end of the admin socket.
     /// No daemon answers on the admin socket.
-    #[error(
-        "no daemon answers on {}: {source}. Is `meshport run` running, and may this user open the \
-         socket?", path.display()
-    )]
+    #[error("no daemon answers on {}: {}", path.display(), silence(source))]
     NoDaemon {
         /// The socket that was tried.
         path: PathBuf,
@@ -100,6 +97,46 @@ impl Error {
     }
 }
 
+/// Why nobody answers on a socket, and what to do.
+fn silence(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no such socket. Start the daemon with `meshport run`, \
+                                    or name its socket with --socket, --config or --state-dir"
+                .into()
+        }
+        io::ErrorKind::ConnectionRefused => "the socket is there and nobody listens: the daemon \
+                                             has ended. Start it again with `meshport run`; its \
+                                             log says why it ended"
+            .into(),
+        io::ErrorKind::PermissionDenied => {
+            "this user may not open the socket. Ask as the user who \
+                                            runs the daemon, or as root"
+                .into()
+        }
+        _ => format!("{source}. If it goes on, look at the log of `meshport run`"),
+    }
+}
+
 fn lines(problems: &[Problem]) -> String {
     problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_of_not_answering_has_its_next_step() {
+        for (kind, says) in [
+            (io::ErrorKind::NotFound, "no such socket"),
+            (io::ErrorKind::ConnectionRefused, "nobody listens"),
+            (io::ErrorKind::PermissionDenied, "may not open"),
+            (io::ErrorKind::TimedOut, "look at the log"),
+        ] {
+            let error = Error::NoDaemon { path: "/run/x.sock".into(), source: kind.into() };
+            let text = error.to_string();
+            assert!(text.contains("/run/x.sock") && text.contains(says), "{text}");
+        }
+    }
 }

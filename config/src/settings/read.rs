@@ -41,12 +41,22 @@ pub fn parse(text: &str) -> Result<Settings, Vec<Problem>> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Problem>> {
+    match parse_leniently(text, defaults) {
+        (Some(settings), problems) if problems.is_empty() => Ok(settings),
+        (_, problems) => Err(problems),
+    }
+}
+
+/// As [`parse_with`], with what is understood of a text that has problems beside them; what is not
+/// has its default. For questions to a running daemon, which began with another text. None when the
+/// text is too large to be looked at.
+pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Vec<Problem>) {
     let mut problems = Problems::of(text);
     if text.len() > MAX_SETTINGS_BYTES {
         let found = format!("the file has {} bytes", text.len());
         let expected = format!("at most {MAX_SETTINGS_BYTES}");
         problems.add(ProblemKind::Syntax, &(0..0), "", found, expected);
-        return Err(problems.finish());
+        return (None, problems.finish());
     }
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in errors {
@@ -59,8 +69,7 @@ pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Probl
     let settings = reader.settings(document.get_ref(), defaults);
     let mut problems = reader.problems;
     check::check(&settings, &reader.places, &mut problems);
-    let problems = problems.finish();
-    if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    (Some(settings), problems.finish())
 }
 
 struct Reader<'t> {

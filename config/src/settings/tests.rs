@@ -553,3 +553,15 @@ fn durations_have_units() {
     assert_eq!(Period(Duration::from_secs(120)).to_string(), "2m");
     assert_eq!(Period(Duration::MAX).to_string(), format!("{}ns", u64::MAX));
 }
+
+#[test]
+fn what_is_understood_of_a_faulty_file_is_told_beside_its_problems() {
+    let text = "site = \"fra\"\nnonsense = 1\n[admin]\nsocket = \"/run/x.sock\"\nhttp = 5\n";
+    let (settings, problems) = parse_leniently(text, &Defaults::default());
+    assert_eq!(settings.unwrap().admin.socket.to_str(), Some("/run/x.sock"));
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert_eq!(parse_with(text, &Defaults::default()), Err(problems));
+    let (none, problems) =
+        parse_leniently(&" ".repeat(MAX_SETTINGS_BYTES + 1), &Defaults::default());
+    assert!(none.is_none() && problems.len() == 1);
+}

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use meshport_config::{Credential, Defaults, MAX_SETTINGS_BYTES, Settings, parse_with};
+use meshport_config::{
+    Credential, Defaults, MAX_SETTINGS_BYTES, Settings, parse_leniently, parse_with,
+};
 
 use super::paths::Paths;
 use crate::Error;
@@ -84,11 +86,12 @@ pub(crate) fn of_file(
     config_file(config, paths).map(|path| read(path, state_dir, paths)).transpose()
 }
 
-/// The socket of the daemon that a query means.
+/// The socket of the daemon that a query means. A daemon may run although its file has got faults
+/// since: what is understood of it counts.
 ///
 /// # Errors
-/// As [`read`], for a file that was named. The default file may be damaged or closed to this user:
-/// then the default socket is tried.
+/// [`Error::Io`] for a file that was named and cannot be read. The default file may be closed to
+/// this user: then the default socket is tried.
 pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
     if let Some(state_dir) = state_dir {
@@ -97,12 +100,23 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
     let fallback = paths.socket_for(paths.state_dir());
     match config_file(config, &paths) {
         None => Ok(fallback),
-        Some(path) => match read(path, None, &paths) {
-            Ok(settings) => Ok(settings.admin.socket),
+        Some(path) => match text(path) {
+            Ok(text) => Ok(socket_in(&text, &paths)),
             Err(_) if config.is_none() => Ok(fallback),
             Err(error) => Err(error),
         },
     }
+}
+
+fn socket_in(text: &str, paths: &Paths) -> PathBuf {
+    let mut defaults = defaults(None, paths);
+    let parse = |defaults: &Defaults| parse_leniently(text, defaults).0;
+    let first = parse(&defaults);
+    let chosen = first.as_ref().is_some_and(|it| it.state_dir != defaults.state_dir);
+    // As in `read`: a state folder of the file's own choice has its socket inside.
+    defaults.socket = defaults.socket.filter(|_| !chosen);
+    let settings = if chosen { parse(&defaults) } else { first };
+    settings.map_or_else(|| paths.socket_for(paths.state_dir()), |it| it.admin.socket)
 }
 
 /// Refuses settings that contradict the credential.
