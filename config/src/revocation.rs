@@ -258,7 +258,7 @@ mod tests {
         let mut rng = TestRng::new(3);
         let (authority, invite) = invite_with(grant(), &mut rng);
         let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
-        let join = Join { name: Some("worker-1".parse().unwrap()), site: None };
+        let join = Join { name: Some("worker-1".parse().unwrap()), ..Join::default() };
         let credential = invite.accept(&node, &record, join, NOW).unwrap();
         let key = credential.delegation.as_ref().unwrap().key;
         let mut all = Revocations::default();

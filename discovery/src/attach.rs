@@ -110,7 +110,8 @@ impl Attach {
             true
         });
         if !lost.is_empty() {
-            self.search_at = self.search_at.min(now);
+            // Its last value is from before all places were taken.
+            self.search_at = now;
         }
         (ask, lost)
     }
@@ -175,6 +176,7 @@ mod tests {
         }
         assert_eq!(attach.take_due(now), (vec![], vec![node(0)]));
         assert!(attach.searches(now), "at once");
+        assert_eq!(attach.poll_timeout(), Some(now), "and not long ago");
         attach.search([node(1)], now);
         assert_eq!(attach.take_due(now), (vec![node(1)], vec![]));
     }

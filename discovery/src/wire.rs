@@ -127,6 +127,8 @@ pub(crate) struct Ask {
     pub(crate) services: Vec<ServiceName>,
     /// The digest of what it has: the records of those origins and of the member it asks.
     pub(crate) digest: [u8; 8],
+    /// The digest of the revocations it knows.
+    pub(crate) revoked: [u8; 8],
 }
 
 /// A datagram.

@@ -16,6 +16,7 @@ pub mod process;
 pub mod repository;
 pub mod source;
 pub mod tap;
+pub mod ticks;
 pub mod transfer;
 pub mod wait;
 pub mod world;

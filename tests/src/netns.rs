@@ -3,9 +3,14 @@
 //! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what
 //! is made here is removed when it is dropped, and removing a namespace removes its interfaces.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::process::{run, run_ok};
 
@@ -82,6 +87,30 @@ impl Namespace {
     pub fn succeeds(&self, program: &str, arguments: &[&str]) -> bool {
         let inside = ["netns", "exec", &self.name, program];
         run("ip", &[&inside, arguments].concat()).status.success()
+    }
+
+    /// Does something in a thread that is on this host; so are the threads it starts and the
+    /// sockets it opens, also later.
+    ///
+    /// # Panics
+    /// When the thread cannot enter, or `work` panics.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            let file = File::open(self.file()).expect("a namespace has a file");
+            let network = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(file.as_fd(), network).expect("root may enter");
+            work()
+        };
+        let done = thread::scope(|scope| scope.spawn(enter).join());
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// The interfaces inside that are not its loopback.
+    pub fn interfaces(&self) -> Vec<String> {
+        let listed = self.ip(&["-o", "link", "show"]);
+        let names = listed.lines().filter_map(|line| line.split(": ").nth(1));
+        let names = names.filter_map(|name| name.split('@').next());
+        names.filter(|name| *name != "lo").map(str::to_owned).collect()
     }
 
     /// Configures an address, a route or an interface inside.

@@ -54,6 +54,11 @@ impl NodePlan {
         }
     }
 
+    /// An operator's machine, which is no node.
+    pub fn operator(name: &str, site: &str) -> Self {
+        Self { roles: vec!["operator".to_owned()], ..Self::new(name, site) }
+    }
+
     /// Offers the apiserver at `address`.
     #[must_use]
     pub fn origin(mut self, address: SocketAddr) -> Self {
@@ -338,6 +343,20 @@ impl World {
         arguments.extend(["--ttl", "1h", "--endpoint", &seed]);
         arguments.extend(plan.roles.iter().flat_map(|role| ["--role", &**role]));
         run_ok(&meshport().to_string_lossy(), &arguments)
+    }
+
+    /// A place on this network for a machine that is no node: the UDP address it has to use.
+    ///
+    /// # Panics
+    /// When the name is taken.
+    #[track_caller]
+    pub fn place(&mut self, name: &str, site: &str) -> SocketAddr {
+        let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
+        self.next_host += 1;
+        let udp = free_udp(address);
+        let public = self.shaper.add_node(name, site, Some(udp));
+        public.expect("the WAN emulator takes another machine");
+        udp
     }
 
     /// Starts the daemon of a node and waits until it answers.

@@ -234,8 +234,8 @@ impl Roles {
         self.0.iter().any(|role| matches!(role, Role::Origin(offered) if offered == service))
     }
 
-    /// Whether they make their holder a leaf: an operator's machine, which uses services and takes no
-    /// part in the mesh otherwise.
+    /// Whether they make their holder a leaf: an operator's machine, which uses services and takes
+    /// no part in the mesh otherwise.
     pub fn is_leaf(&self) -> bool {
         self.0.len() == 1 && self.contains(&Role::Operator)
     }

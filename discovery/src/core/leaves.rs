@@ -69,6 +69,7 @@ impl Discovery {
     /// Answers a leaf with what it lacks.
     fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
         self.counters.leaf_questions += 1;
+        self.take_revocations(leaf, ask.revoked, now);
         if self.leaf_digest(&ask.services, &self.me).to_le_bytes() == ask.digest {
             if self.contacts.allow_reply(leaf, now) {
                 self.send(leaf, &Message::Same);
@@ -108,6 +109,7 @@ impl Discovery {
                 self.heard_answer(from, now);
             }
             Message::News(item) => self.take_news(from, item, now),
+            Message::Revoked(list) => self.take_revoked(from, &list, now),
             _ => self.counters.dropped_leaf += 1,
         }
     }
@@ -131,9 +133,10 @@ impl Discovery {
         let Some(attach) = &mut self.attach else { return };
         let (ask, lost) = attach.take_due(now);
         let services = attach.services().to_vec();
+        let revoked = self.revocations.digest().to_le_bytes();
         for member in ask {
             let digest = self.leaf_digest(&services, &member).to_le_bytes();
-            self.send(member, &Message::Ask(Ask { services: services.clone(), digest }));
+            self.send(member, &Message::Ask(Ask { services: services.clone(), digest, revoked }));
         }
         for member in lost {
             self.adjust_path(member, now);

@@ -120,8 +120,12 @@ impl Discovery {
             }
             Added::New => self.counters.revocations += 1,
         }
-        self.tell_revocation(&revocation, from);
-        if self.retold.len() < MAX_AGAIN {
+        // A leaf passes nothing on.
+        let tells = self.attach.is_none();
+        if tells {
+            self.tell_revocation(&revocation, from);
+        }
+        if tells && self.retold.len() < MAX_AGAIN {
             self.retold.push_back((now + AGAIN, revocation.clone()));
         }
         self.forget_covered(&revocation, now);

@@ -28,9 +28,9 @@ impl Core {
         }
     }
 
-    /// This machine has slept or moved: sessions may have ended at the other side, and the addresses
-    /// packets left from may be gone. Shakes hands anew with every peer there were dealings with,
-    /// wherever it may be. What is sent meanwhile still uses the old session.
+    /// This machine has slept or moved: sessions may have ended at the other side, and the
+    /// addresses packets left from may be gone. Shakes hands anew with every peer there were
+    /// dealings with, wherever it may be. What is sent meanwhile still uses the old session.
     pub(crate) fn wake(&mut self, now: Now) {
         let concerned = |peer: &Peer| peer.session.is_some() || peer.attempt.is_some();
         let slots: Vec<Slot> =

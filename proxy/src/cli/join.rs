@@ -110,6 +110,13 @@ pub(crate) fn join(
     now: UnixSeconds,
 ) -> Result<JoinReport, Error> {
     let invite = Invite::parse(text.trim())?;
+    if invite.delegation.roles.is_leaf() {
+        return Err(Error::Usage(
+            "this invite is for an operator's machine, which is no node. Use it there with \
+             `meshport forward --invite FILE`"
+                .into(),
+        ));
+    }
     let name = match (&args.name, &invite.delegation.name) {
         (None, Some(name)) => name.clone(),
         (chosen, _) => name_or_host_name(chosen.as_ref())?,

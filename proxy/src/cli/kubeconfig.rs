@@ -28,7 +28,7 @@ use super::query::DaemonArgs;
 use super::{local, output, runtime, textfile};
 use crate::Error;
 
-const DEFAULT_NAME: &str = "meshport";
+pub(super) const DEFAULT_NAME: &str = "meshport";
 
 /// `meshport kubeconfig`
 #[derive(Debug, Args)]
@@ -66,11 +66,70 @@ struct Made {
     remarks: Vec<String>,
 }
 
-pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
-    let files = match &args.from {
-        Some(path) => vec![path.clone()],
+/// The files a context is taken from: the one that was named, else those kubectl reads.
+pub(super) fn source_files(from: Option<&Path>) -> Vec<PathBuf> {
+    match from {
+        Some(path) => vec![path.to_owned()],
         None => source::default_files(|name| std::env::var_os(name)),
-    };
+    }
+}
+
+/// A context that was chosen, for other verbs.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    files: Vec<PathBuf>,
+    found: Found,
+}
+
+impl Chosen {
+    /// A context by name, else the current one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when no file or no such context is there, [`Error::Io`].
+    pub(super) fn read(files: Vec<PathBuf>, context: Option<&str>) -> Result<Self, Error> {
+        let found = Source::read(&files)?.context(context)?;
+        Ok(Self { files, found })
+    }
+
+    /// The files it was looked for in.
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Whether a context for a local address can be made of it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when its server is no apiserver's address.
+    pub(super) fn check(&self, name: &str) -> Result<(), Error> {
+        make(&self.found, SocketAddr::from(([127, 0, 0, 1], 0)), name, None).map(|_| ())
+    }
+
+    /// A kubeconfig of the new context alone, to be listed before [`Chosen::files`].
+    ///
+    /// # Errors
+    /// As [`Chosen::check`].
+    pub(super) fn text(&self, local: SocketAddr, name: &str) -> Result<String, Error> {
+        print(&self.found, &make(&self.found, local, name, None)?, name)
+    }
+
+    /// Puts the new context into a file; what a person should know comes back.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].
+    pub(super) fn merge_into(
+        &self,
+        path: &Path,
+        local: SocketAddr,
+        name: &str,
+    ) -> Result<Vec<String>, Error> {
+        let made = make(&self.found, local, name, None)?;
+        let missing = write_into(path, &made, (name, false), &self.found.file)?;
+        Ok(made.remarks.into_iter().chain(missing).collect())
+    }
+}
+
+pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
+    let files = source_files(args.from.as_deref());
     let found = Source::read(&files)?.context(args.context.as_deref())?;
     let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
     let made = make(&found, local.first(), &args.name, args.tls_server_name.as_deref())?;
@@ -81,16 +140,26 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     let Some(path) = &args.merge else {
         return output::answer(&print(&found, &made, &args.name)?);
     };
-    let _lock = Lock::take(path)?;
-    let former = textfile::read(path)?;
-    let merged = merge(former.as_deref(), path, &made, args)?;
-    if former.as_deref() != Some(merged.text()) {
-        textfile::replace(path, merged.text())?;
-    }
-    if let Some(remark) = missing_user(&merged, &made, path, &found.file) {
+    if let Some(remark) = write_into(path, &made, (&args.name, args.make_current), &found.file)? {
         output::advice(&remark);
     }
     output::answer(&format!("{} has the context {}\n", path.display(), args.name))
+}
+
+/// Puts the two entries into a file under its lock; says what a person should know of it.
+fn write_into(
+    path: &Path,
+    made: &Made,
+    named: (&str, bool),
+    source: &Path,
+) -> Result<Option<String>, Error> {
+    let _lock = Lock::take(path)?;
+    let former = textfile::read(path)?;
+    let merged = merge(former.as_deref(), path, made, named)?;
+    if former.as_deref() != Some(merged.text()) {
+        textfile::replace(path, merged.text())?;
+    }
+    Ok(missing_user(&merged, made, path, source))
 }
 
 /// The entries for a local address.
@@ -145,16 +214,16 @@ fn merge(
     former: Option<&str>,
     path: &Path,
     made: &Made,
-    args: &KubeconfigArgs,
+    (name, make_current): (&str, bool),
 ) -> Result<Document, Error> {
     let mut document = match former {
         Some(text) => source::parse(path, text)?,
         None => Document::empty(),
     };
-    refuse_foreign(&document, path, &args.name)?;
-    let result = put(&mut document, made, &args.name);
-    let result = match (result, args.make_current || former.is_none()) {
-        (Ok(()), true) => document.set("current-context", &args.name),
+    refuse_foreign(&document, path, name)?;
+    let result = put(&mut document, made, name);
+    let result = match (result, make_current || former.is_none()) {
+        (Ok(()), true) => document.set("current-context", name),
         (result, _) => result,
     };
     result.map_err(|why| {
@@ -176,7 +245,10 @@ fn put(document: &mut Document, made: &Made, name: &str) -> Result<(), String> {
 fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Error> {
     let foreign = |what: String| {
         let path = path.display();
-        Err(Error::Usage(format!("{path} has {what}; choose another name with --name")))
+        Err(Error::Usage(format!(
+            "{path} has {what}; choose another name with --name, or with --context-name of \
+             `meshport forward`"
+        )))
     };
     if let Some(entry) = document.entry("clusters", name) {
         let server = entry["cluster"]["server"].as_str().unwrap_or_default();

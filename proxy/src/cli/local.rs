@@ -103,7 +103,7 @@ fn unknown<'a>(service: &ServiceName, known: impl Iterator<Item = &'a ServiceNam
 }
 
 /// Where a client on this machine connects to reach a listener.
-fn dialled(listen: SocketAddr) -> SocketAddr {
+pub(super) fn dialled(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

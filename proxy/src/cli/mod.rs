@@ -7,6 +7,7 @@
 mod check;
 mod demo;
 mod drain;
+mod forward;
 mod generate;
 mod hosts;
 mod init;
@@ -142,6 +143,13 @@ enum Verb {
     /// never comes back with the same key. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
+    /// Open a local address that leads to the nearest healthy origin, from any machine
+    ///
+    /// For an operator's laptop: no daemon, no root, no configuration. Needs an invite with the
+    /// role operator once and saves what it gives. Keeps the address while origins, members and
+    /// networks change, until Ctrl-C or the end of the command it runs.
+    #[command(after_long_help = text::FORWARD)]
+    Forward(Box<forward::ForwardArgs>),
     /// Print or write a kubeconfig context for the local address
     ///
     /// Takes the cluster of a context you have and leads it through this node's local address. The
@@ -190,13 +198,15 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     match run(&cli.verb) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => ExitCode::from(output::report(&error)),
     }
 }
 
-fn run(verb: &Verb) -> Result<(), Error> {
-    match verb {
+/// The exit code: 0, or that of a command that was run.
+fn run(verb: &Verb) -> Result<u8, Error> {
+    let done = match verb {
+        Verb::Forward(args) => return forward::run(args),
         Verb::Init(args) => init::run(args),
         Verb::Invite(args) => invite::run(args),
         Verb::Join(args) => join::run(args),
@@ -218,7 +228,8 @@ fn run(verb: &Verb) -> Result<(), Error> {
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),
         Verb::Completions { shell } => completions(shell),
-    }
+    };
+    done.map(|()| 0)
 }
 
 /// Help and version go to standard output with code 0, misuse to standard error with code 2.

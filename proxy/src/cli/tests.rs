@@ -115,7 +115,7 @@ fn every_verb_has_a_paragraph_and_examples() {
 fn examples_in_the_help_parse() {
     let verbs = [text::INIT, text::INVITE, text::JOIN, text::RUN, text::CHECK, text::STATUS];
     let more = [text::ROUTES, text::PEERS, text::PING, text::COMPLETIONS, text::ROOT];
-    let operator = [text::KUBECONFIG, text::HOSTS, text::GENERATE];
+    let operator = [text::FORWARD, text::KUBECONFIG, text::HOSTS, text::GENERATE];
     let mut examples = 0;
     for line in verbs.iter().chain(&more).chain(&operator).flat_map(|text| text.lines()) {
         let Some(words) = line.trim().strip_prefix("meshport ") else { continue };
@@ -405,4 +405,20 @@ fn endpoints_beyond_the_bound_are_left_out_of_an_invite() {
     let report =
         invite::invite(&invite_args(&["--site", "fra"]), &machines.path("first"), &many, NOW);
     assert_eq!(report.expect("a line").seeds[0].matches(',').count(), 7);
+}
+
+#[test]
+fn a_query_finds_its_daemon_although_the_file_has_faults() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("meshport.toml");
+    let socket = |text: &str| {
+        fs::write(&file, text).expect("written");
+        load::socket(Some(&file), None).expect("it can be read")
+    };
+    let named = "site = \"fra\"\nnonsense = 1\n[admin]\nsocket = \"/run/of/its/own.sock\"\n";
+    assert_eq!(socket(named), Path::new("/run/of/its/own.sock"));
+    let inside = "site = 7\nstate-dir = \"/srv/mesh\"\n";
+    assert_eq!(socket(inside), Path::new("/srv/mesh/meshport.sock"));
+    let missing = load::socket(Some(Path::new("/nonexistent/meshport.toml")), None);
+    assert!(message(missing).contains("/nonexistent/meshport.toml"));
 }

@@ -25,6 +25,26 @@ FILES:
   /run/meshport/meshport.sock    socket         (others: $XDG_RUNTIME_DIR/meshport/meshport.sock)
 ";
 
+pub(super) const FORWARD: &str = "\
+EXAMPLES:
+  The first time, on a laptop, with the line of `meshport invite --role operator` in a file:
+    meshport forward --invite invite.txt
+
+  From then on, with a kubeconfig that knows the cluster by another address:
+    meshport forward --exec -- kubectl get nodes
+    meshport forward --kubeconfig ~/.kube/config   and elsewhere: kubectl --context meshport
+
+  Another service of the mesh, on a port of your choice:
+    meshport forward --service registry --listen 127.0.0.1:5000
+
+ENVIRONMENT OF THE COMMAND:
+  KUBECONFIG         a file with the context, then the files that have the user
+  MESHPORT_ADDRESS   the local address, for programs of another kind
+
+EXIT CODES:
+  that of the command, or as for every verb: meshport --help
+";
+
 pub(super) const INIT: &str = "\
 EXAMPLES:
   A control plane node that is also the first origin:

@@ -260,6 +260,12 @@ impl NodeCore {
         }
     }
 
+    /// This machine has slept or moved: measures every path anew.
+    pub fn wake(&mut self, now: Instant) {
+        self.discovery.wake(now);
+        self.settle(now);
+    }
+
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.discovery.handle_timeout(now, wall);

@@ -1,6 +1,6 @@
 //! The only place of the daemon that reads the clocks of the operating system.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::UnixSeconds;
 
@@ -11,8 +11,12 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Wall time, for credentials and logs only. A clock before 1970 reads as 1970.
-#[expect(clippy::disallowed_methods, reason = "the daemon's one reading of wall time")]
 pub(crate) fn wall() -> UnixSeconds {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixSeconds(since.as_secs())
+    UnixSeconds(since_1970().as_secs())
+}
+
+/// Wall time since 1970 in full precision; only to notice that the clock has jumped.
+#[expect(clippy::disallowed_methods, reason = "the daemon's one reading of wall time")]
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

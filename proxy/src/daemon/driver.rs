@@ -61,6 +61,8 @@ pub(super) enum Order {
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
+    /// This machine has slept for that long, or moved to another network.
+    Wake(Duration),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
@@ -100,6 +102,8 @@ pub(super) struct Driver {
     /// Within what time the sessions of a bad origin are reset.
     pub(super) cut_windows: BTreeMap<ServiceName, Duration>,
     pub(super) reporter: Reporter,
+    /// Why a peer was refused last, by either side.
+    pub(super) refused: watch::Sender<Option<String>>,
     /// Bounds the log lines of refused peers.
     pub(super) refusals: LogBudget,
     /// What the authority has taken back, for whoever keeps it.
@@ -170,6 +174,7 @@ impl Driver {
             MeshEvent::SessionUp(node) => self.core.handle_session(node, true, now),
             MeshEvent::SessionDown(node) => self.core.handle_session(node, false, now),
             MeshEvent::Refused { node, reason } => {
+                self.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
                 if let Some(held_back) = self.refusals.take(now) {
                     warn!(node = %node.short(), %reason, held_back, "peer refused");
@@ -373,6 +378,10 @@ impl Driver {
                 }
                 self.core.set_health(&service, health, now);
                 self.probers.insert(service, prober);
+            }
+            Order::Wake(slept) => {
+                self.mesh.wake(slept);
+                self.core.wake(now);
             }
             Order::Leave(done) => {
                 self.core.leave(now);

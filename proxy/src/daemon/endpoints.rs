@@ -24,7 +24,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ADDRESSES: usize = 8;
 /// Addresses of documentation (RFC 5737, RFC 3849): the kernel's choice of a source address
 /// towards them is its choice towards the internet. Nothing is sent there.
-const ANYWHERE: [SocketAddr; 2] = [
+pub(super) const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
 ];
@@ -166,7 +166,7 @@ pub(super) fn guess(mesh: SocketAddr, seeds: &[(NodeId, Vec<SocketAddr>)]) -> Ve
 }
 
 /// The address the kernel would send from. Connecting a UDP socket sends nothing.
-fn source_towards(to: SocketAddr) -> Option<IpAddr> {
+pub(super) fn source_towards(to: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;

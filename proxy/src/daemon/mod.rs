@@ -14,6 +14,7 @@ mod egress;
 mod endpoints;
 mod fallback;
 mod handle;
+pub mod leaf;
 mod listen;
 mod log_budget;
 mod node;
@@ -32,11 +33,13 @@ pub mod state;
 pub mod tcp;
 #[cfg(test)]
 mod testing;
+pub mod vigil;
 
 pub use driver::Snapshot;
 pub use handle::Handle;
 #[cfg(test)]
 pub(crate) use handle::Question;
+pub use leaf::Leaf;
 pub use node::{Ground, Node};
 pub use run::{Options, Reread, run};
 pub use state::{Identity, StateDir};

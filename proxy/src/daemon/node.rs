@@ -100,7 +100,7 @@ impl Node {
         let started = parts::start_mesh(settings, identity, socket, mesh_seed)?;
         let (mesh, Incoming { events, streams }) = started;
         let sessions = Sessions::default();
-        let mut services = Services::bind(&host, settings)?;
+        let mut services = Services::bind(&host, settings, key)?;
         let (credential, admin_http) = (&identity.credential, ground.admin_http);
         let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
         let sources = sources(settings, &reporter, &host);
@@ -112,7 +112,7 @@ impl Node {
         let (leaving, leaving_receiver) = watch::channel(false);
         let (revoked, revocations) = watch::channel(ground.revocations.clone());
         let mut driver = Driver {
-            core: parts::build_core(settings, identity, generation, core_seed),
+            core: parts::build_core(settings, identity, generation, core_seed, None),
             mesh: mesh.clone(),
             events,
             questions,
@@ -124,6 +124,7 @@ impl Node {
             sessions: sessions.clone(),
             cut_windows: parts::cut_windows(settings),
             reporter,
+            refused: watch::Sender::new(None),
             refusals: LogBudget::new(clock::now()),
             revoked,
         };
@@ -146,8 +147,7 @@ impl Node {
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: leaving_receiver,
         };
-        let routes =
-            driver.routes.iter().map(|(name, it)| (name.clone(), it.subscribe())).collect();
+        let routes = subscribe(&driver.routes);
         let mut tasks = JoinSet::new();
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
@@ -260,6 +260,18 @@ fn reporter(
     reporter
 }
 
+/// The key that says where clients of a service connect.
+fn key(service: &ServiceName) -> String {
+    format!("service.{service}.listen")
+}
+
+/// The receiving ends of all routes.
+fn subscribe(
+    routes: &BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
+) -> BTreeMap<ServiceName, watch::Receiver<Arc<Route>>> {
+    routes.iter().map(|(name, route)| (name.clone(), route.subscribe())).collect()
+}
+
 /// As [`Node::snapshot`].
 pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
@@ -269,20 +281,31 @@ pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
 
 /// The local addresses of all services, bound before anything starts: what cannot be bound fails
 /// the start as a whole.
-struct Services {
+pub(super) struct Services {
     bound: BTreeMap<ServiceName, Vec<Listener>>,
 }
 
 impl Services {
-    fn bind(host: &Host, settings: &Settings) -> Result<Self, Error> {
+    /// `said` names what the addresses of a service come from, for the one who has to change it.
+    pub(super) fn bind(
+        host: &Host,
+        settings: &Settings,
+        said: impl Fn(&ServiceName) -> String,
+    ) -> Result<Self, Error> {
         let mut bound = BTreeMap::new();
         for (name, service) in &settings.services {
-            bound.insert(name.clone(), listen::bind_all(host, &service.listen)?);
+            let listeners = listen::bind_all(host, &service.listen).map_err(|error| match error {
+                Error::Io { what, source } => {
+                    Error::Io { what: format!("{what} ({})", said(name)), source }
+                }
+                error => error,
+            });
+            bound.insert(name.clone(), listeners?);
         }
         Ok(Self { bound })
     }
 
-    fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
+    pub(super) fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
         let of = |(name, service): (&ServiceName, &meshport_config::ServiceSettings)| {
             let bound = self.bound.get(name).into_iter().flatten();
             let facts = ServiceFacts {
@@ -296,7 +319,7 @@ impl Services {
     }
 
     /// Starts accepting; the driver is told where to publish routes.
-    fn serve(
+    pub(super) fn serve(
         &mut self,
         settings: &Settings,
         place: &Place,
@@ -372,7 +395,7 @@ fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
     driver.obey(Order::Seeds(plain));
 }
 
-fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
+pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
     let Some(bytes) = directory else { return };
     match core.restore(bytes, clock::now(), clock::wall()) {
         Ok(nodes) => info!(nodes, "took up the saved directory"),

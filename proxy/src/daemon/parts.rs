@@ -50,18 +50,20 @@ pub(super) fn start_mesh(
     Ok(Mesh::start(mesh_identity, config, socket, seed, clock::wall)?)
 }
 
-/// The node's decisions, at their beginning.
+/// The node's decisions, at their beginning; a leaf's when it is to be one, of these services.
 pub(super) fn build_core(
     settings: &Settings,
     identity: &Identity,
     generation: u64,
     seed: [u8; 32],
+    leaf_of: Option<Vec<ServiceName>>,
 ) -> NodeCore {
     let me = LocalNode {
         credential: identity.credential.clone(),
         record_key: identity.record_key.clone(),
     };
-    let config = core_config(settings);
+    let mut config = core_config(settings);
+    config.discovery.leaf_of = leaf_of;
     NodeCore::new(config, me, generation, seed, clock::now())
 }
 

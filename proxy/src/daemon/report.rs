@@ -101,7 +101,11 @@ impl Reporter {
         let directory = core.discovery().directory();
         let row = |peer: meshport_mesh::PeerStatus| {
             let entry = directory.get(&peer.node);
-            let credential = entry.map(|entry| &entry.credential);
+            // A leaf is in no directory, and only its tunnel shows that it is there.
+            let leaf = core.discovery().is_leaf(&peer.node);
+            let shown = leaf.then(|| mesh.credential(&peer.node)).flatten();
+            let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
+            let unknown = if leaf { "leaf" } else { "unknown" };
             let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
             PeerRow {
                 node: peer.node,
@@ -109,7 +113,7 @@ impl Reporter {
                 site: credential.map(|credential| credential.site.clone()),
                 roles: credential.map(|credential| credential.roles.clone()),
                 invite: credential.and_then(|it| Some(it.delegation.as_ref()?.key)),
-                liveness: entry.map_or("unknown".into(), |entry| entry.liveness.to_string()),
+                liveness: entry.map_or(unknown.into(), |entry| entry.liveness.to_string()),
                 endpoint: peer.endpoint,
                 handshake_age_s: peer.last_handshake.map(|age| age.as_secs()),
                 rtt_ms: rtt.or(peer.quic_rtt).map(in_ms),

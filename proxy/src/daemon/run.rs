@@ -59,6 +59,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     dumps::forbid();
     let _lock = state.lock()?;
     let identity = state.identity(clock::wall())?;
+    refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     let daemon = Daemon::start(&settings, &identity, state).await?;
     let revocations = daemon.node.revocations();
@@ -91,6 +92,20 @@ async fn follow_revocations(
             return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
         }
     }
+}
+
+/// An operator's credential makes a leaf, which no daemon is.
+fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
+    if !identity.credential.roles.is_leaf() {
+        return Ok(());
+    }
+    Err(Error::State {
+        path: state.path().to_owned(),
+        what: "the credential here is an operator's, which no daemon can use".into(),
+        remedy: "Join with an invite that has the role node; an operator's machine needs no more \
+                 than `meshport forward --invite FILE`"
+            .into(),
+    })
 }
 
 /// Everything that runs.

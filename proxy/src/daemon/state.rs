@@ -122,6 +122,19 @@ impl StateDir {
     /// # Errors
     /// [`Error::State`] when another process holds the lock.
     pub fn lock(&self) -> Result<StateLock, Error> {
+        self.locked_by_me()?.map_err(|mut file| locked(&self.file(LOCK), &mut file))
+    }
+
+    /// As [`StateDir::lock`]; `None` when another process holds the lock.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there can be no lock.
+    pub fn try_lock(&self) -> Result<Option<StateLock>, Error> {
+        Ok(self.locked_by_me()?.ok())
+    }
+
+    /// The lock, or the file of whoever holds it.
+    fn locked_by_me(&self) -> Result<Result<StateLock, File>, Error> {
         let path = self.file(LOCK);
         let locking = || Error::io(format!("lock {}", path.display()));
         let mut file = OpenOptions::new()
@@ -134,7 +147,7 @@ impl StateDir {
             .map_err(locking())?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(locked(&path, &mut file)),
+            Err(TryLockError::WouldBlock) => return Ok(Err(file)),
             Err(TryLockError::Error(error)) => return Err(locking()(error)),
         }
         // The number only makes the message above better; the lock itself is what counts.
@@ -143,7 +156,7 @@ impl StateDir {
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
         noted.map_err(locking())?;
         files::remove_leftovers(&self.path)?;
-        Ok(StateLock { _file: file })
+        Ok(Ok(StateLock { _file: file }))
     }
 
     /// Refuses a folder in which there is an authority or a node already.

@@ -97,7 +97,11 @@ fn what_a_leaf_announces_is_not_heard() {
 fn a_member_does_not_ask_as_a_leaf_does() {
     let mut net = Net::with_nodes(43, 3, 1, 1);
     net.run(secs(5));
-    let ask = Ask { services: vec![super::net::SERVICE.parse().unwrap()], digest: [0; 8] };
+    let ask = Ask {
+        services: vec![super::net::SERVICE.parse().unwrap()],
+        digest: [0; 8],
+        revoked: [0; 8],
+    };
     net.inject(1, 0, Message::Ask(ask).encode().expect("it fits"));
     net.run(secs(1));
     assert_eq!(net.get(0).counters().dropped_leaf, 1);
@@ -132,6 +136,7 @@ fn a_leaf_outlives_everybody_it_asked() {
         let asked = numbers(net, leaf);
         !asked.is_empty() && asked.iter().all(|it| !gone.contains(it))
     });
+    assert_eq!(net.get(leaf).counters().stalls, 0, "no timer is late");
     let origin = (0..3).find(|it| !gone.contains(it));
     if let Some(origin) = origin {
         net.set_service(origin, OriginState::Draining);

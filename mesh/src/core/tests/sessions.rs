@@ -324,7 +324,7 @@ fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
     net.connect(1, 3);
     net.seconds(1);
     net.sent.clear();
-    net.node(1, |core, now| core.wake(now));
+    net.node(1, Core::wake);
     net.pump();
     let initiations = net.sent.iter().filter(|sent| sent.is_initiation()).count();
     assert_eq!(initiations, 2, "to each peer with a session");
@@ -334,7 +334,7 @@ fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
     net.seconds(400);
     assert!(!net.up(1, 2));
     net.sent.clear();
-    net.node(1, |core, now| core.wake(now));
+    net.node(1, Core::wake);
     net.pump();
     assert!(net.sent.is_empty());
 }
@@ -344,7 +344,7 @@ fn a_machine_that_woke_where_nobody_answers_tries_on() {
     let mut net = Net::new(2);
     net.connect(1, 2);
     net.keep = Box::new(|_| false);
-    net.node(1, |core, now| core.wake(now));
+    net.node(1, Core::wake);
     net.seconds(3);
     let tries = net.counters(1).initiations_sent;
     assert!(tries >= 3, "{tries}");

@@ -40,16 +40,6 @@ fn made() -> Made {
     make(&found(), local(), "meshport", None).expect("made")
 }
 
-fn args(flags: &[&str]) -> KubeconfigArgs {
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: KubeconfigArgs,
-    }
-    let words = std::iter::once("meshport").chain(flags.iter().copied());
-    <Line as clap::Parser>::parse_from(words).args
-}
-
 #[test]
 fn the_cluster_is_the_same_at_another_address() {
     let made = made();
@@ -82,20 +72,20 @@ fn what_is_printed_names_the_user_and_not_its_secret() {
 #[test]
 fn a_merge_changes_its_own_entries_only_and_repeats_itself() {
     let path = Path::new("config");
-    let plain = args(&["--merge", "config"]);
-    let once = merge(Some(SOURCE), path, &made(), &plain).expect("merged");
+    let plain = ("meshport", false);
+    let once = merge(Some(SOURCE), path, &made(), plain).expect("merged");
     let text = once.text();
     for line in SOURCE.lines() {
         assert!(text.lines().any(|kept| kept == line), "{line} is gone:\n{text}");
     }
     assert_eq!(once.word("current-context"), Some("prod"));
     assert_eq!(missing_user(&once, &made(), path, path), None);
-    let again = merge(Some(text), path, &made(), &plain).expect("merged");
+    let again = merge(Some(text), path, &made(), plain).expect("merged");
     assert_eq!(again.text(), text);
 
-    let used = merge(Some(text), path, &made(), &args(&["--merge", "config", "--use"]));
+    let used = merge(Some(text), path, &made(), ("meshport", true));
     assert_eq!(used.expect("merged").word("current-context"), Some("meshport"));
-    let new = merge(None, path, &made(), &plain).expect("merged");
+    let new = merge(None, path, &made(), plain).expect("merged");
     assert_eq!(new.word("current-context"), Some("meshport"));
     let remark = missing_user(&new, &made(), path, Path::new("/src")).expect("it is elsewhere");
     assert!(remark.contains("KUBECONFIG=config:/src"), "{remark}");
@@ -103,9 +93,8 @@ fn a_merge_changes_its_own_entries_only_and_repeats_itself() {
 
 #[test]
 fn somebody_elses_entries_are_not_replaced() {
-    let args = args(&["--merge", "config", "--name", "prod"]);
     let refused = |text: &str| {
-        let outcome = merge(Some(text), Path::new("config"), &made(), &args);
+        let outcome = merge(Some(text), Path::new("config"), &made(), ("prod", false));
         outcome.map(|_| ()).expect_err("refused").to_string()
     };
     let error = refused(SOURCE);

@@ -1,0 +1,298 @@
+//! `meshport forward`: a local address on an operator's machine that leads to the nearest healthy
+//! origin, for as long as the command runs.
+//!
+//! Needs no daemon, no root and no configuration: an invite the first time, what was saved of it
+//! from then on. The work is the leaf's ([`crate::daemon::leaf`]); this verb finds the credential,
+//! tells people how it goes, writes the kubeconfig and runs a command.
+
+mod child;
+mod context;
+mod identity;
+mod words;
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use meshport_config::{LogLevel, NodeName, Period, ServiceName, ServiceSettings};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::context::Context;
+use self::identity::{Keeper, Start};
+use self::words::Teller;
+use super::paths::Paths;
+use super::{clock, local, logging, runtime};
+use crate::Error;
+use crate::daemon::leaf::{Destination, Leaf, Options};
+
+/// The folder in the state folder.
+const FOLDER: &str = "forward";
+/// How long a first choice that is usable and not healthy may turn into a healthy one.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest wait, once an origin answered, for the answer of a nearer one; it is that origin's
+/// round-trip time if that is shorter.
+const NEARER_WAIT: Duration = Duration::from_millis(250);
+/// How long nobody but refusing members may answer: others could still accept the credential.
+const REFUSED_WAIT: Duration = Duration::from_secs(3);
+/// From one look at how far it has come to the next.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// `meshport forward`
+#[derive(Debug, Args)]
+pub(crate) struct ForwardArgs {
+    /// The service to reach
+    #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
+    pub(crate) service: ServiceName,
+    /// Local address to open; port 0 is any free one [default: 127.0.0.1 and the port that nodes
+    /// use, or a free one]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Let other machines connect to the address, and act with your credential
+    #[arg(long, requires = "listen")]
+    pub(crate) allow_remote_clients: bool,
+    /// An invite with the role operator: the line, a file with it, or - for standard input
+    #[arg(long, value_name = "INVITE")]
+    pub(crate) invite: Option<String>,
+    /// Folder of the saved credential [default: forward in the state folder of this user]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) credential: Option<PathBuf>,
+    /// Keep nothing of the invite on disk
+    #[arg(long, requires = "invite")]
+    pub(crate) no_save: bool,
+    /// Name of this machine, with an invite [default: the invite's, else its host name]
+    #[arg(long, requires = "invite")]
+    pub(crate) name: Option<NodeName>,
+    /// Write a context for the local address into this kubeconfig
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The kubeconfig that has the cluster today [default: KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// The context in it to take over [default: its current context]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Name of the new context and its cluster
+    #[arg(long, value_name = "NAME", default_value = context::DEFAULT_NAME)]
+    pub(crate) context_name: String,
+    /// UDP address to reach members from, for firewalls that want a certain one [default: any]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0", hide_default_value = true)]
+    pub(crate) mesh_listen: SocketAddr,
+    /// How long to look for an origin before giving up
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) timeout: Period,
+    /// Log what happens to standard error: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+    /// Run a command with KUBECONFIG set, and end with it and its exit code
+    #[arg(long, requires = "command")]
+    pub(crate) exec: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", requires = "exec")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The exit code: 0, or the command's.
+pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
+    let listen = args.listen_addresses()?;
+    if let Some(level) = args.log_level {
+        logging::start(false, level.as_str())?;
+    }
+    let folder = match &args.credential {
+        Some(folder) => folder.clone(),
+        None => Paths::of_this_user()?.state_dir().join(FOLDER),
+    };
+    let context = Context::find(args)?;
+    let start = match &args.invite {
+        Some(invite) => identity::from_invite(invite, args, &folder, clock::wall())?,
+        None => identity::saved(&folder, clock::wall())?,
+    };
+    runtime()?.block_on(forward(args, listen, start, context.as_ref()))
+}
+
+impl ForwardArgs {
+    /// The addresses to try, best first.
+    fn listen_addresses(&self) -> Result<Vec<SocketAddr>, Error> {
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match self.listen {
+            Some(address) if !address.ip().is_loopback() && !self.allow_remote_clients => {
+                Err(Error::Usage(format!(
+                    "{address} can be reached by other machines, which would act with your \
+                     credential; listen on 127.0.0.1, or add --allow-remote-clients"
+                )))
+            }
+            Some(address) => Ok(vec![address]),
+            None => {
+                let usual = ServiceSettings::defaults(&self.service);
+                let usual = usual.listen.first().map(|address| loopback(address.port()));
+                Ok(usual.into_iter().chain([loopback(0)]).collect())
+            }
+        }
+    }
+}
+
+async fn forward(
+    args: &ForwardArgs,
+    listen: Vec<SocketAddr>,
+    start: Start,
+    context: Option<&Context>,
+) -> Result<u8, Error> {
+    let Start { identity, seeds, directory, keeper } = start;
+    let (service, mesh_listen) = (args.service.clone(), args.mesh_listen);
+    let options = Options { identity, seeds, directory, service, listen, mesh_listen };
+    let mut teller = Teller::new(args, clock::now());
+    let mut ends = Ends::new()?;
+    let mut leaf = Leaf::start(options)?;
+    let ready = tokio::select! {
+        ready = connect(&mut leaf, args, &mut teller) => ready,
+        () = ends.any() => Err(Error::Negative("ended before an origin was found".into())),
+    };
+    teller.clear();
+    let outcome = match ready {
+        Ok(destination) => {
+            serve(args, &mut leaf, &mut teller, destination, (context, keeper, ends)).await
+        }
+        Err(error) => Err(error),
+    };
+    leaf.stop().await;
+    outcome
+}
+
+/// Looks for an origin until there is one to be used, telling how it goes.
+async fn connect(
+    leaf: &mut Leaf,
+    args: &ForwardArgs,
+    teller: &mut Teller,
+) -> Result<Destination, Error> {
+    let begun = Instant::from_std(clock::now());
+    let (deadline, mut usable_since) = (begun + args.timeout.0, None);
+    loop {
+        let now = Instant::from_std(clock::now());
+        let progress = leaf.progress();
+        match leaf.destination() {
+            Some(found) if found.healthy => return Ok(nearest(leaf, found).await),
+            Some(found) if now >= *usable_since.get_or_insert(now) + GRACE => return Ok(found),
+            Some(_) => {}
+            None => usable_since = None,
+        }
+        let refused = progress.refused.is_some() && progress.members == 0;
+        if now >= deadline || (refused && now >= begun + REFUSED_WAIT) {
+            return Err(words::in_vain(&progress, args));
+        }
+        teller.show(&progress);
+        // Redrawing needs a beat of its own; news come earlier.
+        let _ = timeout(LOOK, leaf.changed()).await;
+    }
+}
+
+/// The first origin that answered need not be the nearest: its tunnel may have been there earlier.
+/// A nearer one answers within that one's round trip.
+async fn nearest(leaf: &mut Leaf, found: Destination) -> Destination {
+    let wait = found.rtt.unwrap_or_default().min(NEARER_WAIT);
+    let until = Instant::from_std(clock::now()) + wait;
+    loop {
+        let progress = leaf.progress();
+        if progress.measured >= progress.origins {
+            break;
+        }
+        tokio::select! {
+            () = leaf.changed() => {}
+            () = sleep_until(until) => break,
+        }
+    }
+    leaf.destination().unwrap_or(found)
+}
+
+/// Serves until a signal or the command's end.
+async fn serve(
+    args: &ForwardArgs,
+    leaf: &mut Leaf,
+    teller: &mut Teller,
+    destination: Destination,
+    (context, mut keeper, mut ends): (Option<&Context>, Keeper, Ends),
+) -> Result<u8, Error> {
+    let local = local::dialled(leaf.listen());
+    if let (Some(file), Some(context)) = (&args.kubeconfig, context) {
+        context.merge_into(file, local)?.iter().for_each(|remark| teller.remark(remark));
+    }
+    let mut command = match args.command.split_first() {
+        Some((program, rest)) => Some(child::Child::start(program, rest, local, context)?),
+        None => None,
+    };
+    teller.leads(local, Some(&destination), clock::wall());
+    // Saving waits for the disk, and must not be waited for.
+    if let Err(error) = keeper.keep(leaf.directory().await).await {
+        teller.remark(&format!("the next start needs the invite again: {error}"));
+    }
+    let mut last = Some(destination);
+    loop {
+        tokio::select! {
+            () = leaf.changed() => {
+                let now = leaf.destination();
+                let same = match (&last, &now) {
+                    (Some(last), Some(now)) => last.is_same_way(now),
+                    (last, now) => last.is_none() && now.is_none(),
+                };
+                if !same {
+                    teller.leads(local, now.as_ref(), clock::wall());
+                }
+                last = now;
+            }
+            code = child::ended(&mut command) => {
+                keeper.keep_again(leaf.directory().await).await;
+                return code;
+            }
+            end = ends.next() => match &mut command {
+                Some(command) => command.pass_on(end),
+                None => {
+                    keeper.keep_again(leaf.directory().await).await;
+                    return Ok(0);
+                }
+            }
+        }
+    }
+}
+
+/// The signals that end a program.
+struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    quit: Signal,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Interrupt,
+    Terminate,
+    Hangup,
+    Quit,
+}
+
+impl Ends {
+    fn new() -> Result<Self, Error> {
+        let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+            quit: listen(SignalKind::quit())?,
+        })
+    }
+
+    async fn next(&mut self) -> End {
+        tokio::select! {
+            _ = self.interrupt.recv() => End::Interrupt,
+            _ = self.terminate.recv() => End::Terminate,
+            _ = self.hangup.recv() => End::Hangup,
+            _ = self.quit.recv() => End::Quit,
+        }
+    }
+
+    async fn any(&mut self) {
+        self.next().await;
+    }
+}

@@ -1,0 +1,123 @@
+//! The command that `meshport forward --exec` runs.
+//!
+//! It gets the terminal, its signals and the exit code as if it had been started by itself; when
+//! the forward ends first, it is told to end.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind, IsTerminal};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{self, Command};
+
+use super::End;
+use super::context::{Context, Lent};
+use crate::Error;
+
+/// Tells a command where the service is, whatever it is.
+const ADDRESS: &str = "MESHPORT_ADDRESS";
+/// What a shell adds to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// A running command.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: process::Child,
+    _kubeconfig: Option<Lent>,
+}
+
+impl Child {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when there is no such program, [`Error::Io`] when it cannot be started.
+    pub(super) fn start(
+        program: &OsStr,
+        arguments: &[OsString],
+        local: SocketAddr,
+        context: Option<&Context>,
+    ) -> Result<Self, Error> {
+        let kubeconfig = context.map(|context| context.lend(local)).transpose()?;
+        let mut command = Command::new(program);
+        command.args(arguments).env(ADDRESS, local.to_string()).kill_on_drop(true);
+        if let Some(lent) = &kubeconfig {
+            command.env("KUBECONFIG", &lent.list);
+        }
+        let process = command.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::Usage(format!(
+                "there is no program {}; check its name and PATH",
+                program.to_string_lossy()
+            )),
+            _ => Error::io(format!("run {}", program.to_string_lossy()))(error),
+        })?;
+        Ok(Self { process, _kubeconfig: kubeconfig })
+    }
+
+    /// Passes a signal on. Keys of a terminal have reached the command already, as they reach all
+    /// programs in the foreground.
+    pub(super) fn pass_on(&mut self, end: End) {
+        let signal = match end {
+            End::Interrupt | End::Quit if io::stdin().is_terminal() => return,
+            End::Interrupt => Signal::INT,
+            End::Quit => Signal::QUIT,
+            End::Terminate => Signal::TERM,
+            End::Hangup => Signal::HUP,
+        };
+        let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(id) = id {
+            // It may have ended in this moment.
+            let _ = kill_process(id, signal);
+        }
+    }
+}
+
+/// Resolves with the exit code of the command; never without one.
+pub(super) async fn ended(child: &mut Option<Child>) -> Result<u8, Error> {
+    let Some(child) = child else { return std::future::pending().await };
+    let status = child.process.wait().await.map_err(Error::io("wait for the command"))?;
+    Ok(code(status))
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| BY_SIGNAL + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn run(script: &str, signal: Option<End>) -> u8 {
+        let arguments = ["-c", script].map(OsString::from);
+        let local = "127.0.0.1:7445".parse().expect("an address");
+        let child = Child::start(OsStr::new("sh"), &arguments, local, None).expect("a shell");
+        let mut child = Some(child);
+        if let Some(signal) = signal {
+            child.iter_mut().for_each(|child| child.pass_on(signal));
+        }
+        ended(&mut child).await.expect("it ends")
+    }
+
+    #[tokio::test]
+    async fn its_exit_code_is_ours() {
+        assert_eq!(run("exit 7", None).await, 7);
+        assert_eq!(run("kill -KILL $$", None).await, 137);
+        assert_eq!(run("test \"$MESHPORT_ADDRESS\" = 127.0.0.1:7445", None).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_signal_reaches_it() {
+        assert_eq!(run("while :; do read line < /dev/zero; done", Some(End::Terminate)).await, 143);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_named() {
+        let local = "127.0.0.1:7445".parse().expect("an address");
+        let error = Child::start(OsStr::new("no-such-program-here"), &[], local, None);
+        let error = error.expect_err("nothing to run");
+        assert!(error.to_string().contains("no-such-program-here"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}

@@ -1,0 +1,98 @@
+//! The kubeconfig of a forward: written into a file of the user's, or lent to a command.
+//!
+//! Neither holds the user's credentials unless they were in that file before: what is lent lists
+//! the user's own files behind the one that is made here.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use meshport_config::ServiceName;
+use rand_core::{OsRng, RngCore};
+
+use super::ForwardArgs;
+use crate::Error;
+use crate::cli::kubeconfig::{self, Chosen};
+
+pub(super) use crate::cli::kubeconfig::DEFAULT_NAME;
+
+/// The context that is taken over, and how it is to be called.
+#[derive(Debug)]
+pub(super) struct Context {
+    chosen: Chosen,
+    name: String,
+}
+
+/// A kubeconfig for one command; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Lent {
+    path: PathBuf,
+    /// What `KUBECONFIG` is to be.
+    pub(super) list: OsString,
+}
+
+impl Context {
+    /// The context to take over; `None` where no kubeconfig is asked for, or a command may do
+    /// without one because there is none on this machine.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when there is none to be found where one was asked for.
+    pub(super) fn find(args: &ForwardArgs) -> Result<Option<Self>, Error> {
+        let is_kubernetes = args.service.as_str() == ServiceName::KUBE_APISERVER;
+        let named = args.from.is_some() || args.context.is_some() || args.kubeconfig.is_some();
+        let lends = args.exec && (is_kubernetes || named);
+        if !lends && args.kubeconfig.is_none() {
+            return Ok(None);
+        }
+        let files = kubeconfig::source_files(args.from.as_deref());
+        if !named && !files.iter().any(|file| file.exists()) {
+            return Ok(None);
+        }
+        let chosen = Chosen::read(files, args.context.as_deref())?;
+        // What cannot work is said before anything is connected.
+        chosen.check(&args.context_name)?;
+        Ok(Some(Self { chosen, name: args.context_name.clone() }))
+    }
+
+    /// Writes the context into a kubeconfig; what a person should know comes back.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].
+    pub(super) fn merge_into(&self, file: &Path, local: SocketAddr) -> Result<Vec<String>, Error> {
+        self.chosen.merge_into(file, local, &self.name)
+    }
+
+    /// A kubeconfig for one command.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when no temporary file can be written.
+    pub(super) fn lend(&self, local: SocketAddr) -> Result<Lent, Error> {
+        let text = self.chosen.text(local, &self.name)?;
+        let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let folder = folder.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir);
+        let path = folder.join(format!("meshport-{:016x}.kubeconfig", OsRng.next_u64()));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(Error::io(format!("create {}", path.display())))?;
+        let mut lent = Lent { path: path.clone(), list: OsString::new() };
+        file.write_all(text.as_bytes()).map_err(Error::io(format!("write {}", path.display())))?;
+        let all = std::iter::once(&path).chain(self.chosen.files());
+        lent.list = std::env::join_paths(all).map_err(|_| {
+            Error::Usage("KUBECONFIG cannot list a file whose name has a colon in it".into())
+        })?;
+        Ok(lent)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // It names no secret; a leftover harms nobody.
+        let _ = fs::remove_file(&self.path);
+    }
+}

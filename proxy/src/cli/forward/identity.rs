@@ -1,0 +1,267 @@
+//! Who the leaf is: from an invite, or from what was saved of an earlier one.
+//!
+//! A folder holds several identities made from one invite, each in a folder of its own below it, so
+//! that as many forwards can run at once: two processes with one key would take each other's
+//! tunnels away. All are made at the first use, since the invite may have ended by the second.
+//! Every file has mode 0600.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use meshport_config::{
+    Invite, Join, MeshId, NodeKey, NodeName, RecordKey, Role, Roles, Seed, UnixSeconds,
+};
+use rand_core::OsRng;
+use zeroize::Zeroizing;
+
+use super::ForwardArgs;
+use crate::Error;
+use crate::cli::{join, output};
+use crate::daemon::Identity;
+use crate::daemon::state::{Existing, StateDir, StateLock};
+
+/// Forwards that can run at once with one saved credential.
+const SLOTS: usize = 4;
+/// How an invite's line begins; anything else is a file's name.
+const INVITE_TAG: &str = "meshport-invite-";
+/// The longest text taken for an invite, in bytes; far above any.
+const MAX_INVITE_BYTES: u64 = 64 * 1024;
+
+/// What a leaf starts with.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) identity: Identity,
+    pub(super) seeds: Vec<Seed>,
+    pub(super) directory: Option<Vec<u8>>,
+    pub(super) keeper: Keeper,
+}
+
+/// Keeps on disk what the next start needs.
+#[derive(Debug)]
+pub(super) enum Keeper {
+    /// Nothing is kept.
+    Nothing,
+    /// The identity is from here; only what is known of the mesh changes.
+    Saved(Slot),
+    /// The identity is new.
+    New(Box<Fresh>),
+}
+
+/// A folder with one identity, held while it is in use.
+#[derive(Debug)]
+pub(super) struct Slot {
+    state: StateDir,
+    _lock: StateLock,
+}
+
+/// New identities that are to be saved.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    folder: PathBuf,
+    /// The one in use comes first.
+    identities: Vec<Identity>,
+    seeds: Vec<Seed>,
+}
+
+/// The first saved identity that no other process uses.
+///
+/// # Errors
+/// [`Error::State`] when nothing is saved or all are in use; [`Error::Trust`] when the credential
+/// has ended.
+pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
+    let mut busy = 0;
+    for state in slots(folder) {
+        let Some(_lock) = state.try_lock()? else {
+            busy += 1;
+            continue;
+        };
+        let identity = state.identity(now)?;
+        if !identity.credential.roles.is_leaf() {
+            return Err(not_a_leaf(state.path(), &identity.credential.roles));
+        }
+        let seeds = state.seeds()?;
+        // Whatever is wrong with it, the seeds say it again.
+        let directory = state.directory().unwrap_or_default();
+        let keeper = Keeper::Saved(Slot { state, _lock });
+        return Ok(Start { identity, seeds, directory, keeper });
+    }
+    let (what, remedy) = match busy {
+        0 if holds_node(folder) => {
+            return Err(not_a_leaf(folder, &Roles::from(Role::Node)));
+        }
+        0 => (
+            "there is no saved operator's credential".to_owned(),
+            "Run `meshport forward --invite FILE` with an invite that has the role operator: \
+             `meshport invite --role operator` makes one",
+        ),
+        busy => (
+            format!("all {busy} identities of this credential are in use by other forwards"),
+            "Stop one of them, or use an invite of its own with --credential and another folder",
+        ),
+    };
+    Err(Error::State { path: folder.to_owned(), what, remedy: remedy.into() })
+}
+
+/// New identities from an invite.
+///
+/// # Errors
+/// [`Error::Trust`] when the invite is refused, [`Error::Usage`] when it does not make an operator,
+/// [`Error::State`] when the folder belongs to another mesh.
+pub(super) fn from_invite(
+    text: &str,
+    args: &ForwardArgs,
+    folder: &Path,
+    now: UnixSeconds,
+) -> Result<Start, Error> {
+    let invite = Invite::parse(read_invite(text)?.trim())?;
+    let given = &invite.delegation.roles;
+    if !given.contains(&Role::Operator) {
+        return Err(Error::Usage(format!(
+            "this invite gives {given} and not the role operator; make one with `meshport invite \
+             --role operator`"
+        )));
+    }
+    if !args.no_save {
+        refuse_other_mesh(folder, *invite.mesh())?;
+    }
+    let name = match (&args.name, &invite.delegation.name) {
+        (None, Some(name)) => name.clone(),
+        (chosen, _) => join::name_or_host_name(chosen.as_ref())?,
+    };
+    let count = if args.no_save { 1 } else { SLOTS };
+    let made = (0..count).map(|_| make(&invite, &name, now));
+    let identities = made.collect::<Result<Vec<Identity>, Error>>()?;
+    let seeds = invite.seeds.clone();
+    let identity = copy(&identities[0]);
+    let keeper = if args.no_save {
+        Keeper::Nothing
+    } else {
+        let folder = folder.to_owned();
+        Keeper::New(Box::new(Fresh { folder, identities, seeds: seeds.clone() }))
+    };
+    Ok(Start { identity, seeds, directory: None, keeper })
+}
+
+fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, Error> {
+    let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let roles = Some(Roles::from(Role::Operator));
+    // An invite that leaves the site open leaves it to the machine; a laptop has none.
+    let open = invite.delegation.site.is_none();
+    let site = open.then(|| "laptop".parse()).transpose()?;
+    let join = Join { name: Some(name.clone()), site, roles };
+    let credential = invite.accept(&node_key, &record_key, join, now)?;
+    Ok(Identity { node_key, record_key, secret: invite.mesh_secret.clone(), credential })
+}
+
+fn copy(identity: &Identity) -> Identity {
+    Identity {
+        node_key: identity.node_key.clone(),
+        record_key: identity.record_key.clone(),
+        secret: identity.secret.clone(),
+        credential: identity.credential.clone(),
+    }
+}
+
+impl Keeper {
+    /// Keeps a new identity and what is known of the mesh. An older identity of the same mesh gives
+    /// way, unless a process uses it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::State`] when the identity cannot be written.
+    pub(super) async fn keep(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
+        if let Self::New(fresh) = std::mem::replace(self, Self::Nothing) {
+            let saved = tokio::task::spawn_blocking(move || fresh.save()).await;
+            let slot = saved.map_err(|error| Error::Bug(format!("saving ended: {error}")))??;
+            *self = slot.map_or(Self::Nothing, Self::Saved);
+        }
+        self.keep_again(directory).await;
+        Ok(())
+    }
+
+    /// Keeps what is known of the mesh now.
+    pub(super) async fn keep_again(&self, directory: Option<Vec<u8>>) {
+        let (Self::Saved(slot), Some(directory)) = (self, directory) else { return };
+        let state = slot.state.clone();
+        let kept = tokio::task::spawn_blocking(move || state.store_directory(&directory)).await;
+        if let Ok(Err(error)) = kept {
+            output::advice(&format!("the next start relies on the invite's addresses: {error}"));
+        }
+    }
+}
+
+impl Fresh {
+    /// Writes all identities; the first goes where the process can hold it.
+    fn save(self) -> Result<Option<Slot>, Error> {
+        let mut own = None;
+        StateDir::create(&self.folder)?;
+        let mut identities = self.identities.into_iter();
+        for number in 0..SLOTS {
+            let state = StateDir::create(slot_path(&self.folder, number))?;
+            // One that runs keeps its identity, and the next one here gets ours.
+            let Some(_lock) = state.try_lock()? else { continue };
+            let Some(identity) = identities.next() else { break };
+            state.store_mesh_secret(&identity.secret, Existing::Replace)?;
+            state.store_node_key(&identity.node_key, Existing::Replace)?;
+            state.store_record_key(&identity.record_key, Existing::Replace)?;
+            state.store_seeds(&self.seeds)?;
+            state.store_credential(&identity.credential, Existing::Replace)?;
+            own.get_or_insert(Slot { state, _lock });
+        }
+        Ok(own)
+    }
+}
+
+/// The folders of a saved credential that are complete.
+fn slots(folder: &Path) -> impl Iterator<Item = StateDir> {
+    let paths = (0..SLOTS).map(|number| slot_path(folder, number));
+    let states = paths.filter_map(|path| StateDir::open(path).ok());
+    states.filter(|state| state.credential().is_ok_and(|credential| credential.is_some()))
+}
+
+fn slot_path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(number.to_string())
+}
+
+/// Whether the folder is the state folder of a node.
+fn holds_node(folder: &Path) -> bool {
+    StateDir::open(folder).is_ok_and(|state| state.credential().is_ok_and(|it| it.is_some()))
+}
+
+fn not_a_leaf(path: &Path, roles: &Roles) -> Error {
+    Error::State {
+        path: path.to_owned(),
+        what: format!("the credential here is a node's ({roles}), not an operator's"),
+        remedy: "Use `meshport run` with it, or get an invite with the role operator".into(),
+    }
+}
+
+fn refuse_other_mesh(folder: &Path, mesh: MeshId) -> Result<(), Error> {
+    let mut saved = slots(folder).filter_map(|state| state.credential().ok().flatten());
+    if saved.all(|credential| credential.mesh == mesh) {
+        return Ok(());
+    }
+    Err(Error::State {
+        path: folder.to_owned(),
+        what: "the credential saved here is of another mesh".into(),
+        remedy: "Name another folder with --credential, or keep nothing with --no-save".into(),
+    })
+}
+
+/// The invite itself, from the argument, a file or standard input.
+fn read_invite(text: &str) -> Result<Zeroizing<String>, Error> {
+    if text.trim_start().starts_with(INVITE_TAG) {
+        return Ok(Zeroizing::new(text.to_owned()));
+    }
+    let mut invite = Zeroizing::new(String::new());
+    let read = match text {
+        "-" => std::io::stdin().take(MAX_INVITE_BYTES).read_to_string(&mut invite),
+        path => std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_INVITE_BYTES).read_to_string(&mut invite)),
+    };
+    let from = if text == "-" { "standard input" } else { text };
+    read.map_err(Error::io(format!("read the invite from {from}")))?;
+    Ok(invite)
+}
+
+#[cfg(test)]
+mod tests;

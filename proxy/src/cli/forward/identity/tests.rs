@@ -1,0 +1,159 @@
+use std::os::unix::fs::PermissionsExt;
+
+use meshport_config::{AuthorityKey, Grant, InviteParams, MeshSecret};
+
+use super::*;
+
+const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+const DAY_S: u64 = 86_400;
+
+/// An invite of the mesh with this number.
+fn invite(mesh: u8, roles: &str) -> String {
+    let authority = AuthorityKey::from_bytes([mesh; 32]);
+    let grant = Grant {
+        roles: roles.parse().expect("roles"),
+        site: Some("office".parse().expect("a site")),
+        name: Some("laptop-7".parse().expect("a name")),
+        not_before: NOW,
+        join_until: NOW.saturating_add(DAY_S),
+        credential_ttl_s: 7 * DAY_S,
+    };
+    let secret = MeshSecret::from_bytes([mesh; 32]);
+    let seeds = [format!("{}@192.0.2.1:51820", NodeKey::from_bytes([9; 32]).public())];
+    let seeds = seeds.iter().map(|seed| seed.parse().expect("a seed")).collect();
+    let params = InviteParams { grant, mesh_secret: secret, seeds };
+    let invite = Invite::create(&authority, params, &mut OsRng).expect("an invite");
+    invite.to_text().expect("a line").to_string()
+}
+
+fn args(flags: &[&str]) -> ForwardArgs {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ForwardArgs,
+    }
+    let words = std::iter::once("meshport").chain(flags.iter().copied());
+    <Line as clap::Parser>::parse_from(words).args
+}
+
+async fn save(start: Start) -> Slot {
+    let mut keeper = start.keeper;
+    keeper.keep(Some(vec![1, 2, 3])).await.expect("saved");
+    match keeper {
+        Keeper::Saved(slot) => slot,
+        other => panic!("nothing was saved: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().join("forward");
+    let error = saved(&folder, NOW).expect_err("nothing is there").to_string();
+    assert!(error.contains("--invite") && error.contains("--role operator"), "{error}");
+
+    let start = from_invite(&invite(1, "node,operator"), &args(&[]), &folder, NOW);
+    let start = start.expect("a good invite");
+    assert!(start.identity.credential.roles.is_leaf(), "{}", start.identity.credential.roles);
+    assert!(!folder.exists(), "nothing is written before it works");
+    let first = start.identity.credential.node;
+    let held = save(start).await;
+
+    let mut nodes = vec![first];
+    let mut starts = Vec::new();
+    for _ in 1..SLOTS {
+        let start = saved(&folder, NOW).expect("another identity");
+        assert_eq!(start.seeds.len(), 1);
+        nodes.push(start.identity.credential.node);
+        starts.push(start);
+    }
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes.len(), SLOTS, "each has a key of its own");
+    let error = saved(&folder, NOW).expect_err("all are in use").to_string();
+    assert!(error.contains("in use"), "{error}");
+    drop(held);
+    let again = saved(&folder, NOW).expect("one is free again");
+    assert_eq!(again.identity.credential.node, first);
+    assert_eq!(again.directory, Some(vec![1, 2, 3]));
+}
+
+#[tokio::test]
+async fn every_saved_file_is_for_its_owner_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let _held = save(start.expect("a good invite")).await;
+    let mut files = 0;
+    for number in 0..SLOTS {
+        let slot = slot_path(folder.path(), number);
+        assert_eq!(slot.metadata().expect("made").permissions().mode() & 0o777, 0o700);
+        for file in std::fs::read_dir(&slot).expect("a folder") {
+            let file = file.expect("an entry");
+            let mode = file.metadata().expect("a file").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{:?}", file.path());
+            files += 1;
+        }
+    }
+    assert!(files >= 5 * SLOTS, "{files}");
+}
+
+#[tokio::test]
+async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let old = start.expect("a good invite");
+    let running = old.identity.credential.node;
+    let _held = save(old).await;
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let new = start.expect("a renewal");
+    let renewed = new.identity.credential.node;
+    drop(save(new).await);
+    let start = saved(folder.path(), NOW).expect("the new one");
+    assert_eq!(start.identity.credential.node, renewed);
+    assert_ne!(renewed, running, "the one that runs has kept its own");
+
+    let foreign = invite(2, "operator");
+    let error = from_invite(&foreign, &args(&[]), folder.path(), NOW).expect_err("another mesh");
+    assert!(error.to_string().contains("--credential"), "{error}");
+    let unsaved = args(&["--invite", "-", "--no-save"]);
+    let start = from_invite(&foreign, &unsaved, folder.path(), NOW).expect("nothing is kept");
+    assert!(matches!(start.keeper, Keeper::Nothing));
+}
+
+#[test]
+fn what_makes_no_operator_is_refused_with_the_way_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = |text: &str, now| {
+        let error = from_invite(text, &args(&[]), folder.path(), now).expect_err("refused");
+        (error.exit_code(), error.to_string())
+    };
+    let (code, text) = refused(&invite(1, "node"), NOW);
+    assert_eq!(code, 2);
+    assert!(text.contains("--role operator"), "{text}");
+    let (code, _ended) = refused(&invite(1, "operator"), NOW.saturating_add(2 * DAY_S));
+    assert_eq!(code, 4);
+    let (code, text) = refused("/nonexistent/invite", NOW);
+    assert_eq!(code, 5);
+    assert!(text.contains("/nonexistent/invite"), "{text}");
+}
+
+#[test]
+fn an_invite_is_a_line_or_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("invite.txt");
+    let line = invite(1, "operator");
+    std::fs::write(&file, format!("{line}\n")).expect("written");
+    assert_eq!(read_invite(&line).expect("a line").trim(), line);
+    assert_eq!(read_invite(file.to_str().expect("text")).expect("a file").trim(), line);
+}
+
+#[tokio::test]
+async fn a_credential_that_has_ended_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    drop(save(start.expect("a good invite")).await);
+    let later = NOW.saturating_add(8 * DAY_S);
+    let error = saved(folder.path(), later).expect_err("it has ended");
+    assert!(error.to_string().contains("new invite"), "{error}");
+    assert_eq!(error.exit_code(), 4);
+}

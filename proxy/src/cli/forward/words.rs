@@ -1,0 +1,193 @@
+//! What `meshport forward` says: how far it has come, where it goes, and why it cannot.
+//!
+//! Progress is drawn over one line of a terminal and only when it takes noticeably long. Without a
+//! terminal, and beside a command's own output, there is nothing but the line at the end.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use meshport_config::{ServiceName, UnixSeconds};
+
+use super::ForwardArgs;
+use crate::Error;
+use crate::cli::{clock, output};
+use crate::daemon::leaf::{Destination, Progress};
+
+/// What comes sooner than this is not worth a look.
+const NOTICEABLE: Duration = Duration::from_millis(300);
+
+/// Tells a person how it goes.
+#[derive(Debug)]
+pub(super) struct Teller {
+    service: ServiceName,
+    begun: Instant,
+    terminal: bool,
+    /// A command runs, whose output is the answer.
+    beside_command: bool,
+    drawn: String,
+}
+
+impl Teller {
+    pub(super) fn new(args: &ForwardArgs, now: Instant) -> Self {
+        Self {
+            service: args.service.clone(),
+            begun: now,
+            terminal: io::stderr().is_terminal(),
+            beside_command: args.exec,
+            drawn: String::new(),
+        }
+    }
+
+    /// Draws how far it has come, if that is worth it.
+    pub(super) fn show(&mut self, progress: &Progress) {
+        if !self.terminal || clock::now().saturating_duration_since(self.begun) < NOTICEABLE {
+            return;
+        }
+        let text = stage(progress, &self.service);
+        if text != self.drawn {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+            self.drawn = text;
+        }
+    }
+
+    /// Takes back what was drawn.
+    pub(super) fn clear(&mut self) {
+        if !std::mem::take(&mut self.drawn).is_empty() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+
+    /// Says where sessions go from now on. It is the answer, unless a command runs.
+    pub(super) fn leads(&self, local: SocketAddr, to: Option<&Destination>, now: UnixSeconds) {
+        let line = leads(&self.service, local, to, now);
+        match (self.beside_command, self.terminal) {
+            // A closed standard output must not end what works.
+            (false, _) => drop(output::answer(&format!("{line}\n"))),
+            (true, true) => output::advice(&line),
+            (true, false) => {}
+        }
+    }
+
+    /// Says something that is worth knowing.
+    pub(super) fn remark(&self, text: &str) {
+        if !self.beside_command || self.terminal {
+            output::advice(text);
+        }
+    }
+}
+
+fn stage(progress: &Progress, service: &ServiceName) -> String {
+    let Progress { members, origins, measured, .. } = progress;
+    match (members, origins) {
+        (0, _) => "looking for members ...".to_owned(),
+        (_, 0) => format!("{members} members answer; asking for origins of {service} ..."),
+        _ => format!("{origins} origins of {service}, {measured} measured ..."),
+    }
+}
+
+fn leads(
+    service: &ServiceName,
+    local: SocketAddr,
+    to: Option<&Destination>,
+    now: UnixSeconds,
+) -> String {
+    let Some(to) = to else {
+        return format!("{local} is closed until an origin of {service} answers, since {now}");
+    };
+    let site = to.site.as_ref().map(|site| format!(" in {site}")).unwrap_or_default();
+    let rtt = to.rtt.map(|rtt| format!(", {:.1} ms", rtt.as_secs_f64() * 1e3));
+    let rtt = rtt.unwrap_or_default();
+    let why = if to.healthy && !to.relayed { String::new() } else { format!(" ({})", to.why) };
+    format!("{local} leads to {service} on {}{site}{rtt}, since {now}{why}", to.name)
+}
+
+/// Why no origin was found, and what to do.
+pub(super) fn in_vain(progress: &Progress, args: &ForwardArgs) -> Error {
+    let Progress { members, origins, measured, refused } = progress;
+    let (service, waited) = (&args.service, args.timeout);
+    let text = match (refused, members, origins, measured) {
+        (Some(reason), 0, ..) => format!("{reason}. Ask for a new invite with the role operator"),
+        (None, 0, ..) => format!(
+            "no member of the mesh answers after {waited}. Check that this machine may send UDP to \
+             the addresses in the invite; members do not answer an invite of another mesh"
+        ),
+        (_, members, 0, _) => format!(
+            "{members} members answer, and none knows an origin of {service} after {waited}. \
+             `meshport status` on a member shows its services; name one with --service"
+        ),
+        (_, _, origins, 0) => format!(
+            "there are {origins} origins of {service}, and none can be reached from here after \
+             {waited}. Check that this machine may send UDP to them, or give a member near them \
+             the role relay"
+        ),
+        _ => format!(
+            "no origin of {service} is usable after {waited}; `meshport status` on a member says \
+             what they lack"
+        ),
+    };
+    Error::Negative(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(members: usize, origins: usize, measured: usize) -> Progress {
+        Progress { members, origins, measured, refused: None }
+    }
+
+    fn args(flags: &[&str]) -> ForwardArgs {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: ForwardArgs,
+        }
+        let words = std::iter::once("meshport").chain(flags.iter().copied());
+        <Line as clap::Parser>::parse_from(words).args
+    }
+
+    #[test]
+    fn each_stage_has_its_words_and_each_failure_its_next_step() {
+        let service = ServiceName::kube_apiserver();
+        let args = args(&[]);
+        for (at, stage_says, advice) in [
+            (progress(0, 0, 0), "looking for members", "UDP"),
+            (progress(2, 0, 0), "2 members", "--service"),
+            (progress(2, 3, 0), "0 measured", "role relay"),
+            (progress(2, 3, 1), "3 origins", "meshport status"),
+        ] {
+            assert!(stage(&at, &service).contains(stage_says), "{at:?}");
+            let error = in_vain(&at, &args);
+            assert!(error.to_string().contains(advice), "{error}");
+            assert_eq!(error.exit_code(), 1);
+        }
+        let refused =
+            Progress { refused: Some("its credential ended".into()), ..progress(0, 0, 0) };
+        let text = in_vain(&refused, &args).to_string();
+        assert!(text.contains("its credential ended") && text.contains("new invite"), "{text}");
+    }
+
+    #[test]
+    fn nothing_usable_is_one_calm_line_too() {
+        let local = "127.0.0.1:7445".parse().expect("an address");
+        let line = leads(&ServiceName::kube_apiserver(), local, None, UnixSeconds(1_700_000_000));
+        assert_eq!(
+            line,
+            "127.0.0.1:7445 is closed until an origin of kube-apiserver answers, since \
+             2023-11-14T22:13:20Z"
+        );
+    }
+
+    #[test]
+    fn an_address_that_others_reach_needs_a_word() {
+        let refused = args(&["--listen", "0.0.0.0:7445"]).listen_addresses().expect_err("open");
+        assert!(refused.to_string().contains("--allow-remote-clients"), "{refused}");
+        let open = ["--listen", "0.0.0.0:7445", "--allow-remote-clients"];
+        assert_eq!(args(&open).listen_addresses().expect("allowed").len(), 1);
+        let usual = args(&[]).listen_addresses().expect("defaults");
+        assert_eq!(usual.iter().map(SocketAddr::port).collect::<Vec<_>>(), [7445, 0]);
+        let other = args(&["--service", "registry"]).listen_addresses().expect("defaults");
+        assert_eq!(other.iter().map(SocketAddr::port).collect::<Vec<_>>(), [0]);
+    }
+}

@@ -1,0 +1,453 @@
+//! `meshport forward` on a laptop: from an invite, from what was saved, through the death of what
+//! it goes through, sleep, and another network.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use meshport_tests::load::{Load, failures};
+use meshport_tests::netns::{self, Namespace};
+use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::ticks::{self, Watch};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+const SETTLE: Duration = Duration::from_secs(40);
+const INTERVAL: Duration = Duration::from_millis(50);
+const REQUESTS: usize = 30;
+const PHASE: Duration = Duration::from_secs(60);
+/// From the laptop to the nearest site and back; long, so that the machine's pace weighs little.
+const RTT: Duration = Duration::from_millis(200);
+/// Events are to come again within this after a sleep or a change of the network.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// A laptop of the world.
+struct Laptop {
+    udp: SocketAddr,
+    folder: PathBuf,
+    invite: PathBuf,
+}
+
+impl Laptop {
+    fn new(world: &mut World, site: &str, by: &str) -> Self {
+        let line = world.invite(by, &NodePlan::operator("laptop", site));
+        let invite = world.path("laptop.invite");
+        fs::write(&invite, line).expect("the world's folder can be written");
+        Self { udp: world.place("laptop", site), folder: world.path("laptop"), invite }
+    }
+
+    fn forward(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(meshport());
+        command.args(["forward", "--mesh-listen", &self.udp.to_string()]);
+        command.arg("--credential").arg(&self.folder).args(["--name", "laptop"]);
+        command.args(arguments);
+        command
+    }
+
+    /// With the invite, as on the first day.
+    fn first(&self, arguments: &[&str]) -> Command {
+        let invite = self.invite.to_string_lossy();
+        self.forward(&[&["--invite", &*invite], arguments].concat())
+    }
+
+    /// With what was saved.
+    fn again(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(meshport());
+        command.args(["forward", "--mesh-listen", &self.udp.to_string()]);
+        command.arg("--credential").arg(&self.folder).args(arguments);
+        command
+    }
+}
+
+/// A running forward, its local address, and how long it took to say it.
+fn ready(command: &mut Command, log: &Path) -> (Process, SocketAddr, Duration) {
+    let from = fs::metadata(log).map_or(0, |data| data.len());
+    let begun = wait::now();
+    let mut process = Process::start("forward", command, log);
+    let local = wait::until("the forward says where it goes", SETTLE, || {
+        assert!(process.is_running(), "the forward ended");
+        let output = process.output();
+        let said = output.get(usize::try_from(from).ok()?..)?;
+        let line = said.lines().find(|line| line.contains(" leads to "))?;
+        line.split(' ').next()?.parse().ok()
+    });
+    (process, local, begun.elapsed())
+}
+
+/// Where the forward says that sessions go.
+fn leads_to(process: &Process) -> String {
+    let output = process.output();
+    let last = output.lines().rfind(|line| line.contains(" leads to ")).unwrap_or_default();
+    last.split(" on ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default().to_owned()
+}
+
+/// An office and two sites with an origin each, one of them nearer, and a third member in the far
+/// one. The first site's origin has the authority and is the only seed.
+fn office_and_two_sites(sites: [&str; 2]) -> World {
+    let ticks = ticks::serve();
+    let mut world = World::new();
+    world.distance("office", "near", RTT);
+    world.distance("office", "far", RTT + Duration::from_millis(60));
+    world.distance("near", "far", Duration::from_millis(20));
+    for site in sites {
+        let name = format!("cp-{site}");
+        let address = world.apiserver(&name);
+        let offer = format!("\n[service.ticks]\nlisten = []\norigin = \"{ticks}\"\n");
+        let plan = NodePlan::new(&name, site).origin(address).role("origin:ticks");
+        world.node(&plan.settings(&offer));
+    }
+    world.node(&NodePlan::new("worker", "far"));
+    world.meet();
+    world.chooses("worker", "cp-far", SETTLE);
+    world
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
+    let mut world = office_and_two_sites(["far", "near"]);
+    // Its only seed is farther than the origin it is to use.
+    let laptop = Laptop::new(&mut world, "office", "cp-far");
+    let log = world.path("forward.log");
+    let (mut process, local, took) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
+    println!("from an invite, with the first file written: ready after {took:?}");
+    wait::until("the nearest origin serves", SETTLE, || {
+        let answer = world.curl().get(local, "/version").ok()?;
+        (answer.status == 200 && answer.subject().contains("cp-near")).then_some(())
+    });
+    wait::until("the last line names it", SETTLE, || {
+        (leads_to(&process) == "cp-near").then_some(())
+    });
+
+    // Nobody counts it, and no directory has it.
+    for node in ["cp-far", "cp-near", "worker"] {
+        assert_eq!(world.at(node).alive(), 3, "{node} sees more than the members");
+        assert!(!world.at(node).explain(&["--json"]).contains("laptop"));
+    }
+    process.signal("TERM");
+    assert!(process.ended(SETTLE).success());
+    for node in ["cp-far", "cp-near", "worker"] {
+        let output = world.node_mut(node).process().output();
+        assert!(!output.contains("member down"), "{node} missed somebody:\n{output}");
+    }
+    saved_for_the_owner_only(&laptop.folder);
+
+    let times = (0..3).map(|_| {
+        let (process, local, took) = ready(&mut laptop.again(&["--listen", "127.0.0.1:0"]), &log);
+        let answer = world.curl().get(local, "/version").expect("it serves at once");
+        assert_eq!(answer.status, 200);
+        process.signal("INT");
+        took
+    });
+    let took = median(times.collect());
+    println!("with a saved credential, {RTT:?} from the nearest origin: ready after {took:?}");
+    assert!(took <= RTT * 3 + Duration::from_millis(100), "{took:?}");
+}
+
+fn saved_for_the_owner_only(folder: &Path) {
+    let mut files = 0;
+    for slot in fs::read_dir(folder).expect("something is saved") {
+        let slot = slot.expect("an entry").path();
+        for file in fs::read_dir(&slot).expect("a folder per identity") {
+            let file = file.expect("an entry");
+            let mode = file.metadata().expect("a file").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{:?}", file.path());
+            files += 1;
+        }
+    }
+    assert!(files > 10, "{files} files are saved");
+}
+
+#[test]
+fn a_command_starts_soon_and_its_end_is_the_forwards() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let (log, sign) = (world.path("exec.log"), world.path("started"));
+    let sign_text = sign.to_string_lossy().into_owned();
+    let times = (0..3).map(|_| {
+        // Nothing is known and nothing saved: each is a first time.
+        let _ = fs::remove_file(&sign);
+        let mut command = laptop.first(&["--no-save", "--exec", "--", "touch", &sign_text]);
+        let begun = wait::now();
+        let mut process = Process::start("forward", &mut command, &log);
+        wait::until("the command has started", SETTLE, || sign.exists().then_some(()));
+        let took = begun.elapsed();
+        assert!(process.ended(SETTLE).success());
+        took
+    });
+    let took = median(times.collect());
+    println!("first time from an invite, {RTT:?} away: the command starts after {took:?}");
+    assert!(took <= RTT * 5 + Duration::from_millis(300), "{took:?}");
+
+    let script = "test \"${MESHPORT_ADDRESS%:*}\" = 127.0.0.1 && exit 7";
+    let mut command = laptop.first(&["--exec", "--", "sh", "-c", script]);
+    let mut process = Process::start("forward", command.env_remove("KUBECONFIG"), &log);
+    assert_eq!(process.ended(SETTLE).code(), Some(7), "the command's own exit code");
+
+    // A signal goes through, and what the command makes of it comes back.
+    let script = format!("trap 'exit 9' TERM; touch {sign_text}2; while :; do sleep 0.1; done");
+    let mut command = laptop.again(&["--exec", "--", "sh", "-c", &script]);
+    let mut process = Process::start("forward", &mut command, &log);
+    let begun = PathBuf::from(format!("{sign_text}2"));
+    wait::until("the command has started", SETTLE, || begun.exists().then_some(()));
+    process.signal("TERM");
+    assert_eq!(process.ended(SETTLE).code(), Some(9));
+}
+
+/// A kubeconfig with a secret in it, for an apiserver somewhere.
+fn kubeconfig(path: &Path) -> &'static str {
+    const TEXT: &str = "\
+apiVersion: v1
+kind: Config
+clusters:
+- cluster:
+    server: https://api.example.com:6443
+  name: prod
+contexts:
+- context:
+    cluster: prod
+    user: me
+  name: prod
+current-context: prod
+users:
+- name: me
+  user:
+    token: s3cret-of-the-user
+";
+    fs::write(path, TEXT).expect("the world's folder can be written");
+    "s3cret-of-the-user"
+}
+
+#[test]
+fn a_kubeconfig_is_lent_to_the_command_and_merged_into_a_file() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let (log, source, copy) = (world.path("log"), world.path("config"), world.path("copy"));
+    let secret = kubeconfig(&source);
+    let script = "cat \"${KUBECONFIG%%:*}\" > \"$0\"; stat -c %a \"${KUBECONFIG%%:*}\" >> \"$0\"; \
+                  echo \"$KUBECONFIG\" >> \"$0\"";
+    let copy_text = copy.to_string_lossy().into_owned();
+    let exec = ["--exec", "--", "sh", "-c", script, &copy_text];
+    let mut command = laptop.first(&exec);
+    let mut process = Process::start("forward", command.env("KUBECONFIG", &source), &log);
+    assert!(process.ended(SETTLE).success());
+    let lent = fs::read_to_string(&copy).expect("the command has written it");
+    assert!(lent.contains("server: https://127.0.0.1:"), "{lent}");
+    assert!(lent.contains("tls-server-name: api.example.com"), "{lent}");
+    assert!(lent.contains("current-context: meshport") && lent.contains("\n600\n"), "{lent}");
+    assert!(lent.trim_end().ends_with(&format!(":{}", source.display())), "{lent}");
+    assert!(!lent.contains(secret), "the user's secrets stay where they are");
+    let file = lent.lines().last().and_then(|list| list.split(':').next()).unwrap_or_default();
+    assert!(!Path::new(file).exists(), "{file} is left over");
+
+    let source_text = source.to_string_lossy();
+    let merge = ["--listen", "127.0.0.1:0", "--from", &*source_text, "--kubeconfig", &*source_text];
+    let (process, local, _) = ready(&mut laptop.again(&merge), &log);
+    let merged = wait::until("the context is written", SETTLE, || {
+        let text = fs::read_to_string(&source).ok()?;
+        text.contains(&format!("server: https://{local}")).then_some(text)
+    });
+    assert!(merged.contains("current-context: prod") && merged.contains(secret), "{merged}");
+    assert!(merged.contains("tls-server-name: api.example.com"), "{merged}");
+    drop(process);
+    let said = fs::read_to_string(&log).expect("a log");
+    assert!(!said.contains(secret));
+}
+
+#[test]
+fn no_call_fails_when_the_member_or_the_apiserver_in_use_dies() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let log = world.path("forward.log");
+    let (process, local, _) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
+    let goes_to = |origin: &str| {
+        let what = format!("the forward goes to {origin}");
+        wait::until(&what, SETTLE, || (leads_to(&process) == origin).then_some(()));
+    };
+    goes_to("cp-near");
+    let load = Load::start(&world.curl(), local, "/version", INTERVAL);
+    load.goes_on(REQUESTS, PHASE);
+
+    world.kill_apiserver("cp-near");
+    goes_to("cp-far");
+    load.goes_on(REQUESTS, PHASE);
+    world.start_apiserver("cp-near");
+    goes_to("cp-near");
+    load.goes_on(REQUESTS, PHASE);
+
+    // The member it came in by, which is the origin it uses, and its only seed.
+    world.kill("cp-near");
+    goes_to("cp-far");
+    load.goes_on(REQUESTS, PHASE);
+    world.start("cp-near");
+    goes_to("cp-near");
+    load.goes_on(REQUESTS, PHASE);
+
+    let requests = load.finish();
+    let slowest = requests.iter().map(|request| request.took).max().unwrap_or_default();
+    println!("{} calls while things died, slowest {slowest:?}", requests.len());
+    let failed = failures(&requests);
+    assert!(failed.is_empty(), "of {} failed:\n{}", requests.len(), failed.join("\n"));
+}
+
+/// Stops the forward for a while; how long its watch hears nothing from when it goes on.
+fn stopped(process: &Process, watch: &Watch, length: Duration) -> Duration {
+    process.signal("STOP");
+    wait::moment(wait::now() + length);
+    let woken = wait::now();
+    process.signal("CONT");
+    watch.silent_after(woken, SETTLE)
+}
+
+#[test]
+fn a_watch_hears_again_soon_after_a_sleep() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let log = world.path("forward.log");
+    let arguments = ["--service", "ticks", "--listen", "127.0.0.1:0"];
+    let (process, local, _) = ready(&mut laptop.first(&arguments), &log);
+    let watch = Watch::start(local);
+    watch.silent_after(wait::now(), SETTLE);
+    // A nap, which the connection to the origin survives; and a sleep that none survives.
+    for length in [Duration::from_secs(5), Duration::from_secs(40)] {
+        let silent = stopped(&process, &watch, length);
+        let connections = watch.connections();
+        println!("stopped for {length:?}: heard again after {silent:?}, {connections} connections");
+        assert!(silent <= AGAIN, "{silent:?}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_said_with_the_next_step() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let say = |command: &mut Command| {
+        let output = command.output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = say(&mut laptop.again(&[]));
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("--role operator"), "{text}");
+
+    let (code, text) = say(&mut laptop.first(&["--service", "nothing", "--timeout", "3s"]));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("none knows an origin of nothing"), "{text}");
+
+    let line = world.invite("cp-near", &NodePlan::new("node", "office"));
+    let (code, text) =
+        say(Command::new(meshport()).args(["forward", "--no-save", "--invite", &line]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("not the role operator"), "{text}");
+
+    // An operator's credential makes no daemon.
+    let line = fs::read_to_string(&laptop.invite).expect("an invite");
+    let (code, text) = say(Command::new(meshport()).args(["join", &line]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("meshport forward --invite"), "{text}");
+    let state = world.path("state");
+    let state = state.to_string_lossy();
+    let init = ["init", "--site", "x", "--name", "x", "--role", "operator", "--state-dir", &state];
+    run_ok(&meshport().to_string_lossy(), &init);
+    let (code, text) = say(Command::new(meshport()).args(["run", "--state-dir", &state]));
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("meshport forward --invite"), "{text}");
+}
+
+/// A member in one namespace that offers the talking service, and a forward in another; both end
+/// before the namespaces do.
+struct TwoHosts {
+    watch: Option<Watch>,
+    forward: Option<Process>,
+    _member: Process,
+    laptop: Namespace,
+    _datacenter: Namespace,
+    _folder: tempfile::TempDir,
+}
+
+const MEMBER: &str = "10.78.0.1";
+
+fn two_hosts() -> TwoHosts {
+    netns::remove_stale();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name);
+    let (datacenter, laptop) = (Namespace::new(), Namespace::new());
+    netns::cable(&datacenter, &format!("{MEMBER}/24"), &laptop, "10.78.0.2/24");
+    let listener =
+        datacenter.inside(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
+    let ticks = listener.local_addr().expect("bound");
+    thread::spawn(move || ticks::serve_on(&listener));
+
+    let state = path("member");
+    let state = state.to_string_lossy();
+    let binary = meshport().to_string_lossy();
+    let roles = ["--role", "node", "--role", "origin:ticks"];
+    let init = [&["init", "--site", "dc", "--name", "cp", "--state-dir", &state], &roles[..]];
+    run_ok(&binary, &init.concat());
+    let endpoint = format!("{MEMBER}:51820");
+    let settings = format!(
+        "site = \"dc\"\nstate-dir = \"{state}\"\n[mesh]\nlisten = \"{endpoint}\"\n\
+         advertise = [\"{endpoint}\"]\n[admin]\nhttp = \"off\"\n\
+         [service.ticks]\nlisten = []\norigin = \"{ticks}\"\n"
+    );
+    fs::write(path("member.toml"), settings).expect("a file can be written");
+    let mut command = datacenter.command(&binary);
+    command.arg("run").arg("--config").arg(path("member.toml"));
+    let member = Process::start("member", &mut command, &path("member.log"));
+
+    let invite = ["--site", "office", "--role", "operator", "--endpoint", &endpoint];
+    let invite = run_ok(&binary, &[&["invite", "--state-dir", &state], &invite[..]].concat());
+    fs::write(path("invite"), invite).expect("a file can be written");
+    let mut command = laptop.command(&binary);
+    command.args(["forward", "--no-save", "--name", "laptop", "--service", "ticks"]);
+    command.args(["--listen", "127.0.0.1:0", "--invite"]).arg(path("invite"));
+    let (forward, local, _) = ready(&mut command, &path("forward.log"));
+    let watch = laptop.inside(|| Watch::start(local));
+    TwoHosts {
+        watch: Some(watch),
+        forward: Some(forward),
+        _member: member,
+        laptop,
+        _datacenter: datacenter,
+        _folder: folder,
+    }
+}
+
+#[test]
+#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+fn a_watch_goes_on_from_another_address() {
+    let mut hosts = two_hosts();
+    let watch = hosts.watch.take().expect("it was just made");
+    watch.silent_after(wait::now(), SETTLE);
+    let interfaces = hosts.laptop.interfaces();
+    let [interface] = &interfaces[..] else { panic!("one cable, not {interfaces:?}") };
+    let mut silences = Vec::new();
+    for number in [9, 10, 11] {
+        hosts.laptop.ip(&["addr", "flush", "dev", interface]);
+        let changed = wait::now();
+        let address = format!("10.78.0.{number}/24");
+        hosts.laptop.ip(&["addr", "add", &address, "dev", interface]);
+        silences.push(watch.silent_after(changed, SETTLE));
+    }
+    println!("another address: heard again after {silences:?}");
+    assert!(median(silences) <= AGAIN);
+    // Out of reach for a while, then in another network.
+    hosts.laptop.ip(&["link", "set", interface, "down"]);
+    hosts.laptop.ip(&["addr", "flush", "dev", interface]);
+    wait::moment(wait::now() + Duration::from_secs(8));
+    hosts.laptop.ip(&["addr", "add", "10.78.0.77/24", "dev", interface]);
+    hosts.laptop.ip(&["link", "set", interface, "up"]);
+    let back = wait::now();
+    let silence = watch.silent_after(back, SETTLE);
+    println!("8 s without a network, then another: heard again after {silence:?}");
+    assert!(silence <= AGAIN, "{silence:?}");
+    drop((watch, hosts.forward.take()));
+}
