@@ -160,7 +160,7 @@ impl Show<'_> {
         self.score.restarted(self.elapsed());
         self.board.origins[STAGE].trouble = None;
         self.board.phase = format!(
-            "the apiserver of {} is back: traffic returns when that has lasted 10 s",
+            "the apiserver of {} is back: traffic returns when that has lasted a second",
             SITES[STAGE]
         );
         Ok(())

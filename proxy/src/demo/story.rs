@@ -1,8 +1,9 @@
 //! When what happens in the demo, from how long it may take: pure.
 //!
 //! The whole story is calm, the stop of the nearest apiserver, its return, and traffic coming home.
-//! The last takes the longest: a preferred origin gives way only to a gain that has lasted 10 s
-//! (see [`crate::core::route`]). A shorter demo ends earlier in the story and says so.
+//! An origin that is back is used once that has lasted a second, and up to ten on a machine that is
+//! too busy for its probes (see [`crate::core::route`]). A shorter demo ends earlier in the story
+//! and says so.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use std::time::Duration;
 const CALM_MIN: Duration = Duration::from_secs(3);
 /// The shortest time without the nearest apiserver.
 const GONE_MIN: Duration = Duration::from_secs(3);
-/// From the restart to the end: the hysteresis of 10 s, the probe that finds the apiserver ready,
-/// and a moment at home.
+/// From the restart to the end: the longest hysteresis (10 s), the probe that finds the apiserver
+/// ready, and a moment at home.
 const HOMECOMING: Duration = Duration::from_secs(14);
 /// The longest that calm or absence are made: more of the same shows nothing new.
 const CHAPTER_MAX: Duration = Duration::from_secs(20);
