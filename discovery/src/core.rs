@@ -355,6 +355,17 @@ impl Discovery {
         self.settle(now);
     }
 
+    /// Active paths whose probes are overdue, for which [`Discovery::handle_delivery`] is of use.
+    pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
+        self.paths.overdue()
+    }
+
+    /// Takes word that a peer has acknowledged data since its probes fell silent: silence counts
+    /// from now on only.
+    pub fn handle_delivery(&mut self, node: NodeId) {
+        self.paths.handle_delivery(node);
+    }
+
     /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
     /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
     pub fn leave(&mut self, now: Instant) {

@@ -4,9 +4,11 @@
 //! A path is direct and belongs to one peer. Membership may say that a node is alive while this
 //! node cannot reach it, and the other way round; routes follow paths. A path that carries sessions
 //! is probed often, any other one rarely; silence makes probes come faster, and after three silent
-//! intervals, each adapted to the round-trip time, the path is dead. It is probed on and up again
-//! with the first answer. Bounded by [`MAX_PATHS`]; the rate of idle probes does not grow with the
-//! number of origins beyond [`IDLE_PROBES_PER_S`].
+//! intervals, each adapted to the round-trip time, the path is dead. Data that the peer
+//! acknowledges ends silence like an answer, so that a transfer which crowds out the probes is not
+//! taken for a death. A dead path is probed on and up again with the first answer. Bounded by
+//! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
+//! [`IDLE_PROBES_PER_S`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -218,6 +220,23 @@ impl Paths {
         prober.due = prober.send_at;
         self.schedule.insert((prober.due, node));
         self.report(node, false);
+    }
+
+    /// The active paths on which answers to probes are overdue, but which are not dead yet.
+    pub(crate) fn overdue(&self) -> impl Iterator<Item = NodeId> {
+        let overdue = |prober: &Prober| {
+            let is_up = prober.path.state == PathState::Up;
+            is_up && prober.usage == PathUse::Active && prober.is_silent()
+        };
+        self.probers.iter().filter(move |(_, it)| overdue(it)).map(|(node, _)| *node)
+    }
+
+    /// Something this node sent arrived there, and word of it came back: the path works both ways,
+    /// however silent its probes are. A queue that is full of data loses probes first.
+    pub(crate) fn handle_delivery(&mut self, node: NodeId) {
+        if let Some(prober) = self.probers.get_mut(&node) {
+            prober.silent = None;
+        }
     }
 
     /// Sends what is due and judges silence.

@@ -6,6 +6,7 @@
 //! `Sync` all the same: each lock is held for one turn, never across an await. Lock order: quinn's
 //! own locks, then the link's send lock, then its core lock.
 
+mod congestion;
 mod driver;
 mod link;
 mod mesh;
@@ -20,7 +21,7 @@ mod udp;
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh};
 pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
-pub use streams::{RecvHalf, SendHalf, Stream};
+pub use streams::{Delivery, RecvHalf, SendHalf, Stream};
 pub use udp::UdpOuter;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -23,8 +23,8 @@ pub use counters::MeshCounters;
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};
 pub use io::{
-    Incoming, Mesh, OuterMeta, OuterSocket, OuterTransmit, RecvHalf, SendHalf, Stream, UdpOuter,
-    WallClock,
+    Delivery, Incoming, Mesh, OuterMeta, OuterSocket, OuterTransmit, RecvHalf, SendHalf, Stream,
+    UdpOuter, WallClock,
 };
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
 

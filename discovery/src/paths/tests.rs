@@ -16,6 +16,8 @@ struct Bench {
     start: Instant,
     echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
     sent: Vec<Duration>,
+    /// Whether data arrives at the peer, as the mesh would say.
+    delivers: bool,
     changes: Vec<(Duration, PathState)>,
 }
 
@@ -28,6 +30,7 @@ impl Bench {
             start,
             echoes: BTreeSet::new(),
             sent: Vec::new(),
+            delivers: false,
             changes: Vec::new(),
         }
     }
@@ -45,6 +48,10 @@ impl Bench {
                 let (_, node, nonce) = self.echoes.pop_first().unwrap();
                 self.paths.handle_echo(node, nonce, self.now);
             } else {
+                let overdue: Vec<NodeId> = self.paths.overdue().collect();
+                for node in overdue.into_iter().filter(|_| self.delivers) {
+                    self.paths.handle_delivery(node);
+                }
                 self.paths.handle_timeout(self.now);
             }
             while let Some((node, nonce)) = self.paths.poll_send() {
@@ -110,6 +117,26 @@ fn an_active_path_dies_in_time_whatever_its_length() {
         bench.run(ms(1500 + 2 * rtt), ms(rtt), true);
         assert_eq!(bench.state(), PathState::Up);
     }
+}
+
+#[test]
+fn a_path_on_which_data_arrives_is_not_dead_however_silent_its_probes() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(10_000), ms(20), true);
+    bench.changes.clear();
+    bench.delivers = true;
+    bench.run(ms(60_000), ms(20), false);
+    assert_eq!(bench.state(), PathState::Up);
+    bench.delivers = false;
+    let end = bench.now - bench.start;
+    bench.run(ms(5000), ms(20), false);
+    let died = bench.changes.iter().find(|(_, state)| *state == PathState::Dead);
+    let died = died.expect("nothing arrives any more").0 - end;
+    assert!(died <= ms(1300), "{died:?}");
+    bench.delivers = true;
+    bench.run(ms(5000), ms(20), false);
+    assert_eq!(bench.state(), PathState::Dead, "only an answer revives a path");
 }
 
 #[test]

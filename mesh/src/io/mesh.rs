@@ -13,7 +13,7 @@ use super::link::{Link, WallClock, now};
 use super::outer::OuterSocket;
 use super::quic_config::{IDLE_TIMEOUT, QuicSetup};
 use super::quic_socket::QuicSocket;
-use super::streams::{CODE_CLOSED, Stream, Streams};
+use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
 use crate::core::Core;
 use crate::settings::{Identity, MeshConfig};
 use crate::{MeshCounters, MeshError, MeshEvent, PeerStatus};
@@ -122,6 +122,12 @@ impl Mesh {
     /// holds new streams back until then.
     pub fn renew_connection(&self, node: &NodeId) {
         self.inner.streams.renew(node, "its path was dead");
+    }
+
+    /// How far a peer has acknowledged what the streams opened by this node have sent to it; none
+    /// without a connection. Compare it with an earlier one.
+    pub fn delivery(&self, to: &NodeId) -> Option<Delivery> {
+        self.inner.streams.delivery(to)
     }
 
     /// From now on nobody covered by these is believed; replaces the earlier ones. Sessions and

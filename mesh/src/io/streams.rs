@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use halves::{RecvHalf, SendHalf, Stream};
 
+use super::congestion;
 use super::link::Link;
 use super::lock;
 use super::quic_config::QuicSetup;
@@ -61,6 +62,14 @@ impl Live {
     fn is(&self, other: &Live) -> bool {
         self.connection.stable_id() == other.connection.stable_id()
     }
+}
+
+/// How far a peer has acknowledged what streams to it have sent. Two that differ tell that in
+/// between something sent on them arrived there and that an answer came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    connection: usize,
+    acknowledged: u64,
 }
 
 /// The outcome of a connection attempt, once there is one.
@@ -418,6 +427,17 @@ impl Streams {
         if let Some(waiting) = waiting {
             // The one who asked may have given up.
             let _ = waiting.send(());
+        }
+    }
+
+    /// How far the delivery on the outgoing connection has come.
+    pub(super) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
+        match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(Live { connection, .. })) => {
+                let acknowledged = congestion::acknowledged(connection);
+                Some(Delivery { connection: connection.stable_id(), acknowledged })
+            }
+            _ => None,
         }
     }
 

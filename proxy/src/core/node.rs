@@ -260,6 +260,17 @@ impl NodeCore {
         }
     }
 
+    /// Nodes with sessions whose paths are about to be given up, unless something proves that they
+    /// work: see [`NodeCore::handle_delivery`].
+    pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
+        self.discovery.overdue_paths()
+    }
+
+    /// Takes word that a node has acknowledged data of sessions since its probes fell silent.
+    pub fn handle_delivery(&mut self, node: NodeId) {
+        self.discovery.handle_delivery(node);
+    }
+
     /// This machine has slept or moved: measures every path anew.
     pub fn wake(&mut self, now: Instant) {
         self.discovery.wake(now);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{Added, MAX_REVOCATIONS, NodeId, Revocation, Revocations, ServiceName};
 use meshport_discovery::OriginState;
-use meshport_mesh::{Mesh, MeshEvent, ports};
+use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
@@ -99,6 +99,8 @@ pub(super) struct Driver {
     /// Where the configuration says that nodes are.
     pub(super) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
     pub(super) sessions: Sessions,
+    /// How far data had come on the paths whose probes are overdue.
+    pub(super) deliveries: BTreeMap<NodeId, Delivery>,
     /// Within what time the sessions of a bad origin are reset.
     pub(super) cut_windows: BTreeMap<ServiceName, Duration>,
     pub(super) reporter: Reporter,
@@ -144,10 +146,24 @@ impl Driver {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }
                 () = sleep_until(wake) => {
+                    self.credit_deliveries();
                     self.core.handle_timeout(clock::now(), clock::wall());
                 }
             }
         }
+    }
+
+    /// Tells the core on which of the paths that seem to die data still arrives.
+    fn credit_deliveries(&mut self) {
+        let overdue = self.core.overdue_paths();
+        let found: Vec<_> =
+            overdue.filter_map(|node| Some((node, self.mesh.delivery(&node)?))).collect();
+        for (node, delivery) in &found {
+            if self.deliveries.get(node).is_some_and(|earlier| earlier != delivery) {
+                self.core.handle_delivery(*node);
+            }
+        }
+        self.deliveries = found.into_iter().collect();
     }
 
     fn take_events(&mut self, first: MeshEvent) {

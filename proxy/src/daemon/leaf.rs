@@ -163,6 +163,7 @@ impl Leaf {
             probers: BTreeMap::new(),
             seeds: BTreeMap::new(),
             sessions: sessions.clone(),
+            deliveries: BTreeMap::new(),
             cut_windows: parts::cut_windows(&settings),
             reporter,
             refused,

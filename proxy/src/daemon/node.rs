@@ -122,6 +122,7 @@ impl Node {
             probers: parts::probers(&host, settings)?,
             seeds: BTreeMap::new(),
             sessions: sessions.clone(),
+            deliveries: BTreeMap::new(),
             cut_windows: parts::cut_windows(settings),
             reporter,
             refused: watch::Sender::new(None),
