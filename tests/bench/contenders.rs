@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use meshport_tests::netns::Namespace;
 use meshport_tests::process::{Process, meshport, run_ok};
-use meshport_tests::wait;
+use meshport_tests::{wait, wireguard};
 
 use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER, START_LIMIT};
 use crate::rivals;
 
 /// Names boringtun's program when it is not on the path.
 pub(crate) const BORINGTUN_VARIABLE: &str = "MESHPORT_BENCH_BORINGTUN";
-/// What a WireGuard packet adds to an IPv4 one: IP 20, UDP 8, header and tag 32 bytes.
-pub(crate) const WIREGUARD_OVERHEAD: u32 = 60;
 
 /// One way from the near host's loopback to the far host's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -112,11 +110,7 @@ impl Contender {
                 let haproxy = rivals::haproxy(ground, SocketAddr::from((FAR, SERVER)));
                 Running { at: LOCAL, processes: vec![haproxy] }
             }
-            Self::WireguardGo => rivals::wireguard(ground, |host, interface| {
-                let mut command = host.command("wireguard-go");
-                command.args(["--foreground", interface]);
-                command
-            }),
+            Self::WireguardGo => rivals::wireguard(ground, wireguard::wireguard_go),
             Self::Boringtun => {
                 let program = boringtun().expect("who lacks it does not start");
                 rivals::wireguard(ground, move |host, interface| {

@@ -5,13 +5,11 @@ use std::process::Command;
 
 use meshport_tests::netns::Namespace;
 use meshport_tests::process::{Process, run_ok};
-use meshport_tests::wait;
+use meshport_tests::wireguard::{End, INNER, tunnel};
 
-use crate::contenders::{Running, WIREGUARD_OVERHEAD, most_sessions, write};
-use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER, START_LIMIT};
+use crate::contenders::{Running, most_sessions, write};
+use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER};
 
-/// The hosts' addresses inside a rival's tunnel.
-const INNER: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// What nebula 1.6 adds to an IPv4 packet: IP 20, UDP 8, header 16, tag 16 bytes.
 const NEBULA_OVERHEAD: u32 = 60;
 
@@ -33,37 +31,18 @@ pub(crate) fn haproxy(ground: &Ground, server: SocketAddr) -> Process {
     Process::start("haproxy", &mut command, &ground.file("haproxy.log"))
 }
 
-/// A userspace WireGuard on both hosts, configured with `wg`, and haproxy through it.
+/// A userspace WireGuard on both hosts, and haproxy through it.
 pub(crate) fn wireguard(ground: &Ground, program: impl Fn(&Namespace, &str) -> Command) -> Running {
-    let hosts = [(&ground.near, NEAR, "near"), (&ground.far, FAR, "far")];
-    let mtu = (ground.mtu - WIREGUARD_OVERHEAD).to_string();
+    let (near, far) = (NEAR.to_string(), FAR.to_string());
+    let ends = [
+        End { host: &ground.near, address: &near, name: "near" },
+        End { host: &ground.far, address: &far, name: "far" },
+    ];
     let mut processes = Vec::new();
-    let mut keys = Vec::new();
-    for (host, _, name) in hosts {
-        // The name is on a socket that all hosts of this machine share.
-        let interface = interface(name);
+    tunnel(ends, ground.mtu, &ground.folder, program, |name, command| {
         let log = ground.file(&format!("wireguard-{name}.log"));
-        processes.push(Process::start(name, &mut program(host, &interface), &log));
-        wait::until("the tunnel's interface is there", START_LIMIT, || {
-            host.succeeds("wg", &["show", &interface]).then_some(())
-        });
-        let private = run_ok("wg", &["genkey"]);
-        let file = ground.file(&format!("wireguard-{name}.key"));
-        write(&file, &private);
-        let public = host.run("sh", &["-c", &format!("wg pubkey <{}", file.display())]);
-        keys.push((file, public));
-    }
-    for (at, (host, _, name)) in hosts.into_iter().enumerate() {
-        let (other, interface) = (1 - at, interface(name));
-        let key = keys[at].0.to_string_lossy();
-        let endpoint = format!("{}:51821", hosts[other].1);
-        let allowed = format!("{}/32", INNER[other]);
-        let own = ["set", &*interface, "listen-port", "51821", "private-key", &*key];
-        let peer = ["peer", &keys[other].1, "endpoint", &endpoint, "allowed-ips", &allowed];
-        host.run("wg", &[&own[..], &peer].concat());
-        host.ip(&["addr", "add", &format!("{}/24", INNER[at]), "dev", &interface]);
-        host.ip(&["link", "set", &interface, "mtu", &mtu, "up"]);
-    }
+        processes.push(Process::start(name, command, &log));
+    });
     processes.push(haproxy(ground, inner_server()));
     Running { at: LOCAL, processes }
 }

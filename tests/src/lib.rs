@@ -19,4 +19,5 @@ pub mod tap;
 pub mod ticks;
 pub mod transfer;
 pub mod wait;
+pub mod wireguard;
 pub mod world;

@@ -127,14 +127,17 @@ fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
         (leads_to(&process) == "cp-near").then_some(())
     });
 
+    let members = ["cp-far", "cp-near", "worker"];
+    let attached: f64 = members.iter().map(|node| leaves(&world, node)).sum();
+    assert!(attached >= 1.0, "members tell of it");
     // Nobody counts it, and no directory has it.
-    for node in ["cp-far", "cp-near", "worker"] {
+    for node in members {
         assert_eq!(world.at(node).alive(), 3, "{node} sees more than the members");
         assert!(!world.at(node).explain(&["--json"]).contains("laptop"));
     }
     process.signal("TERM");
     assert!(process.ended(SETTLE).success());
-    for node in ["cp-far", "cp-near", "worker"] {
+    for node in members {
         let output = world.node_mut(node).process().output();
         assert!(!output.contains("member down"), "{node} missed somebody:\n{output}");
     }
@@ -150,6 +153,11 @@ fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
     let took = median(times.collect());
     println!("with a saved credential, {RTT:?} from the nearest origin: ready after {took:?}");
     assert!(took <= RTT * 3 + Duration::from_millis(100), "{took:?}");
+}
+
+/// How many machines are attached to a node.
+fn leaves(world: &World, node: &str) -> f64 {
+    world.at(node).metrics().sum("meshport_leaves", "")
 }
 
 fn saved_for_the_owner_only(folder: &Path) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use meshport_tests::kubernetes::{
     Arrivals, Beat, Call, Calls, Cluster, Fault, Kubectl, LOCAL, Plan, START_LIMIT, WORKER, Watch,
-    Watchers,
+    Watchers, median, rounds,
 };
 use meshport_tests::wait;
 
@@ -107,6 +107,29 @@ fn lease(direct: &Kubectl) -> String {
     direct.ok(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", path])
 }
 
+/// Of each figure of each fault the middle one.
+fn print_medians(all: &[Noticed]) {
+    if rounds() < 2 {
+        return;
+    }
+    for fault in ORDER {
+        let own: Vec<&Noticed> = all.iter().filter(|it| it.fault == fault).collect();
+        let middle = |figure: fn(&Noticed) -> Duration| {
+            median(own.iter().map(|it| figure(it)).collect()).as_secs_f64()
+        };
+        println!(
+            "{:20} median of {}: slowest {:.2} s; longest silence: kubectl --watch {:.2} s, \
+             Python {:.2} s; controllers react after {:.2} s",
+            fault.name(),
+            own.len(),
+            middle(Noticed::slowest),
+            middle(|it| it.kubectl),
+            middle(|it| it.python),
+            middle(|it| it.reaction),
+        );
+    }
+}
+
 fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&str]) -> Noticed {
     cluster.all_are_ready();
     let victim = cluster.gathered(LEAST_SESSIONS);
@@ -135,7 +158,6 @@ fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&st
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn clients_get_over_every_fault_of_their_apiserver() {
-    let rounds = std::env::var("MESHPORT_KUBERNETES_RUNS").ok().and_then(|it| it.parse().ok());
     let mut cluster = Cluster::new(Plan {
         // Sessions that were left elsewhere are gathered at once.
         settings: "drift-percent = 100\n".to_owned(),
@@ -155,7 +177,7 @@ fn clients_get_over_every_fault_of_their_apiserver() {
     cluster.start_controllers("controllers-standby", 3);
     let holder = lease(&clients.direct);
 
-    let faults: Vec<Fault> = ORDER.repeat(rounds.unwrap_or(1));
+    let faults: Vec<Fault> = ORDER.repeat(rounds());
     let mut all = Vec::new();
     for (at, fault) in faults.iter().enumerate() {
         let after = faults.get(at + 2).map_or(&[][..], |next| next.flags());
@@ -163,5 +185,6 @@ fn clients_get_over_every_fault_of_their_apiserver() {
         assert!(cluster.process("controllers").is_running(), "the controllers gave up");
     }
     assert_eq!(lease(&clients.direct), holder, "the controllers' lease changed hands");
+    print_medians(&all);
     all.iter().for_each(Noticed::assert);
 }

@@ -1,15 +1,20 @@
 //! What takes too long for every run: the cluster's own list of apiservers, distance, a gibibyte,
 //! and the same faults through haproxy and without anything in between.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use meshport_tests::kubernetes::{
     Beat, Call, Calls, Cluster, Fault, Kubectl, LOCAL, Plan, START_LIMIT, Streams, WORKER, Watch,
+    median, rounds,
 };
+use meshport_tests::process::Process;
 use meshport_tests::repository::root;
 use meshport_tests::wait;
+use meshport_tests::wireguard::{End, INNER, tunnel, wireguard_go};
 
 /// Two readings of the list and what they wait for.
 const LIST_LIMIT: Duration = Duration::from_secs(120);
@@ -20,7 +25,11 @@ const CALLS: usize = 25;
 /// Bytes of a very long answer.
 const GIBIBYTE: u64 = 1 << 30;
 /// Where haproxy listens on the worker.
-const HAPROXY: &str = "https://127.0.0.1:8443";
+const HAPROXY: &str = "127.0.0.1:8443";
+/// Where the one listens that goes through wireguard-go.
+const OVER_WIREGUARD: &str = "127.0.0.1:8444";
+/// What the hosts' interfaces carry.
+const MTU: u32 = 1500;
 /// The first apiserver as the worker reaches it without anything in between.
 const DIRECT: &str = "https://10.77.0.11:6443";
 /// How long a comparison looks: client-go alone needs up to 45 s to notice a hang.
@@ -83,47 +92,84 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
     assert!(through.0 <= straight.0, "meshport is slower");
 }
 
-/// haproxy on the worker, configured as the kubeadm guide has it.
-fn start_haproxy(cluster: &mut Cluster) {
+/// haproxy on the worker in front of these servers, configured as the kubeadm guide has it.
+fn start_haproxy(cluster: &mut Cluster, name: &str, listen: &str, servers: [&str; 3]) {
     let template = root().join("tests/arena/balancers/kubeadm-haproxy.cfg");
     let text = fs::read_to_string(template).expect("the arena has it");
-    let text = (1..=3).fold(text.replace("@LISTEN@", "127.0.0.1:8443"), |text, number| {
-        let address = format!("{}:6443", cluster.host(number).address);
-        text.replace(&format!("@UP{number}@"), &address)
+    let listens = text.replace("@LISTEN@", listen);
+    let text = (1..).zip(servers).fold(listens, |text, (number, server)| {
+        text.replace(&format!("@UP{number}@"), &format!("{server}:6443"))
     });
-    let file = cluster.path("haproxy.cfg");
+    let file = cluster.path(&format!("{name}.cfg"));
     fs::write(&file, text).expect("the cluster's folder can be written");
     let file = file.to_string_lossy().into_owned();
     let flags = ["-db", "-f", &file].map(str::to_owned);
-    cluster.start("haproxy", WORKER, Path::new("haproxy"), &flags);
-    let ask = [format!("{HAPROXY}/version")];
+    cluster.start(name, WORKER, Path::new("haproxy"), &flags);
+    let ask = [format!("https://{listen}/version")];
     wait::until("haproxy answers", START_LIMIT, || cluster.curl(WORKER, &ask));
+}
+
+/// haproxy in front of all apiservers.
+fn start_plain_haproxy(cluster: &mut Cluster) {
+    let servers = [1, 2, 3].map(|number| cluster.host(number).address.to_string());
+    start_haproxy(cluster, "haproxy", HAPROXY, servers.each_ref().map(String::as_str));
+}
+
+/// wireguard-go between the worker and the nearest apiserver, and haproxy that goes through it.
+fn start_wireguard(cluster: &mut Cluster) {
+    let [worker, origin] = [cluster.host(WORKER), cluster.host(1)];
+    let addresses = [worker, origin].map(|host| host.address.to_string());
+    let ends = [
+        End { host: worker.namespace(), address: &addresses[0], name: "wg-worker" },
+        End { host: origin.namespace(), address: &addresses[1], name: "xg-origin" },
+    ];
+    let mut started = Vec::new();
+    tunnel(ends, MTU, &cluster.path(""), wireguard_go, |name, command| {
+        let log = cluster.path(&format!("{name}.log"));
+        started.push((name.to_owned(), Process::start(name, command, &log)));
+    });
+    for (name, process) in started {
+        cluster.keep(&name, process);
+    }
+    start_haproxy(cluster, "haproxy-wg", OVER_WIREGUARD, [INNER[1]; 3]);
 }
 
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn a_gibibyte_is_the_same_and_costs_this_much() {
     let mut cluster = Cluster::new(Plan::default());
-    start_haproxy(&mut cluster);
+    start_plain_haproxy(&mut cluster);
+    start_wireguard(&mut cluster);
     let streams = Streams::start(&cluster);
     let expected = Streams::sum(GIBIBYTE);
-    let ways: [(&str, &str, &[&str]); 3] = [
-        ("meshport", LOCAL, &["worker", "cp-1"]),
-        ("haproxy", HAPROXY, &["haproxy"]),
-        ("nothing in between", DIRECT, &[]),
+    let ways: [(&str, String, &[&str]); 4] = [
+        ("meshport", LOCAL.to_owned(), &["worker", "cp-1"]),
+        (
+            "wireguard-go and haproxy",
+            format!("https://{OVER_WIREGUARD}"),
+            &["wg-worker", "xg-origin", "haproxy-wg"],
+        ),
+        ("haproxy", format!("https://{HAPROXY}"), &["haproxy"]),
+        ("nothing in between", DIRECT.to_owned(), &[]),
     ];
-    for (name, server, processes) in ways {
-        let used = |cluster: &mut Cluster| -> Duration {
-            processes.iter().map(|it| cluster.process(it).processor_time()).sum()
-        };
-        let (before, begun) = (used(&mut cluster), wait::now());
-        assert_eq!(streams.fetch(&cluster, WORKER, server, GIBIBYTE), expected, "{name}");
-        let (took, used) = (begun.elapsed(), used(&mut cluster) - before);
-        println!(
-            "1 GiB through {name}: {:.1} s, {:.2} CPU-s/GiB",
-            took.as_secs_f64(),
-            used.as_secs_f64()
-        );
+    let mut all: [Vec<(Duration, Duration)>; 4] = Default::default();
+    for round in 1..=rounds() {
+        for ((name, server, processes), all) in ways.iter().zip(&mut all) {
+            let used = |cluster: &mut Cluster| -> Duration {
+                processes.iter().map(|it| cluster.process(it).processor_time()).sum()
+            };
+            let (before, begun) = (used(&mut cluster), wait::now());
+            let sum = streams.fetch(&cluster, WORKER, server, GIBIBYTE);
+            assert_eq!(sum, expected, "round {round}, {name}");
+            let (took, used) = (begun.elapsed(), used(&mut cluster) - before);
+            println!("round {round}, 1 GiB through {name}: {took:.1?}, {used:.2?} of processors");
+            all.push((took, used));
+        }
+    }
+    for ((name, ..), all) in ways.iter().zip(all) {
+        let (took, used) = all.into_iter().unzip();
+        let (took, used) = (median(took), median(used).as_secs_f64());
+        println!("median: 1 GiB through {name}: {took:.1?}, {used:.2} CPU-s/GiB");
     }
 }
 
@@ -147,49 +193,95 @@ impl Way {
     }
 }
 
+/// What clients of one way noticed of one fault.
+#[derive(Clone, Copy)]
+struct Noticed {
+    failed: usize,
+    calls: usize,
+    slowest: Duration,
+    silence: Duration,
+}
+
+/// One fault of the first apiserver, for the clients of all ways at once.
+fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
+    cluster.settles();
+    let way = |name, server: &str, count: usize| {
+        let kubectl = cluster.kubectl_to(WORKER, name, server);
+        let watches = (0..count).map(|_| Watch::start(&kubectl)).collect();
+        Way { name, kubectl, watches }
+    };
+    // haproxy takes its servers in turn: one of three watches is on the victim.
+    let haproxy = format!("https://{HAPROXY}");
+    let ways = [way("meshport", LOCAL, 1), way("haproxy", &haproxy, 3), way("straight", DIRECT, 1)];
+    let calls = ways.each_ref().map(|way| {
+        let objects = format!("{}-{round}", way.objects(fault));
+        Calls::start(&way.kubectl, &objects)
+    });
+    let begun = wait::now();
+    fault.strike(cluster, 1);
+    wait::moment(begun + LOOK);
+    let now = wait::now();
+    let mut each = ways.iter().zip(calls).map(|(way, calls)| {
+        let calls = calls.finish();
+        let noticed = Noticed {
+            failed: calls.iter().filter(|call: &&Call| !call.succeeded).count(),
+            calls: calls.len(),
+            slowest: calls.iter().map(|call| call.took).max().unwrap_or_default(),
+            silence: way.silence(begun, now),
+        };
+        noticed.print(&format!("round {round}"), fault, way.name);
+        noticed
+    });
+    let noticed = [(); 3].map(|()| each.next().expect("three ways"));
+    drop(each);
+    drop(ways);
+    fault.heal(cluster, 1, &[]);
+    noticed
+}
+
+impl Noticed {
+    fn print(&self, which: &str, fault: Fault, way: &str) {
+        println!(
+            "{which}: {:12} {way:10} calls {:3}, failed {:3}, slowest {:5.2} s; silence of \
+             kubectl --watch {:.1} s",
+            fault.name(),
+            self.calls,
+            self.failed,
+            self.slowest.as_secs_f64(),
+            self.silence.as_secs_f64()
+        );
+    }
+
+    /// Of each figure the middle one.
+    fn median(all: &[Self]) -> Self {
+        let count = |of: fn(&Self) -> usize| median(all.iter().map(of).collect());
+        let time = |of: fn(&Self) -> Duration| median(all.iter().map(of).collect());
+        Self {
+            failed: count(|it| it.failed),
+            calls: count(|it| it.calls),
+            slowest: time(|it| it.slowest),
+            silence: time(|it| it.silence),
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn the_same_faults_through_haproxy_and_straight() {
     let mut cluster = Cluster::new(Plan::default());
-    start_haproxy(&mut cluster);
+    start_plain_haproxy(&mut cluster);
     let _beat = Beat::start(&cluster, 3);
     for fault in [Fault::Kill, Fault::Hang, Fault::Vanish] {
-        cluster.settles();
-        let way = |name, server: &str, count: usize| {
-            let kubectl = cluster.kubectl_to(WORKER, name, server);
-            let watches = (0..count).map(|_| Watch::start(&kubectl)).collect();
-            Way { name, kubectl, watches }
-        };
-        // haproxy takes its servers in turn: one of three watches is on the victim.
-        let ways =
-            [way("meshport", LOCAL, 1), way("haproxy", HAPROXY, 3), way("straight", DIRECT, 1)];
-        let calls: Vec<Calls> =
-            ways.iter().map(|way| Calls::start(&way.kubectl, &way.objects(fault))).collect();
-        let begun = wait::now();
-        fault.strike(&mut cluster, 1);
-        wait::moment(begun + LOOK);
-        let now = wait::now();
-        let mut silences = Vec::new();
-        for (way, calls) in ways.iter().zip(calls) {
-            let calls = calls.finish();
-            let failed = calls.iter().filter(|call: &&Call| !call.succeeded).count();
-            let slowest = calls.iter().map(|call| call.took).max().unwrap_or_default();
-            let silence = way.silence(begun, now);
-            println!(
-                "{:12} {:10} calls {:3}, failed {:3}, slowest {:5.2} s; silence of kubectl \
-                 --watch {:.1} s",
-                fault.name(),
-                way.name,
-                calls.len(),
-                failed,
-                slowest.as_secs_f64(),
-                silence.as_secs_f64()
-            );
-            silences.push((failed, silence));
+        let all: Vec<[Noticed; 3]> =
+            (1..=rounds()).map(|round| compare(&mut cluster, fault, round)).collect();
+        let [meshport, haproxy, straight] =
+            [0, 1, 2].map(|way| all.iter().map(|round| round[way]).collect::<Vec<_>>());
+        let failed = meshport.iter().map(|it| it.failed).sum::<usize>();
+        assert_eq!(failed, 0, "a call through meshport failed");
+        let middle = [&meshport, &haproxy, &straight].map(|all| Noticed::median(all));
+        for (noticed, way) in middle.iter().zip(["meshport", "haproxy", "straight"]) {
+            noticed.print("median", fault, way);
         }
-        assert_eq!(silences[0].0, 0, "a call through meshport failed");
-        assert!(silences[0].1 <= silences[1].1, "haproxy is better: {silences:?}");
-        drop(ways);
-        fault.heal(&mut cluster, 1, &[]);
+        assert!(middle[0].silence <= middle[1].silence, "haproxy is better at {}", fault.name());
     }
 }

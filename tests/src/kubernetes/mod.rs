@@ -62,6 +62,21 @@ pub fn program(name: &str) -> PathBuf {
     Path::new(&folder).join(name)
 }
 
+/// How often each fault is played: `MESHPORT_KUBERNETES_RUNS`, else once.
+pub fn rounds() -> usize {
+    let said = std::env::var("MESHPORT_KUBERNETES_RUNS").ok();
+    said.and_then(|it| it.parse().ok()).unwrap_or(1)
+}
+
+/// The middle one; of an even number the later of both.
+///
+/// # Panics
+/// When there is none.
+pub fn median<T: Ord>(mut all: Vec<T>) -> T {
+    all.sort();
+    all.swap_remove(all.len() / 2)
+}
+
 /// What cluster is to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -201,6 +216,11 @@ impl Cluster {
     pub fn adopt(&mut self, name: &str, command: &mut Command) {
         let log = self.path(&format!("{name}.log"));
         let process = Process::start(name, command, &log);
+        self.keep(name, process);
+    }
+
+    /// Takes a running process under a name of this test: it ends with the cluster.
+    pub fn keep(&mut self, name: &str, process: Process) {
         self.processes.insert(name.to_owned(), process);
     }
 

@@ -37,6 +37,11 @@ impl Host {
         command
     }
 
+    /// Its network namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// The file of its network namespace.
     pub fn namespace_file(&self) -> std::path::PathBuf {
         self.namespace.file()

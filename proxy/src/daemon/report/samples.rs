@@ -7,7 +7,7 @@ use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
 use serde::Serialize;
 
-use crate::admin::api::Sample;
+use crate::admin::api::{Sample, Status};
 use crate::core::node::NodeCore;
 use crate::wire::Answer;
 
@@ -52,29 +52,7 @@ impl Reporter {
     pub(crate) fn samples(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Vec<Sample> {
         let mut page = Page { samples: Vec::new() };
         let status = self.status(core, now);
-        #[expect(clippy::cast_precision_loss, reason = "ages and counts are far below 2^53")]
-        {
-            page.put(
-                "uptime_seconds",
-                "Seconds since the daemon started.",
-                &[],
-                status.uptime_s as f64,
-            );
-            let expires = status.credential_expires_at.0 as f64;
-            page.put(
-                "credential_expires_seconds",
-                "When the credential ends, Unix time.",
-                &[],
-                expires,
-            );
-            let members = status.members;
-            for (state, count) in
-                [("alive", members.alive), ("down", members.down), ("left", members.left)]
-            {
-                let help = "Members by liveness, this node included.";
-                page.put("members", help, &[("liveness", state)], count as f64);
-            }
-        }
+        node_page(&mut page, &status, core.discovery().leaves());
         for service in &status.services {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));
@@ -188,6 +166,23 @@ fn rows(counters: &impl Serialize) -> Vec<(String, u64)> {
         Ok(_) | Err(_) => return Vec::new(),
     };
     fields.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
+}
+
+/// What concerns the node as a whole.
+#[expect(clippy::cast_precision_loss, reason = "ages and counts are far below 2^53")]
+fn node_page(page: &mut Page, status: &Status, leaves: usize) {
+    let help = "Seconds since the daemon started.";
+    page.put("uptime_seconds", help, &[], status.uptime_s as f64);
+    let expires = status.credential_expires_at.0 as f64;
+    page.put("credential_expires_seconds", "When the credential ends, Unix time.", &[], expires);
+    let members = &status.members;
+    for (state, count) in [("alive", members.alive), ("down", members.down), ("left", members.left)]
+    {
+        let help = "Members by liveness, this node included.";
+        page.put("members", help, &[("liveness", state)], count as f64);
+    }
+    let help = "Operators' machines attached to this node (meshport forward).";
+    page.put("leaves", help, &[], leaves as f64);
 }
 
 fn served_page(page: &mut Page, service: &str, totals: &Totals) {

@@ -1,0 +1,84 @@
+//! A userspace WireGuard between two hosts, configured with `wg` as its manual has it: what people
+//! put below haproxy where they have no mesh.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::netns::Namespace;
+use crate::process::run_ok;
+use crate::wait;
+
+/// What a WireGuard packet adds to an IPv4 one: IP 20, UDP 8, header and tag 32 bytes.
+pub const OVERHEAD: u32 = 60;
+/// The hosts' addresses inside the tunnel.
+pub const INNER: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
+/// Where both receive.
+const PORT: u16 = 51821;
+/// How long a program may take to make its interface.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// One end of a tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct End<'a> {
+    /// The host.
+    pub host: &'a Namespace,
+    /// Its outer address.
+    pub address: &'a str,
+    /// Its name in log files and interfaces; the first letters of both ends differ.
+    pub name: &'a str,
+}
+
+/// The command of Debian's `wireguard-go`.
+pub fn wireguard_go(host: &Namespace, interface: &str) -> Command {
+    let mut command = host.command("wireguard-go");
+    command.args(["--foreground", interface]);
+    command
+}
+
+/// Makes a tunnel over a path of this MTU. `start` is given the name of each end and its command,
+/// and starts it; keys are written below `folder`.
+///
+/// # Panics
+/// When the system does not allow it or a program does not make its interface.
+pub fn tunnel(
+    ends: [End<'_>; 2],
+    mtu: u32,
+    folder: &Path,
+    program: impl Fn(&Namespace, &str) -> Command,
+    mut start: impl FnMut(&str, &mut Command),
+) {
+    let mut keys = Vec::new();
+    for End { host, name, .. } in ends {
+        let interface = interface(name);
+        start(name, &mut program(host, &interface));
+        wait::until("the tunnel's interface is there", START_LIMIT, || {
+            host.succeeds("wg", &["show", &interface]).then_some(())
+        });
+        let file = folder.join(format!("wireguard-{name}.key"));
+        fs::write(&file, run_ok("wg", &["genkey"])).expect("the test's folder can be written");
+        let only_owner = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(&file, only_owner).expect("the file is ours");
+        let public = host.run("sh", &["-c", &format!("wg pubkey <{}", file.display())]);
+        keys.push((file, public));
+    }
+    let mtu = (mtu - OVERHEAD).to_string();
+    for (at, End { host, name, .. }) in ends.into_iter().enumerate() {
+        let (other, interface) = (1 - at, interface(name));
+        let (port, key) = (PORT.to_string(), keys[at].0.to_string_lossy());
+        let endpoint = format!("{}:{PORT}", ends[other].address);
+        let allowed = format!("{}/32", INNER[other]);
+        let own = ["set", &*interface, "listen-port", &port, "private-key", &*key];
+        let peer = ["peer", &keys[other].1, "endpoint", &endpoint, "allowed-ips", &allowed];
+        host.run("wg", &[&own[..], &peer].concat());
+        host.ip(&["addr", "add", &format!("{}/24", INNER[at]), "dev", &interface]);
+        host.ip(&["link", "set", &interface, "mtu", &mtu, "up"]);
+    }
+}
+
+/// The name is on a socket that all hosts of this machine share.
+fn interface(name: &str) -> String {
+    format!("mpb{}{}", std::process::id() % 1_000_000, &name[..1])
+}
