@@ -33,8 +33,9 @@ pub use revocation::{
     Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, Revocation, Revocations, Revoked,
 };
 pub use settings::{
-    AdminSettings, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel,
-    LogSettings, MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES,
-    MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin, Policy, Problem,
-    ProblemKind, ServiceSettings, Settings, parse, parse_leniently, parse_with, reference,
+    AdminSettings, Allow, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat,
+    LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED,
+    MAX_PROBLEMS, MAX_SERVICES, MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin,
+    Policy, Problem, ProblemKind, ServiceSettings, Settings, parse, parse_leniently, parse_with,
+    reference,
 };

@@ -179,6 +179,11 @@ impl Revocations {
         [Some(node), invite].into_iter().flatten().find_map(|it| self.all.get(&it))
     }
 
+    /// The one about this node or invite, if there is one.
+    pub fn get(&self, revoked: &Revoked) -> Option<&Revocation> {
+        self.all.get(revoked)
+    }
+
     /// Whether this node is revoked by its own key.
     pub fn has_node(&self, node: &NodeId) -> bool {
         self.all.contains_key(&Revoked::Node(*node))
@@ -269,6 +274,8 @@ mod tests {
         let revocation = Revocation::issue(&authority, Revoked::Invite(key), NOW);
         assert_eq!(all.add(revocation.clone()), Added::New);
         assert_eq!(all.covering(&credential), Some(&revocation));
+        assert_eq!(all.get(&revocation.revoked), Some(&revocation));
+        assert_eq!(all.get(&Revoked::Node(credential.node)), None);
         assert!(!all.has_node(&credential.node));
         let again = Revocation::issue(&authority, Revoked::Invite(key), NOW.saturating_add(DAY));
         assert_eq!(all.add(again), Added::Known);

@@ -5,6 +5,7 @@
 //! parsed keeps every rule between fields; files it names are not looked at here. Bounds:
 //! [`MAX_SETTINGS_BYTES`] of text, [`MAX_SERVICES`], and a maximum for each list.
 
+mod allow;
 mod check;
 mod period;
 mod problem;
@@ -27,6 +28,7 @@ use crate::error::{Error, shown};
 use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
 use crate::invite::Seed;
 
+pub use self::allow::Allow;
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
 pub use self::read::{parse, parse_leniently, parse_with};
@@ -42,6 +44,8 @@ pub const MAX_LISTEN: usize = 8;
 pub const MAX_PINNED: usize = 64;
 /// Most addresses outside of the mesh a service falls back to; a handful of load balancers.
 pub const MAX_FALLBACK: usize = 16;
+/// The most entries in a list `allow`.
+pub const MAX_ALLOW: usize = 64;
 /// The most endpoints a node advertises: what fits its record.
 pub const MAX_ADVERTISE: usize = 8;
 /// The most seeds in the settings.
@@ -244,6 +248,9 @@ pub struct ServiceSettings {
     pub allow_remote_clients: bool,
     /// This node's own instance of the service. Default none: this node only uses it.
     pub origin: Option<Endpoint>,
+    /// Whom this node's instance is for, beside its own clients; at most [`MAX_ALLOW`]. Default all
+    /// nodes and operators.
+    pub allow: Vec<Allow>,
     /// Which healthy origin a new session goes to. Default `nearest`.
     pub policy: Policy,
     /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
@@ -415,6 +422,7 @@ impl ServiceSettings {
             listen,
             allow_remote_clients: false,
             origin: None,
+            allow: Allow::everyone(),
             policy: Policy::Nearest,
             pinned: Vec::new(),
             band: Duration::from_millis(1),

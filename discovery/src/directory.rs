@@ -100,6 +100,12 @@ impl Entry {
         all.iter().filter(|(name, _)| self.may_offer(name)).map(|(name, state)| (name, *state))
     }
 
+    /// The services the node announces and its credential does not allow it to offer.
+    pub fn ignored_services(&self) -> impl Iterator<Item = &ServiceName> {
+        let all = self.node_state().map_or(&[][..], |state| &state.services);
+        all.iter().map(|(name, _)| name).filter(|name| !self.may_offer(name))
+    }
+
     /// The state of one service, if the node offers it and may.
     pub fn service(&self, name: &ServiceName) -> Option<OriginState> {
         self.services().find(|(offered, _)| *offered == name).map(|(_, state)| state)

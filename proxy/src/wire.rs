@@ -1,23 +1,27 @@
 //! The header at the start of every proxied stream, and the one-byte answer to it.
 //!
-//! Layout: version (1 byte), body length (2 bytes, big endian), body (postcard). The client's first
-//! bytes follow at once, in the same flight; the answer byte precedes everything the origin sends
-//! back. Decoding is incremental, bounded by [`MAX_HEADER_BYTES`], and total: any bytes give a
-//! header, "more needed", or an error.
+//! Layout: version (1 byte), body length (2 bytes, big endian), body (postcard). Version 2 is for
+//! streams that a relay carries on: it has the credential of the node whose client it is behind the
+//! body of version 1. The client's first bytes follow at once, in the same flight; the answer byte
+//! precedes everything the origin sends back. Decoding is incremental, bounded by
+//! [`MAX_HEADER_BYTES`], and total: any bytes give a header, "more needed", or an error.
 
 use std::fmt;
 use std::time::Duration;
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{Credential, MAX_CREDENTIAL_BYTES, NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
 
-/// The only version so far. A new one is a new number, never a changed body.
+/// A stream of the peer's own. A new version is a new number, never a changed body.
 const VERSION: u8 = 1;
+/// A stream that the peer carries for another node.
+const VERSION_CARRIED: u8 = 2;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// The longest header accepted, in bytes: a service name (63), a NodeId and three small numbers
-/// fit in half of it.
-pub const MAX_HEADER_BYTES: usize = 256;
+/// Room for a service name (63), a NodeId and three small numbers, in bytes: twice what they take.
+const MAX_PLAIN_BYTES: usize = 256;
+/// The longest header accepted, in bytes.
+pub const MAX_HEADER_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 /// The longest deadline a header can carry. A client that waits longer has long given up.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -41,6 +45,9 @@ pub struct Header {
     pub hops: Hops,
     /// How long the opener is willing to wait for [`Answer`], in milliseconds.
     deadline_ms: u32,
+    /// Whose client it is, when the opener carries it for another node. Well formed, not verified.
+    #[serde(skip)]
+    pub client: Option<Box<Credential>>,
 }
 
 impl Header {
@@ -48,13 +55,18 @@ impl Header {
     pub fn direct(service: ServiceName, deadline: Duration) -> Self {
         let deadline_ms = deadline.min(MAX_DEADLINE).as_millis();
         let deadline_ms = u32::try_from(deadline_ms).expect("a minute in milliseconds fits");
-        Self { service, target: None, hops: Hops::None, deadline_ms }
+        Self { service, target: None, hops: Hops::None, deadline_ms, client: None }
     }
 
     /// A request to the receiver to carry the stream on to `origin`.
     pub fn relayed(service: ServiceName, origin: NodeId, deadline: Duration) -> Self {
         let direct = Self::direct(service, deadline);
         Self { target: Some(origin), hops: Hops::One, ..direct }
+    }
+
+    /// A request to the receiver itself, carried for the node whose credential `client` is.
+    pub fn carried(service: ServiceName, client: Credential, deadline: Duration) -> Self {
+        Self { client: Some(Box::new(client)), ..Self::direct(service, deadline) }
     }
 
     /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes said.
@@ -64,10 +76,12 @@ impl Header {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_allocvec(self).expect("plain data serialises");
-        let length = u16::try_from(body.len()).expect("a service name is at most 63 bytes");
+        let mut body = postcard::to_allocvec(self).expect("plain data serialises");
+        let client = self.client.as_ref().map(|client| client.to_bytes());
+        body.extend(client.iter().flatten());
+        let length = u16::try_from(body.len()).expect("names and credentials are bounded");
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
-        bytes.push(VERSION);
+        bytes.push(if client.is_some() { VERSION_CARRIED } else { VERSION });
         bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(&body);
         debug_assert!(bytes.len() <= MAX_HEADER_BYTES);
@@ -81,7 +95,7 @@ impl Header {
     /// [`BadHeader`] when no continuation of these bytes can be a header.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHeader> {
         let Some((&version, rest)) = bytes.split_first() else { return Ok(None) };
-        if version != VERSION {
+        if ![VERSION, VERSION_CARRIED].contains(&version) {
             return Err(BadHeader::Version(version));
         }
         let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
@@ -90,10 +104,16 @@ impl Header {
             return Err(BadHeader::TooLong(length));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
-        match postcard::take_from_bytes::<Self>(body) {
-            Ok((header, [])) => Ok(Some((header, PREFIX_BYTES + length))),
-            Ok(_) | Err(_) => Err(BadHeader::Body),
-        }
+        let (header, rest) =
+            postcard::take_from_bytes::<Self>(body).map_err(|_| BadHeader::Body)?;
+        let client = match (version, rest) {
+            (VERSION, []) => None,
+            (VERSION_CARRIED, rest) => {
+                Some(Box::new(Credential::from_bytes(rest).map_err(|_| BadHeader::Body)?))
+            }
+            _ => return Err(BadHeader::Body),
+        };
+        Ok(Some((Self { client, ..header }, PREFIX_BYTES + length)))
     }
 }
 
@@ -220,6 +240,30 @@ mod tests {
     }
 
     #[test]
+    fn a_carried_stream_brings_the_credential_of_its_client() {
+        let client = crate::daemon::testing::credential(4, "node");
+        let header = Header::carried(sample().service, client.clone(), sample().deadline());
+        let bytes = header.encode();
+        assert!(bytes.len() <= MAX_HEADER_BYTES);
+        for cut in 0..bytes.len() {
+            assert_eq!(Header::decode(&bytes[..cut]), Ok(None), "cut at {cut}");
+        }
+        let (read, used) = Header::decode(&bytes).expect("a header").expect("it is whole");
+        assert_eq!((read.client.as_deref(), used), (Some(&client), bytes.len()));
+        // Without the credential, with half of it, and with one that the version does not have.
+        let mut plain = sample().encode();
+        plain[0] = VERSION_CARRIED;
+        assert_eq!(Header::decode(&plain), Err(BadHeader::Body));
+        let mut other = bytes.clone();
+        other[0] = VERSION;
+        assert_eq!(Header::decode(&other), Err(BadHeader::Body));
+        let half = u16::try_from(bytes.len() - PREFIX_BYTES - 9).expect("small").to_be_bytes();
+        other.clone_from(&bytes);
+        other[1..3].copy_from_slice(&half);
+        assert_eq!(Header::decode(&other), Err(BadHeader::Body));
+    }
+
+    #[test]
     fn answers_are_distinct_and_round_trip() {
         for answer in Answer::ALL {
             assert_eq!(Answer::from_code(answer.code()), Some(answer));
@@ -235,7 +279,8 @@ mod tests {
 
         #[test]
         fn any_body_is_a_value(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut bytes = vec![VERSION, 0, u8::try_from(body.len()).expect("below 200")];
+            let version = if body.len() % 2 == 0 { VERSION } else { VERSION_CARRIED };
+            let mut bytes = vec![version, 0, u8::try_from(body.len()).expect("below 200")];
             bytes.extend_from_slice(&body);
             if let Ok(Some((header, used))) = Header::decode(&bytes) {
                 prop_assert!(used <= bytes.len());

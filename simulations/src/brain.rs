@@ -183,8 +183,10 @@ impl Brain {
                 Event::Own { state, .. } => Wish::Own(state),
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
-                // Simulated sessions have no connection that waits, and no scenario revokes.
-                Event::Revived(_) | Event::Revoked(_) => return self.poll(now),
+                // Simulated sessions have no connection that waits; no scenario revokes or denies.
+                Event::Revived(_) | Event::Revoked(_) | Event::Denied { .. } => {
+                    return self.poll(now);
+                }
                 Event::Ignored { reason, .. } => Wish::Ignored(reason),
             });
         }

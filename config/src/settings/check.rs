@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::period::Period;
 use super::problem::{ProblemKind, Problems};
 use super::read::{Places, join};
-use super::{DiscoverySettings, HealthMode, HealthSettings, Policy, ServiceSettings, Settings};
+use super::{
+    Allow, DiscoverySettings, HealthMode, HealthSettings, Policy, ServiceSettings, Settings,
+};
 use crate::endpoint::{Endpoint, Host};
 use crate::ids::ServiceName;
 use crate::invite::Seed;
@@ -26,6 +28,7 @@ pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problem
         rules.use_of_service(name, &path, service);
         rules.listen_is_local(&path, service);
         rules.list_is_reached(&path, service);
+        rules.allow_is_of_use(&path, service);
         rules.policy(&path, service);
         rules.hedging(&path, service);
         rules.health(&join(&path, "health"), &service.health);
@@ -204,6 +207,15 @@ impl Rules<'_, '_> {
         if is_set && service.listen.is_empty() && self.are_good(&[&keys[0], &keys[1]]) {
             let expected = "an address in listen, through which the list is read";
             self.conflict(&keys[0], None, "set, and listen is empty".to_owned(), expected);
+        }
+    }
+
+    fn allow_is_of_use(&mut self, path: &str, service: &ServiceSettings) {
+        let keys = [join(path, "allow"), join(path, "origin")];
+        let is_set = service.allow != Allow::everyone();
+        if is_set && service.origin.is_none() && self.are_good(&[&keys[0], &keys[1]]) {
+            let expected = "an origin beside it: it says who may use this node's own instance";
+            self.conflict(&keys[0], None, "set, and there is no origin".to_owned(), expected);
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::schema::{Key, Kind};
 use super::{
     AdminSettings, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel, LogSettings,
-    MAX_ADVERTISE, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MeshSettings, Policy,
-    ServiceSettings, Settings,
+    MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS,
+    MeshSettings, Policy, ServiceSettings, Settings,
 };
 use crate::endpoint::{Endpoint, Host};
 
@@ -27,6 +27,8 @@ const ORIGIN_FORM: &str = "a host and port to connect to, such as \"127.0.0.1:64
 const ENDPOINT_FORM: &str =
     "a host and port, such as \"203.0.113.5:51820\" or \"cp-1.example.com:51820\"";
 const FALLBACK_FORM: &str = "a host and port to connect to, such as \"k8s.example.com:6443\"";
+const ALLOW_FORM: &str =
+    "whom to let in, such as \"role:node\", \"site:fra\", \"node:worker-7\" or \"node:NODEID\"";
 const SITE_FORM: &str =
     "a name of 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, such as \"fra\"";
 const NODE_FORM: &str = "a name of 1 to 63 of a-z, 0-9, '-' and '.', such as \"worker-7\"";
@@ -288,6 +290,15 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
             get: |from| from.origin.as_ref().map(ToString::to_string),
             set: |into, text| reachable(text).map(|value| into.origin = Some(value)),
         },
+    },
+    Key {
+        name: "allow",
+        about: "Which nodes and operators may use this node's instance; whoever no entry means is \
+                refused, and an empty list refuses all but this node's own clients. Sessions that \
+                a new list does not allow end. A name or site counts only under an invite that \
+                says it. Needs origin.",
+        example: None,
+        kind: list!(allow, MAX_ALLOW, ALLOW_FORM, parsed),
     },
     Key {
         name: "policy",

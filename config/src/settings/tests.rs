@@ -60,6 +60,7 @@ fn every_key_is_read() {
          band = \"2ms\"\nband-percent = 20\nhedge = false\nhedge-min = \"50ms\"\n\
          hedge-max = \"1s\"\ndrift-percent = 0\ndrain-window = \"5m\"\n\
          fallback = [\"k8s.example.com:6443\"]\n\
+         allow = [\"role:node\", \"site:fra\", \"node:worker-7\", \"node:{NODE}\"]\n\
          [service.kube-apiserver.health]\ninterval = \"2s\"\ntimeout = \"2s\"\nfall = 3\n\
          ready-timeout = \"6s\"\nca-file = \"/ca\"\nclient-cert-file = \"/c\"\n\
          client-key-file = \"/k\"\nbearer-token-file = \"/t\"\nserver-name = \"k8s.local\"\n\
@@ -79,6 +80,9 @@ fn every_key_is_read() {
     assert_eq!(apiserver.hedge_min * 20, apiserver.hedge_max);
     assert_eq!(apiserver.drain_window, Duration::from_secs(300));
     assert_eq!(apiserver.fallback[0].to_string(), "k8s.example.com:6443");
+    let allow: Vec<String> = apiserver.allow.iter().map(Allow::to_string).collect();
+    assert_eq!(allow[..3], ["role:node", "site:fra", "node:worker-7"]);
+    assert!(matches!(apiserver.allow[3], Allow::Node(_)));
     assert!(settings.services["web"].allow_remote_clients);
     assert_eq!(settings.services["web"].health.path, "/ok?x=1");
     assert_eq!(parse(&settings.to_toml()).as_ref(), Ok(&settings));
@@ -504,7 +508,7 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 38, "keys with a default");
+    assert_eq!(commented, 39, "keys with a default");
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 

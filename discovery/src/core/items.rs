@@ -288,12 +288,7 @@ impl Discovery {
 
     fn report_ignored_services(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.directory.get(&node) else { return };
-        let all = entry.node_state().map_or(&[][..], |state| &state.services);
-        let ignored: Vec<String> = all
-            .iter()
-            .filter(|(name, _)| !entry.may_offer(name))
-            .map(|(name, _)| name.to_string())
-            .collect();
+        let ignored: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         if !ignored.is_empty() {
             self.counters.ignored_services += ignored.len() as u64;
             let names = ignored.join(", ");

@@ -60,7 +60,7 @@ impl Discovery {
                 continue;
             }
             let taken = Revocation::from_bytes(bytes).map_err(Rejected::from).and_then(|it| {
-                if self.revocations.iter().any(|known| *known == it) {
+                if self.revocations.get(&it.revoked) == Some(&it) {
                     return Ok(());
                 }
                 it.verify(&self.mesh)?;

@@ -36,7 +36,7 @@ impl Core {
     }
 
     /// Whether a credential is to be believed now; else why not.
-    pub(super) fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), String> {
+    pub(crate) fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), String> {
         let mesh = &self.identity.credential.mesh;
         credential.verify(mesh, now.wall).map_err(|error| error.to_string())?;
         match self.revocations.covering(credential) {

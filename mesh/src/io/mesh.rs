@@ -158,6 +158,16 @@ impl Mesh {
         self.inner.link.look(|core| core.credential(node))
     }
 
+    /// Whether this node believes a credential now that came in another way than from its holder:
+    /// its signatures, its time, and that it is not revoked.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn check_credential(&self, credential: &Credential) -> Result<(), String> {
+        let now = self.inner.link.now();
+        self.inner.link.look(|core| core.check_credential(credential, now))
+    }
+
     /// Sends a datagram of at most [`MAX_DATAGRAM`](crate::MAX_DATAGRAM) bytes to an inner port of
     /// a peer. Without a session a handshake is started and the datagram waits in a bounded queue.
     /// Delivery is not guaranteed.

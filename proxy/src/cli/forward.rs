@@ -237,6 +237,8 @@ async fn serve(
                 };
                 if !same {
                     teller.leads(local, now.as_ref(), clock::wall());
+                    let denied = leaf.progress().denied.filter(|_| now.is_none());
+                    denied.iter().for_each(|it| teller.remark(&words::denied(it, &args.service)));
                 }
                 last = now;
             }

@@ -140,6 +140,7 @@ fn lack(view: &OriginView) -> Option<&'static str> {
     Some(match (view.path, view.state) {
         (PathView::Dead, _) if matches!(view.line, Line::Relayed { .. }) => "the relay lost it",
         (PathView::Dead, _) => "path dead",
+        _ if view.denied => "this node is not allowed there",
         _ if view.suspect => "slow to answer",
         (_, OriginState::Hung) => "instance hung",
         (_, OriginState::Refusing) => "refusing",

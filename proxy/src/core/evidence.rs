@@ -6,10 +6,15 @@
 //! does time. A line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`:
 //! then it is tried again. Clients that go away by themselves say nothing.
 //!
+//! An origin that says that this node may not use it is not asked for `DENIED_FOR`, whatever the
+//! way there, unless nothing better is left: only its operator can change that.
+//!
 //! Bounded by [`MAX_LINES`]; lines without points are forgotten.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
 
 use super::route::Line;
 
@@ -24,6 +29,9 @@ const SUSPECT_AT: f64 = 2.0;
 const CLEARED_AT: f64 = 1.0;
 /// The time that takes a point away.
 const DECAY: Duration = Duration::from_secs(5);
+/// How long a denial is remembered: long enough that sessions seldom pay a round trip for it, and
+/// short enough that nobody restarts anything once the origin lets this node in.
+const DENIED_FOR: Duration = Duration::from_secs(30);
 /// Points an answer takes away.
 const ANSWER_CLEARS: f64 = 2.0;
 
@@ -39,6 +47,8 @@ pub enum Verdict {
     Silent,
     /// The connection was refused.
     Refused,
+    /// This node may not use it.
+    Denied,
     /// Another candidate that was tried later answered first.
     Outrun,
 }
@@ -66,11 +76,30 @@ impl Record {
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     records: BTreeMap<Line, Record>,
+    /// Origins that let this node not in, and until when that is remembered.
+    denied: BTreeMap<NodeId, Instant>,
 }
 
 impl Evidence {
     /// Takes the outcome of an attempt; true when it made a line suspect, or cleared it.
     pub fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
+        if verdict == Verdict::Denied {
+            return self.deny(line, now);
+        }
+        let answered = verdict == Verdict::Answered;
+        let let_in = answered && line.origin().is_some_and(|it| self.denied.remove(&it).is_some());
+        self.score_verdict(line, verdict, now) || let_in
+    }
+
+    fn deny(&mut self, line: Line, now: Instant) -> bool {
+        let Some(origin) = line.origin() else { return false };
+        if self.denied.len() >= MAX_LINES && !self.denied.contains_key(&origin) {
+            return false;
+        }
+        self.denied.insert(origin, now + DENIED_FOR).is_none()
+    }
+
+    fn score_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
         let known = self.records.get(&line);
         let good = matches!(verdict, Verdict::Answered | Verdict::Connected(_));
         if known.is_none() && (good || self.records.len() >= MAX_LINES) {
@@ -79,7 +108,7 @@ impl Evidence {
         let known = known.copied().unwrap_or(Record { score: 0.0, at: now, suspect: false });
         let score = match verdict {
             Verdict::Answered => (known.score(now) - ANSWER_CLEARS).max(0.0),
-            Verdict::Connected(_) => known.score(now),
+            Verdict::Connected(_) | Verdict::Denied => known.score(now),
             Verdict::Silent | Verdict::Refused | Verdict::Outrun => {
                 (known.score(now) + 1.0).min(MAX_SCORE)
             }
@@ -89,9 +118,11 @@ impl Evidence {
         suspect != known.suspect
     }
 
-    /// Lets time pass; true when a suspect line was cleared.
+    /// Lets time pass; true when a suspect line was cleared, or a denial forgotten.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let mut cleared = false;
+        let denied = self.denied.len();
+        self.denied.retain(|_, until| *until > now);
+        let mut cleared = self.denied.len() < denied;
         self.records.retain(|_, record| {
             if record.suspect && record.cleared_at() <= now {
                 record.suspect = false;
@@ -104,7 +135,13 @@ impl Evidence {
 
     /// When [`Evidence::handle_timeout`] next clears a line.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.records.values().filter(|it| it.suspect).map(Record::cleared_at).min()
+        let suspects = self.records.values().filter(|it| it.suspect).map(Record::cleared_at);
+        suspects.chain(self.denied.values().copied()).min()
+    }
+
+    /// Whether the origin of a line has said lately that this node may not use it.
+    pub fn is_denied(&self, line: &Line) -> bool {
+        line.origin().is_some_and(|origin| self.denied.contains_key(&origin))
     }
 
     /// The points of a line, 0 to 4: two and more make it suspect.
@@ -121,8 +158,6 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
-
-    use meshport_config::NodeId;
 
     use super::*;
 
@@ -154,6 +189,24 @@ mod tests {
         assert!(evidence.handle_verdict(line(1), Verdict::Silent, due));
         evidence.handle_timeout(due + DECAY * 10);
         assert!(evidence.records.is_empty() && evidence.poll_timeout().is_none());
+    }
+
+    #[test]
+    fn a_denial_is_the_origins_whatever_the_way_and_is_forgotten() {
+        let (mut evidence, now) = (Evidence::default(), Instant::now());
+        let (origin, relay) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([9; 32]));
+        let relayed = Line::Relayed { origin, relay };
+        assert!(evidence.handle_verdict(relayed, Verdict::Denied, now));
+        assert!(!evidence.handle_verdict(line(1), Verdict::Denied, now), "it is known");
+        assert!([line(1), relayed].iter().all(|it| evidence.is_denied(it)));
+        assert!(!evidence.is_denied(&line(9)) && !evidence.is_suspect(&line(1)));
+        assert_eq!(evidence.poll_timeout(), Some(now + DENIED_FOR));
+        assert!(evidence.handle_timeout(now + DENIED_FOR));
+        assert!(!evidence.is_denied(&line(1)));
+        // An answer says the same sooner.
+        evidence.handle_verdict(line(1), Verdict::Denied, now);
+        assert!(evidence.handle_verdict(relayed, Verdict::Answered, now));
+        assert!(!evidence.is_denied(&line(1)) && evidence.poll_timeout().is_none());
     }
 
     #[test]

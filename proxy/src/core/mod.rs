@@ -4,6 +4,7 @@
 //! behind one verb set; the daemon and the simulator drive the same code. Nothing in here reads a
 //! clock, opens a socket or draws from the operating system: time and seeds are arguments.
 
+pub mod access;
 pub mod changes;
 pub mod connect;
 pub mod drift;

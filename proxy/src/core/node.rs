@@ -207,9 +207,14 @@ impl NodeCore {
         verdicts: impl IntoIterator<Item = (Line, Verdict)>,
         now: Instant,
     ) {
-        let Some(service) = self.services.get_mut(service) else { return };
+        let name = service;
+        let Some(service) = self.services.get_mut(name) else { return };
         for (line, verdict) in verdicts {
-            self.stale |= service.handle_verdict(line, verdict, now);
+            let changed = service.handle_verdict(line, verdict, now);
+            self.stale |= changed;
+            if let (true, Verdict::Denied, Some(origin)) = (changed, verdict, line.origin()) {
+                self.events.push_back(Event::Denied { service: name.clone(), origin });
+            }
         }
         self.settle(now);
     }

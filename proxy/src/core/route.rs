@@ -157,6 +157,8 @@ pub struct OriginView {
     pub present: bool,
     /// Whether sessions have found it silent lately, whatever it says (see `evidence`).
     pub suspect: bool,
+    /// Whether it has said lately that this node may not use it.
+    pub denied: bool,
     /// Why it is reached through another node, if it is.
     pub relaying: Option<Relaying>,
 }
@@ -183,6 +185,7 @@ impl OriginView {
             loss_percent: 0,
             present: true,
             suspect: false,
+            denied: false,
             relaying: None,
         }
     }
@@ -199,6 +202,7 @@ impl OriginView {
             loss_percent: 0,
             present: true,
             suspect: false,
+            denied: false,
             relaying: None,
         }
     }
@@ -217,7 +221,8 @@ pub enum Standing {
     Doubtful,
     /// Outside of the mesh, where nothing but attempts tells how it is.
     Fallback,
-    /// Said to be refusing or hung, or its path is dead: tried last, since gossip may be wrong.
+    /// Said to be refusing or hung, its path is dead, or it does not let this node in: tried last,
+    /// since gossip may be wrong and minds change.
     Down,
 }
 
@@ -376,7 +381,7 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
         PathView::Unmeasured => origin.present,
         PathView::Dead => false,
     };
-    if !reachable {
+    if !reachable || origin.denied {
         return Standing::Down;
     }
     if matches!(origin.line, Line::Outside(_)) {
@@ -489,6 +494,7 @@ fn reason(best: &Candidate) -> String {
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),
         Standing::Fallback => "outside of the mesh: no origin in it answers".to_owned(),
         Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
+        Standing::Down if best.origin.denied => "none lets this node in".to_owned(),
         Standing::Down => "last resort: none answers".to_owned(),
     }
 }

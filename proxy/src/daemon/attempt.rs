@@ -88,6 +88,7 @@ impl Failure {
         match self {
             Self::Client | Self::Outpaced => None,
             Self::Path(_) | Self::Answered(Answer::TimedOut) => Some(Verdict::Silent),
+            Self::Answered(Answer::NotAllowed) => Some(Verdict::Denied),
             Self::Answered(_) => Some(Verdict::Refused),
         }
     }
@@ -138,17 +139,17 @@ pub(super) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<U
     Ok(Upstream { line: target.line, link, sent, first })
 }
 
-/// Whether a candidate's instance accepts a connection now. Nothing is sent to it.
-pub(super) async fn answers(target: Target) -> bool {
+/// Whether a candidate's instance accepts a connection now; else what that says about its line.
+/// Nothing is sent to it.
+pub(super) async fn answers(target: Target) -> Result<(), Option<Verdict>> {
     let patience = target.patience.open;
-    let Ok(Ok(mut link)) = timeout(patience, Link::open(&target)).await else { return false };
+    let opened = timeout(patience, Link::open(&target)).await;
+    let mut link = opened.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
     while !link.connected {
-        match timeout(patience, link.recv()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => break,
-        }
+        let heard = timeout(patience, link.recv()).await;
+        heard.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
     }
-    link.connected
+    Ok(())
 }
 
 /// Sends the opening as far as it may go and waits for the first bytes of the answer. Returns how

@@ -27,7 +27,7 @@ use crate::core::route::{Line, Policy, Route};
 use super::clock;
 use super::endpoints;
 use super::handle::Question;
-use super::log_budget::LogBudget;
+use super::log_budget::LogBudgets;
 use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
@@ -106,8 +106,7 @@ pub(super) struct Driver {
     pub(super) reporter: Reporter,
     /// Why a peer was refused last, by either side.
     pub(super) refused: watch::Sender<Option<String>>,
-    /// Bounds the log lines of refused peers.
-    pub(super) refusals: LogBudget,
+    pub(super) budgets: LogBudgets,
     /// What the authority has taken back, for whoever keeps it.
     pub(super) revoked: watch::Sender<Revocations>,
 }
@@ -192,7 +191,7 @@ impl Driver {
             MeshEvent::Refused { node, reason } => {
                 self.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
-                if let Some(held_back) = self.refusals.take(now) {
+                if let Some(held_back) = self.budgets.refusals.take(now) {
                     warn!(node = %node.short(), %reason, held_back, "peer refused");
                 }
             }
@@ -301,9 +300,24 @@ impl Driver {
                 let name = self.reporter.name(&self.core, &node);
                 if up { info!(%name, "member up") } else { info!(%name, "member down") }
             }
-            Event::Ignored { node, reason } => {
-                debug!(node = %node.short(), %reason, "ignored");
+            Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
+            Event::Denied { service, origin } => {
+                if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
+                    let origin = self.reporter.name(&self.core, &origin);
+                    let why = self.reporter.denial(&service, &origin);
+                    warn!(%service, %origin, held_back, "{why}");
+                }
             }
+        }
+    }
+
+    /// What this node itself lacks was said at its start.
+    fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
+        let name = self.reporter.name(&self.core, node);
+        if *node == self.reporter.me.node {
+            debug!(%name, reason, "ignored");
+        } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
+            warn!(%name, node = %node.short(), reason, held_back, "what a node says is ignored");
         }
     }
 

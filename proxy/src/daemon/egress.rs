@@ -1,9 +1,10 @@
 //! Streams of other nodes: to this node's own instances, or on to another node that hosts one.
 //!
 //! Dials only what the configuration offers and this node's credential allows it to offer, and only
-//! for peers whose credential allows them to use it. Every stream gets one answer byte, counted by
-//! kind, unless its opener gives up first. A stream counts as open from before its instance is
-//! dialled, so that [`MAX_SERVED`] bounds dials too. Relayed streams are bounded by `max_relayed`.
+//! for whom [`access`] lets in; those of a session whose node a new configuration shuts out end.
+//! Every stream gets one answer byte, counted by kind, unless its opener gives up first. A stream
+//! counts as open from before its instance is dialled, so that [`MAX_SERVED`] bounds dials too.
+//! Relayed streams are bounded by `max_relayed`.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -12,20 +13,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{NodeId, Role, Roles, ServiceName};
-use meshport_mesh::{Mesh, Stream};
+use meshport_config::{Allow, Credential, NodeId, Role, Roles, ServiceName};
+use meshport_mesh::Stream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::core::access::{self, Denial};
 use crate::core::relay::{self, Receive};
 use crate::core::route::Line;
 use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 
 use super::clock;
-use super::session::Finding;
-use super::sessions::{Guard, MAX_SERVED, Sessions, Side, bump};
+use super::session::{Finding, Place};
+use super::sessions::{Guard, MAX_SERVED, Side, bump};
 use super::splice::{self, ABORTED, Carried, Early};
 use super::tcp::{Host, Tcp};
 
@@ -35,20 +37,52 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The share of all relayed sessions that may be one node's: a quarter.
 const RELAYED_SHARE: u64 = 4;
 
-/// Where the services of this node are dialled.
-pub(super) type Offers = BTreeMap<ServiceName, String>;
+/// The services of this node.
+pub(super) type Offers = BTreeMap<ServiceName, Offer>;
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// Where its instance is dialled.
+    pub(super) address: String,
+    /// Whom it is for.
+    pub(super) allow: Vec<Allow>,
+}
+
+/// A stream that is refused, with what its opener is told.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    answer: Answer,
+    why: Option<Denial>,
+}
+
+impl From<Answer> for Refused {
+    fn from(answer: Answer) -> Self {
+        Self { answer, why: None }
+    }
+}
+
+impl From<Denial> for Refused {
+    fn from(why: Denial) -> Self {
+        Self { answer: Answer::NotAllowed, why: Some(why) }
+    }
+}
+
+/// A stream that is let in.
+struct Admitted {
+    address: String,
+    open: Guard,
+    /// Whose client it is.
+    holder: Arc<Credential>,
+}
 
 /// What every served stream shares.
 #[derive(Debug, Clone)]
 pub(super) struct Egress {
-    pub(super) me: NodeId,
+    /// `findings` tells when the own instance refuses: a probe would notice only later.
+    pub(super) place: Place,
     /// What this node's credential allows it.
     pub(super) roles: Roles,
-    pub(super) mesh: Mesh,
-    pub(super) host: Host,
-    pub(super) sessions: Sessions,
-    /// Where it goes when the own instance refuses: a probe would notice only later.
-    pub(super) findings: mpsc::Sender<Finding>,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
     /// Sessions this node carries on to others at once.
     pub(super) max_relayed: u64,
@@ -77,15 +111,15 @@ impl Egress {
     async fn serve(&self, peer: NodeId, mut stream: Stream) {
         let read = timeout(HEADER_TIMEOUT, read_header(&mut stream)).await;
         let Ok(Some((header, rest))) = read else {
-            bump(&self.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
+            bump(&self.place.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
         let may_relay = self.roles.contains(&Role::Relay);
-        match relay::receive((self.me, peer), header.target, header.hops, may_relay) {
+        match relay::receive((self.place.me, peer), header.target, header.hops, may_relay) {
             Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
             Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
             Receive::Refuse => {
-                let totals = self.sessions.totals(&header.service);
+                let totals = self.place.sessions.totals(&header.service);
                 bump(&totals.answers[usize::from(Answer::NoPath.code())]);
                 refuse(stream, Answer::NoPath).await;
             }
@@ -94,11 +128,11 @@ impl Egress {
 
     async fn serve_here(&self, peer: NodeId, header: &Header, (stream, rest): (Stream, Bytes)) {
         let (service, peer_name) = (&header.service, peer.short());
-        let totals = self.sessions.totals(service);
+        let totals = self.place.sessions.totals(service);
         let dialled = match self.admit(&peer, header) {
-            Ok((address, open)) => tokio::select! {
-                dialled = dial(&self.host, &address, header.deadline()) => {
-                    dialled.map(|tcp| (tcp, open))
+            Ok(admitted) => tokio::select! {
+                dialled = dial(&self.place.host, &admitted.address, header.deadline()) => {
+                    dialled.map(|tcp| (tcp, admitted)).map_err(Refused::from)
                 }
                 // The opener has lost its patience and tries another origin.
                 _ = stream.send.stopped() => {
@@ -106,53 +140,85 @@ impl Egress {
                     return;
                 }
             },
-            Err(answer) => Err(answer),
+            Err(refused) => Err(refused),
         };
         match dialled {
-            Ok((tcp, _open)) => {
+            Ok((tcp, Admitted { holder, open: _open, .. })) => {
                 bump(&totals.answers[usize::from(Answer::Connected.code())]);
-                if let Err(error) = carry(tcp, stream, rest).await {
+                let cut = self.shut_out(service, &holder);
+                if let Err(error) = carry(tcp, stream, rest, cut).await {
                     debug!(%service, peer = %peer_name, %error, "session broke");
                 }
             }
-            Err(answer) => {
-                if answer == Answer::Refused {
-                    let _ = self.findings.try_send(Finding::OwnRefused(service.clone()));
+            Err(refused) => {
+                if refused.answer == Answer::Refused {
+                    let _ = self.place.findings.try_send(Finding::OwnRefused(service.clone()));
                 }
-                bump(&totals.answers[usize::from(answer.code())]);
-                debug!(%service, peer = %peer_name, %answer, "stream refused");
-                refuse(stream, answer).await;
+                bump(&totals.answers[usize::from(refused.answer.code())]);
+                self.refuse(&peer, header, stream, refused).await;
             }
         }
     }
 
     /// Where to dial for a stream, and its entry among the open ones.
-    fn admit(&self, peer: &NodeId, header: &Header) -> Result<(String, Guard), Answer> {
-        self.trust(peer)?;
-        let address = self.offers.borrow().get(&header.service).cloned();
-        let address = address.filter(|_| self.roles.may_offer(&header.service));
-        let address = address.ok_or(Answer::NoSuchService)?;
-        if self.sessions.count_all(Side::Served) >= MAX_SERVED {
-            return Err(Answer::Overloaded);
+    fn admit(&self, peer: &NodeId, header: &Header) -> Result<Admitted, Refused> {
+        if *self.leaving.borrow() {
+            return Err(Answer::Leaving.into());
+        }
+        let holder = self.holder(peer, header)?;
+        access::may_use(&holder, clock::wall())?;
+        let offer = self.offers.borrow().get(&header.service).cloned();
+        let offer = offer.filter(|_| self.roles.may_offer(&header.service));
+        let Offer { address, allow } = offer.ok_or(Answer::NoSuchService)?;
+        access::may_enter(&holder, &allow, clock::wall())?;
+        if self.place.sessions.count_all(Side::Served) >= MAX_SERVED {
+            return Err(Answer::Overloaded.into());
         }
         let line = Line::Direct(*peer);
-        Ok((address, self.sessions.open(&header.service, Side::Served, line)))
+        Ok(Admitted {
+            address,
+            open: self.place.sessions.open(&header.service, Side::Served, line),
+            holder,
+        })
     }
 
-    /// Whether a peer may use this node at all.
-    fn trust(&self, peer: &NodeId) -> Result<(), Answer> {
-        if *self.leaving.borrow() {
-            return Err(Answer::Leaving);
+    /// The credential of the node whose client a stream is: the peer's own, or of the one it
+    /// carries the stream for.
+    fn holder(&self, peer: &NodeId, header: &Header) -> Result<Arc<Credential>, Denial> {
+        let own = self.place.mesh.credential(peer).ok_or(Denial::Unknown)?;
+        let Some(client) = &header.client else { return Ok(own) };
+        access::may_relay(&own, clock::wall())?;
+        // Most are known, and were verified when they came.
+        if let Some(known) =
+            self.place.mesh.credential(&client.node).filter(|known| **known == **client)
+        {
+            return Ok(known);
         }
-        let credential = self.mesh.credential(peer).ok_or(Answer::NotAllowed)?;
-        // The tunnel outlives a credential by up to one handshake; what it carries does not.
-        if credential.expires_at <= clock::wall() {
-            return Err(Answer::NotAllowed);
+        self.place.mesh.check_credential(client).map_err(|_| Denial::BadClient)?;
+        Ok(Arc::new((**client).clone()))
+    }
+
+    /// Resolves once a new configuration does not let the node of an open session in any more.
+    async fn shut_out(&self, service: &ServiceName, holder: &Credential) {
+        let mut offers = self.offers.clone();
+        while offers.changed().await.is_ok() {
+            let offers = offers.borrow_and_update().clone();
+            let Some(offer) = offers.get(service) else { continue };
+            if access::may_enter(holder, &offer.allow, clock::wall()) == Err(Denial::NotAllowed) {
+                return;
+            }
         }
-        if !credential.roles.contains(&Role::Node) && !credential.roles.contains(&Role::Operator) {
-            return Err(Answer::NotAllowed);
-        }
-        Ok(())
+        // The daemon is about to end.
+        pending::<()>().await;
+    }
+
+    /// Tells the opener of a stream why it is refused.
+    async fn refuse(&self, peer: &NodeId, header: &Header, stream: Stream, refused: Refused) {
+        let Refused { answer, why } = refused;
+        let (service, peer) = (&header.service, peer.short());
+        let why = why.map(|why| why.to_string());
+        debug!(%service, %peer, %answer, why, "stream refused");
+        refuse(stream, answer).await;
     }
 
     /// Carries a stream on to the node it is meant for. It leaves here with no hop left, so that
@@ -164,60 +230,78 @@ impl Egress {
         header: &Header,
         (stream, rest): (Stream, Bytes),
     ) {
-        let totals = self.sessions.totals(&header.service);
-        let (name, next_name) = (peer.short(), target.short());
+        let totals = self.place.sessions.totals(&header.service);
         let opened = match self.admit_relayed(&peer, target, header) {
-            Ok(guards) => tokio::select! {
-                opened = self.open_onward(target, header) => opened.map(|next| (next, guards)),
+            Ok((holder, guards)) => tokio::select! {
+                opened = self.open_onward(&holder, target, header) => {
+                    opened.map(|next| (next, guards))
+                }
                 _ = stream.send.stopped() => return,
             },
-            Err(answer) => Err(answer),
+            Err(refused) => Err(refused),
         };
         match opened {
             Ok((next, [mut guard, _for_peer])) => {
                 bump(&totals.relayed);
                 let ended = splice::between_streams(stream, next, rest, guard.cut(0.0)).await;
                 if let Err(error) = ended {
-                    debug!(peer = %name, origin = %next_name, %error, "relayed session broke");
+                    let (peer, origin) = (peer.short(), target.short());
+                    debug!(%peer, %origin, %error, "relayed session broke");
                 }
             }
-            Err(answer) => {
-                bump(&totals.answers[usize::from(answer.code())]);
-                debug!(peer = %name, origin = %next_name, %answer, "relaying refused");
-                refuse(stream, answer).await;
+            Err(refused) => {
+                bump(&totals.answers[usize::from(refused.answer.code())]);
+                self.refuse(&peer, header, stream, refused).await;
             }
         }
     }
 
-    /// The entries of a relayed session among the open ones.
+    /// The credential of the node a stream is carried for, and the entries of the session among the
+    /// open ones.
     fn admit_relayed(
         &self,
         peer: &NodeId,
         target: NodeId,
         header: &Header,
-    ) -> Result<[Guard; 2], Answer> {
-        self.trust(peer)?;
+    ) -> Result<(Arc<Credential>, [Guard; 2]), Refused> {
+        if *self.leaving.borrow() {
+            return Err(Answer::Leaving.into());
+        }
+        let holder = self.place.mesh.credential(peer).ok_or(Denial::Unknown)?;
+        access::may_use(&holder, clock::wall())?;
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
-        let of_peer = self.sessions.count_peer(Side::RelayedFor, from);
-        if self.sessions.count_all(Side::Relayed) >= most || of_peer >= most.div_ceil(RELAYED_SHARE)
+        let of_peer = self.place.sessions.count_peer(Side::RelayedFor, from);
+        if self.place.sessions.count_all(Side::Relayed) >= most
+            || of_peer >= most.div_ceil(RELAYED_SHARE)
         {
-            return Err(Answer::Overloaded);
+            return Err(Answer::Overloaded.into());
         }
-        let onward = self.sessions.open(service, Side::Relayed, Line::Direct(target));
-        Ok([onward, self.sessions.open(service, Side::RelayedFor, from)])
+        if let Some(origin) = self.place.mesh.credential(&target) {
+            access::may_serve(&origin, service)?;
+        }
+        let onward = self.place.sessions.open(service, Side::Relayed, Line::Direct(target));
+        Ok((holder, [onward, self.place.sessions.open(service, Side::RelayedFor, from)]))
     }
 
-    async fn open_onward(&self, target: NodeId, header: &Header) -> Result<Stream, Answer> {
-        let left = header.deadline();
+    async fn open_onward(
+        &self,
+        holder: &Credential,
+        target: NodeId,
+        header: &Header,
+    ) -> Result<Stream, Refused> {
+        let (service, left) = (&header.service, header.deadline());
         let opened = async {
-            let mut next = self.mesh.open_stream(target).await?;
-            let onward = Header::direct(header.service.clone(), left);
-            next.send.write_chunk(onward.encode().into()).await?;
-            Ok::<_, meshport_mesh::MeshError>(next)
+            let mut next = self.place.mesh.open_stream(target).await.map_err(|_| Answer::NoPath)?;
+            // Known at the latest now that it has answered.
+            let origin = self.place.mesh.credential(&target).ok_or(Denial::NoOrigin)?;
+            access::may_serve(&origin, service)?;
+            let onward = Header::carried(service.clone(), holder.clone(), left).encode();
+            let sent = next.send.write_chunk(onward.into()).await;
+            sent.map_err(|_| Answer::NoPath)?;
+            Ok(next)
         };
-        let opened = timeout(left, opened).await;
-        opened.map_err(|_| Answer::TimedOut)?.map_err(|_| Answer::NoPath)
+        timeout(left, opened).await.unwrap_or(Err(Answer::TimedOut.into()))
     }
 }
 
@@ -257,11 +341,16 @@ async fn refuse(mut stream: Stream, answer: Answer) {
     stream.recv.stop(ABORTED);
 }
 
-async fn carry(tcp: Tcp, mut stream: Stream, rest: Bytes) -> io::Result<()> {
+async fn carry(
+    tcp: Tcp,
+    mut stream: Stream,
+    rest: Bytes,
+    cut: impl Future<Output = ()>,
+) -> io::Result<()> {
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
     let early = Early { up: Bytes::new(), down: vec![rest] };
-    splice::with_stream(tcp, stream, early, &Carried::default(), pending()).await
+    splice::with_stream(tcp, stream, early, &Carried::default(), cut).await
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::Error;
 use crate::core::route::{Candidate, Line, PathView, Route, Standing};
 
 use super::driver::{Driver, Order};
-use super::log_budget::LogBudget;
+use super::log_budget::LogBudgets;
 use super::node::{self, Services};
 use super::report::{self, Reporter};
 use super::session::{MAX_FINDINGS, Place};
@@ -102,6 +102,8 @@ pub struct Progress {
     pub measured: usize,
     /// Why a member was refused last, or refused this leaf.
     pub refused: Option<String>,
+    /// An origin that does not let this leaf in.
+    pub denied: Option<String>,
 }
 
 /// A running leaf. Dropping it ends its sessions without a word; [`Leaf::stop`] says goodbye.
@@ -167,7 +169,7 @@ impl Leaf {
             cut_windows: parts::cut_windows(&settings),
             reporter,
             refused,
-            refusals: LogBudget::new(clock::now()),
+            budgets: LogBudgets::new(clock::now()),
             // Members tell again what is revoked as soon as they are asked.
             revoked: watch::Sender::default(),
         };
@@ -203,11 +205,13 @@ impl Leaf {
     pub fn progress(&self) -> Progress {
         let route = self.routes.borrow();
         let measured = |it: &&Candidate| matches!(it.origin.path, PathView::Up(_));
+        let denied = |it: &&Candidate| it.origin.denied;
         Progress {
             members: self.mesh.peers().iter().filter(|peer| peer.session && peer.admitted).count(),
             origins: route.candidates.len(),
             measured: route.candidates.iter().filter(measured).count(),
             refused: self.refused.borrow().clone(),
+            denied: route.candidates.iter().find(denied).map(|it| it.origin.name.clone()),
         }
     }
 

@@ -38,6 +38,22 @@ impl LogBudget {
     }
 }
 
+/// The bounds of what peers and members can make the driver log.
+#[derive(Debug)]
+pub(super) struct LogBudgets {
+    /// Peers that are refused.
+    pub(super) refusals: LogBudget,
+    /// What members say and may not, and origins that let this node not in.
+    pub(super) ignored: LogBudget,
+}
+
+impl LogBudgets {
+    /// Full ones.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { refusals: LogBudget::new(now), ignored: LogBudget::new(now) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]

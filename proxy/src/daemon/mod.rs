@@ -32,7 +32,7 @@ mod splice;
 pub mod state;
 pub mod tcp;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod vigil;
 
 pub use driver::Snapshot;

@@ -24,7 +24,7 @@ use crate::core::route::Route;
 use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
-use super::log_budget::LogBudget;
+use super::log_budget::LogBudgets;
 use super::report::{self, Reporter, ServiceFacts};
 use super::roster::{self, Source};
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
@@ -126,7 +126,7 @@ impl Node {
             cut_windows: parts::cut_windows(settings),
             reporter,
             refused: watch::Sender::new(None),
-            refusals: LogBudget::new(clock::now()),
+            budgets: LogBudgets::new(clock::now()),
             revoked,
         };
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
@@ -138,15 +138,11 @@ impl Node {
         let place = Place { me, mesh: mesh.clone(), host: at, sessions: all, findings };
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let egress = Egress {
-            me,
             roles: identity.credential.roles.clone(),
-            mesh: mesh.clone(),
-            host: host.clone(),
-            sessions: sessions.clone(),
-            findings: place.findings.clone(),
             offers: offers_receiver,
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: leaving_receiver,
+            place,
         };
         let routes = subscribe(&driver.routes);
         let mut tasks = JoinSet::new();

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
 
 use super::clock;
-use super::egress::Offers;
+use super::egress::{Offer, Offers};
 use super::probe::Prober;
 use super::session::SessionLimits;
 use super::state::{Identity, StateDir};
@@ -94,10 +94,13 @@ pub(super) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration
     services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
 }
 
-/// Where the offered services are dialled.
+/// Where the offered services are dialled, and for whom.
 pub(super) fn offers(settings: &Settings) -> Offers {
-    let services = settings.services.iter();
-    services.filter_map(|(name, s)| Some((name.clone(), s.origin.as_ref()?.to_string()))).collect()
+    let offer = |(name, service): (&ServiceName, &ServiceSettings)| {
+        let address = service.origin.as_ref()?.to_string();
+        Some((name.clone(), Offer { address, allow: service.allow.clone() }))
+    };
+    settings.services.iter().filter_map(offer).collect()
 }
 
 /// Who asks the offered services how they are.

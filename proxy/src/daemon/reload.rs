@@ -119,6 +119,7 @@ fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
         if before.origin.is_some() != wanted.origin.is_some() {
             waiting.push(format!("service.{name}.origin"));
             service.origin = before.origin;
+            service.allow = before.allow;
             service.health = before.health;
         }
     }

@@ -22,6 +22,7 @@ use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing
 
 use super::sessions::{Sessions, Side};
 
+pub(super) mod access;
 mod compare;
 mod explain;
 mod samples;
@@ -274,6 +275,8 @@ impl Reporter {
                 ));
             }
         }
+        warnings.extend(self.denials(core));
+        warnings.extend(access::misfits(core));
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
@@ -296,6 +299,7 @@ impl Reporter {
 
 fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
     match (candidate.origin.path, candidate.standing) {
+        _ if candidate.origin.denied => "permission for this node (`allow` there)".into(),
         (PathView::Dead, _) => format!("path dead for {} s", path_age_s.unwrap_or_default()),
         (PathView::Unmeasured, _) if !candidate.origin.present => "member down".into(),
         (_, Standing::Healthy) => String::new(),

@@ -218,10 +218,11 @@ impl Ingress {
         }
         while let Some(ended) = trials.join_next().await {
             match ended {
-                Ok((_, true)) => return true,
+                Ok((_, Ok(()))) => return true,
                 // Nothing else tells of it, and time alone would call it usable again.
-                Ok((line @ Line::Outside(_), false)) => self.tell(vec![(line, Verdict::Silent)]),
-                Ok((_, false)) | Err(_) => {}
+                Ok((line @ Line::Outside(_), Err(_))) => self.tell(vec![(line, Verdict::Silent)]),
+                Ok((line, Err(Some(Verdict::Denied)))) => self.tell(vec![(line, Verdict::Denied)]),
+                Ok((_, Err(_))) | Err(_) => {}
             }
         }
         false

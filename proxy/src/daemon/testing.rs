@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, ServiceName, Subject,
-    UnixSeconds,
+    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Revocation, Revocations,
+    Revoked, ServiceName, Subject, UnixSeconds,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter};
@@ -14,9 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::core::route::{Candidate, OriginView, PathView, Standing};
 
+pub(crate) use super::report::access::misfits;
 use super::tcp::Tcp;
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+/// Longer than anybody runs these tests.
+const CENTURY_S: u64 = 100 * 365 * 86_400;
 
 /// A node of the mesh that all nodes of a test share.
 pub(super) struct Node {
@@ -24,9 +27,17 @@ pub(super) struct Node {
     pub(super) incoming: Incoming,
 }
 
+/// What a node of these tests may do, unless they say otherwise.
+const ROLES: &str = "node,origin:kube-apiserver,relay";
+
 /// Two nodes that know each other.
 pub(super) fn pair() -> (Node, Node) {
-    let (one, other) = (node(1), node(2));
+    pair_with([ROLES; 2])
+}
+
+/// Two nodes with these roles that know each other.
+pub(super) fn pair_with([one, other]: [&str; 2]) -> (Node, Node) {
+    let (one, other) = (node(1, one), node(2, other));
     for (from, to) in [(&one, &other), (&other, &one)] {
         from.mesh.set_peer(to.mesh.node_id(), &[to.mesh.local_addr()], None);
     }
@@ -35,25 +46,42 @@ pub(super) fn pair() -> (Node, Node) {
 
 /// A node that knows two others; these do not know each other.
 pub(super) fn three() -> (Node, Node, Node) {
-    let (one, other) = pair();
-    let third = node(3);
+    three_with([ROLES; 3])
+}
+
+/// As [`three`], with these roles.
+pub(super) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
+    let (one, other) = pair_with([one, other]);
+    let third = node(3, third);
     one.mesh.set_peer(third.mesh.node_id(), &[third.mesh.local_addr()], None);
     third.mesh.set_peer(one.mesh.node_id(), &[one.mesh.local_addr()], None);
     (one, other, third)
 }
 
-fn node(number: u8) -> Node {
-    let key = NodeKey::from_bytes([number; 32]);
+/// The credential of a node of this number, signed by the authority itself.
+pub(crate) fn credential(number: u8, roles: &str) -> Credential {
     let subject = Subject {
-        node: key.public(),
+        node: NodeKey::from_bytes([number; 32]).public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
         name: format!("node-{number}").parse().unwrap(),
         site: "fra".parse().unwrap(),
-        roles: "node,origin:kube-apiserver".parse().unwrap(),
+        roles: roles.parse().unwrap(),
     };
     let authority = AuthorityKey::from_bytes([9; 32]);
-    let (issued, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + 86_400));
-    let credential = Credential::issue_by_authority(&authority, subject, issued, until).unwrap();
+    let (issued, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));
+    Credential::issue_by_authority(&authority, subject, issued, until).unwrap()
+}
+
+/// The revocation of a node by that authority.
+pub(super) fn revocations(node: NodeId) -> Revocations {
+    let mut all = Revocations::default();
+    let authority = AuthorityKey::from_bytes([9; 32]);
+    all.add(Revocation::issue(&authority, Revoked::Node(node), WALL));
+    all
+}
+
+fn node(number: u8, roles: &str) -> Node {
+    let (key, credential) = (NodeKey::from_bytes([number; 32]), credential(number, roles));
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([8; 32]) };
     let socket = UdpOuter::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let socket = Arc::new(socket);

@@ -53,7 +53,9 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
         let policy = [Policy::Nearest, Policy::Spread, Policy::Pinned][choice.0];
         let is_pinned = policy == Policy::Pinned;
         let pins = choice.1.iter().filter(|_| is_pinned).map(|name| name.parse().unwrap());
+        let allow = choice.1.iter().map(|name| format!("node:{name}").parse().unwrap());
         ServiceSettings {
+            allow: allow.collect(),
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             allow_remote_clients,
             origin: Some("cp-1.example.com:6443".parse().unwrap()),

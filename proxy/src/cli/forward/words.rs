@@ -102,9 +102,17 @@ fn leads(
     format!("{local} leads to {service} on {}{site}{rtt}, since {now}{why}", to.name)
 }
 
+/// That an origin does not let this machine in, and what to do.
+pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
+    format!(
+        "{origin} does not let this machine in. Its operator says who may use {service} with \
+         `allow` under [service.{service}]"
+    )
+}
+
 /// Why no origin was found, and what to do.
 pub(super) fn in_vain(progress: &Progress, args: &ForwardArgs) -> Error {
-    let Progress { members, origins, measured, refused } = progress;
+    let Progress { members, origins, measured, refused, .. } = progress;
     let (service, waited) = (&args.service, args.timeout);
     let text = match (refused, members, origins, measured) {
         (Some(reason), 0, ..) => format!("{reason}. Ask for a new invite with the role operator"),
@@ -134,7 +142,7 @@ mod tests {
     use super::*;
 
     fn progress(members: usize, origins: usize, measured: usize) -> Progress {
-        Progress { members, origins, measured, refused: None }
+        Progress { members, origins, measured, refused: None, denied: None }
     }
 
     fn args(flags: &[&str]) -> ForwardArgs {

@@ -41,6 +41,13 @@ pub enum Event {
         /// Which and how many.
         leave: Leave,
     },
+    /// An origin has said, for the first time in a while, that this node may not use its instance.
+    Denied {
+        /// Which service.
+        service: ServiceName,
+        /// Which origin.
+        origin: NodeId,
+    },
     /// The own instance of a service changed state.
     Own {
         /// Which service.

@@ -344,3 +344,45 @@ fn sessions_to_a_node_that_left_are_reset_when_its_path_dies() {
     net.link(A, B, None);
     net.until(Duration::from_secs(4), is_reset).expect("its sessions are reset");
 }
+
+#[test]
+fn an_origin_that_does_not_let_this_node_in_is_asked_last_and_told_of_once() {
+    let mut net = Net::new(&["node", ORIGIN], ms(1));
+    let direct = Line::Direct(net.id(B));
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
+    for _ in 0..3 {
+        net.nodes[A].handle_verdicts(&service(), [(direct, Verdict::Denied)], net.now);
+    }
+    net.drain();
+    let told = net.events.iter().filter(|(_, event)| matches!(event, Event::Denied { .. }));
+    assert_eq!(told.count(), 1);
+    let route = net.nodes[A].route(&service()).expect("a route").clone();
+    assert!(!route.is_usable() && route.why == "none lets this node in", "{route:?}");
+    let open = |net: &Net| net.first(A) == Some((direct, Standing::Healthy));
+    let after = net.until(Duration::from_secs(60), open).expect("it is tried again");
+    assert!(after >= Duration::from_secs(20), "not at once, but after {after:?}");
+}
+
+/// A node announced a service while it might, and then may not any more.
+#[test]
+fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
+    let mut net = Net::new(&["node", ORIGIN], ms(1));
+    let (direct, b) = (Line::Direct(net.id(B)), net.id(B));
+    net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
+    assert!(crate::daemon::testing::misfits(&net.nodes[A]).is_empty());
+    let before = net.nodes[A].discovery().directory().get(&b).expect("known").credential.clone();
+    let authority = AuthorityKey::from_bytes([9; 32]);
+    let subject = Subject {
+        node: b,
+        record_key: before.record_key,
+        name: before.name.clone(),
+        site: before.site.clone(),
+        roles: "node".parse().expect("roles"),
+    };
+    let (from, until) = (UnixSeconds(WALL.0 + 1), before.expires_at);
+    let later = Credential::issue_by_authority(&authority, subject, from, until).expect("valid");
+    net.nodes[A].handle_credential(&later, net.now, WALL);
+    assert_eq!(net.first(A), None, "no origin is left");
+    let said = crate::daemon::testing::misfits(&net.nodes[A]);
+    assert!(said.len() == 1 && said[0].contains("node-2 announces kube-apiserver"), "{said:?}");
+}

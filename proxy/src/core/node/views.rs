@@ -28,9 +28,13 @@ impl NodeCore {
         });
         let views = own.into_iter().chain(others).take(MAX_ORIGINS);
         let Some(service) = self.services.get(service) else { return Vec::new() };
-        views
-            .map(|view| OriginView { suspect: service.evidence.is_suspect(&view.line), ..view })
-            .collect()
+        let evidence = &service.evidence;
+        let judged = |view: OriginView| {
+            let (suspect, denied) =
+                (evidence.is_suspect(&view.line), evidence.is_denied(&view.line));
+            OriginView { suspect, denied, ..view }
+        };
+        views.map(judged).collect()
     }
 
     /// The view with what this node measured of its path.

@@ -5,34 +5,57 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::super::testing::{Node, pair, service, three};
+use super::super::sessions::Sessions;
+use super::super::testing::{
+    Node, credential, pair, pair_with, revocations, service, three, three_with,
+};
 use super::*;
 use crate::wire::Hops;
 
 /// Sessions that the relays of these tests carry at once.
 const MAX_RELAYED: u64 = 8;
 
-/// Serves `far`, which offers the default service at `address`.
-fn serve(far: Node, roles: &str, address: String) -> Sessions {
+/// Serves `far`, which offers the default service at `address` to everyone.
+fn serve(far: Node, roles: &str, address: &str) -> Sessions {
+    let everyone: Vec<String> = Allow::everyone().iter().map(ToString::to_string).collect();
+    let everyone: Vec<&str> = everyone.iter().map(String::as_str).collect();
+    serve_for(far, roles, offer(address, &everyone)).0
+}
+
+/// The default service, for those whom `allow` means.
+fn offer(address: &str, allow: &[&str]) -> Arc<Offers> {
+    let allow = allow.iter().map(|it| it.parse().expect("whom to allow")).collect();
+    Arc::new(Offers::from([(service(), Offer { address: address.to_owned(), allow })]))
+}
+
+/// Serves `far` with these offers, which can be changed.
+fn serve_for(
+    far: Node,
+    roles: &str,
+    offers: Arc<Offers>,
+) -> (Sessions, watch::Sender<Arc<Offers>>) {
     let sessions = Sessions::default();
     sessions.register(&service());
-    let (_, offers) = watch::channel(Arc::new(Offers::from([(service(), address)])));
+    let (change, offers) = watch::channel(offers);
     let (_, leaving) = watch::channel(false);
     let Node { mesh, incoming: Incoming { streams, .. } } = far;
     let (findings, _) = mpsc::channel(1);
-    let egress = Egress {
+    let place = Place {
         me: mesh.node_id(),
-        roles: roles.parse().expect("roles"),
         mesh,
         host: Host::Kernel,
         sessions: sessions.clone(),
         findings,
+    };
+    let egress = Egress {
+        place,
+        roles: roles.parse().expect("roles"),
         offers,
         max_relayed: MAX_RELAYED,
         leaving,
     };
     tokio::spawn(egress.run(streams));
-    sessions
+    (sessions, change)
 }
 
 /// The first byte `far` sends to one who says `bytes`.
@@ -56,7 +79,7 @@ async fn what_the_own_credential_does_not_allow_is_not_dialled() {
     let node = far.mesh.node_id();
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = instance.local_addr().expect("bound").to_string();
-    let sessions = serve(far, "node,origin:other", address);
+    let sessions = serve(far, "node,origin:other", &address);
     let header = Header::direct(service(), HEADER_TIMEOUT).encode();
     assert_eq!(answer(&near, node, header).await, Some(Answer::NoSuchService));
     assert_eq!(count(&sessions, Answer::NoSuchService), 1);
@@ -66,7 +89,7 @@ async fn what_the_own_credential_does_not_allow_is_not_dialled() {
 async fn a_bad_header_is_counted() {
     let (near, far) = pair();
     let node = far.mesh.node_id();
-    let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9".into());
+    let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9");
     assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
     assert_eq!(count(&sessions, Answer::BadRequest), 1);
 }
@@ -86,7 +109,7 @@ async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     while let Ok(Ok(tcp)) = timeout(fills, TcpStream::connect(&address)).await {
         queued.push(tcp);
     }
-    let sessions = serve(far, "node,origin:kube-apiserver", address);
+    let sessions = serve(far, "node,origin:kube-apiserver", &address);
     let mut stream = near.mesh.open_stream(node).await.expect("reachable");
     let header = Header::direct(service(), Duration::from_secs(60)).encode();
     stream.send.write_chunk(header.into()).await.expect("open");
@@ -100,10 +123,8 @@ async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
 }
 
-/// A node, a relay with these roles, and an origin that greets whoever comes and then repeats what
-/// it hears.
-async fn relayed(roles: &str) -> (Node, NodeId, NodeId, Sessions) {
-    let (relay, near, origin) = three();
+/// The address of an instance that greets whoever comes and then repeats what it hears.
+async fn greeter() -> String {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = instance.local_addr().expect("bound").to_string();
     tokio::spawn(async move {
@@ -117,9 +138,15 @@ async fn relayed(roles: &str) -> (Node, NodeId, NodeId, Sessions) {
             });
         }
     });
+    address
+}
+
+/// A node, a relay with these roles, and an origin with a greeter.
+async fn relayed(roles: &str) -> (Node, NodeId, NodeId, Sessions) {
+    let (relay, near, origin) = three();
     let (relay_id, origin_id) = (relay.mesh.node_id(), origin.mesh.node_id());
-    serve(origin, "node,origin:kube-apiserver", address);
-    let sessions = serve(relay, roles, "127.0.0.1:9".into());
+    serve(origin, "node,origin:kube-apiserver", &greeter().await);
+    let sessions = serve(relay, roles, "127.0.0.1:9");
     (near, relay_id, origin_id, sessions)
 }
 
@@ -222,4 +249,107 @@ async fn one_peer_has_a_quarter_and_all_together_the_limit() {
     };
     timeout(HEADER_TIMEOUT, until).await.expect("all are closed");
     assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Connected));
+}
+
+/// What an origin with this list answers to `node-1` with these roles.
+async fn answer_to(roles: &str, allow: &[&str]) -> Option<Answer> {
+    let (near, far) = pair_with([roles, "node,origin:kube-apiserver"]);
+    let node = far.mesh.node_id();
+    let (sessions, _change) =
+        serve_for(far, "origin:kube-apiserver", offer(&greeter().await, allow));
+    let said = answer(&near, node, Header::direct(service(), HEADER_TIMEOUT).encode()).await;
+    assert_eq!(count(&sessions, said.expect("an answer")), 1);
+    said
+}
+
+#[tokio::test]
+async fn a_list_lets_in_whom_it_means_and_nobody_else() {
+    let everyone = ["role:node", "role:operator"];
+    assert_eq!(answer_to("node", &everyone).await, Some(Answer::Connected));
+    assert_eq!(answer_to("operator", &everyone).await, Some(Answer::Connected));
+    assert_eq!(answer_to("relay", &everyone).await, Some(Answer::NotAllowed));
+    assert_eq!(answer_to("relay", &["role:relay"]).await, Some(Answer::NotAllowed));
+    assert_eq!(answer_to("node", &["node:node-1"]).await, Some(Answer::Connected));
+    assert_eq!(answer_to("node", &["site:ber", "node:node-9"]).await, Some(Answer::NotAllowed));
+    assert_eq!(answer_to("node", &[]).await, Some(Answer::NotAllowed));
+}
+
+#[tokio::test]
+async fn a_session_ends_when_a_new_list_shuts_its_node_out() {
+    let (near, far) = pair();
+    let node = far.mesh.node_id();
+    let address = greeter().await;
+    let (sessions, change) =
+        serve_for(far, "origin:kube-apiserver", offer(&address, &["site:fra"]));
+    let mut stream = near.mesh.open_stream(node).await.expect("reachable");
+    let header = Header::direct(service(), HEADER_TIMEOUT).encode();
+    stream.send.write_chunk(header.into()).await.expect("open");
+    assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
+    // Another list that lets it in as well, and one that does not.
+    change.send_replace(offer(&address, &["node:node-1"]));
+    stream.send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
+    assert_eq!(read(&mut stream, 10).await, b"still here");
+    change.send_replace(offer(&address, &["node:node-9"]));
+    let mut chunk = [Bytes::new()];
+    let end = timeout(HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await;
+    assert!(matches!(end, Ok(Err(meshport_mesh::MeshError::Reset(_)))), "{end:?}");
+    timeout(HEADER_TIMEOUT, async {
+        while sessions.count_all(Side::Served) > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("its entry is closed");
+}
+
+#[tokio::test]
+async fn the_origin_judges_the_node_that_a_relay_carries_for() {
+    for (allow, said) in [
+        ("node:node-2", Answer::Connected),
+        ("node:node-1", Answer::NotAllowed),
+        ("role:relay", Answer::NotAllowed),
+    ] {
+        let (relay, near, origin) = three_with(["relay", "node", "node,origin:kube-apiserver"]);
+        let (relay_id, origin_id) = (relay.mesh.node_id(), origin.mesh.node_id());
+        let offers = offer(&greeter().await, &[allow]);
+        let (_sessions, _change) = serve_for(origin, "origin:kube-apiserver", offers);
+        serve(relay, "relay", "127.0.0.1:9");
+        let heard = answer(&near, relay_id, through(origin_id).encode()).await;
+        assert_eq!(heard, Some(said), "{allow}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_relay_speaks_for_others_and_only_for_those_who_are_believed() {
+    let carried = |client| Header::carried(service(), client, HEADER_TIMEOUT).encode();
+    let good = credential(9, "node");
+    let mut forged = good.clone();
+    forged.roles = "node,operator".parse().expect("roles");
+    for (roles, client, said) in [
+        ("node", good.clone(), Answer::NotAllowed),
+        ("relay", good.clone(), Answer::Connected),
+        ("relay", forged, Answer::NotAllowed),
+        ("relay", credential(9, "relay"), Answer::NotAllowed),
+        ("relay", credential(8, "node"), Answer::NotAllowed),
+    ] {
+        let (near, far) = pair_with([roles, "node,origin:kube-apiserver"]);
+        let node = far.mesh.node_id();
+        far.mesh.set_revocations(revocations(credential(8, "node").node));
+        serve(far, "origin:kube-apiserver", &greeter().await);
+        let heard = answer(&near, node, carried(client.clone())).await;
+        assert_eq!(heard, Some(said), "{roles}: {client:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_carries_only_for_users_and_only_to_origins() {
+    for (roles, to) in [("relay", "node,origin:kube-apiserver"), ("node", "node,origin:other")] {
+        let (relay, near, origin) = three_with(["relay", roles, to]);
+        let (relay_id, origin_id) = (relay.mesh.node_id(), origin.mesh.node_id());
+        serve(origin, "origin:kube-apiserver", &greeter().await);
+        let sessions = serve(relay, "relay", "127.0.0.1:9");
+        let heard = answer(&near, relay_id, through(origin_id).encode()).await;
+        assert_eq!(heard, Some(Answer::NotAllowed), "{roles} to {to}");
+        assert_eq!(sessions.count_all(Side::Relayed), 0);
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use meshport_config::ServiceName;
+use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
 use serde::Serialize;
 
@@ -53,38 +54,19 @@ impl Reporter {
         let mut page = Page { samples: Vec::new() };
         let status = self.status(core, now);
         node_page(&mut page, &status, core.discovery().leaves());
+        page.put(
+            "services_ignored",
+            "Services announced by members whose credentials do not allow them.",
+            &[],
+            ignored_services(core),
+        );
         for service in &status.services {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));
             page.put("service_usable", "Whether some origin can be used.", &labels, usable);
             self.sessions_page(&mut page, &service.name);
         }
-        for service in &status.services {
-            for origin in &service.origins {
-                let labels = [
-                    ("service", service.name.as_ref()),
-                    ("origin", origin.who.name.as_ref()),
-                    ("site", origin.who.place()),
-                ];
-                let flag = |on: bool| f64::from(u8::from(on));
-                let ready = flag(origin.state == "ready");
-                page.put("origin_ready", "Whether the origin says it is ready.", &labels, ready);
-                page.put(
-                    "origin_usable",
-                    "Whether sessions may go there.",
-                    &labels,
-                    flag(origin.usable),
-                );
-                page.put("origin_chosen", "Whether it goes first.", &labels, flag(origin.chosen));
-                if let Some(rtt) = origin.rtt_ms {
-                    page.put("origin_rtt_seconds", "Smoothed round-trip time.", &labels, rtt / 1e3);
-                }
-                if let Some(loss) = origin.loss_percent {
-                    let ratio = f64::from(loss) / 100.0;
-                    page.put("origin_loss_ratio", "Loss over recent probes.", &labels, ratio);
-                }
-            }
-        }
+        origins_page(&mut page, &status);
         self.rosters_page(&mut page);
         served_page(&mut page, UNKNOWN, self.sessions.others());
         for (event, value) in rows(&mesh.counters()) {
@@ -157,6 +139,42 @@ impl Reporter {
         }
         served_page(page, name, &totals);
     }
+}
+
+fn origins_page(page: &mut Page, status: &Status) {
+    for service in &status.services {
+        for origin in &service.origins {
+            let labels = [
+                ("service", service.name.as_ref()),
+                ("origin", origin.who.name.as_ref()),
+                ("site", origin.who.place()),
+            ];
+            let flag = |on: bool| f64::from(u8::from(on));
+            let ready = flag(origin.state == "ready");
+            page.put("origin_ready", "Whether the origin says it is ready.", &labels, ready);
+            page.put(
+                "origin_usable",
+                "Whether sessions may go there.",
+                &labels,
+                flag(origin.usable),
+            );
+            page.put("origin_chosen", "Whether it goes first.", &labels, flag(origin.chosen));
+            if let Some(rtt) = origin.rtt_ms {
+                page.put("origin_rtt_seconds", "Smoothed round-trip time.", &labels, rtt / 1e3);
+            }
+            if let Some(loss) = origin.loss_percent {
+                let ratio = f64::from(loss) / 100.0;
+                page.put("origin_loss_ratio", "Loss over recent probes.", &labels, ratio);
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "records and their services are bounded")]
+fn ignored_services(core: &NodeCore) -> f64 {
+    let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
+    let here = entries.filter(|entry| entry.liveness == Liveness::Alive);
+    here.map(|entry| entry.ignored_services().count()).sum::<usize>() as f64
 }
 
 /// The fields of a struct of counters, by name.

@@ -1,0 +1,163 @@
+//! Whom a service is for: the entries of its list `allow`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::credential::{Credential, Delegation};
+use crate::error::{Error, shown};
+use crate::ids::{NodeId, NodeName, Role, SiteName};
+
+/// One entry of a service's list `allow`. The text forms are `role:ROLE`, `site:SITE`, and
+/// `node:NAME` or `node:NODEID`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Allow {
+    /// Every node with this role.
+    Role(Role),
+    /// Every node of this site.
+    Site(SiteName),
+    /// The node of this name.
+    Name(NodeName),
+    /// The node with this key.
+    Node(NodeId),
+}
+
+impl Allow {
+    /// The list of a service whose settings say nothing: all that may use services.
+    pub fn everyone() -> Vec<Self> {
+        vec![Self::Role(Role::Node), Self::Role(Role::Operator)]
+    }
+
+    /// Whether the entry means the holder of a verified credential.
+    ///
+    /// A name or a site counts only when the authority has vouched for it: under an invite that
+    /// leaves it open whoever joins chooses it.
+    pub fn covers(&self, credential: &Credential) -> bool {
+        let vouched =
+            |names: fn(&Delegation) -> bool| credential.delegation.as_ref().is_none_or(names);
+        match self {
+            Self::Role(role) => credential.roles.contains(role),
+            Self::Site(site) => credential.site == *site && vouched(|it| it.site.is_some()),
+            Self::Name(name) => credential.name == *name && vouched(|it| it.name.is_some()),
+            Self::Node(node) => credential.node == *node,
+        }
+    }
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Role(role) => write!(f, "role:{role}"),
+            Self::Site(site) => write!(f, "site:{site}"),
+            Self::Name(name) => write!(f, "node:{name}"),
+            Self::Node(node) => write!(f, "node:{node}"),
+        }
+    }
+}
+
+impl FromStr for Allow {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once(':') {
+            Some(("role", role)) => role.parse().map(Self::Role),
+            Some(("site", site)) => site.parse().map(Self::Site),
+            Some(("node", node)) => {
+                node.parse().map(Self::Node).or_else(|_| node.parse().map(Self::Name))
+            }
+            _ => Err(Error::Text {
+                what: "whom to allow",
+                found: shown(text),
+                expected: "role:ROLE, site:SITE, node:NAME or node:NODEID",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NOW, TestRng, grant, invite_with};
+    use crate::{Grant, Join, NodeKey, RecordKey, parse};
+
+    /// A credential of `worker-7` under an invite that leaves open what is none here.
+    fn joined(site: Option<&str>, name: Option<&str>) -> Credential {
+        let mut rng = TestRng::new(4);
+        let site = site.map(|it| it.parse().unwrap());
+        let grant = Grant {
+            roles: "node,origin:web".parse().unwrap(),
+            site: site.clone(),
+            name: name.map(|it| it.parse().unwrap()),
+            ..grant()
+        };
+        let (_, invite) = invite_with(grant, &mut rng);
+        let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
+        let (name, fra) = ("worker-7".parse().unwrap(), "fra".parse().unwrap());
+        let join =
+            Join { name: Some(name), site: site.is_none().then_some(fra), ..Join::default() };
+        invite.accept(&node, &record, join, NOW).unwrap()
+    }
+
+    fn covers(entry: &str, credential: &Credential) -> bool {
+        let allow: Allow = entry.parse().unwrap();
+        assert_eq!(allow.to_string(), entry);
+        allow.covers(credential)
+    }
+
+    #[test]
+    fn an_entry_means_a_role_a_site_or_a_node() {
+        let credential = joined(Some("fra"), Some("worker-7"));
+        let id = format!("node:{}", credential.node);
+        for good in ["role:node", "role:origin:web", "site:fra", "node:worker-7", &id] {
+            assert!(covers(good, &credential), "{good}");
+        }
+        let other = format!("node:{}", NodeId::from_bytes([9; 32]));
+        for bad in
+            ["role:relay", "role:operator", "role:origin:db", "site:ber", "node:worker-8", &other]
+        {
+            assert!(!covers(bad, &credential), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_the_joiner_chose_itself_opens_nothing() {
+        let credential = joined(None, None);
+        assert!(covers("role:node", &credential));
+        assert!(!covers("site:fra", &credential) && !covers("node:worker-7", &credential));
+        assert!(covers(&format!("node:{}", credential.node), &credential));
+        let named = joined(None, Some("worker-7"));
+        assert!(covers("node:worker-7", &named) && !covers("site:fra", &named));
+    }
+
+    #[test]
+    fn a_list_says_where_it_is_wrong() {
+        let table = "site = \"fra\"\n[service.kube-apiserver]\n";
+        let problem = |text: &str| {
+            let mut list = parse(&format!("{table}{text}")).expect_err("it has a problem");
+            assert_eq!(list.len(), 1, "{text}: {list:#?}");
+            let it = list.remove(0);
+            assert_eq!(it.key, "service.kube-apiserver.allow");
+            format!("{}: found {}, expected {}", it.line, it.found, it.expected)
+        };
+        let origin = "origin = \"127.0.0.1:1\"\n";
+        let wrong = problem(&format!("{origin}allow = [\"role:node\", \"worker-7\"]"));
+        assert!(
+            wrong.starts_with("4: found \"worker-7\"") && wrong.contains("site:fra"),
+            "{wrong}"
+        );
+        let twice = problem(&format!("{origin}allow = [\"site:a\", \"site:a\"]"));
+        assert!(twice.contains("only once"), "{twice}");
+        let idle = problem("allow = [\"site:fra\"]");
+        assert!(idle.starts_with("3:") && idle.contains("an origin beside it"), "{idle}");
+        let none = parse(&format!("{table}{origin}allow = []")).expect("it shuts all out");
+        assert!(none.services["kube-apiserver"].allow.is_empty());
+        let plain = parse(table).expect("nothing is wrong");
+        assert_eq!(plain.services["kube-apiserver"].allow, Allow::everyone());
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "fra", "site:", "site:Fra", "role:admin", "node:", "user:x", "node:A B"] {
+            assert!(text.parse::<Allow>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Who is not let in where, and who offers what it may not, in words.
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_discovery::{Entry, Liveness};
+
+use crate::core::node::NodeCore;
+
+use super::Reporter;
+
+/// Origins or nodes that are warned of, each in a sentence.
+const MAX_SHOWN: usize = 3;
+
+impl Reporter {
+    /// The origins that do not let this node in.
+    pub(super) fn denials(&self, core: &NodeCore) -> Vec<String> {
+        let of_service = |service: &ServiceName| {
+            let route = core.route(service).cloned().unwrap_or_default();
+            let denied = route.candidates.iter().filter(|it| it.origin.denied);
+            let names = denied.map(|it| it.origin.name.clone()).take(MAX_SHOWN);
+            names.map(|name| self.denial(service, &name)).collect::<Vec<_>>()
+        };
+        core.services().flat_map(of_service).collect()
+    }
+
+    /// Why an origin does not let this node in, as far as this node can know, and what to do.
+    pub(in crate::daemon) fn denial(&self, service: &ServiceName, origin: &str) -> String {
+        let me = &self.credential;
+        format!(
+            "{service}: {origin} does not let this node in: `allow` under [service.{service}] \
+             there has neither its name {}, its site {} nor a role of {}. A name or site counts \
+             only when the invite said it",
+            me.name, me.site, me.roles
+        )
+    }
+}
+
+/// The nodes that announce services which their credentials do not allow. Nothing is routed there.
+pub(crate) fn misfits(core: &NodeCore) -> Vec<String> {
+    let entries = core.discovery().directory().iter();
+    let here = entries.filter(|(_, entry)| entry.liveness == Liveness::Alive);
+    let sentence = |(_, entry): (&NodeId, &Entry)| {
+        let names: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
+        let first = names.first()?;
+        Some(format!(
+            "{} announces {}, which its credential does not allow, so it is ignored. Let it join \
+             again with the role origin:{first}, or take the origin out of its configuration",
+            entry.credential.name,
+            names.join(", ")
+        ))
+    };
+    here.filter_map(sentence).take(MAX_SHOWN).collect()
+}
