@@ -17,7 +17,7 @@ use rand_core::{CryptoRng, RngCore};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -88,11 +88,33 @@ fn random_bytes(rng: &mut (impl CryptoRng + RngCore)) -> Zeroizing<[u8; 32]> {
     bytes
 }
 
-/// The 32 bytes in a tagged text.
+/// Bytes of the checksum in front of a secret in a file. Any 32 bytes are a secret: without it one
+/// changed letter would make another one, and a node that reaches nobody and cannot say why.
+const CHECKSUM_BYTES: usize = 4;
+const CHECKSUM_DOMAIN: &[u8] = b"meshport secret checksum v1\0";
+
+fn checksum(secret: &[u8; 32]) -> [u8; CHECKSUM_BYTES] {
+    let hash = Sha256::new().chain_update(CHECKSUM_DOMAIN).chain_update(secret).finalize();
+    *hash.first_chunk().expect("SHA-256 gives 32 bytes")
+}
+
+/// The text form of 32 secret bytes.
+fn tagged_text(tag: Tag, secret: &[u8; 32]) -> Zeroizing<String> {
+    let mut bytes = Zeroizing::new([0; CHECKSUM_BYTES + 32]);
+    bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum(secret));
+    bytes[CHECKSUM_BYTES..].copy_from_slice(secret);
+    tag.encode(&*bytes)
+}
+
+/// The 32 secret bytes in a tagged text.
 fn tagged_bytes(tag: Tag, text: &str) -> Result<Zeroizing<[u8; 32]>, Error> {
-    let bytes = tag.decode(text, 32, tag.unreadable())?;
-    let bytes = <&[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| tag.unreadable())?;
-    Ok(Zeroizing::new(*bytes))
+    let bytes = tag.decode(text, CHECKSUM_BYTES + 32, tag.unreadable())?;
+    let (sum, secret) = bytes.split_at_checked(CHECKSUM_BYTES).ok_or_else(|| tag.unreadable())?;
+    let secret = <&[u8; 32]>::try_from(secret).map_err(|_| tag.unreadable())?;
+    if *sum != checksum(secret) {
+        return Err(tag.unreadable());
+    }
+    Ok(Zeroizing::new(*secret))
 }
 
 macro_rules! signing_key {
@@ -119,7 +141,7 @@ macro_rules! signing_key {
 
             /// The text form, to be written to a file that only its owner can read.
             pub fn to_text(&self) -> Zeroizing<String> {
-                $tag.encode(self.0.as_bytes())
+                tagged_text($tag, self.0.as_bytes())
             }
 
             /// Signs a message. The first bytes of a message say what it is (a version string), so
@@ -272,7 +294,7 @@ impl MeshSecret {
 
     /// The text form, to be written to a file that only its owner can read.
     pub fn to_text(&self) -> Zeroizing<String> {
-        codec::MESH_SECRET.encode(&self.0)
+        tagged_text(codec::MESH_SECRET, &self.0)
     }
 
     /// WireGuard's pre-shared key for a pair of nodes, the same from both sides.

@@ -176,6 +176,8 @@ impl StateDir {
     /// [`Error::Trust`] when the credential itself is refused, for example because it expired.
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
+        // First: a damaged credential would accuse the files beside it.
+        credential.verify(&credential.mesh, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
         let secret = self.mesh_secret()?.ok_or_else(|| self.missing(MESH_SECRET))?;
@@ -185,7 +187,6 @@ impl StateDir {
         if credential.record_key != record_key.public() {
             return Err(self.stranger(RECORD_KEY));
         }
-        credential.verify(&credential.mesh, now)?;
         if let Some(revocation) = self.revocations(&credential.mesh)?.covering(&credential) {
             let Revocation { revoked, at, .. } = *revocation;
             return Err(meshport_config::Error::Revoked { revoked, at }.into());

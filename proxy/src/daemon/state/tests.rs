@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use meshport_config::{Role, Subject};
+use meshport_config::{Revoked, Role, Subject};
 use rand_core::OsRng;
 use tempfile::TempDir;
 
@@ -26,6 +26,10 @@ fn set_mode(path: &Path, mode: u32) {
 
 /// A complete folder, as a join leaves it.
 fn joined() -> (TempDir, StateDir) {
+    joined_by(&AuthorityKey::generate(&mut OsRng))
+}
+
+fn joined_by(authority: &AuthorityKey) -> (TempDir, StateDir) {
     let (folder, state) = folder();
     let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let subject = Subject {
@@ -35,9 +39,8 @@ fn joined() -> (TempDir, StateDir) {
         site: "fra".parse().expect("a name"),
         roles: Role::Node.into(),
     };
-    let authority = AuthorityKey::generate(&mut OsRng);
     let until = NOW.saturating_add(DAY);
-    let credential = Credential::issue_by_authority(&authority, subject, NOW, until);
+    let credential = Credential::issue_by_authority(authority, subject, NOW, until);
     state.store_node_key(&node_key, Existing::Keep).expect("stored");
     state.store_record_key(&record_key, Existing::Keep).expect("stored");
     state.store_mesh_secret(&MeshSecret::generate(&mut OsRng), Existing::Keep).expect("stored");
@@ -123,6 +126,74 @@ fn each_damaged_file_is_named_and_left_alone() {
     fs::write(state.path().join(SEEDS), "# mine\n\nnonsense\n").expect("written");
     let text = message(state.seeds());
     assert!(text.contains("seeds: line 3:"), "{text}");
+}
+
+/// What a start reads of a folder.
+fn started(state: &StateDir, mesh: &MeshId) -> Result<(Identity, Vec<Seed>, Revocations), Error> {
+    let identity = state.identity(NOW)?;
+    state.authority_key()?;
+    let seeds = state.seeds()?;
+    let revocations = state.revocations(mesh)?;
+    state.generation()?;
+    Ok((identity, seeds, revocations))
+}
+
+#[test]
+fn no_flipped_bit_and_no_missing_end_of_a_file_makes_another_node() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    state.store_authority_key(&authority, Existing::Replace).expect("stored");
+    let gone = Revoked::Node(NodeKey::generate(&mut OsRng).public());
+    let mut revocations = Revocations::default();
+    revocations.add(Revocation::issue(&authority, gone, NOW));
+    state.store_revocations(&revocations).expect("stored");
+    let seed = format!("{}@192.0.2.1:51820", NodeKey::generate(&mut OsRng).public());
+    state.store_seeds(&[seed.parse().expect("a seed")]).expect("stored");
+    state.next_generation(NOW).expect("a generation");
+    let mesh = authority.public();
+    let (whole, ..) = started(&state, &mesh).expect("a whole folder");
+
+    let mut refused = 0;
+    for name in [
+        NODE_KEY,
+        RECORD_KEY,
+        MESH_SECRET,
+        AUTHORITY_KEY,
+        CREDENTIAL,
+        SEEDS,
+        REVOCATIONS,
+        GENERATION,
+    ] {
+        let path = state.path().join(name);
+        let content = fs::read(&path).expect("it is there");
+        let flips = (0..content.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)));
+        let flipped = flips.map(|(at, bit)| {
+            let mut damaged = content.clone();
+            damaged[at] ^= 1 << bit;
+            damaged
+        });
+        let cut = (0..content.len()).map(|length| content[..length].to_vec());
+        for damaged in flipped.chain(cut) {
+            fs::write(&path, &damaged).expect("written");
+            match started(&state, &mesh) {
+                Ok((identity, ..)) => {
+                    // White space around a line, another seed or number: the node is the same.
+                    assert_eq!(identity.node_key.public(), whole.node_key.public());
+                    assert_eq!(*identity.secret.to_text(), *whole.secret.to_text());
+                    assert_eq!(identity.credential, whole.credential);
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert_eq!(error.exit_code(), 4);
+                    let text = error.to_string();
+                    assert!(text.contains(name), "{name}: {text}");
+                    assert_eq!(fs::read(&path).expect("it is there"), damaged, "left alone");
+                }
+            }
+        }
+        fs::write(&path, &content).expect("written");
+    }
+    println!("{refused} damaged files refused by name");
 }
 
 #[test]
