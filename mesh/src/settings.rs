@@ -25,9 +25,10 @@ pub const MAX_MTU: u16 = 9200;
 /// Settings and limits of a [`Mesh`](crate::Mesh). `Default` is right for a product node.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
-    /// MTU of the outer path in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`]. MTU
-    /// discovery searches up to it. Below 1328 QUIC's smallest datagram does not fit: bind the
-    /// socket with [`UdpOuter::bind_for_mtu`](crate::UdpOuter::bind_for_mtu) then.
+    /// Largest packet sent and received, in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`].
+    /// What passes to a peer is found by trying, up to it or up to what the first link takes,
+    /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
+    /// [`UdpOuter::bind_for_mtu`](crate::UdpOuter::bind_for_mtu) then.
     pub mtu: u16,
     /// Interval of empty packets to configured peers, for NATs that forget; `None` sends none.
     pub keepalive: Option<Duration>,
@@ -53,10 +54,10 @@ pub struct MeshConfig {
 impl Default for MeshConfig {
     fn default() -> Self {
         Self {
-            mtu: 1500,
+            mtu: MAX_MTU,
             keepalive: None,
             handshakes_per_second: 200,
-            max_peers: 4096,
+            max_peers: 16_384,
             max_provisional: 256,
             provisional_life: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),

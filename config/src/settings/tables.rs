@@ -156,7 +156,9 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "mtu",
-        about: "The largest IP packet that passes between this node and others.",
+        about: "The largest IP packet that is tried between this node and others. What passes is \
+                found out for each path; a smaller limit saves the search on paths that lie \
+                about it.",
         example: None,
         kind: Kind::Integer {
             min: 1280,

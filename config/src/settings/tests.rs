@@ -538,7 +538,7 @@ fn the_examples_of_the_reference_are_accepted() {
 fn json_has_the_shape_of_the_file() {
     let settings = good("name = \"a\"");
     let value = toml::Value::try_from(&settings).unwrap();
-    assert_eq!(value["mesh"]["mtu"].as_integer(), Some(1500));
+    assert_eq!(value["mesh"]["mtu"].as_integer(), Some(9200));
     assert_eq!(value["service"]["kube-apiserver"]["hold"].as_str(), Some("3s"));
     assert_eq!(value["service"]["kube-apiserver"]["health"]["fall"].as_integer(), Some(2));
     assert_eq!(parse(&toml::to_string(&value).unwrap()), Ok(settings));

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::driver::drive;
 use super::link::{Link, WallClock, now};
 use super::outer::OuterSocket;
-use super::quic_config::{IDLE_TIMEOUT, QuicSetup};
+use super::quic_config::{IDLE_TIMEOUT, PathHints, QuicSetup};
 use super::quic_socket::QuicSocket;
 use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
 use crate::core::Core;
@@ -76,7 +76,7 @@ impl Mesh {
         let quic_socket = QuicSocket::new(link.clone(), setup.max_datagram());
         let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config,
-            Some(setup.server(None, None)),
+            Some(setup.server(&PathHints::default())),
             Arc::new(quic_socket),
             Arc::new(TokioRuntime),
         )

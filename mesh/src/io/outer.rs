@@ -50,6 +50,12 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     /// transmit only.
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()>;
 
+    /// The largest IP packet that the first link towards `remote` takes, in bytes, as far as the
+    /// system knows; MTU discovery tries nothing larger.
+    fn mtu_towards(&self, _remote: SocketAddr) -> Option<u16> {
+        None
+    }
+
     /// Receives into at most `buffers.len()` buffers of 64 KiB each, one sender per buffer, and
     /// returns how many were filled. Only one task at a time is woken.
     fn poll_recv(

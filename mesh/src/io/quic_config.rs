@@ -39,6 +39,8 @@ const DEFAULT_RTT: Duration = Duration::from_millis(50);
 const RTT_MARGIN: Duration = Duration::from_millis(5);
 /// Largest first guess: quinn's own default.
 const MAX_RTT: Duration = Duration::from_millis(333);
+/// The outer MTU when the system does not say.
+const USUAL_MTU: u16 = 1500;
 /// Smallest datagram QUIC may rely on.
 const MIN_DATAGRAM: u16 = 1200;
 /// Bytes of handshake data buffered per connection; one exchange needs about 300.
@@ -52,6 +54,17 @@ const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
 const CID_LENGTH: usize = 8;
 /// Length of the first destination id a client invents.
 const INITIAL_CID_LENGTH: usize = 16;
+
+/// What is known of a path before a connection uses it.
+#[derive(Debug, Default)]
+pub(super) struct PathHints {
+    /// The outer address of the peer.
+    pub(super) remote: Option<SocketAddr>,
+    /// What the WireGuard handshake took.
+    pub(super) rtt: Option<Duration>,
+    /// The largest packet of the first link.
+    pub(super) mtu: Option<u16>,
+}
 
 /// Makes the configurations of one endpoint. All randomness comes from one seed.
 #[derive(Debug)]
@@ -81,16 +94,18 @@ impl QuicSetup {
         Self { crypto, random, mtu: config.mtu }
     }
 
-    /// Largest QUIC datagram for a path to `remote`.
-    fn datagram(&self, remote: Option<SocketAddr>) -> u16 {
-        let ip = if remote.is_some_and(|remote| remote.is_ipv4()) { 20 } else { 40 };
-        let overhead = ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD;
-        self.mtu.saturating_sub(u16::try_from(overhead).unwrap_or(u16::MAX)).max(MIN_DATAGRAM)
+    /// Largest QUIC datagram for a path.
+    fn datagram(&self, path: &PathHints) -> u16 {
+        let ip = if path.remote.is_some_and(|remote| remote.is_ipv4()) { 20 } else { 40 };
+        let overhead = u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX);
+        let mtu = self.mtu.min(path.mtu.unwrap_or(USUAL_MTU));
+        mtu.saturating_sub(overhead).max(MIN_DATAGRAM)
     }
 
     /// Largest QUIC datagram accepted from anyone.
     pub(super) fn max_datagram(&self) -> u16 {
-        self.datagram(Some(SocketAddr::from(([0, 0, 0, 0], 0))))
+        let remote = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
+        self.datagram(&PathHints { remote, mtu: Some(self.mtu), ..PathHints::default() })
     }
 
     /// The reset key outlives the process, so that a new one can end connections of the old.
@@ -114,12 +129,8 @@ impl QuicSetup {
     }
 
     /// For one outgoing connection.
-    pub(super) fn client(
-        &self,
-        remote: Option<SocketAddr>,
-        handshake_rtt: Option<Duration>,
-    ) -> ClientConfig {
-        let mut transport = self.transport(remote, handshake_rtt);
+    pub(super) fn client(&self, path: &PathHints) -> ClientConfig {
+        let mut transport = self.transport(path);
         // The peer opens streams on a connection of its own.
         transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
         transport.keep_alive_interval(Some(KEEP_ALIVE));
@@ -133,12 +144,8 @@ impl QuicSetup {
     }
 
     /// For incoming connections.
-    pub(super) fn server(
-        &self,
-        remote: Option<SocketAddr>,
-        handshake_rtt: Option<Duration>,
-    ) -> ServerConfig {
-        let mut transport = self.transport(remote, handshake_rtt);
+    pub(super) fn server(&self, path: &PathHints) -> ServerConfig {
+        let mut transport = self.transport(path);
         transport.max_concurrent_bidi_streams(VarInt::from_u32(FIRST_STREAMS));
         let mut config = ServerConfig::new(self.crypto.clone(), Arc::new(NoTokens));
         let mut tokens = ValidationTokenConfig::default();
@@ -153,19 +160,15 @@ impl QuicSetup {
         config
     }
 
-    fn transport(
-        &self,
-        remote: Option<SocketAddr>,
-        handshake_rtt: Option<Duration>,
-    ) -> TransportConfig {
+    fn transport(&self, path: &PathHints) -> TransportConfig {
         let mut transport = TransportConfig::default();
-        let largest = self.datagram(remote);
+        let largest = self.datagram(path);
         let discovery = (largest > MIN_DATAGRAM).then(|| {
             let mut discovery = MtuDiscoveryConfig::default();
             discovery.upper_bound(largest);
             discovery
         });
-        let rtt = handshake_rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
+        let rtt = path.rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
         transport
             .mtu_discovery_config(discovery)
             .initial_rtt(rtt)

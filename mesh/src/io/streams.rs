@@ -25,7 +25,7 @@ pub use halves::{RecvHalf, SendHalf, Stream};
 use super::congestion;
 use super::link::Link;
 use super::lock;
-use super::quic_config::QuicSetup;
+use super::quic_config::{PathHints, QuicSetup};
 use crate::settings::FIRST_STREAMS;
 use crate::{MeshCounters, MeshError, PeerStatus, ports};
 
@@ -211,12 +211,10 @@ impl Streams {
     async fn connect(&self, endpoint: &Endpoint, node: NodeId) -> Result<Live, MeshError> {
         let attempt = async {
             self.session(node).await?;
-            let (address, remote, rtt) = self.link.look(|core| {
-                Ok((core.address_of(&node)?, core.endpoint(&node), core.handshake_rtt(&node)))
-            })?;
+            let address = self.link.look(|core| core.address_of(&node))?;
             let address = SocketAddr::new(IpAddr::V6(address), ports::STREAMS);
             let lost = |reason: String| MeshError::ConnectionLost { node, reason };
-            let config = self.setup.client(remote, rtt);
+            let config = self.setup.client(&self.path_to(&node));
             let connecting = endpoint
                 .connect_with(config, address, "mesh")
                 .map_err(|error| lost(error.to_string()))?;
@@ -230,6 +228,13 @@ impl Streams {
             Ok(result) => result,
             Err(_) => Err(MeshError::Unreachable(node)),
         }
+    }
+
+    /// What is known of the path to a peer.
+    fn path_to(&self, node: &NodeId) -> PathHints {
+        let (remote, rtt) = self.link.look(|core| (core.endpoint(node), core.handshake_rtt(node)));
+        let mtu = remote.and_then(|remote| self.link.socket.mtu_towards(remote));
+        PathHints { remote, rtt, mtu }
     }
 
     /// Waits until a WireGuard session with `node` exists; starts the handshake.
@@ -317,18 +322,15 @@ impl Streams {
     ) {
         while let Some(incoming) = endpoint.accept().await {
             let known = match incoming.remote_address().ip() {
-                IpAddr::V6(address) => self.link.look(|core| {
-                    let node = core.node_at(&address)?;
-                    Some((node, core.endpoint(&node), core.handshake_rtt(&node)))
-                }),
+                IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)),
                 IpAddr::V4(_) => None,
             };
-            let Some((node, remote, rtt)) = known else {
+            let Some(node) = known else {
                 count(&self.counters.refused);
                 incoming.ignore();
                 continue;
             };
-            let config = Arc::new(self.setup.server(remote, rtt));
+            let config = Arc::new(self.setup.server(&self.path_to(&node)));
             match incoming.accept_with(config) {
                 Ok(connecting) => {
                     tokio::spawn(self.clone().serve(node, connecting, streams.clone()));

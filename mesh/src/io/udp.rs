@@ -121,6 +121,17 @@ impl UdpOuter {
     }
 }
 
+/// Asks the system's routes, which name the link and with it the MTU. Nothing is sent.
+fn mtu_towards(remote: SocketAddr) -> io::Result<u16> {
+    let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.connect(&remote.into())?;
+    let mtu = match remote {
+        SocketAddr::V4(_) => rustix::net::sockopt::ip_mtu(&socket)?,
+        SocketAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(&socket)?,
+    };
+    Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
 fn open(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
@@ -162,6 +173,10 @@ impl OuterSocket for UdpOuter {
             }
             other => other,
         }
+    }
+
+    fn mtu_towards(&self, remote: SocketAddr) -> Option<u16> {
+        mtu_towards(remote).ok()
     }
 
     fn poll_recv(
