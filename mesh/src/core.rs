@@ -35,7 +35,8 @@ use crate::settings::{Identity, MeshConfig};
 use crate::tunnel::{Gate, Tunnel};
 use crate::{MeshCounters, MeshError};
 
-pub(crate) use send::StreamBatch;
+pub(crate) use receive::StreamPacket;
+pub(crate) use send::{SEAL_OVERHEAD, StreamBatch};
 
 /// Outgoing datagrams that may wait to be polled: one turn makes few, a flood must not make many.
 const TRANSMIT_LIMIT: usize = 1024;

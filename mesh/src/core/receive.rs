@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{Core, Notice};
 use crate::event::{MeshEvent, Now, Route};
-use crate::inner::{self, Packet, UDP_OVERHEAD, Udp};
+use crate::inner::{self, Packet, Udp};
 use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
@@ -22,13 +22,11 @@ const GATE_PERIOD: Duration = Duration::from_secs(1);
 const STRAY_GAP: Duration = Duration::from_millis(100);
 
 /// A QUIC datagram of an admitted peer. It lies in the output buffer of
-/// [`Core::handle_datagram`].
+/// [`Core::handle_datagram`], behind [`inner::UDP_OVERHEAD`] bytes of headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamPacket {
     /// The peer's inner address.
     pub(crate) from: Ipv6Addr,
-    /// Where it starts in the output buffer.
-    pub(crate) start: usize,
     /// Its length in bytes.
     pub(crate) length: usize,
 }
@@ -354,7 +352,7 @@ impl Core {
         if port == ports::STREAMS {
             // Not verified: the tunnel authenticates every byte, and this is the hot path.
             let length = udp.payload.len();
-            return Some(StreamPacket { from: udp.flow.source, start: UDP_OVERHEAD, length });
+            return Some(StreamPacket { from: udp.flow.source, length });
         }
         if !udp.checksum_ok() {
             self.out.counters.dropped_inner_checksum += 1;

@@ -17,7 +17,7 @@ pub(crate) const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
 /// Longest QUIC datagram that is sealed; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
-/// A sealed batch at the start of the output buffer.
+/// A sealed batch in the output buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamBatch {
     pub(crate) route: Route,
@@ -29,7 +29,7 @@ pub(crate) struct StreamBatch {
 
 impl Core {
     /// Seals a batch of QUIC datagrams of `segment` bytes each (the last may be shorter) for the
-    /// peer at `to` into `out`, which is grown as needed and reused.
+    /// peer at `to` into `out`, behind its first `at` bytes; `out` is grown as needed and reused.
     ///
     /// `None`: nothing to put on the wire. The packets wait for the peer's handshake, or were
     /// dropped and counted.
@@ -37,9 +37,9 @@ impl Core {
         &mut self,
         now: Now,
         to: &Ipv6Addr,
-        contents: &[u8],
-        segment: usize,
+        (contents, segment): (&[u8], usize),
         out: &mut Vec<u8>,
+        at: usize,
     ) -> Option<StreamBatch> {
         let Some(slot) = self.peers.of_address(to) else {
             self.out.counters.dropped_no_route += 1;
@@ -56,7 +56,7 @@ impl Core {
             return None;
         };
         let count = contents.len().div_ceil(segment);
-        let room = contents.len() + count * SEAL_OVERHEAD + MIN_OUTPUT;
+        let room = at + contents.len() + count * SEAL_OVERHEAD + MIN_OUTPUT;
         if out.len() < room {
             out.resize(room, 0);
         }
@@ -64,7 +64,7 @@ impl Core {
         let mut length = 0;
         for datagram in contents.chunks(segment) {
             let packet = inner::write_udp(&flow, datagram, &mut self.scratch);
-            let sealed = peer.tunnel.seal(&self.scratch[..packet], &mut out[length..])?;
+            let sealed = peer.tunnel.seal(&self.scratch[..packet], &mut out[at + length..])?;
             peer.sent(now.instant, packet, true, prompt);
             length += sealed;
         }

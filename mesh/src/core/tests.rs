@@ -146,7 +146,7 @@ impl Net {
         let Some(core) = self.nodes.get_mut(&to) else { return };
         let mut out = vec![0; 2048.max(bytes.len())];
         if let Some(packet) = core.handle_datagram(now, Route::from(from), bytes, &mut out) {
-            let payload = out[packet.start..packet.start + packet.length].to_vec();
+            let payload = out[crate::inner::UDP_OVERHEAD..][..packet.length].to_vec();
             self.streams.push((to, payload));
         }
     }

@@ -4,11 +4,17 @@
 //! datagrams go to the socket, events to the user, and the driver is woken when it has to set its
 //! timer earlier or has notices to handle. Bounded: [`BACKLOG`] sealed batches wait while the
 //! socket is full, everything beyond is dropped and counted.
+//!
+//! QUIC hands over ten datagrams at a time, the kernel takes more than forty in one call. Full
+//! batches are therefore collected in a [`Run`] of at most one call; it leaves when it is full,
+//! when QUIC ran out of data (its last datagram is short) or when a round of the other tasks has
+//! added nothing ([`Link::poll_flush`]). A datagram on its own never waits.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use meshport_config::UnixSeconds;
@@ -16,7 +22,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::lock;
 use super::outer::{OuterSocket, OuterTransmit};
-use crate::core::{Core, StreamBatch};
+use crate::core::{Core, SEAL_OVERHEAD, StreamBatch};
 use crate::event::{MeshEvent, Now, Route};
 use crate::{MeshCounters, MeshError};
 
@@ -50,11 +56,27 @@ struct Sealed {
     stride: usize,
 }
 
+/// Sealed datagrams for one call of the socket, all but the last of one size.
+#[derive(Debug, Default)]
+struct Run {
+    /// Reused; grows to the largest run.
+    bytes: Vec<u8>,
+    /// How much of `bytes` is filled.
+    length: usize,
+    /// A datagram starts every `stride` bytes.
+    stride: usize,
+    /// Where it goes; nowhere while it is empty.
+    route: Option<Route>,
+    /// Something was added since [`Link::poll_flush`] looked.
+    grown: bool,
+}
+
 /// The sending half of the link.
 #[derive(Debug, Default)]
 struct Sender {
-    /// Reused for every batch; grows to the largest one.
-    buffer: Vec<u8>,
+    run: Run,
+    /// Wakes the task of [`Link::poll_flush`].
+    flusher: Option<Waker>,
     backlog: VecDeque<Sealed>,
 }
 
@@ -120,6 +142,9 @@ impl Link {
     /// Ends the driver. Nothing is sent or received for the user any more.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        if let Some(flusher) = lock(&self.sender).flusher.take() {
+            flusher.wake();
+        }
         self.wake.notify_one();
         self.ready.notify_waiters();
     }
@@ -198,20 +223,111 @@ impl Link {
         lock(&self.timed).core.poll_notice()
     }
 
-    /// Seals and sends a batch of QUIC datagrams. A full socket keeps it; nothing is ever sealed
-    /// twice.
+    /// Seals a batch of QUIC datagrams and sends it, or lets it wait for more of the same. A full
+    /// socket keeps it; nothing is ever sealed twice.
     pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
         let now = self.now();
         let mut sender = lock(&self.sender);
-        let mut buffer = std::mem::take(&mut sender.buffer);
-        let mut timed = lock(&self.timed);
-        let batch = timed.core.seal_streams(now, to, contents, segment, &mut buffer);
-        self.let_out(&mut timed, &mut sender);
-        drop(timed);
-        if let Some(StreamBatch { route, length, stride }) = batch {
-            self.send(&mut sender, route, &buffer[..length], stride);
+        // On its own: an answer, a request or an acknowledgement, and somebody waits for it.
+        let alone = sender.run.length == 0 && contents.len() <= segment;
+        let ends = alone || !contents.len().is_multiple_of(segment.max(1));
+        let mut rest = contents;
+        while !rest.is_empty() && segment > 0 {
+            let room = self.room(&mut sender, segment);
+            let (these, later) = rest.split_at(rest.len().min(room * segment));
+            self.seal(&mut sender, now, to, (these, segment));
+            rest = later;
         }
-        sender.buffer = buffer;
+        if ends {
+            self.send_run(&mut sender);
+        } else if let Some(flusher) = sender.flusher.as_ref().filter(|_| sender.run.length > 0) {
+            flusher.wake_by_ref();
+        }
+    }
+
+    /// How many datagrams of `segment` bytes the run has room for, at least one. What these cannot
+    /// be added to is sent first.
+    fn room(&self, sender: &mut Sender, segment: usize) -> usize {
+        let most = self.segments(segment + SEAL_OVERHEAD);
+        let run = &sender.run;
+        // Only the last of a run may be shorter.
+        if run.length > 0 && segment + SEAL_OVERHEAD <= run.stride {
+            let left = self.segments(run.stride).saturating_sub(run.length / run.stride);
+            let left = if segment + SEAL_OVERHEAD < run.stride { left.min(1) } else { left };
+            if left > 0 {
+                return left;
+            }
+        }
+        self.send_run(sender);
+        most
+    }
+
+    /// Adds sealed datagrams to the run. It leaves when it is full.
+    fn seal(
+        &self,
+        sender: &mut Sender,
+        now: Now,
+        to: &std::net::Ipv6Addr,
+        (contents, segment): (&[u8], usize),
+    ) {
+        let mut run = std::mem::take(&mut sender.run);
+        let mut timed = lock(&self.timed);
+        let batch =
+            timed.core.seal_streams(now, to, (contents, segment), &mut run.bytes, run.length);
+        self.let_out(&mut timed, sender);
+        drop(timed);
+        let Some(StreamBatch { route, length, stride }) = batch else {
+            sender.run = run;
+            return;
+        };
+        if run.route.is_some_and(|other| other != route) {
+            self.send(sender, run.route.unwrap_or(route), &run.bytes[..run.length], run.stride);
+            run.bytes.copy_within(run.length..run.length + length, 0);
+            run.length = 0;
+        }
+        if run.length == 0 {
+            (run.route, run.stride) = (Some(route), stride);
+        }
+        run.length += length;
+        run.grown = true;
+        let is_full = run.length / run.stride >= self.segments(run.stride);
+        let is_closed = !run.length.is_multiple_of(run.stride);
+        sender.run = run;
+        if is_full || is_closed {
+            self.send_run(sender);
+        }
+    }
+
+    /// Most datagrams of `stride` bytes in one call of the socket.
+    fn segments(&self, stride: usize) -> usize {
+        let segments = self.socket.max_gso_segments().clamp(1, MAX_SEGMENTS);
+        segments.min(MAX_SEND / stride).max(1)
+    }
+
+    fn send_run(&self, sender: &mut Sender) {
+        let mut run = std::mem::take(&mut sender.run);
+        if let Some(route) = run.route.take() {
+            self.send(sender, route, &run.bytes[..run.length], run.stride);
+        }
+        sender.run = Run { bytes: run.bytes, ..Run::default() };
+    }
+
+    /// Sends the run once a round of the other tasks has added nothing to it. For one task; ready
+    /// when the link is closed.
+    pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_closed() {
+            return Poll::Ready(());
+        }
+        let sender = &mut *lock(&self.sender);
+        if !sender.flusher.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            sender.flusher = Some(cx.waker().clone());
+        }
+        if std::mem::take(&mut sender.run.grown) {
+            cx.waker().wake_by_ref();
+        } else {
+            self.send_run(sender);
+        }
+        Poll::Pending
     }
 
     /// Sends `bytes`, a datagram every `stride` bytes, or keeps what the socket has no room for.
@@ -256,8 +372,7 @@ impl Link {
     fn send_now(&self, route: Route, bytes: &[u8], stride: usize) -> Option<usize> {
         let mut offset = 0;
         while offset < bytes.len() {
-            let segments = self.socket.max_gso_segments().clamp(1, MAX_SEGMENTS);
-            let segments = segments.min(MAX_SEND / stride).max(1);
+            let segments = self.segments(stride);
             let end = bytes.len().min(offset + segments * stride);
             let transmit = OuterTransmit {
                 destination: route.remote,

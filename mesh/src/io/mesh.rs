@@ -1,5 +1,6 @@
 //! The handle.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,8 @@ impl Mesh {
         .map_err(failed)?;
         let streams = Arc::new(Streams::new(link.clone(), setup, patience, max_streams));
         tokio::spawn(drive(link.clone(), streams.clone()));
+        let flushed = link.clone();
+        tokio::spawn(poll_fn(move |cx| flushed.poll_flush(cx)));
         tokio::spawn(streams.clone().accept(endpoint.clone(), stream_sender));
         let inner = Arc::new(Inner { node, local, link, streams, endpoint });
         Ok((Mesh { inner }, Incoming { events, streams: streams_queue }))

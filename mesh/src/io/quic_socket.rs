@@ -19,8 +19,11 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use super::link::Link;
 use super::lock;
 use super::outer::OuterMeta;
+use crate::core::StreamPacket;
 use crate::event::Route;
+use crate::inner::UDP_OVERHEAD;
 use crate::ports;
+use crate::tunnel::MIN_OUTPUT;
 
 /// Outer messages received per call; each may carry dozens of datagrams.
 const MESSAGES: usize = 8;
@@ -103,11 +106,9 @@ impl Receiver {
                     let end = message.len().min(self.offset + meta.stride.max(1));
                     let datagram = &message[self.offset..end];
                     self.offset = end;
-                    let found = core.handle_datagram(now, route, datagram, &mut self.opened);
-                    if let Some(packet) = found {
-                        let payload = &self.opened[packet.start..packet.start + packet.length];
-                        pack.push(packet.from, payload);
-                    }
+                    pack.open(datagram.len(), &mut self.opened, |out| {
+                        core.handle_datagram(now, route, datagram, out)
+                    });
                 }
                 self.message += 1;
                 self.offset = 0;
@@ -133,6 +134,49 @@ impl Pack<'_, '_> {
     /// Whether a datagram of any peer and size could be taken.
     fn has_room(&self) -> bool {
         self.used < self.buffers.len().min(self.meta.len())
+    }
+
+    /// Takes the QUIC datagram that `open` finds in an outer datagram of `length` bytes. It is
+    /// opened where it is to lie, behind the last run, or in `scratch` when there is no such place.
+    fn open(
+        &mut self,
+        length: usize,
+        scratch: &mut [u8],
+        open: impl FnOnce(&mut [u8]) -> Option<StreamPacket>,
+    ) {
+        let Some((last, start)) = self.place_behind(length) else {
+            if let Some(packet) = open(scratch) {
+                self.push(packet.from, &scratch[UDP_OVERHEAD..][..packet.length]);
+            }
+            return;
+        };
+        // The packet's headers cover the end of the run for a moment.
+        let space = &mut self.buffers[last][start..];
+        let mut covered = [0; UDP_OVERHEAD];
+        covered.copy_from_slice(&space[..UDP_OVERHEAD]);
+        let opened = open(space);
+        space[..UDP_OVERHEAD].copy_from_slice(&covered);
+        let Some(packet) = opened else { return };
+        let payload = &space[UDP_OVERHEAD..][..packet.length];
+        if self.meta[last].addr.ip() == IpAddr::V6(packet.from)
+            && (1..=self.meta[last].stride).contains(&packet.length)
+        {
+            self.meta[last].len += packet.length;
+            self.closed = packet.length < self.meta[last].stride;
+        } else {
+            scratch[..packet.length].copy_from_slice(payload);
+            self.push(packet.from, &scratch[..packet.length]);
+        }
+    }
+
+    /// The last buffer, and where in it a packet has to start for its payload to follow the run;
+    /// none when the run can take nothing more or there is no room for an outer datagram of
+    /// `length` bytes to be opened.
+    fn place_behind(&self, length: usize) -> Option<(usize, usize)> {
+        let last = self.used.checked_sub(1).filter(|_| !self.closed)?;
+        let start = self.meta[last].len.checked_sub(UDP_OVERHEAD)?;
+        let room = self.buffers[last].len().checked_sub(start)?;
+        (room >= length.max(MIN_OUTPUT)).then_some((last, start))
     }
 
     fn push(&mut self, from: Ipv6Addr, payload: &[u8]) {

@@ -59,3 +59,52 @@ fn what_does_not_fit_is_left_out() {
     assert_eq!(pack(1, 250, &[(A, 300), (A, 100), (B, 100)]), [(A, 100, 100)]);
     assert_eq!(pack(1, 250, &[(A, 0)]), []);
 }
+
+/// As [`pack`], with each datagram opened by the pack itself; a sender of `None` fails to open and
+/// leaves garbage.
+fn open(
+    count: usize,
+    size: usize,
+    datagrams: &[(Option<Ipv6Addr>, usize)],
+) -> Vec<(Ipv6Addr, usize, usize)> {
+    let mut space = vec![0; count * size];
+    let mut buffers: Vec<IoSliceMut<'_>> = space.chunks_mut(size).map(IoSliceMut::new).collect();
+    let mut meta = vec![RecvMeta::default(); count];
+    let mut scratch = vec![0; 4096];
+    let mut pack = Pack { buffers: &mut buffers, meta: &mut meta, used: 0, closed: false };
+    for (number, (from, length)) in datagrams.iter().enumerate() {
+        let outer = UDP_OVERHEAD + length + 32;
+        pack.open(outer, &mut scratch, |out| {
+            assert!(out.len() >= outer.max(MIN_OUTPUT));
+            out[..outer].fill(0xee);
+            out[UDP_OVERHEAD..][..*length].fill(number as u8 + 1);
+            from.map(|from| StreamPacket { from, length: *length })
+        });
+    }
+    let used = pack.used;
+    let mut runs = Vec::new();
+    let mut opened = datagrams.iter().zip(1u8..).filter(|((from, _), _)| from.is_some());
+    for (buffer, meta) in buffers.iter().zip(&meta).take(used) {
+        let IpAddr::V6(from) = meta.addr.ip() else { panic!("inner addresses are IPv6") };
+        runs.push((from, meta.len, meta.stride));
+        // Every datagram is there, whole and in order.
+        for datagram in buffer[..meta.len].chunks(meta.stride) {
+            let ((_, length), value) = opened.next().unwrap();
+            assert_eq!(datagram, vec![value; *length]);
+        }
+    }
+    runs
+}
+
+#[test]
+fn datagrams_are_opened_where_they_are_to_lie() {
+    assert_eq!(open(2, 2000, &[(Some(A), 100); 9]), [(A, 900, 100)]);
+    let mixed = [(Some(A), 100), (None, 100), (Some(A), 100), (Some(B), 100), (Some(B), 40)];
+    assert_eq!(open(4, 2000, &mixed), [(A, 200, 100), (B, 140, 100)]);
+    let longer = [(Some(A), 100), (Some(A), 120), (Some(A), 60), (Some(A), 120)];
+    assert_eq!(open(4, 2000, &longer), [(A, 100, 100), (A, 180, 120), (A, 120, 120)]);
+    // Payloads shorter than the headers in front of them.
+    assert_eq!(open(4, 2000, &[(Some(A), 20); 5]), [(A, 100, 20)]);
+    // No room for the packet around the last datagram, and then none for the datagram.
+    assert_eq!(open(2, 350, &[(Some(A), 100); 4]), [(A, 300, 100), (A, 100, 100)]);
+}
