@@ -1,42 +1,62 @@
-//! Counts what peers acknowledge.
+//! The congestion controller: CUBIC (RFC 9438), quinn's own, that counts what peers acknowledge
+//! and keeps queues short.
 //!
-//! quinn tells how many acknowledgement frames came, but a peer whose packets come through while
-//! it receives none repeats old ones with whatever it sends. The congestion controller is the one
-//! who is told of packets that are acknowledged for the first time, so this is one: CUBIC (RFC
-//! 9438), quinn's own, with a counter in front.
+//! *Counts*: quinn tells how many acknowledgement frames came, but a peer whose packets come
+//! through while it receives none repeats old ones with whatever it sends. The controller is the
+//! one who is told of packets that are acknowledged for the first time.
+//!
+//! *Short*: CUBIC grows until something is lost. Between two fast nodes nothing is: what is in
+//! flight beyond the path lies in the socket of the receiver, which is busy, and every small
+//! request waits behind it. So no more is in flight than fills the path and a queue of
+//! [`QUEUE_BYTES`]; bulk data waits in its own stream instead, where the streams of a connection
+//! take turns.
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quinn::Connection;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 
-/// Makes controllers that count.
-#[derive(Debug, Default)]
-pub(super) struct CountedCubic(Arc<CubicConfig>);
+/// Bytes that may wait in front of the receiver besides what fills the path: a core opens them in
+/// a few milliseconds, and a single stream has no more in flight either.
+const QUEUE_BYTES: u64 = 1 << 20;
+/// The fastest path that is filled, in bytes per second: more than a core seals.
+const PATH_RATE: u64 = 500_000_000;
 
-impl ControllerFactory for CountedCubic {
+/// Makes such controllers.
+#[derive(Debug, Default)]
+pub(super) struct BoundedCubic(Arc<CubicConfig>);
+
+impl ControllerFactory for BoundedCubic {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.0.clone().build(now, current_mtu);
-        Box::new(Counted { inner, acknowledged: 0 })
+        Box::new(Bounded { inner, acknowledged: 0, bound: bound(Duration::ZERO) })
     }
 }
 
 /// Bytes of packets that the peer of a connection has acknowledged. Packets that only acknowledge
 /// are not among them.
 pub(super) fn acknowledged(connection: &Connection) -> u64 {
-    let state = connection.congestion_state().into_any().downcast::<Counted>();
-    state.map_or(0, |counted| counted.acknowledged)
+    let state = connection.congestion_state().into_any().downcast::<Bounded>();
+    state.map_or(0, |controller| controller.acknowledged)
 }
 
-struct Counted {
+struct Bounded {
     inner: Box<dyn Controller>,
     acknowledged: u64,
+    /// Most bytes in flight.
+    bound: u64,
 }
 
-impl Controller for Counted {
+/// Most bytes in flight on a path whose shortest round trip took `rtt`.
+fn bound(rtt: Duration) -> u64 {
+    let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
+    QUEUE_BYTES.saturating_add(micros.saturating_mul(PATH_RATE / 1_000_000))
+}
+
+impl Controller for Bounded {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
     }
@@ -50,7 +70,10 @@ impl Controller for Counted {
         rtt: &RttEstimator,
     ) {
         self.acknowledged += bytes;
-        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
+        self.bound = bound(rtt.min());
+        // A window that is not used must not grow, or a loss would change nothing.
+        let is_unused = app_limited || self.inner.window() > self.bound;
+        self.inner.on_ack(now, sent, bytes, is_unused, rtt);
     }
 
     fn on_end_acks(
@@ -78,15 +101,17 @@ impl Controller for Counted {
     }
 
     fn window(&self) -> u64 {
-        self.inner.window()
+        self.inner.window().min(self.bound)
     }
 
     fn metrics(&self) -> ControllerMetrics {
-        self.inner.metrics()
+        let mut metrics = self.inner.metrics();
+        metrics.congestion_window = self.window();
+        metrics
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), acknowledged: self.acknowledged })
+        Box::new(Self { inner: self.inner.clone_box(), ..*self })
     }
 
     fn initial_window(&self) -> u64 {
@@ -95,5 +120,33 @@ impl Controller for Counted {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_filled_and_a_short_one_not_flooded() {
+        assert_eq!(bound(Duration::ZERO), 1 << 20);
+        // 500 MB/s over 100 ms.
+        assert_eq!(bound(Duration::from_millis(100)), (1 << 20) + 50_000_000);
+        assert_eq!(bound(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
+    fn the_window_is_cubics_up_to_the_bound() {
+        let now = Instant::now();
+        let mut controller = Arc::new(BoundedCubic::default()).build(now, 1200);
+        let first = controller.window();
+        assert_eq!(first, controller.initial_window());
+        controller.on_congestion_event(now, now, false, 1200);
+        let second = controller.window();
+        assert!(second < first);
+        assert_eq!(controller.clone_box().window(), second);
+        let bounded = Bounded { inner: controller, acknowledged: 0, bound: second - 1 };
+        assert_eq!(bounded.window(), second - 1);
     }
 }

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use sha2::Sha256;
 
-use super::congestion::CountedCubic;
+use super::congestion::BoundedCubic;
 use super::lock;
 use super::null_crypto::{NoTokens, NullCrypto};
 use crate::inner::UDP_OVERHEAD;
@@ -178,7 +178,7 @@ impl QuicSetup {
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .crypto_buffer_size(CRYPTO_BUFFER)
-            .congestion_controller_factory(Arc::new(CountedCubic::default()))
+            .congestion_controller_factory(Arc::new(BoundedCubic::default()))
             .allow_spin(false)
             .max_idle_timeout(Some(idle_timeout()));
         transport
