@@ -6,8 +6,11 @@
 //! session holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the
 //! mesh. Idle sessions hold no buffer.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use bytes::{Buf, Bytes, BytesMut};
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
@@ -212,12 +215,57 @@ async fn to_tcp(
     count.fetch_add(total(&first), Ordering::Relaxed);
     write(tcp, &mut first).await?;
     let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    while let Some(filled) = recv.read_chunks(&mut chunks).await.map_err(io::Error::other)? {
+    while let Some(filled) = gather(recv, &mut chunks).await? {
         count.fetch_add(total(&chunks[..filled]), Ordering::Relaxed);
         write(tcp, &mut chunks[..filled]).await?;
     }
     tcp.finish();
     Ok(())
+}
+
+/// What there is to read of a stream, waiting for something; `None` at the end.
+///
+/// Beside other streams a stream gets its data a datagram at a time, and a write of each would
+/// cost more than all the rest. So the other tasks are let go first, the one that receives among
+/// them, for as long as each round of theirs brings more.
+async fn gather(recv: &mut RecvHalf, chunks: &mut [Bytes]) -> io::Result<Option<usize>> {
+    let Some(mut filled) = recv.read_chunks(chunks).await.map_err(io::Error::other)? else {
+        return Ok(None);
+    };
+    while filled < chunks.len() && total(&chunks[..filled]) < READ_BYTES as u64 {
+        after_others().await;
+        match at_once(recv.read_chunks(&mut chunks[filled..])).await {
+            Some(Ok(Some(more))) => filled += more,
+            // The end comes up again with the next call.
+            Some(Ok(None)) | None => break,
+            // A reset does not: the next call would take it for the end.
+            Some(Err(error)) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(Some(filled))
+}
+
+/// Lets every task go that is ready now.
+async fn after_others() {
+    let mut is_their_turn = true;
+    poll_fn(|cx| match std::mem::take(&mut is_their_turn) {
+        true => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        false => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// What a future has now, if it has.
+async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Result<()> {

@@ -135,3 +135,30 @@ async fn an_address_without_a_listener_refuses_and_one_that_goes_breaks_those_wh
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
+
+#[tokio::test]
+async fn a_reset_behind_data_is_never_taken_for_the_end() {
+    let (one, mut other) = super::super::testing::pair();
+    for round in 0..20 {
+        let mut stream = one.mesh.open_stream(other.mesh.node_id()).await.expect("opens");
+        let (mut client, near) = pair(&Host::Kernel).await;
+        let sender = tokio::spawn(async move {
+            // Piece by piece, so that the other side is collecting when the reset comes.
+            for _ in 0..8 + 4 * round {
+                let piece = Bytes::from_static(&[7; 1024]);
+                stream.send.write_chunk(piece).await.expect("the window has room");
+                tokio::task::yield_now().await;
+            }
+            stream.send.reset(ABORTED);
+        });
+        let (_, taken) = other.incoming.streams.recv().await.expect("arrives");
+        let carried = Carried::default();
+        let splice = with_stream(near, taken, Early::default(), &carried, pending());
+        let mut received = Vec::new();
+        let (result, read) = tokio::join!(splice, client.read_to_end(&mut received));
+        assert!(result.is_err(), "round {round}");
+        let error = read.expect_err("a reset, not an end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "round {round}");
+        sender.await.expect("no panic");
+    }
+}
