@@ -1,0 +1,157 @@
+//! The data path without a kernel: two nodes on a network in memory, QUIC, seal, open and packing
+//! included. `cargo bench -p meshport-mesh`; processor time of real sockets is the business of
+//! `tests/bench`.
+
+#![allow(clippy::unwrap_used, reason = "a measuring tool, not the product")]
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use divan::Bencher;
+use divan::counter::BytesCount;
+use meshport_config::{
+    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Subject, UnixSeconds,
+};
+use meshport_mesh::testing::Switch;
+use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshEvent};
+use tokio::runtime::{Builder, Runtime};
+
+const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+/// What one iteration of a transfer moves, in bytes.
+const TRANSFER: usize = 4 << 20;
+/// How much is written at once, as by the splice.
+const CHUNK: usize = 64 << 10;
+
+fn main() {
+    divan::main();
+}
+
+fn id(number: u8) -> NodeId {
+    NodeKey::from_bytes([number; 32]).public()
+}
+
+fn at(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number], 51820))
+}
+
+fn start(number: u8, switch: &Switch) -> (Mesh, Incoming) {
+    let key = NodeKey::from_bytes([number; 32]);
+    let subject = Subject {
+        node: key.public(),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: "bench".parse().unwrap(),
+        site: "local".parse().unwrap(),
+        roles: "node".parse().unwrap(),
+    };
+    let authority = AuthorityKey::from_bytes([1; 32]);
+    let until = UnixSeconds(WALL.0 + 3600);
+    let credential = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
+    let socket = switch.attach(at(number));
+    Mesh::start(identity, MeshConfig::default(), socket, [number; 32], || WALL).unwrap()
+}
+
+/// Two nodes that know each other; the second sends back what comes on streams and datagrams.
+struct Pair {
+    runtime: Runtime,
+    near: Mesh,
+    incoming: Incoming,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (near, incoming) = runtime.block_on(async {
+            let switch = Switch::new(1);
+            let (near, incoming) = start(1, &switch);
+            let (far, far_incoming) = start(2, &switch);
+            near.set_peer(id(2), &[at(2)], None);
+            far.set_peer(id(1), &[at(1)], None);
+            tokio::spawn(serve(far, far_incoming));
+            drop(near.open_stream(id(2)).await.unwrap());
+            (near, incoming)
+        });
+        Self { runtime, near, incoming }
+    }
+}
+
+async fn serve(mesh: Mesh, incoming: Incoming) {
+    let Incoming { mut events, mut streams } = incoming;
+    let datagrams = async {
+        while let Some(event) = events.recv().await {
+            if let MeshEvent::Datagram { from, port, payload, .. } = event {
+                mesh.send_datagram(from, port, &payload).unwrap();
+            }
+        }
+    };
+    let streams = async {
+        while let Some((_, mut stream)) = streams.recv().await {
+            tokio::spawn(async move {
+                let mut chunks: [Bytes; 64] = std::array::from_fn(|_| Bytes::new());
+                while let Ok(Some(_)) = stream.recv.read_chunks(&mut chunks).await {}
+                // The bench may be over by now.
+                let _ = stream.send.finish();
+            });
+        }
+    };
+    tokio::join!(datagrams, streams);
+}
+
+/// Bulk data over so many streams at once.
+#[divan::bench(args = [1, 8, 64])]
+fn transfer(bencher: Bencher<'_, '_>, streams: usize) {
+    let pair = Pair::new();
+    let data = Bytes::from(vec![7; CHUNK]);
+    bencher.counter(BytesCount::new(TRANSFER)).bench_local(|| {
+        pair.runtime.block_on(async {
+            let sends = (0..streams).map(|_| {
+                let (mesh, data) = (pair.near.clone(), data.clone());
+                tokio::spawn(async move {
+                    let mut stream = mesh.open_stream(id(2)).await.unwrap();
+                    for _ in 0..TRANSFER / CHUNK / streams {
+                        stream.send.write_chunk(data.clone()).await.unwrap();
+                    }
+                    stream.send.finish().unwrap();
+                    let mut rest = [Bytes::new()];
+                    while let Ok(Some(_)) = stream.recv.read_chunks(&mut rest).await {}
+                })
+            });
+            for send in sends.collect::<Vec<_>>() {
+                send.await.unwrap();
+            }
+        });
+    });
+}
+
+/// A new stream, a byte there, the end back.
+#[divan::bench]
+fn open_stream(bencher: Bencher<'_, '_>) {
+    let pair = Pair::new();
+    bencher.bench_local(|| {
+        pair.runtime.block_on(async {
+            let mut stream = pair.near.open_stream(id(2)).await.unwrap();
+            stream.send.write_chunk(Bytes::from_static(b"x")).await.unwrap();
+            stream.send.finish().unwrap();
+            let mut rest = [Bytes::new()];
+            while let Ok(Some(_)) = stream.recv.read_chunks(&mut rest).await {}
+        });
+    });
+}
+
+/// A datagram there and back.
+#[divan::bench(args = [64, MAX_DATAGRAM])]
+fn datagram(bencher: Bencher<'_, '_>, length: usize) {
+    let mut pair = Pair::new();
+    let payload = vec![7; length];
+    bencher.bench_local(|| {
+        let Pair { runtime, near, incoming } = &mut pair;
+        runtime.block_on(async {
+            near.send_datagram(id(2), 9000, &payload).unwrap();
+            while let Some(event) = incoming.events.recv().await {
+                if matches!(event, MeshEvent::Datagram { .. }) {
+                    break;
+                }
+            }
+        });
+    });
+}
