@@ -101,6 +101,13 @@ impl Process {
         wait::until(&what, limit, || self.child.try_wait().expect("a child can be waited for"))
     }
 
+    /// The program it runs and its arguments; empty when it has ended.
+    pub fn arguments(&self) -> Vec<String> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.id())).unwrap_or_default();
+        let parts = line.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+        parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect()
+    }
+
     /// Resident memory in KiB, while it runs.
     ///
     /// # Panics

@@ -29,6 +29,7 @@ const ORDER: [Fault; 5] =
 #[derive(Debug)]
 struct Noticed {
     fault: Fault,
+    begun: Instant,
     calls: Vec<Call>,
     kubectl: Duration,
     ended: usize,
@@ -37,8 +38,11 @@ struct Noticed {
 }
 
 impl Noticed {
-    fn failed(&self) -> Vec<&Call> {
-        self.calls.iter().filter(|call| !call.succeeded).collect()
+    /// When after the fault each call began that failed, and what it said.
+    fn failed(&self) -> Vec<(f64, &Call)> {
+        let failed = self.calls.iter().filter(|call| !call.succeeded);
+        let since = |call: &Call| call.at.saturating_duration_since(self.begun).as_secs_f64();
+        failed.map(|call| (since(call), call)).collect()
     }
 
     fn slowest(&self) -> Duration {
@@ -146,6 +150,10 @@ fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&st
     cluster.all_are_ready();
     let victim = cluster.gathered(LEAST_SESSIONS);
     assert!(victim < 3, "the third writes what is watched");
+    let arguments = cluster.apiserver(victim).arguments();
+    let has = |flag: &&&str| arguments.iter().any(|argument| argument == **flag);
+    let lacks = fault.flags().iter().find(|flag| !has(flag));
+    assert!(lacks.is_none(), "{} is to hit an apiserver without {lacks:?}", fault.name());
     let calls = Calls::start(&clients.kubectl, &format!("call-{}", clients.namespaces));
     calls.pass(wait::now(), START_LIMIT);
     let ended = clients.watch.ends().len();
@@ -156,6 +164,7 @@ fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&st
     calls.pass(until, START_LIMIT);
     let noticed = Noticed {
         fault,
+        begun,
         calls: calls.finish(),
         kubectl: clients.watch.arrivals().longest_gap(begun, until),
         ended: clients.watch.ends().len() - ended,
