@@ -49,14 +49,21 @@ impl Noticed {
         self.calls.iter().map(|call| call.took).max().unwrap_or_default()
     }
 
+    /// When after the fault the slowest call began.
+    fn slowest_at(&self) -> Duration {
+        let slowest = self.calls.iter().max_by_key(|call| call.took);
+        slowest.map_or(Duration::ZERO, |call| call.at.saturating_duration_since(self.begun))
+    }
+
     fn print(&self) {
         println!(
-            "{:20} calls {:2}, failed {}, slowest {:.2} s; longest silence: kubectl --watch \
-             {:.2} s ({} ended), Python {:.2} s; controllers react after {:.2} s",
+            "{:20} calls {:2}, failed {}, slowest {:.2} s (at {:.1} s); longest silence: kubectl \
+             --watch {:.2} s ({} ended), Python {:.2} s; controllers react after {:.2} s",
             self.fault.name(),
             self.calls.len(),
             self.failed().len(),
             self.slowest().as_secs_f64(),
+            self.slowest_at().as_secs_f64(),
             self.kubectl.as_secs_f64(),
             self.ended,
             self.python.as_secs_f64(),

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use super::Cluster;
+use super::{Cluster, START_LIMIT};
+use crate::wait;
+
+/// Reads in a row that show that an apiserver reaches etcd, and how long one may take at most.
+const REACHES: usize = 3;
+const PROMPT: Duration = Duration::from_secs(1);
 
 /// A fault of one control-plane host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,5 +88,14 @@ impl Fault {
             cluster.spawn_apiserver(number, flags);
         }
         cluster.apiserver_is_ready(number);
+        if self == Self::Vanish {
+            // It says so while its connections to etcd are still the dead ones, and answers with
+            // errors then, which is not what is looked at.
+            let own = cluster.kubectl_direct(number);
+            wait::until("the apiserver reaches etcd again", START_LIMIT, || {
+                let calls: Vec<_> = (0..REACHES).map(|_| own.call(&["get", "ns"])).collect();
+                calls.iter().all(|it| it.succeeded && it.took < PROMPT).then_some(())
+            });
+        }
     }
 }
