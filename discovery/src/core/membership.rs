@@ -18,6 +18,9 @@ const SMALL_MESH: usize = 64;
 /// A member heard this recently is suspected, not down, whatever others say. No true death is
 /// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
+/// A member that has been down for so long and is alive to another one is looked at again. Of a
+/// true death everybody has heard long before.
+const DENIED_AFTER: Duration = Duration::from_secs(15);
 
 /// How long the first voice that calls a member down is remembered, and for how many members.
 const DOUBT: Duration = Duration::from_secs(5);
@@ -118,6 +121,12 @@ impl Discovery {
         }
         let alive = entry.is_alive() && entry.life == Some(claim.life);
         let judges = self.attach.is_none();
+        let down = entry.liveness == Liveness::Down && entry.life == Some(claim.life);
+        let long = now.saturating_duration_since(entry.since) >= DENIED_AFTER;
+        if judges && down && long && claim.standing == Standing::Alive && from != node {
+            self.reconsider(node, claim, now);
+            return None;
+        }
         if judges && claim.standing == Standing::Down && alive && from != node {
             return self.second_opinion(from, node, claim, now);
         }
@@ -161,6 +170,17 @@ impl Discovery {
             self.swim.verify(node, claim.life, eyes!(self), now);
         }
         None
+    }
+
+    /// Another member holds one for alive that is down here. If nobody else believed in that
+    /// death, and nothing passes between the two, the victim never hears of it and cannot refute
+    /// it. So it is taken up again as a suspect, of which everybody hears: it refutes that if it
+    /// lives, and is down again soon if it does not.
+    fn reconsider(&mut self, node: NodeId, claim: Claim, now: Instant) {
+        self.swim.forget(node, claim.life);
+        self.apply_claims(vec![(node, claim)], false, now);
+        self.swim.suspect(node, claim.life, eyes!(self), now);
+        self.drain_swim(now);
     }
 
     /// Carries out what membership wants, until it wants nothing more.

@@ -4,6 +4,7 @@ use super::net::{Net, ms, secs};
 use crate::core::Event;
 use crate::directory::Liveness;
 use crate::paths::{PathState, PathUse};
+use crate::wire::{Claim, Standing};
 
 #[test]
 fn a_crash_is_known_everywhere_within_seconds() {
@@ -95,6 +96,34 @@ fn a_partition_is_noticed_by_both_sides_and_heals() {
     net.run(secs(60));
     net.heal();
     net.until(secs(30), "healing", Net::agreed);
+}
+
+#[test]
+fn a_death_that_the_others_deny_is_taken_back_and_a_true_one_is_not() {
+    let mut net = Net::with_nodes(20, 12, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    net.partition(&[4], &[7]);
+    net.run(secs(5));
+    let (victim, dead) = (net.id(7), net.id(9));
+    net.with(4, |node, now| {
+        let life = node.directory.get(&victim).and_then(|it| it.life).unwrap();
+        let claim = Claim { life, incarnation: 1, standing: Standing::Down };
+        node.apply_claims(vec![(victim, claim)], false, now);
+    });
+    assert_eq!(net.sees(4, 7), Some(Liveness::Down));
+    net.crash(9);
+    net.until(secs(10), "death", |net| {
+        net.running().all(|it| net.sees(it, 9) == Some(Liveness::Down))
+    });
+    let start = net.now();
+    net.until(secs(60), "second thoughts", |net| net.sees(4, 7) == Some(Liveness::Alive));
+    net.run(secs(20));
+    assert_eq!(net.sees(4, 7), Some(Liveness::Alive));
+    net.run(secs(120));
+    let ups = |it| {
+        net.count_events(it, start, |event| matches!(event, Event::MemberUp(node) if *node == dead))
+    };
+    assert_eq!(net.running().map(ups).sum::<usize>(), 0, "the dead stay dead");
 }
 
 #[test]
