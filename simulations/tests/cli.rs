@@ -122,12 +122,15 @@ fn a_sweep_has_a_line_for_each_value_and_a_page() {
         "scenario.loss-percent=0,2",
         "--json",
         "all.json",
+        "--plot",
+        "all.svg",
         "--report",
         "page",
     ]);
     assert_eq!(status(&sweep), 0, "{sweep:?}");
+    assert!(folder.read("all.svg").contains("path-probe-active=500ms loss-percent=2"));
     let text = printed(&sweep);
-    let rows = text.lines().filter(|line| line.starts_with("discovery.path-probe-active="));
+    let rows = text.lines().filter(|line| line.starts_with("path-probe-active="));
     assert_eq!(rows.filter(|line| line.ends_with("hold")).count(), 4, "{text}");
     let all = folder.json("all.json");
     assert_eq!(all.as_array().map(Vec::len), Some(8));

@@ -23,7 +23,13 @@ mod sweep;
 
 /// Many datacenters in virtual time: meshport's own decisions in a simulated world.
 #[derive(Debug, Parser)]
-#[command(name = "meshport-sim", version)]
+#[command(
+    name = "meshport-sim",
+    version,
+    after_help = "Exit status: 0 when all is well, 1 when a rule was violated or a comparison \
+                  found more violations, 2 for a wrong command line, 3 when something could not be \
+                  read, run or written.\nScenarios are described in simulations/README.md."
+)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -75,7 +81,8 @@ struct Choice {
     /// The scenario, a TOML file.
     file: PathBuf,
     /// Changes a setting: any key of the daemon's settings file (discovery.suspicion=4s), or of the
-    /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated.
+    /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated. A sweep takes
+    /// several values, with commas, and combines all with all.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }

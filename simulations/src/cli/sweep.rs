@@ -10,14 +10,14 @@ use toml::Table;
 use super::run::{document, go, name};
 use super::{Choice, say, sets, write};
 use crate::Error;
-use crate::report::{Effort, Run, html};
+use crate::report::{Effort, Run, html, plot};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
 /// Runs of one sweep.
 const MAX_RUNS: usize = 10_000;
 /// What each run is judged by.
-const MEASURED: [&str; 10] = [
+const MEASURED: [&str; 11] = [
     "failed",
     "slow",
     "connect99ms",
@@ -26,6 +26,7 @@ const MEASURED: [&str; 10] = [
     "detect99s",
     "failover99s",
     "evicted",
+    "reroutes",
     "gossipB/s",
     "tunnelB/s",
 ];
@@ -43,6 +44,9 @@ pub(super) struct Arguments {
     /// Writes a page with a chart for each measure, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
+    /// Writes a drawing of the measures that differ, for a page of documentation.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Writes all runs as a JSON array.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -67,7 +71,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut results = Vec::new();
     header(arguments, &combinations);
     for combination in &combinations {
-        let point = measure(arguments, &base, combination, &mut results)?;
+        let mut point = measure(arguments, &base, combination, &mut results)?;
+        point.words = words(combination, &combinations);
         say(&row(&point, width(&combinations)))?;
         points.push(point);
     }
@@ -75,10 +80,13 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(path) = &arguments.json {
         write(path, &serde_json::Value::Array(results).to_string())?;
     }
+    let rows: Vec<_> = points.iter().map(|it| (it.words.clone(), it.values.to_vec())).collect();
+    if let Some(path) = &arguments.plot {
+        write(path, &plot::sweep(&MEASURED, &rows))?;
+    }
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
-        let rows: Vec<_> = points.iter().map(|it| (it.words.clone(), it.values.to_vec())).collect();
         let page = html::sweep(&name(&arguments.choice.file), &MEASURED, &rows);
         write(&folder.join("index.html"), &page)?;
     }
@@ -151,6 +159,7 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
         worst(&mut followed.iter().map(|it| it.detected_p99)),
         worst(&mut followed.iter().map(|it| it.failover_p99)),
         count(run.measures.false_evictions),
+        count(run.measures.route_changes),
         Some(gossip),
         Some(tunnel),
     ]
@@ -163,9 +172,20 @@ fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
     let _ = say(&format!("the worst of {seeds} seeds each\n{:<width$}{names}  rules", ""));
 }
 
+/// What tells a combination from the others: the last part of each key that has several values.
+fn words(combination: &[String], all: &[Vec<String>]) -> String {
+    let varies = |place: &usize| all.iter().any(|other| other[*place] != combination[*place]);
+    let words = (0..combination.len()).filter(varies).map(|place| {
+        let (key, value) = combination[place].split_once('=').unwrap_or_default();
+        format!("{}={value}", key.rsplit('.').next().unwrap_or(key))
+    });
+    let words: Vec<String> = words.collect();
+    if words.is_empty() { "as it is".into() } else { words.join(" ") }
+}
+
 /// Letters of the longest combination.
 fn width(combinations: &[Vec<String>]) -> usize {
-    combinations.iter().map(|it| it.join(" ").len()).max().unwrap_or(0).max(8)
+    combinations.iter().map(|it| words(it, combinations).len()).max().unwrap_or(0).max(8)
 }
 
 fn row(point: &Point, width: usize) -> String {

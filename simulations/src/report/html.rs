@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::svg::{Chart, Series, escape, short};
 use super::{Effort, Run};
-use crate::measure::{Histogram, Quantiles, Second};
+use crate::measure::{Fault, Histogram, Quantiles, Second};
 
 const STYLE: &str = include_str!("page.css");
 /// Faults and violations in a table.
@@ -185,8 +185,12 @@ fn timelines(page: &mut String, run: &Run) {
     let whole = usize::try_from(run.outcome.virtual_time.as_secs()).unwrap_or(usize::MAX);
     let line = &run.measures.timeline[..whole.min(run.measures.timeline.len())];
     let warmup = usize::try_from(run.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
-    let marks: Vec<(f64, String)> =
-        run.measures.faults.iter().map(|it| (it.at.as_secs_f64(), it.what.clone())).collect();
+    let begins = |it: &Fault| (it.at.as_secs_f64(), it.what.clone());
+    let ends = |it: &Fault| Some((it.over?.as_secs_f64(), format!("{} ends", it.what)));
+    let faults = &run.measures.faults;
+    let mut marks: Vec<(f64, String)> =
+        faults.iter().map(begins).chain(faults.iter().filter_map(ends)).collect();
+    marks.sort_by(|a, b| a.0.total_cmp(&b.0));
     let over_time = |of: &dyn Fn(&Second) -> f64| -> Vec<(f64, f64)> {
         line.iter().enumerate().map(|(at, second)| (at as f64, of(second))).collect()
     };

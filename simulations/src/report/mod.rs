@@ -7,6 +7,7 @@ use crate::trace::TraceHash;
 
 pub mod html;
 pub mod json;
+pub mod plot;
 mod svg;
 pub mod text;
 
