@@ -12,10 +12,13 @@ use meshport::core::connect::ConnectConfig;
 use meshport::core::health::{HealthConfig, Outcome, Question};
 use meshport::core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport::core::route::{PathView, Standing};
-use meshport_config::{Credential, NodeId, RecordKey, ServiceName, Settings, UnixSeconds};
+use meshport_config::{
+    Credential, Endpoint, NodeId, RecordKey, Revocation, Revocations, ServiceName, ServiceSettings,
+    Settings, UnixSeconds,
+};
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
-use crate::scenario::service;
+use crate::scenario::{Tuning, service};
 
 pub(crate) use meshport::core::connect::{Action, Connect, HedgeBudget, Kind, Surroundings};
 pub(crate) use meshport::core::evidence::Verdict;
@@ -26,6 +29,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) credential: &'a Credential,
     pub(crate) record_key: &'a RecordKey,
     pub(crate) settings: &'a Settings,
+    pub(crate) tuning: Tuning,
     /// Whether it hosts an instance.
     pub(crate) hosts: bool,
     pub(crate) generation: u64,
@@ -53,6 +57,8 @@ pub(crate) enum Wish {
     Peer(NodeId, Option<SocketAddr>),
     /// A node came or went.
     Member(NodeId, bool),
+    /// The authority has taken something back.
+    Revoked(Revocation),
     /// Something was not believed.
     Ignored(String),
 }
@@ -81,24 +87,32 @@ impl Brain {
         let settings = &birth.settings.services[&service];
         let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
         let config = ServiceConfig { policy: settings.into(), drift: settings.into(), health };
-        let config = CoreConfig {
-            discovery: DiscoveryConfig {
-                memo: Some(birth.memo),
-                ..(&birth.settings.discovery).into()
-            },
-            services: BTreeMap::from([(service.clone(), config)]),
-        };
+        let mut discovery =
+            DiscoveryConfig { memo: Some(birth.memo), ..(&birth.settings.discovery).into() };
+        birth.tuning.apply(&mut discovery);
+        let config =
+            CoreConfig { discovery, services: BTreeMap::from([(service.clone(), config)]) };
         let me = LocalNode {
             credential: birth.credential.clone(),
             record_key: birth.record_key.clone(),
         };
-        let core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
+        let mut core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
+        core.set_fallback(&service, fallback(settings), birth.now);
         Self { core, service, cut_window: settings.cut_window, patience: settings.into() }
     }
 
     /// Takes up what an earlier process saved.
     pub(crate) fn restore(&mut self, saved: &[u8], now: Instant, wall: UnixSeconds) {
         self.core.restore(saved, now, wall).expect("what a node saved it can read");
+    }
+
+    pub(crate) fn restore_revocations(&mut self, all: Revocations, now: Instant) {
+        self.core.restore_revocations(all, now);
+    }
+
+    /// Takes a revocation from the operator.
+    pub(crate) fn revoke(&mut self, revocation: &Revocation, now: Instant) {
+        self.core.handle_revocation(revocation, now).expect("the authority has signed it");
     }
 
     pub(crate) fn introduce(&mut self, at: Vec<SocketAddr>, seeds: Vec<NodeId>, now: Instant) {
@@ -116,6 +130,7 @@ impl Brain {
         self.core.set_policy(&self.service, settings.into(), now);
         self.core.set_health(&self.service, HealthConfig::from(&settings.health), now);
         self.core.set_drift(&self.service, settings.into(), now);
+        self.core.set_fallback(&self.service, fallback(settings), now);
         self.cut_window = settings.cut_window;
         self.patience = settings.into();
     }
@@ -183,17 +198,22 @@ impl Brain {
                 Event::Own { state, .. } => Wish::Own(state),
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
-                // Simulated sessions have no connection that waits; no scenario revokes or denies.
-                Event::Revived(_) | Event::Revoked(_) | Event::Denied { .. } => {
-                    return self.poll(now);
-                }
+                // Simulated sessions have no connection that waits, and none is denied.
+                Event::Revived(_) | Event::Denied { .. } => return self.poll(now),
+                Event::Revoked(revocation) => Wish::Revoked(revocation),
                 Event::Ignored { reason, .. } => Wish::Ignored(reason),
             });
         }
-        if let Some(transmit) = self.core.poll_transmit() {
-            return Some(Wish::Send(transmit.to, transmit.payload));
-        }
-        self.core.poll_probe(now).map(|(_, question)| Wish::Ask(question))
+        self.transmit().or_else(|| {
+            let probe = self.core.poll_probe(now);
+            probe.map(|(_, question)| Wish::Ask(question))
+        })
+    }
+
+    /// The next datagram of gossip, whatever else it wants.
+    pub(crate) fn transmit(&mut self) -> Option<Wish> {
+        let transmit = self.core.poll_transmit()?;
+        Some(Wish::Send(transmit.to, transmit.payload))
     }
 
     /// When it next needs the time.
@@ -253,4 +273,15 @@ impl Brain {
     pub(crate) fn generation(&self) -> u64 {
         self.core.discovery().generation()
     }
+}
+
+/// Where a service is found outside of the mesh. Names are not looked up: each counts as one
+/// address.
+fn fallback(settings: &ServiceSettings) -> Vec<SocketAddr> {
+    let named = |(place, endpoint): (usize, &Endpoint)| {
+        let last = u8::try_from(place + 1).unwrap_or(u8::MAX);
+        let made_up = SocketAddr::from(([192, 0, 2, last], endpoint.port()));
+        endpoint.socket_addr().unwrap_or(made_up)
+    };
+    settings.fallback.iter().enumerate().map(named).collect()
 }

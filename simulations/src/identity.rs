@@ -14,7 +14,7 @@ const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 
 /// Who signs, and what all share.
 pub(crate) struct Mesh {
-    authority: AuthorityKey,
+    pub(crate) authority: AuthorityKey,
     secret: MeshSecret,
     from: UnixSeconds,
 }
@@ -38,6 +38,7 @@ impl Mesh {
         let wrong =
             |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
         let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);
+        let roles = roles.chain(scenario.relays((site, number)).then_some(Role::Relay));
         let node_key = NodeKey::from_bytes(bytes32(rng));
         let record_key = RecordKey::from_bytes(bytes32(rng));
         let subject = Subject {

@@ -111,6 +111,20 @@ fn all_ends_well_after_everything_this_level_knows() {
     assert_eq!(result["faults"].as_array().map(Vec::len), Some(7));
 }
 
+/// Real tunnels, real directories: nobody has anything to do with who was revoked, also after a
+/// restart that has forgotten it; and what a starved and a reconfigured node do breaks nothing.
+#[test]
+fn whoever_is_revoked_is_shut_out() {
+    let result = result(&["--full", "--seed", "5"], &here("tests/full/stolen.toml"));
+    let faults = result["faults"].as_array().expect("a list");
+    assert_eq!(faults.len(), 2);
+    for fault in faults {
+        assert_eq!(fault["noticed"], fault["concerned"], "{fault}");
+        assert!(number(&fault["detected_p99_s"]) < 1.0, "{fault}");
+    }
+    assert_eq!(result["requests"]["failed"], 0);
+}
+
 /// An hour with 30 rekeys of each tunnel; `tests/full/day.toml` goes on for 24 hours.
 #[test]
 fn rekeys_cost_no_request() {
@@ -122,11 +136,16 @@ fn rekeys_cost_no_request() {
 #[test]
 fn what_this_level_does_not_know_is_said() {
     let ready = |name: &str| here(&format!("scenarios/{name}.toml"));
-    for (name, word) in [("rolling-upgrade", "configure"), ("brownout", "starve")] {
-        let output = output(&["--full", "--nodes-per-site", "5"], &ready(name));
+    for (key, value) in [("clock-step", "by-s = 60"), ("lie", "how = \"ready\"")] {
+        let file = std::env::temp_dir().join(format!("meshport-{}-{key}.toml", std::process::id()));
+        let kill = include_str!("compared/kill.toml");
+        let event = format!("{kill}\n[[event]]\nat-s = 20\n{key} = \"all any\"\n{value}\n");
+        std::fs::write(&file, event).expect("a file");
+        let output = output(&["--full"], &file);
+        std::fs::remove_file(&file).expect("it is there");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{name}: {errors}");
-        assert!(errors.contains("does not know these events") && errors.contains(word), "{errors}");
+        assert_eq!(output.status.code(), Some(3), "{key}: {errors}");
+        assert!(errors.contains("does not know these") && errors.contains(key), "{errors}");
     }
     let output = output(&["--full"], &ready("thousand-node-join-storm"));
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -36,7 +36,6 @@ fn the_last_record_instead_of_the_newest() {
 }
 
 #[test]
-#[ignore = "not found yet: random worlds hardly ever have a session through a relay that lies"]
 fn a_stream_through_two_relays() {
     found(Bug::RelayLoop, &["one relay at most"]);
 }

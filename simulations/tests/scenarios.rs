@@ -41,9 +41,9 @@ fn ready() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn there_are_twelve_ready_scenarios_and_each_is_a_story() {
+fn there_are_thirteen_ready_scenarios_and_each_is_a_story() {
     let all = ready();
-    assert_eq!(all.len(), 12);
+    assert_eq!(all.len(), 13);
     for (path, text) in all {
         let story = text.lines().take_while(|line| line.starts_with('#')).count();
         assert!(story >= STORY_LINES, "{}: {story} lines of story", path.display());
@@ -128,6 +128,31 @@ fn a_crashed_node_is_noticed_and_taken_up_again() {
     assert_rules(&back);
     assert_eq!(back.route_of("ams-5"), Some("ams-1"));
     assert_eq!(back.measures.false_evictions, 0);
+}
+
+#[test]
+fn whoever_is_revoked_is_known_to_be_by_all_at_once() {
+    let run = run(include_str!("../scenarios/stolen-node.toml"), 3);
+    assert_rules(&run);
+    assert_eq!(run.measures.requests.failed, 0);
+    for (fault, others) in run.measures.faults.iter().zip([31, 30]) {
+        let followed = run.followed(fault);
+        assert_eq!((followed.noticed, followed.concerned), (others, others), "{}", fault.what);
+        assert!(followed.detected_p99.expect("all noticed").as_secs_f64() < 3.0);
+    }
+    let joined = run.route_of("lys-13").expect("it has joined");
+    assert!(joined.starts_with("trn"), "it goes to {joined}");
+}
+
+#[test]
+fn without_any_origin_sessions_go_to_the_fallback_and_come_back() {
+    let events = "[[event]]\nat-s = 30\nkill = \"all origins\"\nfor-s = 30\n\
+                  [settings.service.kube-apiserver]\nfallback = [\"k8s.example.com:6443\"]\n";
+    let run = run(&small(130, events), 3);
+    assert_rules(&run);
+    assert_eq!(run.measures.requests.failed, 0);
+    assert!(run.measures.sessions.outside > 20, "{:?}", run.measures.sessions);
+    assert_eq!(run.route_of("fra-5"), Some("fra-1"));
 }
 
 #[test]

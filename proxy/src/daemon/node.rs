@@ -25,6 +25,7 @@ use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
 use super::log_budget::LogBudgets;
+use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
 use super::roster::{self, Source};
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
@@ -192,6 +193,17 @@ impl Node {
     /// What the next start wants to know; `None` when the node is about to end.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         snapshot(&self.controls.orders).await
+    }
+
+    /// Puts into force what of `new` can change in a running node, as after a SIGHUP; what is in
+    /// force then, which is what the next reload begins from.
+    ///
+    /// # Errors
+    /// A file that the settings name does not serve. Nothing has changed then.
+    pub async fn reload(&self, old: Settings, new: Settings) -> Result<Settings, Error> {
+        let mut reload = Reload::new(old, None);
+        reload.apply(new, &self.controls).await?;
+        Ok(reload.into_settings())
     }
 
     /// Says goodbye and takes no new sessions of other nodes. Open sessions may go on until `over`,

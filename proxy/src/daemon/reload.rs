@@ -60,7 +60,17 @@ impl Reload {
         reread()
     }
 
-    async fn apply(&mut self, new: Settings, controls: &Controls) -> Result<ReloadReport, Error> {
+    /// What is in force.
+    pub(super) fn into_settings(self) -> Settings {
+        self.settings
+    }
+
+    /// Puts into force what can change in a running daemon.
+    pub(super) async fn apply(
+        &mut self,
+        new: Settings,
+        controls: &Controls,
+    ) -> Result<ReloadReport, Error> {
         let (next, needs_restart) = in_force(&self.settings, &new);
         let mut report = ReloadReport { applied: Vec::new(), needs_restart };
         // Everything that can fail comes first, so that a reload happens whole or not at all.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meshport::core::route::{Line, PathView, Route, Standing};
-use meshport_config::NodeId;
+use meshport_config::{NodeId, Revocations};
 use meshport_discovery::OriginState;
 
+use super::revoked::MAX_NEWS;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
@@ -27,6 +28,10 @@ pub(super) struct Book {
     pub(super) instances: Vec<Option<Instance>>,
     /// The latest route of each node that runs.
     pub(super) routes: Vec<Option<Arc<Route>>>,
+    /// When the authority took back each node's credential, if it did.
+    pub(super) revoked: Vec<Option<Duration>>,
+    /// The last session of, or to, a node that was revoked long before, by the client's node.
+    pub(super) served: BTreeMap<usize, String>,
     /// When the world last changed.
     pub(super) disturbed: Duration,
     pub(super) node_seconds: f64,
@@ -49,6 +54,8 @@ impl Book {
         Self {
             measures: Measures::default(),
             routes: vec![None; names.len()],
+            revoked: vec![None; names.len()],
+            served: BTreeMap::new(),
             disturbed: Duration::ZERO,
             node_seconds: 0.0,
             instances,
@@ -108,6 +115,9 @@ impl Book {
             if away && fault.staying.remove(&node) {
                 fault.moved.insert(node, now - fault.at);
             }
+            if fault.kind == "revoke" {
+                continue;
+            }
             let noticed = fault.node.map_or(away, |origin| !healthy.contains(&origin));
             if noticed && fault.unaware.remove(&node) {
                 fault.detected.insert(node, now - fault.at);
@@ -126,17 +136,21 @@ impl Book {
             return;
         }
         let node = match &planned.happening {
-            Happening::Instance(node, _) | Happening::Crash(node) => Some(*node),
+            Happening::Instance(node, _)
+            | Happening::Crash(node)
+            | Happening::Revoke { node, .. } => Some(*node),
             _ => None,
         };
         let running = (0..self.names.len()).filter(|at| self.routes[*at].is_some());
-        let others: Vec<usize> = running.filter(|at| Some(*at) != node).collect();
+        let is_asked = |at: &usize| Some(*at) != node && self.revoked[*at].is_none();
+        let others: Vec<usize> = running.filter(is_asked).collect();
         let goes_there = |at: &usize| match node {
             Some(node) => self.first(*at) == Some(node),
             None => self.is_cut_off(*at, &planned.happening),
         };
         let staying: BTreeSet<usize> = others.iter().copied().filter(goes_there).collect();
         let unaware = match node {
+            Some(_) if kind == "revoke" => others.into_iter().collect(),
             Some(node) => others.into_iter().filter(|at| self.believes_in(*at, node)).collect(),
             None => staying.clone(),
         };
@@ -174,8 +188,39 @@ impl Book {
         }
     }
 
+    /// A node knows of these revocations.
+    pub(super) fn hears_of(&mut self, node: usize, all: &Revocations) {
+        let now = machine::now();
+        let ids = &self.ids;
+        for fault in self.measures.followed(now).filter(|fault| fault.kind == "revoke") {
+            let known = fault.node.is_some_and(|subject| all.has_node(&ids[subject]));
+            if known && fault.unaware.remove(&node) {
+                fault.detected.insert(node, now - fault.at);
+            }
+        }
+        self.note(node, format!("knows of {} revocations", all.len()));
+    }
+
+    /// How many candidates of a node's route lead to one of these nodes, or through it.
+    pub(super) fn ways_to(&self, node: usize, nodes: &BTreeSet<NodeId>) -> usize {
+        let candidates = self.routes[node].iter().flat_map(|route| &route.candidates);
+        let leads = candidates.filter(|candidate| {
+            let line = candidate.origin.line;
+            [line.origin(), line.first_hop()].into_iter().flatten().any(|id| nodes.contains(&id))
+        });
+        leads.count()
+    }
+
+    fn is_long_revoked(&self, node: usize) -> bool {
+        self.revoked[node].is_some_and(|at| machine::now().saturating_sub(at) > MAX_NEWS)
+    }
+
     /// A request has ended.
     pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
+        if self.revoked[node].is_some() {
+            // Whoever is shut out gets nothing, as is meant: that is no failure.
+            return;
+        }
         let now = machine::now();
         let took = now.saturating_sub(started);
         let slow = u32::from(answered && took > SLOW);
@@ -199,6 +244,10 @@ impl Book {
     pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) {
         self.measures.sessions.opened += 1;
         self.note(node, format!("session to {} after {} us", self.names[chosen], took.as_micros()));
+        // What a node's own instance serves to its own clients is nobody else's business.
+        if node != chosen && (self.is_long_revoked(node) || self.is_long_revoked(chosen)) {
+            self.served.insert(node, format!("a session to {}", self.names[chosen]));
+        }
         if machine::now() < self.warmup {
             return;
         }
@@ -234,6 +283,7 @@ impl Book {
     /// Whether an origin's instance serves, and a node reaches it.
     pub(super) fn serves(&self, node: usize, origin: usize) -> bool {
         self.instances[origin] == Some(Instance::Ready)
+            && self.revoked[origin].is_none()
             && self.routes[origin].is_some()
             && (node == origin || lock(&self.wire).network.connects(node, origin))
     }
@@ -243,13 +293,17 @@ impl Book {
     }
 
     fn best(&self, node: usize) -> Option<Duration> {
+        if self.revoked[node].is_some() {
+            return None;
+        }
         let serving = (0..self.ids.len()).filter(|origin| self.serves(node, *origin));
         serving.map(|origin| self.distance(node, origin)).min()
     }
 
     /// How many nodes that run are within reach of a node, itself included.
     pub(super) fn within_reach(&self, node: usize) -> usize {
-        let running = (0..self.ids.len()).filter(|other| self.routes[*other].is_some());
+        let takes_part = |at: &usize| self.routes[*at].is_some() && self.revoked[*at].is_none();
+        let running = (0..self.ids.len()).filter(takes_part);
         let wire = lock(&self.wire);
         running.filter(|other| *other == node || wire.network.connects(node, *other)).count()
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meshport_config::UnixSeconds;
+use meshport_config::{AuthorityKey, Revocations, UnixSeconds};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
@@ -34,6 +34,7 @@ mod clients;
 mod instance;
 pub mod machine;
 mod node;
+mod revoked;
 mod wire;
 
 use book::Book;
@@ -69,22 +70,18 @@ pub fn check(scenario: &Scenario) -> Result<(), Error> {
         )));
     }
     let unknown = scenario.events.iter().filter_map(|event| {
-        let named = [
-            ("clock-step", event.clock_step.is_some()),
-            ("starve", event.starve.is_some()),
-            ("configure", event.configure.is_some()),
-            ("lie", event.lie.is_some()),
-        ];
+        let named = [("clock-step", event.clock_step.is_some()), ("lie", event.lie.is_some())];
         named.into_iter().find_map(|(key, there)| there.then_some(key))
     });
-    let unknown: Vec<&str> = unknown.collect();
+    let tuned = (!scenario.tuning.is_usual()).then_some("[tuning]");
+    let unknown: Vec<&str> = unknown.chain(tuned).collect();
     if unknown.is_empty() {
         return Ok(());
     }
     Err(Error::Scenario(format!(
-        "the full level does not know these events: {}. It knows kill, hang, unready, recover, \
-         crash, restart, rolling-restart, join, leave, cut, heal, isolate, degrade, restore, flap, \
-         rebind and roam; the wide level (without --full) knows all",
+        "the full level does not know these: {}. All its nodes run on one machine with one \
+         clock, and they are the daemon, which cannot lie; the wide level (without --full) knows \
+         all",
         unknown.join(", ")
     )))
 }
@@ -118,6 +115,9 @@ struct World {
     instances: Vec<Option<watch::Sender<Instance>>>,
     /// What belongs to a node's process besides itself: followers and clients.
     company: Vec<JoinSet<()>>,
+    /// The changed settings of nodes that a `configure` has reached, by its place.
+    configured: Vec<Option<usize>>,
+    authority: AuthorityKey,
     /// Processes that take their leave, by node.
     leaving: BTreeMap<usize, JoinHandle<()>>,
     /// The instances.
@@ -131,6 +131,7 @@ impl World {
     fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mesh = Mesh::new(UnixSeconds(machine::WALL_START_S), &mut rng);
+        let authority = mesh.authority.clone();
         let mut nodes = Vec::new();
         for place in scenario.nodes() {
             nodes.push(Node::new(&scenario, place, &mesh, &mut rng)?);
@@ -163,7 +164,9 @@ impl World {
             end: scenario.duration().min(until),
             rng,
             company: nodes.iter().map(|_| JoinSet::new()).collect(),
+            configured: vec![None; nodes.len()],
             nodes,
+            authority,
             instances,
             leaving: BTreeMap::new(),
             tasks,
@@ -222,6 +225,7 @@ impl World {
 
     /// Once a second: what is sent, who runs, and the state folders.
     async fn look(&mut self, now: Duration) {
+        self.keep_revocations();
         let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
         let sum = std::mem::take(&mut lock(&self.wire).sum);
         {
@@ -274,11 +278,22 @@ impl World {
             }
             Happening::Rebind(node) => lock(&self.wire).network.rebind(node),
             Happening::Roam(node, site) => lock(&self.wire).network.roam(node, site),
+            Happening::Starve { node, stall, until } => {
+                self.tasks.spawn(starve(
+                    self.wire.clone(),
+                    node,
+                    (stall, until),
+                    self.rng.random(),
+                ));
+            }
+            Happening::Configure(node, event) => {
+                self.configured[node] = Some(event);
+                let settings = node::settings(&self.overrides, &self.nodes[node], Some(event))?;
+                self.nodes[node].reload(settings).await?;
+            }
+            Happening::Revoke { node, through } => self.revoke(node, through).await,
             // `check` has refused them.
-            Happening::Clock(..)
-            | Happening::Starve { .. }
-            | Happening::Configure(..)
-            | Happening::Lie(..) => {}
+            Happening::Clock(..) | Happening::Lie(..) => {}
         }
         Ok(())
     }
@@ -300,13 +315,22 @@ impl World {
         }
         lock(&self.book).over(Some(at));
         let seeds = self.seeds(at)?;
-        let settings = node::settings(&self.overrides, &self.nodes[at])?;
+        let configured = self.configured[at];
+        let settings = node::settings(&self.overrides, &self.nodes[at], configured)?;
         let node = &mut self.nodes[at];
         if !with_state {
             node.directory = None;
+            node.revocations = Revocations::default();
+        }
+        if node.revocations.covering(&node.identity.credential).is_some() {
+            let words = "does not start: the authority has revoked it".into();
+            lock(&self.book).note(at, words);
+            return Ok(());
         }
         node.start(at, &settings, &self.wire, seeds)?;
         lock(&self.book).note(at, format!("starts, process {}", node.boot));
+        self.follow_revocations(at);
+        let node = &self.nodes[at];
         let company = &mut self.company[at];
         let service = crate::scenario::service();
         if let Some(mut route) = node.process.as_ref().and_then(|it| it.route(&service)) {
@@ -381,8 +405,12 @@ impl World {
         if machine::now().saturating_sub(disturbed) < QUIET {
             return found;
         }
+        found.extend(self.check_revoked().await);
         for at in 0..self.nodes.len() {
-            let Some(process) = &self.nodes[at].process else { continue };
+            let judged = lock(&self.book).revoked[at].is_none();
+            let Some(process) = self.nodes[at].process.as_ref().filter(|_| judged) else {
+                continue;
+            };
             let Ok(status) = process.handle().status().await else { continue };
             let (expected, nat) =
                 (lock(&self.book).within_reach(at), lock(&self.wire).network.is_behind_nat(at));
@@ -448,6 +476,21 @@ impl World {
             measures,
             violations,
         }
+    }
+}
+
+/// A process gets no time for a moment, and again after a while: nothing enters or leaves its
+/// socket meanwhile.
+async fn starve(
+    wire: Arc<Mutex<Wire>>,
+    node: usize,
+    (stall, until): (Duration, Duration),
+    seed: u64,
+) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    while machine::now() < until {
+        lock(&wire).stand_still(node, machine::now() + stall);
+        sleep(stall + rng.random_range(Duration::ZERO..stall * 2)).await;
     }
 }
 

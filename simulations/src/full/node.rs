@@ -27,6 +27,10 @@ pub(super) struct Node {
     pub(super) boot: u32,
     /// What its state folder holds.
     pub(super) directory: Option<Vec<u8>>,
+    /// The same of what the authority has taken back.
+    pub(super) revocations: Revocations,
+    /// What its process has in force.
+    settings: Option<Settings>,
     generation: u64,
     seed: u64,
 }
@@ -49,6 +53,8 @@ impl Node {
             process: None,
             boot: 0,
             directory: None,
+            revocations: Revocations::default(),
+            settings: None,
             generation: super::machine::WALL_START_S,
             seed: rng.next_u64(),
         })
@@ -80,18 +86,36 @@ impl Node {
             generation: self.generation,
             seeds,
             directory: self.directory.clone(),
-            revocations: Revocations::default(),
+            revocations: self.revocations.clone(),
             admin_http: None,
         };
         let failed = |source| Error::Node { name: self.name.clone(), source };
         self.process = Some(Process::start(settings, &self.identity, ground).map_err(failed)?);
+        self.settings = Some(settings.clone());
+        Ok(())
+    }
+
+    /// Its file has changed, and its process is told to read it again.
+    pub(super) async fn reload(&mut self, settings: Settings) -> Result<(), Error> {
+        let (Some(process), Some(old)) = (&self.process, self.settings.take()) else {
+            return Ok(());
+        };
+        let failed = |source| Error::Node { name: self.name.clone(), source };
+        self.settings = Some(process.reload(old, settings).await.map_err(failed)?);
         Ok(())
     }
 }
 
 /// The settings of a node: those of the scenario, and where things are on a simulated host.
-pub(super) fn settings(overrides: &Overrides, node: &Node) -> Result<Settings, Error> {
-    let mut settings = overrides.site(node.site).clone();
+pub(super) fn settings(
+    overrides: &Overrides,
+    node: &Node,
+    configured: Option<usize>,
+) -> Result<Settings, Error> {
+    let mut settings = match configured {
+        Some(event) => overrides.event(event, node.site).clone(),
+        None => overrides.site(node.site).clone(),
+    };
     for service in settings.services.values_mut() {
         if node.hosts {
             let wrong = |error| Error::Scenario(format!("instance: {error}"));

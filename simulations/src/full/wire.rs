@@ -30,11 +30,12 @@ const HEADERS: usize = 28;
 /// A datagram on its way: when it arrives, and in which order it was sent.
 type Flight = Reverse<(Duration, u64)>;
 
-/// What arrives.
-struct Datagram {
-    to: usize,
-    from: SocketAddr,
-    bytes: Arc<[u8]>,
+/// What is on its way.
+enum Cargo {
+    /// A datagram that arrives.
+    Datagram { to: usize, from: SocketAddr, bytes: Arc<[u8]> },
+    /// One that a process which stands still has yet to send.
+    Unsent { from: usize, boot: u32, to: SocketAddr, bytes: Arc<[u8]> },
 }
 
 /// The socket of a node's present process.
@@ -46,6 +47,9 @@ struct Port {
     queued: usize,
     waker: Option<Waker>,
 }
+
+/// Until when each process stands still, as far as the others can tell.
+type Still = Vec<Duration>;
 
 /// Bytes and datagrams that nodes have sent, all headers counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +65,8 @@ pub(super) struct Wire {
     pub(super) sum: Sum,
     ports: Vec<Port>,
     flying: BinaryHeap<Flight>,
-    cargo: std::collections::BTreeMap<u64, Datagram>,
+    cargo: std::collections::BTreeMap<u64, Cargo>,
+    still: Still,
     sent: u64,
 }
 
@@ -80,6 +85,7 @@ impl Wire {
             ports: (0..nodes).map(|_| Port::default()).collect(),
             flying: BinaryHeap::new(),
             cargo: std::collections::BTreeMap::new(),
+            still: vec![Duration::ZERO; nodes],
             sent: 0,
         }
     }
@@ -96,7 +102,23 @@ impl Wire {
         }
     }
 
+    /// Nothing enters or leaves a node's socket until then; it all waits.
+    pub(super) fn stand_still(&mut self, node: usize, until: Duration) {
+        self.still[node] = self.still[node].max(until);
+    }
+
+    fn load(&mut self, at: Duration, cargo: Cargo) {
+        self.sent += 1;
+        self.flying.push(Reverse((at, self.sent)));
+        self.cargo.insert(self.sent, cargo);
+    }
+
     fn send(&mut self, from: usize, to: SocketAddr, bytes: &[u8]) {
+        let until = self.still[from];
+        if until > machine::now() {
+            let boot = self.ports[from].boot;
+            return self.load(until, Cargo::Unsent { from, boot, to, bytes: bytes.into() });
+        }
         let (at, size) = (machine::now(), bytes.len() + HEADERS);
         self.sum.datagrams += 1;
         self.sum.bytes += size as u64;
@@ -111,9 +133,7 @@ impl Wire {
             let from = endpoint(self.network.address(from), from);
             let bytes: Arc<[u8]> = bytes.into();
             for arrival in [Some(arrival), again].into_iter().flatten() {
-                self.sent += 1;
-                self.flying.push(Reverse((arrival, self.sent)));
-                self.cargo.insert(self.sent, Datagram { to, from, bytes: bytes.clone() });
+                self.load(arrival, Cargo::Datagram { to, from, bytes: bytes.clone() });
             }
         }
     }
@@ -128,7 +148,20 @@ impl Wire {
                 return;
             }
             self.flying.pop();
-            let Some(Datagram { to, from, bytes }) = self.cargo.remove(&number) else { continue };
+            let (to, from, bytes) = match self.cargo.remove(&number) {
+                Some(Cargo::Datagram { to, from, bytes }) => (to, from, bytes),
+                Some(Cargo::Unsent { from, boot, to, bytes }) => {
+                    if self.ports[from].boot == boot {
+                        self.send(from, to, &bytes);
+                    }
+                    continue;
+                }
+                None => continue,
+            };
+            if self.still[to] > now {
+                self.load(self.still[to], Cargo::Datagram { to, from, bytes });
+                continue;
+            }
             let port = &mut self.ports[to];
             if port.boot == 0 || port.queued + bytes.len() > MAX_QUEUED_BYTES {
                 continue;

@@ -81,12 +81,14 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
         Happening::Starve { .. } => ("starve", true),
         Happening::Configure(..) => ("configure", true),
         Happening::Lie(..) => ("lie", true),
+        Happening::Revoke { .. } => ("revoke", true),
         Happening::Rebind(_) => ("rebind", true),
         Happening::Roam(..) => ("roam", true),
         _ => ("", false),
     });
+    let tuned = [("tuning", !scenario.tuning.is_usual())];
     let mut unknown: Vec<&str> =
-        sites.chain(plan).filter_map(|(key, there)| there.then_some(key)).collect();
+        sites.chain(plan).chain(tuned).filter_map(|(key, there)| there.then_some(key)).collect();
     unknown.sort_unstable();
     unknown.dedup();
     if unknown.is_empty() {
@@ -358,6 +360,7 @@ impl World {
             | Happening::Rebind(_)
             | Happening::Roam(..)
             | Happening::Configure(..)
+            | Happening::Revoke { .. }
             | Happening::Lie(..) => {}
         }
         Ok(())

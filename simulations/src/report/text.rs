@@ -101,6 +101,12 @@ fn numbers(text: &mut String, run: &Run, effort: Effort) {
             line(text, "stretch", &format!("99 % {:.2}, in quiet times {quiet}", stretch.p99));
         }
     }
+    let sessions = measures.sessions;
+    if sessions.relayed + sessions.outside > 0 {
+        let (relayed, outside) = (sessions.relayed, sessions.outside);
+        let words = format!("{relayed} sessions through a relay, {outside} outside of the mesh");
+        line(text, "detours", &words);
+    }
     let nearest = run.nearest_sessions();
     let nearest = nearest.map(|share| format!("{:.2} % of sessions, ", share * 100.0));
     let at_end = run.nearest_share() * 100.0;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Instance, SitePath};
 
-/// Something that happens: when, then exactly one of the keys from `kill` to `lie`.
+/// Something that happens: when, then exactly one of the keys from `kill` to
+/// `revoke`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Event {
@@ -92,8 +93,11 @@ pub struct Event {
     pub lie: Option<String>,
     /// The lie.
     pub how: Option<Lie>,
-    /// Cannot be simulated yet.
+    /// Nodes that the authority shuts out for ever. Who hears of its own revocation ends, as the
+    /// daemon does.
     pub revoke: Option<String>,
+    /// The node to which the operator hands a revocation; the first one that runs if absent.
+    pub through: Option<String>,
 }
 
 /// When something happens.
@@ -161,6 +165,13 @@ pub enum Happening {
     Roam(usize, usize),
     /// The settings of this node change, to those at this place of the scenario's overrides.
     Configure(usize, usize),
+    /// The authority takes this node's credential back.
+    Revoke {
+        /// Which node.
+        node: usize,
+        /// The node that is told first.
+        through: Option<usize>,
+    },
     /// This node lies from now on, or stops lying.
     Lie(usize, Option<Lie>),
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meshport_config::SiteName;
+use meshport_discovery::DiscoveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,10 @@ pub struct Scenario {
     /// milliseconds.
     #[serde(default = "default_rtt_ms")]
     pub default_rtt_ms: f64,
+    /// Round trip from every node to the `fallback` of its settings, in milliseconds. What is there
+    /// is always ready.
+    #[serde(default = "default_fallback_rtt_ms")]
+    pub fallback_rtt_ms: f64,
     /// How many sites' first nodes are seeds for all nodes.
     #[serde(default = "default_seed_sites")]
     pub seed_sites: usize,
@@ -74,6 +79,9 @@ pub struct Scenario {
     #[serde(default)]
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub settings: toml::Table,
+    /// Numbers of discovery that no settings file has, for sweeps at the wide level.
+    #[serde(default)]
+    pub tuning: Tuning,
     /// The clients of every node; none if absent.
     pub load: Option<Load>,
     /// The sites.
@@ -195,6 +203,49 @@ pub struct Load {
     pub on: String,
 }
 
+/// Numbers of discovery that the daemon's settings file does not have: what is absent is as in the
+/// daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Tuning {
+    /// To how many random members each round of gossip goes, 1 to 32.
+    pub gossip_fanout: Option<u8>,
+    /// From one round of gossip to the next, in milliseconds, 20 to 10000.
+    pub gossip_interval_ms: Option<u16>,
+    /// How many others are asked to probe a member that does not answer, 1 to 16.
+    pub indirect_probes: Option<u8>,
+}
+
+impl Tuning {
+    /// Whether every number is as in the daemon.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Puts the numbers in their places.
+    pub(crate) fn apply(&self, to: &mut DiscoveryConfig) {
+        to.gossip_fanout = self.gossip_fanout.unwrap_or(to.gossip_fanout);
+        to.indirect_probes = self.indirect_probes.unwrap_or(to.indirect_probes);
+        let interval = self.gossip_interval_ms.map(|it| Duration::from_millis(it.into()));
+        to.gossip_interval = interval.unwrap_or(to.gossip_interval);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let numbers = [
+            ("gossip-fanout", self.gossip_fanout.map(u16::from), 1..=32),
+            ("gossip-interval-ms", self.gossip_interval_ms, 20..=10_000),
+            ("indirect-probes", self.indirect_probes.map(u16::from), 1..=16),
+        ];
+        for (key, value, good) in numbers {
+            if let Some(value) = value.filter(|value| !good.contains(value)) {
+                let (from, to) = (good.start(), good.end());
+                return Err(Error::Scenario(format!("{key} = {value}: expected {from} to {to}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is simulated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -224,6 +275,10 @@ fn default_start_over_s() -> f64 {
 
 fn default_rtt_ms() -> f64 {
     60.0
+}
+
+fn default_fallback_rtt_ms() -> f64 {
+    40.0
 }
 
 fn default_seed_sites() -> usize {
@@ -278,6 +333,11 @@ impl Scenario {
         Duration::from_secs_f64(self.duration_s)
     }
 
+    /// How far what is outside of the mesh is.
+    pub(crate) fn fallback_rtt(&self) -> Duration {
+        Duration::from_secs_f64(self.fallback_rtt_ms / 1000.0)
+    }
+
     /// When measuring begins.
     pub fn warmup(&self) -> Duration {
         let usual = (self.duration_s / 4.0).min(60.0);
@@ -297,6 +357,12 @@ impl Scenario {
         format!("{}-{number}", self.sites[site].name)
     }
 
+    /// Whether a node may relay the sessions of others: the last of those that start at once.
+    pub fn relays(&self, (site, number): (usize, usize)) -> bool {
+        let site = &self.sites[site];
+        number <= site.nodes && number > site.nodes.saturating_sub(site.relays)
+    }
+
     /// A site's place in the list.
     ///
     /// # Errors
@@ -313,7 +379,9 @@ impl Scenario {
         seconds(self.duration_s, "duration-s")?;
         seconds(self.start_over_s, "start-over-s")?;
         percent(self.loss_percent, "loss-percent")?;
+        self.tuning.check()?;
         milliseconds(self.default_rtt_ms, "default-rtt-ms")?;
+        milliseconds(self.fallback_rtt_ms, "fallback-rtt-ms")?;
         if self.sites.is_empty() || self.sites.len() > MAX_SITES {
             let sites = self.sites.len();
             return Err(Error::Scenario(format!("{sites} sites; 1 to {MAX_SITES} are possible")));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use schemars::schema_for;
 use serde_json::Value;
 
-use super::{Event, Load, Scenario, Site, SitePath};
+use super::{Event, Load, Scenario, Site, SitePath, Tuning};
 
 /// The JSON schema of scenarios.
 pub fn schema() -> String {
@@ -20,6 +20,7 @@ pub fn markdown() -> String {
     let mut text = String::new();
     for (heading, schema) in [
         ("The scenario", schema_for!(Scenario).to_value()),
+        ("`[tuning]`", schema_for!(Tuning).to_value()),
         ("`[load]`", schema_for!(Load).to_value()),
         ("`[[site]]`", schema_for!(Site).to_value()),
         ("`[[path]]`, and `degrade` of an event", schema_for!(SitePath).to_value()),

@@ -6,6 +6,7 @@
 //! | `fra` | all of that site |
 //! | `all` | all |
 //! | `... origins`, `... workers` | those of them with, or without, an instance |
+//! | `... relays` | those of them that may relay |
 //! | `... any`, `... any 3` | one of them, or three, drawn from the seed |
 //!
 //! Words combine in this order: `fra origins any 2`.
@@ -34,8 +35,10 @@ impl Target {
         let all: Vec<(usize, usize)> = scenario.nodes().collect();
         let mut nodes = whom(first, &all, scenario)?;
         let hosts = |at: &usize| all[*at].1 <= scenario.sites[all[*at].0].origins;
-        if let Some(kind) = words.next_if(|word| matches!(*word, "origins" | "workers")) {
-            nodes.retain(|at| hosts(at) == (kind == "origins"));
+        match words.next_if(|word| matches!(*word, "origins" | "workers" | "relays")) {
+            Some("relays") => nodes.retain(|at| scenario.relays(all[*at])),
+            Some(kind) => nodes.retain(|at| hosts(at) == (kind == "origins")),
+            None => {}
         }
         let mut any = None;
         if words.next_if_eq(&"any").is_some() {
@@ -44,8 +47,8 @@ impl Target {
         }
         if let Some(word) = words.next() {
             return Err(Error::Scenario(format!(
-                "\"{text}\": \"{word}\" is not understood; expected origins, workers, any or a \
-                 number after any, in this order"
+                "\"{text}\": \"{word}\" is not understood; expected origins, workers or \
+                 relays, then any and a number"
             )));
         }
         if nodes.is_empty() || any.is_some_and(|any| any > nodes.len()) {

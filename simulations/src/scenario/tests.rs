@@ -13,6 +13,7 @@ duration-s = 100
 name = "fra"
 nodes = 4
 origins = 2
+relays = 1
 [[site]]
 name = "ams"
 nodes = 1
@@ -38,6 +39,7 @@ fn targets_are_nodes_sites_kinds_and_draws() {
     assert_eq!(draw("fra"), [0, 1, 2, 3]);
     assert_eq!(draw("all origins"), [0, 1]);
     assert_eq!(draw("fra workers"), [2, 3]);
+    assert_eq!(draw("all relays"), [3]);
     assert_eq!(draw("all any 3").len(), 3);
     assert!(draw("all origins any")[0] <= 1);
     for wrong in ["oslo", "fra-9", "fra any 9", "fra origins twice", "ams origins"] {
@@ -72,19 +74,20 @@ fn times_are_repeated_and_drawn_from_the_seed() {
 #[test]
 fn errors_name_the_line_the_key_and_the_nearest() {
     for (text, expected) in [
-        ("[[event]]\nat-s = 1\nkil = \"fra-1\"", ["line 14", "kil", "did you mean \"kill\"?"]),
-        ("[[event]]\nat-s = 1\nkill = \"fra-11\"", ["line 14", "fra-11", "fra-1"]),
-        ("[[event]]\nat-s = 1\nkill = \"ams-1\"", ["line 14", "ams-1", "hosts no instance"]),
-        ("[[event]]\nat-s = 1\nisolate = \"frb\"", ["line 14", "frb", "\"fra\"?"]),
+        ("[[event]]\nat-s = 1\nkil = \"fra-1\"", ["line 15", "kil", "did you mean \"kill\"?"]),
+        ("[[event]]\nat-s = 1\nkill = \"fra-11\"", ["line 15", "fra-11", "fra-1"]),
+        ("[[event]]\nat-s = 1\nkill = \"ams-1\"", ["line 15", "ams-1", "hosts no instance"]),
+        ("[[event]]\nat-s = 1\nisolate = \"frb\"", ["line 15", "frb", "\"fra\"?"]),
         ("[[event]]\nat-s = 1", ["exactly one thing", "kill", "lie"]),
         ("[[event]]\nat-s = 1\nkill = \"fra-1\"\ncrash = \"fra-1\"", ["exactly one", "", ""]),
         ("[[event]]\nkill = \"fra-1\"", ["at-s", "", ""]),
-        ("[[event]]\nat-s = 1\nrevoke = \"fra-1\"", ["cannot be simulated", "crash", "leave"]),
+        ("[[event]]\nat-s = 1\nrevoke = \"fra-1\"\nfor-s = 9", ["for ever", "for-s", ""]),
+        ("[[event]]\nat-s = 1\nkill = \"fra-1\"\nthrough = \"fra-2\"", ["through", "revoke", ""]),
         ("[[event]]\nat-s = 1\nroam = \"fra-1\"", ["roam and to", "", ""]),
-        ("[[path]]\nbetween = [\"fra\", \"ams\"]\npreset = \"metr\"", ["line 14", "\"metro\"", ""]),
-        ("[settings.discovery]\nprobe-intervall = \"1s\"", ["line 13", "probe-interval", "mean"]),
-        ("[settings.discovery]\nsuspicion = \"1h\"", ["line 13", "suspicion", "5m"]),
-        ("[load]\nsessions-per-s = -1", ["line 13", "sessions-per-s", "0 to 10000"]),
+        ("[[path]]\nbetween = [\"fra\", \"ams\"]\npreset = \"metr\"", ["line 15", "\"metro\"", ""]),
+        ("[settings.discovery]\nprobe-intervall = \"1s\"", ["line 14", "probe-interval", "mean"]),
+        ("[settings.discovery]\nsuspicion = \"1h\"", ["line 14", "suspicion", "5m"]),
+        ("[load]\nsessions-per-s = -1", ["line 14", "sessions-per-s", "0 to 10000"]),
     ] {
         let error = with(text).expect_err(text).to_string();
         for word in expected {

@@ -158,6 +158,13 @@ impl Plan<'_> {
             let turn = move |node| (Happening::Configure(node, place), None);
             return self.nodes(event, (at, "configure", false), target, &turn);
         }
+        if let Some(target) = &event.revoke {
+            let through = event.through.as_deref();
+            let through = through.map(|it| Target::parse(it, self.scenario)).transpose()?;
+            let through = through.and_then(|it| it.draw(&mut self.rng).first().copied());
+            let turn = move |node| (Happening::Revoke { node, through }, None);
+            return self.nodes(event, (at, "revoke", true), target, &turn);
+        }
         if let (Some(target), Some(how)) = (&event.lie, event.how) {
             let turn =
                 move |node| (Happening::Lie(node, Some(how)), Some(Happening::Lie(node, None)));
@@ -379,13 +386,6 @@ fn direction(event: &Event) -> &'static str {
 }
 
 fn only_one_thing(event: &Event) -> Result<(), Error> {
-    if event.revoke.is_some() {
-        return Err(Error::Scenario(
-            "revoke cannot be simulated yet; crash or leave come \
-             nearest"
-                .into(),
-        ));
-    }
     let nodes = [
         &event.kill,
         &event.hang,
@@ -403,6 +403,7 @@ fn only_one_thing(event: &Event) -> Result<(), Error> {
         &event.roam,
         &event.configure,
         &event.lie,
+        &event.revoke,
     ];
     let pairs = [&event.cut, &event.heal, &event.restore, &event.flap];
     let things = nodes.iter().filter(|it| it.is_some()).count()
@@ -410,6 +411,12 @@ fn only_one_thing(event: &Event) -> Result<(), Error> {
         + usize::from(event.degrade.is_some());
     if things != 1 {
         return Err(one_thing());
+    }
+    if event.through.is_some() && event.revoke.is_none() {
+        return Err(Error::Scenario("through goes with revoke".into()));
+    }
+    if event.revoke.is_some() && event.for_s.is_some() {
+        return Err(Error::Scenario("a revocation holds for ever: for-s has no meaning".into()));
     }
     for (key, without, with) in [
         ("roam", "to", event.roam.is_some() != event.to.is_some()),
@@ -427,7 +434,7 @@ fn one_thing() -> Error {
     Error::Scenario(
         "an event says exactly one thing: kill, hang, unready, recover, crash, restart, \
          rolling-restart, join, leave, cut, heal, isolate, degrade, restore, flap, clock-step, \
-         starve, rebind, roam, configure or lie"
+         starve, rebind, roam, configure, lie or revoke"
             .into(),
     )
 }

@@ -11,6 +11,9 @@ use crate::brain::{Connect, HedgeBudget, Line, Surroundings};
 /// Sessions of one node at once; the daemon's own limit is 10,000.
 pub(super) const MAX_SESSIONS: usize = 10_000;
 
+/// Stands for an origin, and a first hop, outside of the mesh.
+pub(super) const OUTSIDE: usize = usize::MAX;
+
 /// One session.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -37,6 +40,7 @@ pub(super) struct Session {
 pub(super) struct Attempt {
     pub(super) id: u32,
     pub(super) line: Line,
+    /// The node of its instance, or [`OUTSIDE`].
     pub(super) origin: usize,
     /// The node its flights go to first: the origin, or a relay.
     pub(super) hop: usize,

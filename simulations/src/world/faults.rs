@@ -83,6 +83,7 @@ impl World {
                 let settings = self.settings(node).clone();
                 self.with_brain(node, |brain, now, _| brain.configure(&settings, now));
             }
+            Happening::Revoke { node, through } => self.revoke(node, through),
             Happening::Lie(node, how) => self.nodes[node].lie = how,
         }
     }

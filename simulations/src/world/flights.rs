@@ -124,6 +124,7 @@ impl World {
 
     fn serve(&mut self, at: usize, flight: Flight) {
         let is_opening = flight.what == Step::Open;
+        self.check_client(at, &flight);
         match self.nodes[at].instance.unwrap_or(Instance::Down) {
             Instance::Ready | Instance::Unready => {
                 let answer = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);

@@ -9,7 +9,7 @@ use meshport_discovery::OriginState;
 use rand::Rng;
 
 use super::World;
-use super::clients::Attempt;
+use super::clients::{Attempt, OUTSIDE};
 use crate::brain::{Brain, Line};
 use crate::instance::Instance;
 use crate::measure::{FOLLOWED_FOR, Fault, MAX_FAULTS, News};
@@ -31,7 +31,9 @@ impl World {
             return;
         }
         let node = match how {
-            Happening::Instance(node, _) | Happening::Crash(node) => Some(*node),
+            Happening::Instance(node, _)
+            | Happening::Crash(node)
+            | Happening::Revoke { node, .. } => Some(*node),
             _ => None,
         };
         let (mut unaware, mut staying) = (BTreeSet::new(), BTreeSet::new());
@@ -147,7 +149,7 @@ impl World {
             if away && fault.staying.remove(&at) {
                 fault.moved.insert(at, now - fault.at);
             }
-            let is_about_instance = fault.kind != "crash";
+            let is_about_instance = !matches!(fault.kind, "crash" | "revoke");
             let noticed = match fault.node {
                 Some(node) => is_about_instance && !healthy.contains(&node),
                 None => true,
@@ -224,8 +226,8 @@ impl World {
         why: &'static str,
     ) {
         let origin = line.origin().and_then(|origin| self.by_id.get(&origin));
-        let Some(origin) = origin.copied() else { return };
-        let words = format!("resets sessions to {}: {why}", self.nodes[origin].name);
+        let name = origin.map_or("an upstream outside", |origin| &self.nodes[*origin].name);
+        let words = format!("resets sessions to {name}: {why}");
         self.trace.node(self.now, at, words);
         let is_it = |target: &Attempt| target.line == line;
         self.later_for_sessions(at, is_it, |rng| window.mul_f64(rng.random::<f64>()));
@@ -238,6 +240,9 @@ impl World {
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.measures.connect.add(micros(took));
+        if chosen.origin == OUTSIDE {
+            return;
+        }
         let Some(best) = self.best(node) else { return };
         let (origin, hop) = (chosen.origin, chosen.hop);
         let onward = if hop == origin { Duration::ZERO } else { self.network.rtt(hop, origin) };
@@ -266,6 +271,9 @@ impl World {
 
     /// The distance of the nearest origin that serves.
     fn best(&self, node: usize) -> Option<Duration> {
+        if self.nodes[node].revoked.is_some() {
+            return None;
+        }
         let serving = self.origins.iter().filter(|origin| self.serves(node, **origin));
         serving.map(|origin| self.distance(node, *origin)).min()
     }
@@ -284,7 +292,8 @@ impl World {
     /// Whether an origin is ready and within reach of a node, in truth.
     pub(super) fn serves(&self, node: usize, origin: usize) -> bool {
         let is_ready = self.nodes[origin].instance == Some(Instance::Ready);
-        let runs = self.nodes[origin].brain.is_some() && !self.nodes[origin].leaving;
+        let there = &self.nodes[origin];
+        let runs = there.brain.is_some() && !there.leaving && there.revoked.is_none();
         is_ready && runs && (node == origin || self.network.connects(node, origin))
     }
 

@@ -7,6 +7,8 @@
 //!   second.
 //! * What a node wants at once stays within its queues' bounds: at each step.
 //! * Sessions opened = closed + open: at the end.
+//! * Who was revoked is known to be, has no tunnel and no session, and is served no more: each
+//!   second and at each request (`revoked`).
 //! * No node carries a stream on that another one has carried: at each one (`moves`).
 //! * Sessions go home no faster than the settings say: at each leave to go (`moves`).
 //! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
@@ -37,7 +39,7 @@ const MAX_VIOLATIONS: usize = 5;
 /// Nodes whose directories are followed record by record.
 const MAX_FOLLOWED: usize = 12;
 /// After a start or a change of ways a node may be held for down, or not known yet, for this long.
-const SETTLING: Duration = Duration::from_secs(30);
+pub(super) const SETTLING: Duration = Duration::from_secs(30);
 /// Directories are followed every so many seconds.
 const FOLLOW_EVERY_S: u64 = 5;
 
@@ -52,12 +54,12 @@ pub(super) struct Guard {
     followed: Vec<usize>,
     /// For each followed node: its process, and the newest record of each node it has had.
     records: BTreeMap<usize, (u32, Vec<Key>)>,
-    started: Vec<Duration>,
+    pub(super) started: Vec<Duration>,
     running: u64,
     running_since: Duration,
     node_time: Duration,
     disturbed: Duration,
-    ways_changed: Duration,
+    pub(super) ways_changed: Duration,
     pub(super) pace: Pace,
 }
 
@@ -185,6 +187,7 @@ impl World {
             self.nodes[node].brain.is_some()
                 && !self.nodes[node].leaving
                 && self.nodes[node].lie.is_none()
+                && self.nodes[node].revoked.is_none()
                 && self.now.saturating_sub(self.guard.started[node]) >= SETTLING
         };
         settled(holder)
@@ -212,6 +215,7 @@ impl World {
                 self.violates("nobody alive stays evicted", Some(holder), what);
             }
         }
+        self.check_revoked();
         if self.now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
             for place in 0..self.guard.followed.len() {
                 self.follow_directory(self.guard.followed[place]);
@@ -272,7 +276,8 @@ impl World {
     fn check_agreement(&mut self) {
         let mut newest = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            let own = node.brain.as_ref().and_then(|brain| {
+            let brain = node.brain.as_ref().filter(|_| node.revoked.is_none());
+            let own = brain.and_then(|brain| {
                 let state = brain.directory().get(&node.credential.node)?.node_state()?;
                 Some((state.generation, state.services.clone()))
             });
@@ -280,7 +285,8 @@ impl World {
         }
         let mut wrong = None;
         'all: for (at, node) in self.nodes.iter().enumerate() {
-            let Some(brain) = node.brain.as_ref().filter(|_| node.lie.is_none()) else { continue };
+            let is_judged = node.lie.is_none() && node.revoked.is_none();
+            let Some(brain) = node.brain.as_ref().filter(|_| is_judged) else { continue };
             let mut seen = 0;
             for (id, entry) in brain.directory().iter() {
                 let Some(subject) = self.by_id.get(id).copied() else { continue };
@@ -322,7 +328,9 @@ impl World {
     /// After a quiet time nobody goes to an origin that does not serve while another does.
     fn check_routes(&mut self) {
         for at in 0..self.nodes.len() {
-            let Some(brain) = &self.nodes[at].brain else { continue };
+            let node = &self.nodes[at];
+            let brain = node.brain.as_ref().filter(|_| node.revoked.is_none());
+            let Some(brain) = brain else { continue };
             let line = brain.first_line();
             let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
             let serves = line.is_some_and(|line| self.works(at, &line));

@@ -36,6 +36,7 @@ mod following;
 mod guard;
 mod moves;
 mod node;
+mod revoked;
 mod sessions;
 mod tunnels;
 
@@ -173,6 +174,7 @@ pub struct World {
     queue: Queue<Event>,
     nodes: Vec<Node>,
     by_id: Numbers,
+    authority: AuthorityKey,
     /// The nodes that host an instance.
     origins: Vec<usize>,
     network: Network,
@@ -230,6 +232,7 @@ impl World {
             trace: Trace::new(nodes.len(), options.trace),
             nodes,
             by_id,
+            authority,
             origins,
             network,
             memo: Memo::default(),
@@ -254,6 +257,7 @@ impl World {
                 credential: &node.credential,
                 record_key: &node.key,
                 settings: self.settings(at),
+                tuning: self.scenario.tuning,
                 hosts: node.instance.is_some(),
                 generation: 1,
                 seed: [0; 32],
@@ -372,6 +376,7 @@ impl World {
             return;
         }
         let (now, wall) = (self.epoch + self.now, self.wall(at));
+        let Some(revocations) = self.recalled(at, with_state) else { return };
         let seeds = self.seeds(at);
         if !self.known.is_empty() && self.nodes[at].boot == 0 {
             self.nodes[at].saved.1 = self.everybody_but(at);
@@ -390,6 +395,7 @@ impl World {
             credential: &node.credential,
             record_key: &node.key,
             settings: &settings,
+            tuning: self.scenario.tuning,
             hosts: node.instance.is_some(),
             generation: node.generation,
             seed: bytes32(&mut rng),
@@ -397,6 +403,7 @@ impl World {
             now,
         });
         node.book.clear();
+        brain.restore_revocations(revocations, now);
         if with_state && !node.saved.1.is_empty() {
             brain.restore(&node.saved.1, now, wall);
         }
@@ -510,6 +517,7 @@ impl World {
                     self.member_changed(at, subject, up);
                 }
             }
+            Wish::Revoked(revocation) => self.revoked(at, &revocation),
             Wish::Ignored(reason) => self.trace.node(self.now, at, format!("ignores: {reason}")),
         }
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    AuthorityKey, Credential, NodeKey, RecordKey, Role, Roles, ServiceName, Subject, UnixSeconds,
+    AuthorityKey, Credential, NodeKey, RecordKey, Revocations, Role, Roles, ServiceName, Subject,
+    UnixSeconds,
 };
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -50,6 +51,10 @@ pub(super) struct Node {
     /// Until when its process stands still.
     pub(super) still_until: Duration,
     pub(super) lie: Option<Lie>,
+    /// What it knows that the authority has taken back; kept with its state.
+    pub(super) revocations: Revocations,
+    /// When the authority took its own credential back.
+    pub(super) revoked: Option<Duration>,
     /// An old datagram of its own, for a lie.
     pub(super) replay: Vec<u8>,
     pub(super) clients: Clients,
@@ -73,8 +78,7 @@ pub(super) fn make(
     let name = scenario.name((site, number));
     let hosts = number <= config.origins;
     let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-    let is_one = number <= config.nodes;
-    let relays = is_one && number > config.nodes.saturating_sub(config.relays);
+    let relays = scenario.relays((site, number));
     let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
     let roles = roles.chain(relays.then_some(Role::Relay));
     let key = RecordKey::from_bytes(bytes32(rng));
@@ -109,6 +113,8 @@ pub(super) fn make(
         ahead_s: 0,
         still_until: Duration::ZERO,
         lie: None,
+        revocations: Revocations::default(),
+        revoked: None,
         replay: Vec::new(),
         clients: Clients::new(ChaCha8Rng::seed_from_u64(rng.next_u64())),
     })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use meshport_config::NodeId;
 use rand::Rng;
 
-use super::clients::{Around, Attempt, Request, Session};
+use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
 use super::{Event, World};
 use crate::brain::{Action, Candidate, Line, Verdict};
 use crate::flight::{Flight, Payload, Step};
@@ -39,6 +39,8 @@ pub(super) enum Timer {
     Patience { id: u32, accepted: bool },
     /// The own instance has answered this attempt, or refused.
     Own { id: u32, good: bool },
+    /// The answer to this request from outside of the mesh.
+    Outside(u32),
     /// The next request.
     Next,
     /// The client's patience for this request is over.
@@ -161,10 +163,8 @@ impl World {
     ) {
         let line = candidate.origin.line;
         let number_of = |id: Option<NodeId>| id.and_then(|id| self.by_id.get(&id)).copied();
-        let Some((origin, hop)) = number_of(line.origin()).zip(number_of(line.first_hop())) else {
-            // Ways out of the mesh are not simulated: nothing comes of them.
-            return self.session_later(node, (place, number), left, Timer::Own { id, good: false });
-        };
+        let ends = number_of(line.origin()).zip(number_of(line.first_hop()));
+        let (origin, hop) = ends.unwrap_or((OUTSIDE, OUTSIDE));
         let (cost, since) = (candidate.cost, self.now);
         let session = self.session(node, place);
         session.attempts.push(Attempt { id, line, origin, hop, cost, since, accepted: false });
@@ -172,6 +172,11 @@ impl World {
         let factor = 1 << round.min(4);
         let within = |wait: Duration| (wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor).min(left);
         let patience = Timer::Patience { id, accepted: false };
+        if origin == OUTSIDE {
+            // A connection, and a hello that is answered: two round trips.
+            let wait = self.scenario.fallback_rtt() * 2 + ANSWER_TIME;
+            return self.session_later(node, (place, number), wait, Timer::Own { id, good: true });
+        }
         if origin == node {
             let (wait, timer) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
                 Instance::Ready | Instance::Unready => (ANSWER_TIME, Timer::Own { id, good: true }),
@@ -298,6 +303,15 @@ impl World {
                     self.failed(node, (place, number), id, Verdict::Refused);
                 }
             }
+            Timer::Outside(of) if of == step && is_open => {
+                let (request, until) = (session.request.take(), session.until);
+                if let Some(request) = request {
+                    self.request_over(node, request, true);
+                }
+                if until <= self.now {
+                    self.end(node, place);
+                }
+            }
             Timer::Next if is_open => self.next_request(node, place),
             Timer::Given(of) if of == step && session.request.is_some() => {
                 let session = self.end(node, place);
@@ -345,6 +359,7 @@ impl World {
         self.measures.sessions.opened += 1;
         if let Some(target) = target {
             self.measures.sessions.relayed += u64::from(target.hop != target.origin);
+            self.measures.sessions.outside += u64::from(target.origin == OUTSIDE);
             self.measure_choice(node, &target, now.saturating_sub(since));
         }
         if let Some(request) = request {
@@ -387,6 +402,10 @@ impl World {
             let target = session.target().map(|target| (target.origin, target.hop));
             self.session_later(node, (place, number), given, Timer::Given(step));
             match target.filter(|(origin, _)| *origin != node) {
+                Some((OUTSIDE, _)) => {
+                    let wait = self.scenario.fallback_rtt() + ANSWER_TIME;
+                    self.session_later(node, (place, number), wait, Timer::Outside(step));
+                }
                 Some((origin, hop)) => {
                     let what = (step, Step::Request, bytes);
                     let flight = self.flight_of((node, place, number), (origin, hop), what);
@@ -439,6 +458,10 @@ impl World {
     }
 
     fn request_over(&mut self, node: usize, request: Request, answered: bool) {
+        if self.nodes[node].revoked.is_some() {
+            // Whoever is shut out gets nothing, as is meant: that is no failure.
+            return;
+        }
         let took = self.now.saturating_sub(request.since);
         let requests = &mut self.measures.requests;
         requests.total += 1;

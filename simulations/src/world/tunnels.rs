@@ -57,6 +57,9 @@ impl World {
 
     /// Sends a payload through the tunnel to a peer, which is made if there is none.
     pub(super) fn send(&mut self, from: usize, to: usize, payload: Payload) {
+        if self.shuts_out(from, to) {
+            return;
+        }
         let now = self.now;
         let node = &mut self.nodes[from];
         let address = node.book.get(&number(to)).copied();
@@ -167,6 +170,9 @@ impl World {
     /// A packet reaches a node.
     pub(super) fn arrive(&mut self, packet: Packet) {
         let Packet { from, from_boot, to, to_boot, confirms, body } = packet;
+        if self.shuts_out(to, from) {
+            return;
+        }
         if self.nodes[to].brain.is_none() || (to_boot != 0 && self.nodes[to].boot != to_boot) {
             return;
         }
