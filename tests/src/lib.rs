@@ -6,6 +6,7 @@
 //! Every process that is started here is ended here, by its own handle.
 
 pub mod curl;
+pub mod echo;
 pub mod identity;
 pub mod kubernetes;
 pub mod load;

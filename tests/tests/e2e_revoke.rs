@@ -1,13 +1,11 @@
 //! A machine is stolen: the operator revokes its node, and it is out, at once and for good.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
+use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -17,49 +15,14 @@ const SETTLE: Duration = Duration::from_secs(40);
 const CUT: Duration = Duration::from_secs(1);
 /// What cannot come back is watched for this long.
 const WATCHED: Duration = Duration::from_secs(15);
-const SERVICE: &str = "echo";
-
-/// A service that sends back what it gets, and counts its open connections.
-fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let address = listener.local_addr().expect("bound");
-    let open = Arc::new(AtomicUsize::new(0));
-    let count = open.clone();
-    thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let count = count.clone();
-            thread::spawn(move || {
-                count.fetch_add(1, Ordering::SeqCst);
-                let mut byte = [0; 1];
-                while matches!(client.read(&mut byte), Ok(1)) && client.write_all(&byte).is_ok() {}
-                count.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-    });
-    (address, open)
-}
-
-/// An open session.
-fn session(world: &World, node: &str) -> TcpStream {
-    let local = wait::until("it listens", SETTLE, || world.at(node).service(SERVICE));
-    wait::until(&format!("a session from {node}"), SETTLE, || {
-        let mut session = TcpStream::connect(local).ok()?;
-        session.set_read_timeout(Some(SETTLE)).expect("a socket");
-        answers(&mut session).then_some(session)
-    })
-}
-
-fn answers(session: &mut TcpStream) -> bool {
-    session.write_all(b"?").is_ok() && session.read_exact(&mut [0]).is_ok()
-}
 
 /// Five nodes, the first with the authority's key and the service.
 fn world() -> (World, Arc<AtomicUsize>) {
     let mut world = World::new();
-    let (address, open) = echo();
-    let offer = format!("\n[service.{SERVICE}]\nlisten = []\norigin = \"{address}\"\n");
-    world.node(&NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}")).settings(&offer));
-    let listen = format!("\n[service.{SERVICE}]\nlisten = [\"127.0.0.1:0\"]\n");
+    let (address, open) = echo::serve();
+    let origin = NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(address)));
+    let listen = echo::usage();
     for name in ["stolen", "worker-1", "worker-2", "worker-3"] {
         world.node(&NodePlan::new(name, "fra").settings(&listen));
     }

@@ -124,6 +124,14 @@ impl Discovery {
         }
     }
 
+    /// This node has another credential from now on, which the mesh has verified.
+    pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
+        self.credential = Arc::new(credential.clone());
+        let record = Record { credential: Arc::clone(&self.credential), state: None };
+        self.directory.merge(&record, now);
+        self.settle(now);
+    }
+
     /// Takes records that are verified: from a snapshot or from others.
     pub(super) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;

@@ -10,7 +10,7 @@ use crate::admission::Control;
 use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
-use crate::ports;
+use crate::{MeshError, ports};
 
 impl Core {
     /// A control message; the UDP checksum is verified.
@@ -39,6 +39,34 @@ impl Core {
             }
             None => self.out.counters.dropped_control += 1,
         }
+    }
+
+    /// This node shows another credential from now on: to every peer with a session at once, to the
+    /// others when they have one. No session ends.
+    ///
+    /// # Errors
+    /// It is for another node, or not valid now.
+    pub(crate) fn set_credential(
+        &mut self,
+        credential: Credential,
+        now: Now,
+    ) -> Result<(), MeshError> {
+        if credential.node != self.node || credential.mesh != self.identity.credential.mesh {
+            return Err(MeshError::Identity("the credential is for another node".to_owned()));
+        }
+        self.check_credential(&credential, now).map_err(MeshError::Identity)?;
+        self.credential = credential.to_bytes();
+        self.identity.credential = credential;
+        let slots: Vec<Slot> = self.peers.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            peer.showing.wanted(now.instant);
+            if peer.session.is_none() {
+                peer.showing.session_down();
+            }
+            self.serve(slot, now);
+        }
+        Ok(())
     }
 
     fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {

@@ -161,6 +161,14 @@ impl Mesh {
         self.inner.link.look(|core| core.credential(node))
     }
 
+    /// Shows another credential of this node to all peers from now on; no session ends.
+    ///
+    /// # Errors
+    /// [`MeshError::Identity`] when it is for another node or not valid now.
+    pub fn set_credential(&self, credential: &Credential) -> Result<(), MeshError> {
+        self.inner.link.turn(|core, now| core.set_credential(credential.clone(), now))
+    }
+
     /// Whether this node believes a credential now that came in another way than from its holder:
     /// its signatures, its time, and that it is not revoked.
     ///

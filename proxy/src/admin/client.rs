@@ -19,6 +19,7 @@ use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
     ServiceStatus, Status,
 };
+use super::credentials::{CredentialRow, RenewReport, RenewRequest};
 use super::explain::Explanation;
 use crate::Error;
 
@@ -74,6 +75,22 @@ impl AdminClient {
     /// As [`AdminClient::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(Method::GET, "/peers", None, MAX_TIME).await
+    }
+
+    /// All the credentials the daemon knows, its own first.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`].
+    pub async fn credentials(&self) -> Result<Vec<CredentialRow>, Error> {
+        self.ask(Method::GET, "/credentials", None, MAX_TIME).await
+    }
+
+    /// Takes a credential of the daemon's node into use, which is on disk already.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when it is not for that node or not valid.
+    pub async fn renew(&self, request: &RenewRequest) -> Result<RenewReport, Error> {
+        self.ask(Method::POST, "/renew", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Why the route of each service is what it is.

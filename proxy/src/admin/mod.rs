@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod client;
+pub mod credentials;
 pub mod explain;
 mod metrics;
 mod router;

@@ -8,12 +8,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use meshport_config::Revocation;
+use meshport_config::{Credential, Revocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::api::{DrainRequest, PingRequest, RevokeRequest};
+use super::credentials::RenewRequest;
 use super::metrics;
 use crate::Error;
 use crate::daemon::Handle;
@@ -58,13 +59,15 @@ where
     }
     let path = request.uri().path().to_owned();
     let (allowed, posted) = match (path.as_str(), door) {
-        ("/status" | "/routes" | "/explain" | "/peers" | "/metrics" | "/healthz", _) => {
-            ("GET, HEAD", false)
-        }
-        ("/ping" | "/drain" | "/revoke", Door::Socket) => ("POST", true),
+        (
+            "/status" | "/routes" | "/explain" | "/peers" | "/credentials" | "/metrics"
+            | "/healthz",
+            _,
+        ) => ("GET, HEAD", false),
+        ("/ping" | "/drain" | "/revoke" | "/renew", Door::Socket) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
-                        /metrics /healthz";
+                        /credentials /metrics /healthz";
             return complaint(StatusCode::NOT_FOUND, text);
         }
     };
@@ -83,6 +86,7 @@ where
         "/ping" => answer_ping(handle, request.into_body()).await,
         "/drain" => answer_drain(handle, request.into_body()).await,
         "/revoke" => answer_revoke(handle, request.into_body()).await,
+        "/renew" => answer_renew(handle, request.into_body()).await,
         _ => answer_page(handle, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
@@ -94,6 +98,10 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
         "/routes" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.routes()).await?)),
         "/explain" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.explain()).await?)),
         "/peers" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.peers()).await?)),
+        "/credentials" => {
+            let rows = in_time(MAX_ANSWER_TIME, handle.credentials()).await?;
+            Ok(json(StatusCode::OK, &rows))
+        }
         "/metrics" => {
             let samples = in_time(MAX_ANSWER_TIME, handle.samples()).await?;
             Ok(page(StatusCode::OK, metrics::CONTENT_TYPE, metrics::exposition(&samples)))
@@ -141,6 +149,16 @@ where
     let revocation = Revocation::from_text(&request.revocation)
         .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
     Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.revoke(revocation)).await?))
+}
+
+async fn answer_renew<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: RenewRequest = read(body, "renew").await?;
+    let credential = Credential::from_text(&request.credential)
+        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.renew(credential)).await?))
 }
 
 async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>

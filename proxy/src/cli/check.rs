@@ -155,7 +155,7 @@ fn check_credential(
     let left = credential.expires_at.seconds_since(now);
     if (1..ENDS_SOON_S).contains(&left) {
         let text = format!(
-            "the credential ends at {}; join again with a new invite and --force before",
+            "the credential ends at {}; `meshport renew` makes a new one",
             credential.expires_at
         );
         report.warnings.push(text);

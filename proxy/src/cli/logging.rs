@@ -9,8 +9,9 @@ use crate::Error;
 /// Overrides the level for parts of the program, in `tracing`'s words: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
 /// Comes before every choice, so that any choice can undo it: boringtun logs at ERROR what is the
-/// normal end of a session, and the mesh has words of its own for what matters.
-const BASE: &str = "boringtun=off";
+/// normal end of a session, and the mesh has words of its own for what matters. The audit log does
+/// not depend on the level of the rest.
+const BASE: &str = "boringtun=off,audit=info";
 
 /// Starts logging at `level` unless the variable says otherwise. Call it once.
 ///

@@ -5,6 +5,7 @@
 //! answer only; advice and errors go to standard error.
 
 mod check;
+mod credentials;
 mod demo;
 mod drain;
 mod forward;
@@ -22,6 +23,7 @@ mod output;
 mod paths;
 mod query;
 mod render;
+mod renew;
 mod revoke;
 mod run;
 mod stand_in;
@@ -143,6 +145,18 @@ enum Verb {
     /// never comes back with the same key. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
+    /// List all credentials with their age and end
+    ///
+    /// Those of all nodes this one knows, its own first, and what was revoked. Exits with 1 when
+    /// the own one ends within 30 days.
+    #[command(after_long_help = text::CREDENTIALS)]
+    Credentials(credentials::CredentialsArgs),
+    /// Give this node a new credential, without an interruption
+    ///
+    /// Signed by the authority's key, or by an invite. The node keeps its keys and its name; a
+    /// running daemon shows the new one at once, and no session ends.
+    #[command(after_long_help = text::RENEW)]
+    Renew(renew::RenewArgs),
     /// Open a local address that leads to the nearest healthy origin, from any machine
     ///
     /// For an operator's laptop: no daemon, no root, no configuration. Needs an invite with the
@@ -221,6 +235,8 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Drain(args) => drain::drain(args),
         Verb::Undrain(args) => drain::undrain(args),
         Verb::Revoke(args) => revoke::run(args),
+        Verb::Credentials(args) => credentials::run(args),
+        Verb::Renew(args) => renew::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),
         Verb::Hosts(args) => hosts::run(args),
         Verb::Generate(args) => generate::run(args),

@@ -116,8 +116,10 @@ fn examples_in_the_help_parse() {
     let verbs = [text::INIT, text::INVITE, text::JOIN, text::RUN, text::CHECK, text::STATUS];
     let more = [text::ROUTES, text::PEERS, text::PING, text::COMPLETIONS, text::ROOT];
     let operator = [text::FORWARD, text::KUBECONFIG, text::HOSTS, text::GENERATE];
+    let trust = [text::CREDENTIALS, text::RENEW];
     let mut examples = 0;
-    for line in verbs.iter().chain(&more).chain(&operator).flat_map(|text| text.lines()) {
+    let all = verbs.iter().chain(&more).chain(&operator).chain(&trust);
+    for line in all.flat_map(|text| text.lines()) {
         let Some(words) = line.trim().strip_prefix("meshport ") else { continue };
         // What follows wide spaces is a remark.
         let words = words.split("   ").next().unwrap_or_default();
@@ -421,4 +423,40 @@ fn a_query_finds_its_daemon_although_the_file_has_faults() {
     assert_eq!(socket(inside), Path::new("/srv/mesh/meshport.sock"));
     let missing = load::socket(Some(Path::new("/nonexistent/meshport.toml")), None);
     assert!(message(missing).contains("/nonexistent/meshport.toml"));
+}
+
+#[test]
+fn a_renewed_node_stays_the_same_node() {
+    let (machines, line) = Machines::with_line(&["--credential-ttl", "20d"]);
+    machines.join("second", &line, NAMED).expect("it joins");
+    let later = NOW.saturating_add(HOUR);
+    let renew = |machine: &str, flags: &[&str], now| {
+        let Verb::Renew(args) = verb(&[&["renew"], flags].concat()) else { panic!("renew") };
+        renew::renew(&machines.state(machine), args.invite.as_deref(), &args, now)
+    };
+    let (before, after) = renew("first", &["--credential-ttl", "90d"], later).expect("it signs");
+    assert_eq!(after.expires_at, later.saturating_add(90 * DAY));
+    assert_eq!((before.node, &before.name, &before.roles), (after.node, &after.name, &after.roles));
+    assert_eq!(machines.state("first").credential().expect("stored"), Some(after));
+    // Another machine has no authority, and an invite brings what it says.
+    let refusal = message(renew("second", &[], later));
+    assert!(refusal.contains("renew INVITE"), "{refusal}");
+    let more = [HERE, &["--role", "node,relay", "--credential-ttl", "40d"]].concat();
+    let more = machines.invite("first", &more).expect("a line").invite;
+    let (before, after) = renew("second", &[&more], later).expect("it is allowed");
+    assert_eq!((before.node, before.record_key), (after.node, after.record_key));
+    assert_eq!(after.roles.to_string(), "node,relay");
+    assert_eq!(after.expires_at, later.saturating_add(40 * DAY));
+    machines.state("second").identity(later).expect("it all fits");
+    // A line for another site, for an operator, of another mesh, or after its time.
+    let elsewhere = invite_args(&[&["--site", "ber"], HERE].concat());
+    let elsewhere = invite::invite(&elsewhere, &machines.path("first"), &elsewhere.endpoints, NOW);
+    let operator = machines.invite("first", &[HERE, &["--role", "operator"]].concat());
+    let (_others, foreign) = Machines::with_line(&[]);
+    let lines = [elsewhere, operator].map(|it| it.expect("a line").invite);
+    for line in lines.iter().chain([&foreign]) {
+        assert!(renew("second", &[line], later).is_err());
+    }
+    assert!(renew("second", &[&more], NOW.saturating_add(2 * DAY)).is_err());
+    machines.state("second").identity(later).expect("nothing was written");
 }

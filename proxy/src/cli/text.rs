@@ -167,6 +167,24 @@ EXAMPLES:
     meshport revoke --import meshport-revocation-1.AbCd...
 ";
 
+pub(super) const CREDENTIALS: &str = "\
+EXAMPLES:
+  meshport credentials
+  meshport credentials --json | jq '.[] | select(.validity == \"ends-soon\").name'
+
+  In a nightly job, for the whole mesh:
+    meshport credentials --any --within 14d > /dev/null || notify-somebody
+";
+
+pub(super) const RENEW: &str = "\
+EXAMPLES:
+  On the machine with the authority's key:
+    meshport renew
+
+  On every other, with a line that `meshport invite` made for the same site and roles:
+    meshport renew - < invite.txt
+";
+
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
   Beside the kubeconfig you have, which keeps the user:

@@ -179,6 +179,19 @@ impl NodeCore {
         self.settle(now);
     }
 
+    /// This node has another credential from now on: what it may offer is announced, the rest not.
+    pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
+        self.discovery.set_credential(credential, now);
+        let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
+        for (name, state) in own {
+            match credential.roles.may_offer(name) {
+                true => self.discovery.set_service(name.clone(), state, now),
+                false => self.discovery.remove_service(name, now),
+            }
+        }
+        self.settle(now);
+    }
+
     /// Takes the outcome of a question from [`NodeCore::poll_probe`].
     pub fn handle_outcome(
         &mut self,

@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Added, MAX_REVOCATIONS, NodeId, Revocation, Revocations, ServiceName};
+use meshport_config::{
+    Added, Credential, MAX_REVOCATIONS, NodeId, Revocation, Revocations, ServiceName,
+};
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{mpsc, watch};
@@ -19,6 +21,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport};
+use crate::admin::credentials::RenewReport;
 use crate::core::drift::{Cause, DriftConfig, Leave};
 use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
@@ -63,6 +66,8 @@ pub(super) enum Order {
     Instance(ServiceName, Instance),
     /// This machine has slept for that long, or moved to another network.
     Wake(Duration),
+    /// Show this credential from now on.
+    Credential(Box<Credential>),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
@@ -109,6 +114,8 @@ pub(super) struct Driver {
     pub(super) budgets: LogBudgets,
     /// What the authority has taken back, for whoever keeps it.
     pub(super) revoked: watch::Sender<Revocations>,
+    /// This node's own credential, for whoever judges by it.
+    pub(super) own: watch::Sender<Arc<Credential>>,
 }
 
 impl Driver {
@@ -184,11 +191,21 @@ impl Driver {
             MeshEvent::Admitted { credential } => {
                 let (name, site) = (&credential.name, &credential.site);
                 info!(%name, %site, node = %credential.node.short(), "peer admitted");
+                self.reporter.audit.admitted(&credential);
                 self.core.handle_credential(&credential, now, wall);
             }
-            MeshEvent::SessionUp(node) => self.core.handle_session(node, true, now),
-            MeshEvent::SessionDown(node) => self.core.handle_session(node, false, now),
+            MeshEvent::SessionUp(node) => {
+                // One whose credential came by gossip shows none that is new.
+                let known = self.mesh.credential(&node);
+                known.iter().for_each(|credential| self.reporter.audit.admitted(credential));
+                self.core.handle_session(node, true, now);
+            }
+            MeshEvent::SessionDown(node) => {
+                self.reporter.audit.gone(&node);
+                self.core.handle_session(node, false, now);
+            }
             MeshEvent::Refused { node, reason } => {
+                self.reporter.audit.refused_peer(&node, &reason);
                 self.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
                 if let Some(held_back) = self.budgets.refusals.take(now) {
@@ -246,6 +263,28 @@ impl Driver {
         })
     }
 
+    /// Takes another credential of this node into use. Returns whether it is another one.
+    fn renew(&mut self, credential: &Credential, now: Instant) -> Result<bool, String> {
+        let known = &self.reporter.credential;
+        if known == credential {
+            return Ok(false);
+        }
+        let same = (known.record_key, &known.name, &known.site);
+        if same != (credential.record_key, &credential.name, &credential.site) {
+            return Err("it has another name, site or key than the one in force, which takes a \
+                        restart"
+                .into());
+        }
+        self.mesh.set_credential(credential).map_err(|error| error.to_string())?;
+        self.core.set_credential(credential, now);
+        self.reporter.credential = credential.clone();
+        self.reporter.audit.renewed(credential);
+        self.own.send_replace(Arc::new(credential.clone()));
+        let (until, roles) = (credential.expires_at, &credential.roles);
+        info!(%until, %roles, "the own credential is renewed");
+        Ok(true)
+    }
+
     fn take_decision(&mut self, event: Event) {
         match event {
             Event::Route { service, route, first_changed } => {
@@ -292,6 +331,7 @@ impl Driver {
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
                 warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
+                self.reporter.audit.revoked(&revocation);
                 self.mesh.set_revocations(all.clone());
                 self.revoked.send_replace(all);
             }
@@ -359,6 +399,14 @@ impl Driver {
                 let answer = self.revoke(&revocation, now);
                 let _ = to.send(answer);
             }
+            Question::Credentials(to) => {
+                let _ = to.send(self.reporter.credentials(core, mesh, clock::wall()));
+            }
+            Question::Renew(credential, to) => {
+                let is_new = self.renew(&credential, now);
+                let expires_at = self.reporter.credential.expires_at;
+                let _ = to.send(is_new.map(|is_new| RenewReport { expires_at, is_new }));
+            }
             Question::Drain(request, to) => {
                 let answer = self.drain(&request, now);
                 let _ = to.send(answer);
@@ -408,6 +456,11 @@ impl Driver {
                 }
                 self.core.set_health(&service, health, now);
                 self.probers.insert(service, prober);
+            }
+            Order::Credential(credential) => {
+                if let Err(error) = self.renew(&credential, now) {
+                    warn!(%error, "the credential in the state folder is not taken into use");
+                }
             }
             Order::Wake(slept) => {
                 self.mesh.wake(slept);

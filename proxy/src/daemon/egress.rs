@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{Allow, Credential, NodeId, Role, Roles, ServiceName};
+use meshport_config::{Allow, Credential, NodeId, Role, ServiceName};
 use meshport_mesh::Stream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ use crate::core::relay::{self, Receive};
 use crate::core::route::Line;
 use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 
+use super::audit::Audit;
 use super::clock;
 use super::session::{Finding, Place};
 use super::sessions::{Guard, MAX_SERVED, Side, bump};
@@ -81,8 +82,9 @@ struct Admitted {
 pub(super) struct Egress {
     /// `findings` tells when the own instance refuses: a probe would notice only later.
     pub(super) place: Place,
-    /// What this node's credential allows it.
-    pub(super) roles: Roles,
+    /// This node's own credential.
+    pub(super) own: watch::Receiver<Arc<Credential>>,
+    pub(super) audit: Audit,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
     /// Sessions this node carries on to others at once.
     pub(super) max_relayed: u64,
@@ -114,7 +116,7 @@ impl Egress {
             bump(&self.place.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
-        let may_relay = self.roles.contains(&Role::Relay);
+        let may_relay = self.own.borrow().roles.contains(&Role::Relay);
         match relay::receive((self.place.me, peer), header.target, header.hops, may_relay) {
             Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
             Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
@@ -146,7 +148,13 @@ impl Egress {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
                 bump(&totals.answers[usize::from(Answer::Connected.code())]);
                 let cut = self.shut_out(service, &holder);
-                if let Err(error) = carry(tcp, stream, rest, cut).await {
+                let relay = header.client.as_ref().map(|_| peer);
+                let operator = holder.roles.contains(&Role::Operator);
+                let operator =
+                    operator.then(|| self.audit.operator_session(&holder, relay, service));
+                let carried = Carried::default();
+                let carried = operator.as_ref().map_or(&carried, |session| &session.carried);
+                if let Err(error) = carry(tcp, (stream, rest), carried, cut).await {
                     debug!(%service, peer = %peer_name, %error, "session broke");
                 }
             }
@@ -167,10 +175,14 @@ impl Egress {
         }
         let holder = self.holder(peer, header)?;
         access::may_use(&holder, clock::wall())?;
-        let offer = self.offers.borrow().get(&header.service).cloned();
-        let offer = offer.filter(|_| self.roles.may_offer(&header.service));
-        let Offer { address, allow } = offer.ok_or(Answer::NoSuchService)?;
-        access::may_enter(&holder, &allow, clock::wall())?;
+        let address = {
+            let offers = self.offers.borrow();
+            let offer = offers.get(&header.service);
+            let offer = offer.filter(|_| self.own.borrow().roles.may_offer(&header.service));
+            let Offer { address, allow } = offer.ok_or(Answer::NoSuchService)?;
+            access::may_enter(&holder, allow, clock::wall())?;
+            address.clone()
+        };
         if self.place.sessions.count_all(Side::Served) >= MAX_SERVED {
             return Err(Answer::Overloaded.into());
         }
@@ -215,9 +227,13 @@ impl Egress {
     /// Tells the opener of a stream why it is refused.
     async fn refuse(&self, peer: &NodeId, header: &Header, stream: Stream, refused: Refused) {
         let Refused { answer, why } = refused;
-        let (service, peer) = (&header.service, peer.short());
-        let why = why.map(|why| why.to_string());
-        debug!(%service, %peer, %answer, why, "stream refused");
+        let service = &header.service;
+        if let Some(why) = why {
+            let known = self.place.mesh.credential(peer);
+            let who = (peer, known.as_deref());
+            self.audit.refused_stream(who, header.client.as_deref(), service, &why.to_string());
+        }
+        debug!(%service, peer = %peer.short(), %answer, "stream refused");
         refuse(stream, answer).await;
     }
 
@@ -343,14 +359,14 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 
 async fn carry(
     tcp: Tcp,
-    mut stream: Stream,
-    rest: Bytes,
+    (mut stream, rest): (Stream, Bytes),
+    carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
     let early = Early { up: Bytes::new(), down: vec![rest] };
-    splice::with_stream(tcp, stream, early, &Carried::default(), cut).await
+    splice::with_stream(tcp, stream, early, carried, cut).await
 }
 
 #[cfg(test)]

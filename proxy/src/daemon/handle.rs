@@ -4,7 +4,7 @@
 //! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
 //! [`Error::Refused`].
 
-use meshport_config::Revocation;
+use meshport_config::{Credential, Revocation};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -12,6 +12,7 @@ use crate::admin::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample,
     ServiceStatus, Status,
 };
+use crate::admin::credentials::{CredentialRow, RenewReport};
 use crate::admin::explain::Explanation;
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
@@ -26,6 +27,8 @@ pub(crate) enum Question {
     Explain(oneshot::Sender<Vec<Explanation>>),
     Peers(oneshot::Sender<Vec<PeerRow>>),
     Samples(oneshot::Sender<Vec<Sample>>),
+    Credentials(oneshot::Sender<Vec<CredentialRow>>),
+    Renew(Box<Credential>, oneshot::Sender<Result<RenewReport, String>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
     Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
@@ -106,6 +109,23 @@ impl Handle {
     /// As [`Handle::status`], and when the authority of this mesh has not signed it.
     pub async fn revoke(&self, revocation: Revocation) -> Result<RevokeReport, Error> {
         self.ask(|answer| Question::Revoke(revocation, answer)).await?.map_err(Error::Refused)
+    }
+
+    /// All the credentials this node knows, its own first.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn credentials(&self) -> Result<Vec<CredentialRow>, Error> {
+        self.ask(Question::Credentials).await
+    }
+
+    /// Takes a credential of this node into use, which is on disk already.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when it is not for this node or not valid.
+    pub async fn renew(&self, credential: Credential) -> Result<RenewReport, Error> {
+        let question = |answer| Question::Renew(Box::new(credential), answer);
+        self.ask(question).await?.map_err(Error::Refused)
     }
 
     async fn ask<T>(

@@ -20,6 +20,7 @@ use tracing::info;
 use crate::Error;
 use crate::core::route::{Candidate, Line, PathView, Route, Standing};
 
+use super::audit::Audit;
 use super::driver::{Driver, Order};
 use super::log_budget::LogBudgets;
 use super::node::{self, Services};
@@ -146,6 +147,7 @@ impl Leaf {
             mesh_listen: mesh.local_addr(),
             admin_http: None,
             sessions: sessions.clone(),
+            audit: Audit::default(),
             services: facts,
             rosters: BTreeMap::new(),
         };
@@ -172,6 +174,7 @@ impl Leaf {
             budgets: LogBudgets::new(clock::now()),
             // Members tell again what is revoked as soon as they are asked.
             revoked: watch::Sender::default(),
+            own: watch::Sender::new(Arc::new(identity.credential.clone())),
         };
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));

@@ -6,6 +6,7 @@
 //! which only `driver` touches; `report` and `handle` answer questions.
 
 mod attempt;
+mod audit;
 pub(crate) mod clock;
 mod descriptors;
 mod driver;

@@ -21,6 +21,7 @@ use crate::Error;
 use crate::core::node::NodeCore;
 use crate::core::route::Route;
 
+use super::audit::Audit;
 use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
@@ -83,6 +84,7 @@ pub struct Node {
     pub(super) controls: Controls,
     leaving: watch::Sender<bool>,
     revocations: watch::Receiver<Revocations>,
+    own: watch::Receiver<Arc<Credential>>,
     /// Accept clients; the sessions end with them.
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -112,6 +114,7 @@ impl Node {
         let (offers, offers_receiver) = watch::channel(Arc::new(parts::offers(settings)));
         let (leaving, leaving_receiver) = watch::channel(false);
         let (revoked, revocations) = watch::channel(ground.revocations.clone());
+        let (renewed, own) = watch::channel(Arc::new(credential.clone()));
         let mut driver = Driver {
             core: parts::build_core(settings, identity, generation, core_seed, None),
             mesh: mesh.clone(),
@@ -129,6 +132,7 @@ impl Node {
             refused: watch::Sender::new(None),
             budgets: LogBudgets::new(clock::now()),
             revoked,
+            own: renewed,
         };
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
@@ -138,13 +142,8 @@ impl Node {
         let (at, all) = (host.clone(), sessions.clone());
         let place = Place { me, mesh: mesh.clone(), host: at, sessions: all, findings };
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
-        let egress = Egress {
-            roles: identity.credential.roles.clone(),
-            offers: offers_receiver,
-            max_relayed: u64::from(settings.mesh.max_relayed),
-            leaving: leaving_receiver,
-            place,
-        };
+        let watched = (own.clone(), offers_receiver, leaving_receiver);
+        let egress = egress(settings, place, driver.reporter.audit.clone(), watched);
         let routes = subscribe(&driver.routes);
         let mut tasks = JoinSet::new();
         tasks.spawn(egress.run(streams));
@@ -160,6 +159,7 @@ impl Node {
             controls,
             leaving,
             revocations,
+            own,
             listeners,
             tasks,
         })
@@ -183,6 +183,11 @@ impl Node {
     /// What the authority has taken back, and every later state of that.
     pub fn revocations(&self) -> watch::Receiver<Revocations> {
         self.revocations.clone()
+    }
+
+    /// This node's own credential, and every later one.
+    pub fn credential(&self) -> watch::Receiver<Arc<Credential>> {
+        self.own.clone()
     }
 
     /// Sessions that are open, of all kinds.
@@ -239,6 +244,21 @@ impl Node {
     }
 }
 
+/// Who serves the streams of others.
+fn egress(
+    settings: &Settings,
+    place: Place,
+    audit: Audit,
+    (own, offers, leaving): (
+        watch::Receiver<Arc<Credential>>,
+        watch::Receiver<Arc<Offers>>,
+        watch::Receiver<bool>,
+    ),
+) -> Egress {
+    let max_relayed = u64::from(settings.mesh.max_relayed);
+    Egress { place, own, audit, offers, max_relayed, leaving }
+}
+
 /// Goes on from what an earlier process knew.
 fn take_up(revocations: Revocations, directory: Option<&[u8]>, driver: &mut Driver) {
     // First: they may cover what is in the directory.
@@ -262,6 +282,7 @@ fn reporter(
         mesh_listen: mesh.local_addr(),
         admin_http,
         sessions: sessions.clone(),
+        audit: Audit::default(),
         services,
         rosters: BTreeMap::new(),
     };

@@ -1,5 +1,5 @@
-//! SIGHUP: reads the configuration again, puts into force what can change in a running daemon, and
-//! says what cannot.
+//! SIGHUP: reads the configuration and the credential again, puts into force what can change in a
+//! running daemon, and says what cannot.
 //!
 //! A file with problems changes nothing. No session is touched. What needs a restart is left as it
 //! is, whole, and said again at every reload until the file agrees with what is in force.
@@ -12,12 +12,14 @@ use tracing::{error, info, warn};
 use crate::Error;
 use crate::admin::api::ReloadReport;
 
+use super::clock;
 use super::driver::{Instance, Order};
 use super::fallback;
 use super::node::Controls;
 use super::parts::{offers, session_limits};
 use super::probe::Prober;
 use super::run::Reread;
+use super::state::StateDir;
 use super::tcp::Host;
 use crate::core::drift::DriftConfig;
 use crate::core::route::Policy;
@@ -26,15 +28,23 @@ use crate::core::route::Policy;
 pub(super) struct Reload {
     settings: Settings,
     reread: Option<Reread>,
+    state: StateDir,
 }
 
 impl Reload {
-    pub(super) fn new(settings: Settings, reread: Option<Reread>) -> Self {
-        Self { settings, reread }
+    pub(super) fn new(settings: Settings, reread: Option<Reread>, state: StateDir) -> Self {
+        Self { settings, reread, state }
     }
 
-    /// Reads the file and applies it.
+    /// Reads the credential and the file and applies them.
     pub(super) async fn run(&mut self, controls: &Controls) {
+        match self.state.identity(clock::wall()) {
+            Ok(identity) => {
+                let order = Order::Credential(Box::new(identity.credential));
+                let _ = controls.orders.send(order).await;
+            }
+            Err(error) => warn!(%error, "the credential in force stays"),
+        }
         let read = self.read();
         let report = match read {
             Ok(new) => self.apply(new, controls).await,

@@ -20,10 +20,12 @@ use crate::core::node::NodeCore;
 use crate::core::roster::Roster;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
+use super::audit::Audit;
 use super::sessions::{Sessions, Side};
 
 pub(super) mod access;
 mod compare;
+mod credentials;
 mod explain;
 mod samples;
 
@@ -40,6 +42,7 @@ pub(super) struct Reporter {
     pub(super) mesh_listen: SocketAddr,
     pub(super) admin_http: Option<SocketAddr>,
     pub(super) sessions: Sessions,
+    pub(super) audit: Audit,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
     /// What the cluster's own lists say, for services whose list is read.
     pub(super) rosters: BTreeMap<ServiceName, Roster>,
@@ -282,15 +285,15 @@ impl Reporter {
         let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
         if left_s == 0 {
             warnings.push(
-                "this node's credential has ended and other nodes refuse it. Join again with a \
-                 new invite and --force, then restart"
+                "this node's credential has ended and other nodes refuse it; `meshport renew` \
+                 makes a new one"
                     .into(),
             );
         } else if left_s / DAY_S < EXPIRY_WARNING_DAYS {
             let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
             warnings.push(format!(
-                "this node's credential ends in {days} d {hours} h. Join again with a new invite \
-                 and --force"
+                "this node's credential ends in {days} d {hours} h. `meshport renew` makes a new \
+                 one, without an interruption"
             ));
         }
         warnings

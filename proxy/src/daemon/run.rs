@@ -7,11 +7,12 @@ use meshport_config::{Credential, Revocation, Revocations, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::Error;
 use crate::admin::AdminServer;
+use crate::admin::credentials::Validity;
 
 use super::driver::{Order, Snapshot};
 use super::node::{self, Controls, Ground, Node};
@@ -23,6 +24,8 @@ use super::{clock, descriptors, dumps, parts};
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// From one warning of the credential's end to the next, in seconds.
+const DAY_S: u64 = 86_400;
 /// From one writing of the directory to the next.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -62,10 +65,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     let daemon = Daemon::start(&settings, &identity, state).await?;
-    let revocations = daemon.node.revocations();
+    let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
+    let reload = Reload::new(settings, reread, daemon.state.clone());
     let end = tokio::select! {
-        end = wait_for_end(Reload::new(settings, reread), &daemon.node.controls) => end,
-        own = follow_revocations(revocations, &daemon.state, &identity.credential) => Err(own),
+        end = wait_for_end(reload, &daemon.node.controls) => end,
+        own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
+        () = warn_of_end(daemon.node.credential()) => Ok(()),
     };
     daemon.stop().await;
     end
@@ -75,7 +80,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
 async fn follow_revocations(
     mut revocations: watch::Receiver<Revocations>,
     state: &StateDir,
-    own: &Credential,
+    own: &watch::Receiver<Arc<Credential>>,
 ) -> Error {
     loop {
         if revocations.changed().await.is_err() {
@@ -88,8 +93,27 @@ async fn follow_revocations(
         if let Ok(Err(error)) = stored {
             warn!(%error, "cannot keep a revocation; after a restart others tell it again");
         }
-        if let Some(Revocation { revoked, at, .. }) = all.covering(own) {
+        if let Some(Revocation { revoked, at, .. }) = all.covering(&own.borrow()) {
             return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
+        }
+    }
+}
+
+/// Says once a day that the own credential is about to end. Never returns.
+async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
+    let mut days = interval(Duration::from_secs(DAY_S));
+    days.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        days.tick().await;
+        let (ends, now) = (own.borrow().expires_at, clock::wall());
+        let left = ends.seconds_since(now);
+        let days = left / DAY_S;
+        match Validity::of(ends, now) {
+            Validity::Ended => warn!(%ends, "the own credential has ended: `meshport renew`"),
+            Validity::EndsSoon => {
+                warn!(%ends, days, "the own credential ends soon: `meshport renew`");
+            }
+            Validity::Valid | Validity::Revoked => {}
         }
     }
 }

@@ -257,3 +257,34 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     net.connect(1, 3);
     assert!(net.reaches(1, 3));
 }
+
+#[test]
+fn another_credential_is_shown_to_all_and_cuts_nobody() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.seconds(2);
+    net.events(2);
+    net.notices(2);
+    let renewed = credential(1, 1, UnixSeconds(WALL.0 + 2 * 86_400));
+    let for_another = credential(1, 2, UnixSeconds(WALL.0 + 2 * 86_400));
+    net.node(1, |core, now| {
+        assert!(core.set_credential(for_another, now).is_err());
+        assert!(core.set_credential(credential(1, 1, UnixSeconds(WALL.0 - 1)), now).is_err());
+        assert!(core.set_credential(credential(2, 1, UnixSeconds(WALL.0 + 9)), now).is_err());
+        core.set_credential(renewed.clone(), now).unwrap();
+    });
+    net.pump();
+    let shown = net.events(2);
+    let admitted = |it: &MeshEvent| match it {
+        MeshEvent::Admitted { credential } => **credential == renewed,
+        _ => false,
+    };
+    assert!(shown.iter().any(admitted), "{shown:?}");
+    assert!(!shown.iter().any(|it| matches!(it, MeshEvent::SessionDown(_))), "{shown:?}");
+    let cut = |it: &Notice| matches!(it, Notice::Cut(..));
+    assert!(!net.notices(2).iter().any(cut) && !net.notices(1).iter().any(cut));
+    // Whoever meets it later sees the new one.
+    net.connect(3, 1);
+    net.seconds(2);
+    assert!(net.events(3).iter().any(admitted));
+}

@@ -53,6 +53,8 @@ fn reply(question: Question) {
         Question::Peers(answer) => drop(answer.send(Vec::new())),
         Question::Samples(answer) => drop(answer.send(samples())),
         Question::Drain(request, answer) => drop(answer.send(drained(request))),
+        Question::Credentials(answer) => drop(answer.send(Vec::new())),
+        Question::Renew(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Explain(answer) => drop(answer.send(Vec::new())),
         Question::Ping(request, answer) => drop(answer.send(pinged(&request))),

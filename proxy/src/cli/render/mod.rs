@@ -4,6 +4,7 @@
 //! own. `width` is the columns of the terminal; `None` means that the text goes to a file or a pipe
 //! and nothing is cut. Text that a peer could have written is shown without control characters.
 
+mod credentials;
 mod explain;
 mod peers;
 mod ping;
@@ -12,6 +13,7 @@ mod status;
 mod table;
 mod units;
 
+pub(crate) use self::credentials::credentials;
 pub(crate) use self::explain::explain;
 pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};

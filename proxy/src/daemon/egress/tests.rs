@@ -49,7 +49,8 @@ fn serve_for(
     };
     let egress = Egress {
         place,
-        roles: roles.parse().expect("roles"),
+        own: watch::channel(Arc::new(credential(2, roles))).1,
+        audit: Audit::default(),
         offers,
         max_relayed: MAX_RELAYED,
         leaving,

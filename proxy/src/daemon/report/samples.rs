@@ -60,6 +60,10 @@ impl Reporter {
             &[],
             ignored_services(core),
         );
+        for (outcome, count) in self.audit.counts() {
+            let help = "Lines of the audit log: written, and suppressed by its bounds.";
+            page.count("audit_lines", help, &[("outcome", outcome)], count);
+        }
         for service in &status.services {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));

@@ -7,7 +7,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,6 +30,9 @@ pub enum Existing {
     Keep,
     /// Replace it.
     Replace,
+    /// Replace it by a file of the same owner: a daemon may run as another user than whoever writes
+    /// for it. Not for secrets.
+    ReplaceForOwner,
 }
 
 /// Whether others may know the content.
@@ -125,9 +128,11 @@ pub(super) fn write(path: &Path, bytes: &[u8], existing: Existing) -> Result<(),
     if existing == Existing::Keep {
         require_absent(path)?;
     }
-    let temporary = Temporary::write(path, bytes)?;
+    let former = (existing == Existing::ReplaceForOwner).then(|| path.symlink_metadata().ok());
+    let owner = former.flatten().map(|it| (it.uid(), it.gid()));
+    let temporary = Temporary::write(path, bytes, owner)?;
     match existing {
-        Existing::Replace => temporary.rename_to(path)?,
+        Existing::Replace | Existing::ReplaceForOwner => temporary.rename_to(path)?,
         Existing::Keep => temporary.link_to(path)?,
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -170,7 +175,9 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn write(target: &Path, bytes: &[u8]) -> Result<Self, Error> {
+    /// Of this owner, if one is given. The file is given away by its handle: its name may be
+    /// exchanged by whoever owns the folder.
+    fn write(target: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> Result<Self, Error> {
         static SEQUENCE: AtomicU32 = AtomicU32::new(0);
         let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
         let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -184,6 +191,11 @@ impl Temporary {
             .open(&path)
             .map_err(writing())?;
         let temporary = Self { path, renamed: false };
+        if let Some((user, group)) = owner
+            && file.metadata().map_err(writing())?.uid() != user
+        {
+            fchown(&file, Some(user), Some(group)).map_err(writing())?;
+        }
         file.write_all(bytes).and_then(|()| file.sync_all()).map_err(writing())?;
         Ok(temporary)
     }

@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use meshport_config::{Revoked, Role, Subject};
 use rand_core::OsRng;
@@ -354,4 +354,22 @@ fn sizes_are_bounded() {
     let many: String = (0..=MAX_STORED_SEEDS).map(|_| line.as_str()).collect();
     fs::write(state.path().join(SEEDS), many).expect("written");
     assert!(message(state.seeds()).contains("65 seeds"));
+}
+
+/// A daemon may run as another user than the one who renews for it.
+#[test]
+fn a_renewed_credential_belongs_to_whom_the_old_one_did() {
+    let (_folder, state) = joined();
+    let path = state.path().join("credential");
+    let owner = || fs::metadata(&path).expect("it is there").uid();
+    let own = owner();
+    // Only root can give a file away; for others there is only one owner.
+    let other = if own == 0 { 65_534 } else { own };
+    chown(&path, Some(other), None).expect("it is ours");
+    let credential = state.credential().expect("readable").expect("there");
+    state.store_credential(&credential, Existing::ReplaceForOwner).expect("stored");
+    assert_eq!((owner(), mode(&path)), (other, 0o600));
+    assert_eq!(state.credential().expect("readable"), Some(credential.clone()));
+    state.store_credential(&credential, Existing::Replace).expect("stored");
+    assert_eq!(owner(), own);
 }

@@ -1,0 +1,86 @@
+//! The answers of `meshport credentials` and `meshport renew`, as data.
+//!
+//! The same rules as in [`super::api`]: fields are only ever added, times are Unix seconds.
+
+use meshport_config::{NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
+use serde::{Deserialize, Serialize};
+
+/// From here on, the end of a credential is worth a warning, in seconds.
+pub const ENDS_SOON_S: u64 = 30 * 86_400;
+
+/// Whether a credential opens anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Validity {
+    /// It does.
+    Valid,
+    /// It does, and ends within 30 days.
+    EndsSoon,
+    /// It has ended.
+    Ended,
+    /// The authority has taken it back, for ever.
+    Revoked,
+}
+
+impl Validity {
+    /// Of a credential that nobody has revoked.
+    pub fn of(expires_at: UnixSeconds, now: UnixSeconds) -> Self {
+        match expires_at.seconds_since(now) {
+            0 => Self::Ended,
+            left if left < ENDS_SOON_S => Self::EndsSoon,
+            _ => Self::Valid,
+        }
+    }
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::EndsSoon => "ends soon",
+            Self::Ended => "ended",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// `meshport credentials`: one credential, or what was revoked. Of what was revoked only the key is
+/// kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialRow {
+    /// Whose it is; absent for a revoked invite.
+    pub node: Option<NodeId>,
+    /// The name in it.
+    pub name: Option<NodeName>,
+    /// The site in it.
+    pub site: Option<SiteName>,
+    /// The roles in it.
+    pub roles: Option<Roles>,
+    /// The key of the invite it was made with; absent when the authority itself signed.
+    pub invite: Option<VerifyKey>,
+    /// Whether it is the daemon's own.
+    pub own: bool,
+    /// Since when it is valid.
+    pub issued_at: Option<UnixSeconds>,
+    /// When it ends.
+    pub expires_at: Option<UnixSeconds>,
+    /// When the authority took it back.
+    pub revoked_at: Option<UnixSeconds>,
+    /// Whether it opens anything.
+    pub validity: Validity,
+}
+
+/// `meshport renew` as handed to a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewRequest {
+    /// The credential, `meshport-credential-1....`
+    pub credential: String,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewReport {
+    /// When the credential in force ends.
+    pub expires_at: UnixSeconds,
+    /// Whether it was news to the daemon.
+    pub is_new: bool,
+}

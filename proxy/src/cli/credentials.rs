@@ -1,0 +1,98 @@
+//! `meshport credentials`: all the credentials that a daemon knows, and whether its own ends soon.
+
+use clap::Args;
+
+use super::lifetime::Lifetime;
+use super::query::QueryArgs;
+use super::{clock, output, render, runtime};
+use crate::Error;
+use crate::admin::credentials::CredentialRow;
+
+/// `meshport credentials`
+#[derive(Debug, Args)]
+pub(crate) struct CredentialsArgs {
+    /// Exit with 1 when this node's own credential ends within this time
+    #[arg(long, value_name = "TIME", default_value = "30d")]
+    pub(crate) within: Lifetime,
+    /// The same for every node's credential, not only this one's
+    #[arg(long)]
+    pub(crate) any: bool,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
+}
+
+pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
+    let client = args.query.daemon.client()?;
+    let rows = runtime()?.block_on(client.credentials())?;
+    let now = clock::wall().0;
+    if args.query.json {
+        output::json(&rows)?;
+    } else {
+        output::answer(&render::credentials(&rows, now, output::width()))?;
+    }
+    match ending(&rows, args, now) {
+        0 => Ok(()),
+        1 => Err(Error::Negative(format!(
+            "a credential ends within {}, or has ended; `meshport renew` on that node makes a new \
+             one",
+            args.within
+        ))),
+        many => Err(Error::Negative(format!(
+            "{many} credentials end within {}, or have ended; `meshport renew` on those nodes \
+             makes new ones",
+            args.within
+        ))),
+    }
+}
+
+/// How many of the credentials that count end too soon.
+fn ending(rows: &[CredentialRow], args: &CredentialsArgs, now: u64) -> usize {
+    let limit = now.saturating_add(args.within.seconds());
+    let counts = |row: &&CredentialRow| args.any || row.own;
+    rows.iter().filter(counts).filter_map(|row| row.expires_at).filter(|at| at.0 < limit).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use meshport_config::UnixSeconds;
+
+    use super::*;
+    use crate::admin::credentials::Validity;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CredentialsArgs,
+    }
+
+    fn row(own: bool, expires_at: Option<u64>) -> CredentialRow {
+        CredentialRow {
+            node: None,
+            name: None,
+            site: None,
+            roles: None,
+            invite: None,
+            own,
+            issued_at: None,
+            expires_at: expires_at.map(UnixSeconds),
+            revoked_at: None,
+            validity: Validity::Valid,
+        }
+    }
+
+    #[test]
+    fn the_own_end_counts_or_any_and_what_is_revoked_never() {
+        let day = 86_400;
+        let rows = [row(true, Some(100 * day)), row(false, Some(5 * day)), row(false, None)];
+        let ending = |flags: &[&str]| {
+            let words = std::iter::once("meshport").chain(flags.iter().copied());
+            ending(&rows, &Line::parse_from(words).args, 0)
+        };
+        assert_eq!(ending(&[]), 0);
+        assert_eq!(ending(&["--any"]), 1);
+        assert_eq!(ending(&["--within", "101d"]), 1);
+        assert_eq!(ending(&["--within", "101d", "--any"]), 2);
+        assert_eq!(ending(&["--within", "4d", "--any"]), 0);
+    }
+}

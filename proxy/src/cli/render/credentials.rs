@@ -1,0 +1,88 @@
+//! `meshport credentials`: one row per credential, and what was revoked.
+
+use super::table::{Column, Table, left, right};
+use super::units::age;
+use crate::admin::credentials::CredentialRow;
+
+const CREDENTIALS: [Column; 8] = [
+    left("", 0),
+    left("NAME", 0),
+    left("SITE", 3),
+    left("ROLES", 2),
+    right("AGE", 4),
+    right("ENDS IN", 0),
+    left("IS", 0),
+    left("KEY", 1),
+];
+
+/// The table; the daemon's own credential is marked.
+pub(crate) fn credentials(rows: &[CredentialRow], now: u64, width: Option<usize>) -> String {
+    let mut table = Table::new(&CREDENTIALS);
+    let text = |it: Option<String>| it.unwrap_or_else(|| "-".into());
+    for row in rows {
+        let key = match (&row.node, &row.invite) {
+            (Some(node), _) => node.short(),
+            (None, invite) => text(invite.as_ref().map(|key| format!("invite {key}"))),
+        };
+        table.row([
+            if row.own { "*".into() } else { String::new() },
+            text(row.name.as_ref().map(ToString::to_string)),
+            text(row.site.as_ref().map(ToString::to_string)),
+            text(row.roles.as_ref().map(ToString::to_string)),
+            text(row.issued_at.map(|at| age(now.saturating_sub(at.0)))),
+            text(row.expires_at.map(|at| age(at.0.saturating_sub(now)))),
+            match row.revoked_at {
+                Some(at) => format!("{} {at}", row.validity.word()),
+                None => row.validity.word().to_owned(),
+            },
+            key,
+        ]);
+    }
+    table.render(0, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::UnixSeconds;
+
+    use super::*;
+    use crate::admin::credentials::Validity;
+    use crate::daemon::testing::credential;
+
+    #[test]
+    fn own_others_and_revoked_stand_in_one_table() {
+        let (now, day) = (1_800_000_000, 86_400);
+        let row = |number, days: u64, own| {
+            let it = credential(number, "node");
+            let expires_at = UnixSeconds(now + days * day);
+            CredentialRow {
+                node: Some(it.node),
+                name: Some(it.name),
+                site: Some(it.site),
+                roles: Some(it.roles),
+                invite: None,
+                own,
+                issued_at: Some(UnixSeconds(now - 2 * day)),
+                expires_at: Some(expires_at),
+                revoked_at: None,
+                validity: Validity::of(expires_at, UnixSeconds(now)),
+            }
+        };
+        let revoked = CredentialRow {
+            name: None,
+            site: None,
+            roles: None,
+            issued_at: None,
+            expires_at: None,
+            revoked_at: Some(UnixSeconds(now - day)),
+            validity: Validity::Revoked,
+            ..row(3, 9, false)
+        };
+        let text = credentials(&[row(1, 200, true), row(2, 12, false), revoked], now, None);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("*  node-1  fra   node") && lines[1].contains("valid"));
+        assert!(lines[2].contains("12d") && lines[2].contains("ends soon"), "{text}");
+        assert!(lines[3].contains("revoked 2027-01-14T08:00:00Z"), "{text}");
+        assert_eq!(row(1, 0, false).validity, Validity::Ended);
+    }
+}

@@ -1,0 +1,358 @@
+//! The audit log: who was let in, refused or revoked, and when operators had sessions.
+//!
+//! Each entry is one log line with tracing's target `audit` at INFO, whatever the level of the
+//! other lines is. The names of its fields stay as they are; `docs/security.md` lists them.
+//!
+//! What others cause is bounded for each of them: a budget of lines per admitted node, and one for
+//! all strangers together, since whoever has the mesh's secret can make up keys at will. What is
+//! held back is counted, and told with the next line of the same source. Bounds: [`MAX_SOURCES`]
+//! budgets; beyond that nodes share the strangers'.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId, Revocation, ServiceName};
+use tracing::info;
+
+use super::clock;
+use super::log_budget::LogBudget;
+use super::splice::Carried;
+
+/// Nodes with a budget of their own: as many as the mesh has peers.
+const MAX_SOURCES: usize = 16_384;
+
+/// See the module's doc. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Audit(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    sources: Mutex<Sources>,
+    written: AtomicU64,
+    held_back: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Sources {
+    strangers: Option<LogBudget>,
+    nodes: BTreeMap<NodeId, Source>,
+}
+
+#[derive(Debug)]
+struct Source {
+    budget: LogBudget,
+    /// The credential it was admitted with, while its tunnel is up.
+    admitted: Option<[u8; 8]>,
+}
+
+impl Sources {
+    /// The node's own entry, if there is room for it.
+    fn node(&mut self, node: NodeId, now: Instant) -> Option<&mut Source> {
+        if self.nodes.len() >= MAX_SOURCES && !self.nodes.contains_key(&node) {
+            return None;
+        }
+        let new = || Source { budget: LogBudget::new(now), admitted: None };
+        Some(self.nodes.entry(node).or_insert_with(new))
+    }
+
+    fn take(&mut self, source: Option<NodeId>, now: Instant) -> Option<u64> {
+        if let Some(source) = source.and_then(|node| self.node(node, now)) {
+            return source.budget.take(now);
+        }
+        self.strangers.get_or_insert_with(|| LogBudget::new(now)).take(now)
+    }
+}
+
+impl Audit {
+    /// A peer with a verified credential has a tunnel, or shows another credential on it.
+    pub(super) fn admitted(&self, peer: &Credential) {
+        let now = clock::now();
+        let id = peer.id();
+        let known = self.with(|sources| {
+            sources.node(peer.node, now).is_some_and(|it| it.admitted.replace(id) == Some(id))
+        });
+        if known {
+            return;
+        }
+        let Some(suppressed) = self.take(Some(peer.node), now) else { return };
+        let invite = peer.delegation.as_ref().map(|it| it.key.to_string());
+        info!(
+            target: "audit",
+            event = "admitted",
+            node = %peer.node, name = %peer.name, site = %peer.site, roles = %peer.roles,
+            credential = hex(&id), invite, expires_at = %peer.expires_at, suppressed,
+        );
+    }
+
+    /// The tunnel of a peer is gone.
+    pub(super) fn gone(&self, node: &NodeId) {
+        self.with(|sources| {
+            if let Some(source) = sources.nodes.get_mut(node) {
+                source.admitted = None;
+            }
+        });
+    }
+
+    /// A credential was refused, by this node or by the peer.
+    pub(super) fn refused_peer(&self, node: &NodeId, reason: &str) {
+        let Some(suppressed) = self.take(None, clock::now()) else { return };
+        info!(target: "audit", event = "refused", node = %node, reason, suppressed);
+    }
+
+    /// A stream was refused for what the credentials say. `peer` is where it came from, `client`
+    /// the node that a relay carries it for.
+    pub(super) fn refused_stream(
+        &self,
+        (peer, name): (&NodeId, Option<&Credential>),
+        client: Option<&Credential>,
+        service: &ServiceName,
+        reason: &str,
+    ) {
+        let source = name.map(|_| *peer);
+        let Some(suppressed) = self.take(source, clock::now()) else { return };
+        let name = name.map(|it| it.name.to_string());
+        let client = client.map(|it| it.node.to_string());
+        info!(
+            target: "audit",
+            event = "stream-refused",
+            node = %peer, name, client, %service, reason, suppressed,
+        );
+    }
+
+    /// The authority has taken something back.
+    pub(super) fn revoked(&self, revocation: &Revocation) {
+        // There are few of them, and only the authority can make more.
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        let (revoked, at) = (&revocation.revoked, revocation.at);
+        info!(target: "audit", event = "revoked", %revoked, %at, suppressed = 0);
+    }
+
+    /// This node shows another credential of its own from now on.
+    pub(super) fn renewed(&self, own: &Credential) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        info!(
+            target: "audit",
+            event = "renewed",
+            node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at,
+            suppressed = 0,
+        );
+    }
+
+    /// An operator's session with an instance of this node begins; it ends when the value that is
+    /// returned is dropped.
+    pub(super) fn operator_session(
+        &self,
+        operator: &Arc<Credential>,
+        relay: Option<NodeId>,
+        service: &ServiceName,
+    ) -> OperatorSession {
+        let session = OperatorSession {
+            audit: self.clone(),
+            operator: operator.clone(),
+            service: service.clone(),
+            begun: clock::now(),
+            carried: Carried::default(),
+        };
+        if let Some(suppressed) = self.take(Some(operator.node), session.begun) {
+            let relay = relay.map(|relay| relay.to_string());
+            info!(
+                target: "audit",
+                event = "operator-session-started",
+                node = %operator.node, name = %operator.name, %service, relay, suppressed,
+            );
+        }
+        session
+    }
+
+    /// Lines written and lines held back since start.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 2] {
+        let Inner { written, held_back, .. } = &*self.0;
+        [("written", written), ("suppressed", held_back)]
+            .map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed)))
+    }
+
+    /// Whether a line may be written now; with how many were held back before it.
+    fn take(&self, source: Option<NodeId>, now: Instant) -> Option<u64> {
+        let taken = self.with(|sources| sources.take(source, now));
+        let Inner { written, held_back, .. } = &*self.0;
+        if taken.is_some() { written } else { held_back }.fetch_add(1, Ordering::Relaxed);
+        taken
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Sources) -> T) -> T {
+        look(&mut self.0.sources.lock().expect("no holder of this lock can panic"))
+    }
+}
+
+/// An open session of an operator. See [`Audit::operator_session`].
+#[derive(Debug)]
+pub(super) struct OperatorSession {
+    audit: Audit,
+    operator: Arc<Credential>,
+    service: ServiceName,
+    begun: Instant,
+    /// What it has carried so far; `up` is what the instance sent.
+    pub(super) carried: Carried,
+}
+
+impl Drop for OperatorSession {
+    fn drop(&mut self) {
+        let Self { audit, operator, service, begun, carried } = self;
+        let now = clock::now();
+        let Some(suppressed) = audit.take(Some(operator.node), now) else { return };
+        let seconds = now.saturating_duration_since(*begun).as_secs();
+        info!(
+            target: "audit",
+            event = "operator-session-ended",
+            node = %operator.node, name = %operator.name, %service, seconds,
+            sent_bytes = carried.up.load(Ordering::Relaxed),
+            received_bytes = carried.down.load(Ordering::Relaxed),
+            suppressed,
+        );
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use serde_json::Value;
+
+    use super::super::testing::{credential, revocations, service};
+    use super::*;
+
+    /// Keeps what is logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that `what` writes, as the daemon's JSON log has them.
+    fn lines(what: impl FnOnce(&Audit)) -> Vec<Value> {
+        let kept = Lines::default();
+        let writer = kept.clone();
+        let subscriber =
+            tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || what(&Audit::default()));
+        let bytes = kept.0.lock().expect("not poisoned").clone();
+        let text = String::from_utf8(bytes).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    fn names(line: &Value) -> Vec<&str> {
+        let fields = line["fields"].as_object().expect("fields");
+        fields.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn each_event_has_its_fields() {
+        let peer = Arc::new(credential(4, "operator"));
+        let written = lines(|audit| {
+            audit.admitted(&peer);
+            audit.refused_peer(&peer.node, "it is of another mesh");
+            let both = (&peer.node, Some(&*peer));
+            audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
+            audit.revoked(revocations(peer.node).iter().next().expect("one"));
+            audit.renewed(&peer);
+            drop(audit.operator_session(&peer, Some(peer.node), &service()));
+        });
+        let expected: [&[&str]; 7] = [
+            &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
+            &["event", "node", "reason", "suppressed"],
+            &["client", "event", "name", "node", "reason", "service", "suppressed"],
+            &["at", "event", "revoked", "suppressed"],
+            &["credential", "event", "expires_at", "node", "suppressed"],
+            &["event", "name", "node", "relay", "service", "suppressed"],
+            &[
+                "event",
+                "name",
+                "node",
+                "received_bytes",
+                "seconds",
+                "sent_bytes",
+                "service",
+                "suppressed",
+            ],
+        ];
+        let events = [
+            "admitted",
+            "refused",
+            "stream-refused",
+            "revoked",
+            "renewed",
+            "operator-session-started",
+            "operator-session-ended",
+        ];
+        assert_eq!(written.len(), expected.len(), "{written:#?}");
+        for ((line, fields), event) in written.iter().zip(expected).zip(events) {
+            assert_eq!((&line["target"], &line["level"]), (&"audit".into(), &"INFO".into()));
+            assert_eq!(line["fields"]["event"], event);
+            assert_eq!(names(line), fields, "{event}");
+        }
+        assert_eq!(written[0]["fields"]["node"], peer.node.to_string());
+        assert_eq!(written[2]["fields"]["reason"], "no role");
+    }
+
+    #[test]
+    fn an_admission_is_told_once_per_tunnel_and_credential() {
+        let (peer, other) = (credential(4, "node"), credential(4, "node,relay"));
+        let written = lines(|audit| {
+            audit.admitted(&peer);
+            audit.admitted(&peer);
+            audit.admitted(&other);
+            audit.gone(&peer.node);
+            audit.admitted(&other);
+        });
+        assert_eq!(written.len(), 3);
+    }
+
+    #[test]
+    fn nobody_fills_the_disk_and_nobody_hides_the_others() {
+        let (loud, quiet) = (credential(4, "relay"), credential(5, "relay"));
+        let floods = 500;
+        let written = lines(|audit| {
+            for _ in 0..floods {
+                audit.refused_stream((&loud.node, Some(&loud)), None, &service(), "no role");
+            }
+            for number in 0..floods {
+                let mut id = [0; 32];
+                id[..4].copy_from_slice(&u32::to_be_bytes(number));
+                audit.refused_peer(&NodeId::from_bytes(id), "unknown");
+            }
+            audit.refused_stream((&quiet.node, Some(&quiet)), None, &service(), "no role");
+            let [(_, written), (_, held_back)] = audit.counts();
+            assert_eq!(written + held_back, u64::from(2 * floods + 1));
+            assert!(held_back > u64::from(floods), "{written} written");
+        });
+        // Two bursts, a line more for each second that this took, and that of the quiet one.
+        assert!(written.len() < 100, "{} lines", written.len());
+        let last = written.last().expect("a line");
+        assert_eq!(last["fields"]["node"], quiet.node.to_string());
+        assert_eq!(last["fields"]["suppressed"], 0);
+    }
+
+    #[test]
+    fn what_was_held_back_is_told() {
+        let mut sources = Sources::default();
+        let node = credential(4, "node").node;
+        let start = clock::now();
+        let written = (0..100).filter(|_| sources.take(Some(node), start).is_some()).count() as u64;
+        let later = start + std::time::Duration::from_secs(2);
+        assert_eq!(sources.take(Some(node), later), Some(100 - written));
+    }
+}

@@ -1,0 +1,66 @@
+//! All the credentials a node knows, in the words of [`crate::admin::credentials`].
+
+use meshport_config::{Credential, Revocation, Revoked, UnixSeconds};
+use meshport_mesh::Mesh;
+
+use crate::admin::credentials::{CredentialRow, Validity};
+use crate::core::node::NodeCore;
+
+use super::Reporter;
+
+impl Reporter {
+    /// The own one first, then those of others by their end, then what was revoked.
+    pub(in crate::daemon) fn credentials(
+        &self,
+        core: &NodeCore,
+        mesh: &Mesh,
+        now: UnixSeconds,
+    ) -> Vec<CredentialRow> {
+        let discovery = core.discovery();
+        let entries = discovery.directory().iter().map(|(_, entry)| entry.credential.clone());
+        let members = entries.filter(|it| it.node != self.me.node);
+        // A leaf is in no directory.
+        let peers = mesh.peers().into_iter().filter(|peer| discovery.is_leaf(&peer.node));
+        let leaves = peers.filter_map(|peer| mesh.credential(&peer.node));
+        let mut rows: Vec<CredentialRow> =
+            members.chain(leaves).map(|it| row(&it, false, now)).collect();
+        rows.sort_by(|a, b| (a.expires_at, &a.name).cmp(&(b.expires_at, &b.name)));
+        rows.insert(0, row(&self.credential, true, now));
+        rows.extend(discovery.revocations().iter().map(revoked));
+        rows
+    }
+}
+
+fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
+    CredentialRow {
+        node: Some(credential.node),
+        name: Some(credential.name.clone()),
+        site: Some(credential.site.clone()),
+        roles: Some(credential.roles.clone()),
+        invite: credential.delegation.as_ref().map(|it| it.key),
+        own,
+        issued_at: Some(credential.issued_at),
+        expires_at: Some(credential.expires_at),
+        revoked_at: None,
+        validity: Validity::of(credential.expires_at, now),
+    }
+}
+
+fn revoked(revocation: &Revocation) -> CredentialRow {
+    let (node, invite) = match revocation.revoked {
+        Revoked::Node(node) => (Some(node), None),
+        Revoked::Invite(key) => (None, Some(key)),
+    };
+    CredentialRow {
+        node,
+        name: None,
+        site: None,
+        roles: None,
+        invite,
+        own: false,
+        issued_at: None,
+        expires_at: None,
+        revoked_at: Some(revocation.at),
+        validity: Validity::Revoked,
+    }
+}

@@ -1,0 +1,90 @@
+//! A credential is about to end: the operator sees it, renews it, and no session ends.
+
+use std::fs;
+use std::time::Duration;
+
+use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::process::{meshport, run, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
+
+const SETTLE: Duration = Duration::from_secs(40);
+const DAY: u64 = 86_400;
+
+fn verb(world: &World, node: &str, verb: &str, flags: &[&str]) -> Vec<String> {
+    let state = world.at(node).state().to_string_lossy().into_owned();
+    [&[verb, "--state-dir", &state], flags].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn ok(world: &World, node: &str, name: &str, flags: &[&str]) -> String {
+    let words = verb(world, node, name, flags);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    run_ok(&meshport().to_string_lossy(), &words)
+}
+
+/// The row of one node in what another one lists.
+fn row(world: &World, at: &str, name: &str) -> Value {
+    let listed = ok(world, at, "credentials", &["--json", "--within", "1s"]);
+    let rows: Vec<Value> = serde_json::from_str(&listed).expect("a list");
+    rows.into_iter().find(|row| row["name"] == name).expect("it is known")
+}
+
+/// For how long a node's credential is valid as a whole, in days, as another one knows it.
+fn days(world: &World, at: &str, name: &str) -> u64 {
+    let row = row(world, at, name);
+    let time = |key: &str| row[key].as_u64().expect("a time");
+    (time("expires_at") - time("issued_at")) / DAY
+}
+
+#[test]
+fn credentials_are_renewed_under_open_sessions() {
+    let mut world = World::new();
+    let (address, _open) = echo::serve();
+    let origin = NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(address)));
+    world.node(&NodePlan::new("worker", "fra").settings(&echo::usage()));
+    world.meet();
+    let mut open = session(&world, "worker");
+    assert_eq!(days(&world, "worker", "cp"), 365);
+
+    // What ends soon is an exit code, a word and a number.
+    let words = verb(&world, "worker", "credentials", &["--within", "366d"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = run(&meshport().to_string_lossy(), &words);
+    assert_eq!(output.status.code(), Some(1));
+    let advice = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(advice.contains("meshport renew"), "{advice}");
+
+    // Where the authority's key is.
+    let said = ok(&world, "cp", "renew", &["--credential-ttl", "90d", "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("an outcome");
+    assert_eq!(said["in_force"], true, "{said}");
+    wait::until("the worker knows the origin's new credential", SETTLE, || {
+        (days(&world, "worker", "cp") == 90).then_some(())
+    });
+    assert!(answers(&mut open), "the session goes on");
+
+    // Elsewhere, with a line, which brings a role as well. A renewal beside the daemon is taken up
+    // at SIGHUP.
+    let line = world.invite("cp", &NodePlan::new("worker", "fra").role("relay"));
+    let (state, beside) = (world.at("worker").state().to_owned(), world.path("beside"));
+    run_ok("cp", &["-a", &state.to_string_lossy(), &beside.to_string_lossy()]);
+    let flags = ["renew", &line, "--json", "--state-dir", &*beside.to_string_lossy()];
+    let said: Value =
+        serde_json::from_str(&run_ok(&meshport().to_string_lossy(), &flags)).expect("an outcome");
+    assert_eq!(said["in_force"], false, "{said}");
+    fs::copy(beside.join("credential"), state.join("credential")).expect("it is there");
+    world.reconfigure("worker", str::to_owned);
+    wait::until("the origin knows the worker's new role", SETTLE, || {
+        let roles = row(&world, "cp", "worker")["roles"].to_string();
+        roles.contains("relay").then_some(())
+    });
+    assert!(answers(&mut open), "the session goes on");
+    let mut another = session(&world, "worker");
+    assert!(answers(&mut another));
+    let log = world.node_mut("worker").process().output();
+    assert!(log.contains("the own credential is renewed"), "{log}");
+    assert!(!log.contains("member down") && !log.contains("sessions reset"), "{log}");
+}
