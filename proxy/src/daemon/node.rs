@@ -206,7 +206,7 @@ impl Node {
     /// # Errors
     /// A file that the settings name does not serve. Nothing has changed then.
     pub async fn reload(&self, old: Settings, new: Settings) -> Result<Settings, Error> {
-        let mut reload = Reload::new(old, None);
+        let mut reload = Reload::new(old, None, None);
         reload.apply(new, &self.controls).await?;
         Ok(reload.into_settings())
     }

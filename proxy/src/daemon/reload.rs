@@ -28,22 +28,24 @@ use crate::core::route::Policy;
 pub(super) struct Reload {
     settings: Settings,
     reread: Option<Reread>,
-    state: StateDir,
+    /// Where the credential is read again; a node in a simulation has no folder.
+    state: Option<StateDir>,
 }
 
 impl Reload {
-    pub(super) fn new(settings: Settings, reread: Option<Reread>, state: StateDir) -> Self {
+    pub(super) fn new(settings: Settings, reread: Option<Reread>, state: Option<StateDir>) -> Self {
         Self { settings, reread, state }
     }
 
     /// Reads the credential and the file and applies them.
     pub(super) async fn run(&mut self, controls: &Controls) {
-        match self.state.identity(clock::wall()) {
-            Ok(identity) => {
+        match self.state.as_ref().map(|state| state.identity(clock::wall())) {
+            Some(Ok(identity)) => {
                 let order = Order::Credential(Box::new(identity.credential));
                 let _ = controls.orders.send(order).await;
             }
-            Err(error) => warn!(%error, "the credential in force stays"),
+            Some(Err(error)) => warn!(%error, "the credential in force stays"),
+            None => {}
         }
         let read = self.read();
         let report = match read {

@@ -66,7 +66,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     let daemon = Daemon::start(&settings, &identity, state).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
-    let reload = Reload::new(settings, reread, daemon.state.clone());
+    let reload = Reload::new(settings, reread, Some(daemon.state.clone()));
     let end = tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls) => end,
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
