@@ -91,24 +91,20 @@ pub(crate) fn renew(
     let former = state.credential()?.ok_or_else(missing)?;
     let keys = state.node_key()?.zip(state.record_key()?).ok_or_else(missing)?;
     former.check_keys(&keys.0.public(), &keys.1.public())?;
+    // Of two that were issued in the same second others may keep the former.
+    let at = now.max(former.issued_at.saturating_add(1));
     let credential = match invite {
-        Some(line) => by_invite(line, &former, &keys, now)?,
+        Some(line) => by_invite(line, &former, &keys, at)?,
         None => {
             let authority = authority(state, args)?;
-            let until = now.saturating_add(args.credential_ttl.seconds());
-            Credential::issue_by_authority(&authority, subject(&former), now, until)?
+            let until = at.saturating_add(args.credential_ttl.seconds());
+            Credential::issue_by_authority(&authority, subject(&former), at, until)?
         }
     };
     credential.verify(&former.mesh, now)?;
     if let Some(revocation) = state.revocations(&former.mesh)?.covering(&credential) {
         let (revoked, at) = (revocation.revoked, revocation.at);
         return Err(meshport_config::Error::Revoked { revoked, at }.into());
-    }
-    if credential.issued_at < former.issued_at {
-        return Err(Error::Usage(format!(
-            "the credential here was issued at {}, which is later than now; is the clock right?",
-            former.issued_at
-        )));
     }
     state.store_credential(&credential, Existing::ReplaceForOwner)?;
     Ok((former, credential))
