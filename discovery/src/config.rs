@@ -23,7 +23,7 @@ pub struct DiscoveryConfig {
     /// How many others are asked.
     pub indirect_probes: u8,
     /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip.
-    /// A member of the own site gets two thirds.
+    /// A neighbour in the own site gets half of it.
     pub suspicion: Duration,
     /// How often membership news and rumours are passed on, while there are any.
     pub gossip_interval: Duration,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{NodeId, SiteName};
 
 use crate::directory::Directory;
+use crate::state::Life;
 use crate::swim::View;
 use crate::table::{Named, Table};
 
@@ -31,6 +32,9 @@ const REPORTS_PER_S: f64 = 0.1;
 /// The shortest time between two reminders to one peer that something is out of step.
 const NUDGE: Duration = Duration::from_millis(500);
 
+/// Contacts that are looked at to find one with a session.
+const LOOKS: usize = 64;
+
 #[derive(Debug)]
 struct Contact {
     node: NodeId,
@@ -53,6 +57,8 @@ impl Named for Contact {
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
     peers: Table<Contact>,
+    /// How many of them have a session.
+    sessions: usize,
     /// What may still be sent because anybody asked, and as of when.
     total: Option<(f64, Instant)>,
 }
@@ -69,7 +75,9 @@ impl Contacts {
 
     pub(crate) fn set_session(&mut self, peer: NodeId, up: bool, now: Instant) {
         if let Some(contact) = self.contact(peer, now) {
-            contact.session = up;
+            let before = std::mem::replace(&mut contact.session, up);
+            self.sessions += usize::from(up);
+            self.sessions -= usize::from(before);
         }
     }
 
@@ -80,6 +88,17 @@ impl Contacts {
     /// Peers with a session, ascending by id.
     pub(crate) fn connected(&self) -> impl Iterator<Item = NodeId> {
         self.peers.iter().filter(|contact| contact.session).map(|contact| contact.node)
+    }
+
+    /// Peers with a session, from a drawn one on, found by a bounded look.
+    pub(crate) fn connected_from(&self, draw: u64) -> impl Iterator<Item = NodeId> {
+        let near = self.peers.drawn(draw).take(LOOKS);
+        near.filter(|contact| contact.session).map(|contact| contact.node)
+    }
+
+    /// How many peers have a session.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions
     }
 
     /// Whether the peer may send another record.
@@ -173,6 +192,17 @@ impl View for Eyes<'_> {
 
     fn same_site(&self, peer: &NodeId) -> bool {
         self.directory.get(peer).is_some_and(|entry| entry.credential.site == *self.site)
+    }
+
+    fn sessions(&self) -> usize {
+        self.contacts.sessions
+    }
+
+    fn connected(&self, draw: u64) -> Option<(NodeId, Life)> {
+        self.contacts.connected_from(draw).find_map(|peer| {
+            let entry = self.directory.get(&peer).filter(|entry| entry.is_alive())?;
+            Some((peer, entry.life?))
+        })
     }
 
     fn heard(&self, peer: &NodeId) -> Option<Instant> {

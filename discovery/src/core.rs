@@ -428,7 +428,10 @@ impl Discovery {
             return self.take_as_leaf(from, message, now);
         }
         match message {
-            Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
+            Message::Probe(nonce) => {
+                self.watch.handle_probe(from, now);
+                self.send(from, &Message::Echo(nonce));
+            }
             Message::Echo(nonce) => {
                 self.paths.handle_echo(from, nonce, now);
                 self.watch.handle_echo(from, nonce, now);

@@ -38,9 +38,14 @@ impl Dice {
         if bound == 0 { 0 } else { self.0.random_range(0..bound) }
     }
 
+    /// A number evenly spread over all of them.
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
     /// Eight random bytes.
     pub(crate) fn bytes(&mut self) -> [u8; 8] {
-        self.0.next_u64().to_le_bytes()
+        self.draw().to_le_bytes()
     }
 
     /// A duration in `0..=longest`, uniform, in steps of a microsecond.

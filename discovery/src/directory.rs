@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::planted::{Bug, is_planted};
-use meshport_config::{Credential, NodeId, Role, ServiceName};
+use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds};
 
 use crate::state::{Life, NodeState, OriginState, SignedState};
 use crate::table::{Named, Table};
@@ -199,6 +199,8 @@ pub struct Directory {
     tombstones: BTreeMap<NodeId, Tombstone>,
     buckets: Vec<u64>,
     alive: usize,
+    /// No credential of an entry ends before that.
+    first_end: UnixSeconds,
 }
 
 impl Directory {
@@ -210,6 +212,7 @@ impl Directory {
             tombstones: BTreeMap::new(),
             buckets: vec![0; BUCKETS],
             alive: 0,
+            first_end: UnixSeconds(u64::MAX),
         }
     }
 
@@ -231,6 +234,18 @@ impl Directory {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether every entry is a living member whose credential is valid at `wall`, so that there is
+    /// nobody to look for and nothing to tidy.
+    pub(crate) fn is_settled(&self, wall: UnixSeconds) -> bool {
+        self.alive == self.entries.len() && wall < self.first_end
+    }
+
+    /// Takes note of when the first credential ends, once some have been removed.
+    pub(crate) fn find_first_end(&mut self) {
+        let ends = self.entries.iter().map(|entry| entry.credential.expires_at);
+        self.first_end = ends.min().unwrap_or(UnixSeconds(u64::MAX));
     }
 
     /// How many members are alive, this node included.
@@ -281,8 +296,16 @@ impl Directory {
     }
 
     /// Entries from the first id not below `start`, wrapping around once.
-    pub(crate) fn around(&self, start: NodeId) -> impl Iterator<Item = (&NodeId, &Entry)> {
+    pub(crate) fn around(
+        &self,
+        start: NodeId,
+    ) -> impl DoubleEndedIterator<Item = (&NodeId, &Entry)> {
         self.entries.around(start).map(|entry| (&entry.credential.node, entry))
+    }
+
+    /// Entries from a drawn one on, wrapping around once.
+    pub(crate) fn drawn(&self, draw: u64) -> impl Iterator<Item = (&NodeId, &Entry)> {
+        self.entries.drawn(draw).map(|entry| (&entry.credential.node, entry))
     }
 
     /// The digest of each bucket.
@@ -415,6 +438,7 @@ impl Directory {
         let node = entry.node();
         self.buckets[Short::of(&node).bucket()] ^= entry.digest;
         self.alive += usize::from(entry.is_alive());
+        self.first_end = self.first_end.min(entry.credential.expires_at);
         self.entries.insert(entry);
         self.index(&node);
     }
@@ -424,6 +448,7 @@ impl Directory {
         let entry = self.entries.get_mut(node)?;
         let (digest, was_alive) = (entry.digest, entry.is_alive());
         let result = change(entry);
+        self.first_end = self.first_end.min(entry.credential.expires_at);
         entry.digest = entry.full_digest();
         self.buckets[Short::of(node).bucket()] ^= digest ^ entry.digest;
         self.alive += usize::from(entry.is_alive());

@@ -239,6 +239,31 @@ impl Paths {
         }
     }
 
+    /// The peer asks, so it is there: of two that watch each other one asks and both know. Whoever
+    /// waits for an answer goes on waiting, since that may be the way that is broken.
+    pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        let interval = interval(prober, self.active, self.idle, self.idle_count);
+        if prober.path.state != PathState::Up || prober.silent.is_some() {
+            return;
+        }
+        self.schedule.remove(&(prober.due, node));
+        prober.send_at = now + self.dice.jitter(interval, 10);
+        prober.due = prober.send_at;
+        self.schedule.insert((prober.due, node));
+    }
+
+    /// Asks a peer at once that somebody else misses.
+    pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        if prober.path.state == PathState::Up && prober.silent.is_none() {
+            self.schedule.remove(&(prober.due, node));
+            prober.send_at = now;
+            prober.due = now;
+            self.schedule.insert((now, node));
+        }
+    }
+
     /// Sends what is due and judges silence.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some((due, node)) = self.schedule.first().copied()

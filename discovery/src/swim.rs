@@ -15,23 +15,23 @@ use std::fmt;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BufMut};
 use foca::{
-    Codec, Config, Foca, Header, Identity, Member, NoCustomBroadcast, Notification, PeriodicParams,
-    Runtime, State, Timer,
+    Codec, Config, Foca, Header, Identity, Member, Message as Protocol, NoCustomBroadcast,
+    Notification, PeriodicParams, Runtime, State, Timer,
 };
 use meshport_config::NodeId;
 use rand_for_foca::rngs::Xoshiro256PlusPlus;
-use serde::Serialize;
 
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
 use crate::state::Life;
 use crate::timers::Timers;
-use crate::wire::{Claim, MAX_DATAGRAM, Message, Short, Standing};
-use messages::{BadFormat, RawHeader, RawId, RawMessage};
+use crate::wire::{Claim, MAX_DATAGRAM, Message, Standing};
+use format::{Format, Id};
+use messages::{RawHeader, RawMessage};
 use probing::Probing;
 
+mod format;
 mod interface;
 mod messages;
 mod probing;
@@ -51,6 +51,8 @@ const TELLINGS: u8 = 4;
 const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn.
 const HASTE: Duration = Duration::from_millis(50);
+/// Sessions from which on news go along them.
+pub(crate) const MIN_CONNECTED: usize = 32;
 /// How often a random member is asked for other members, and one that is down whether it is back.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
 const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
@@ -74,6 +76,8 @@ pub(crate) struct Swim {
     hurry: bool,
     hurried: Option<Instant>,
     renewed: Option<Instant>,
+    /// The timer of gossip, while there is nothing to pass on: a node at rest wakes up for nothing.
+    resting: Option<Timer<Id>>,
     output: VecDeque<Output>,
     pub(crate) tally: Tally,
 }
@@ -104,6 +108,7 @@ impl Swim {
             hurry: false,
             hurried: None,
             renewed: None,
+            resting: None,
             output: VecDeque::new(),
             tally: Tally::default(),
         }
@@ -130,12 +135,26 @@ impl Swim {
         if stale || again || from == me.node || Some(header.from) <= over {
             return Ok(Seen { claims: Vec::new(), stale });
         }
-        self.probing.answered(from, &header.message);
+        let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
         let data = [&from.as_bytes()[..], me.node.as_bytes(), own_part].concat();
         let taken = self.foca.handle_data(&data, &mut self.collector);
+        if answered {
+            self.skip_indirect();
+        }
         self.settle(view, now);
         taken.map(|()| Seen { claims, stale }).map_err(|_| BadSwim)
+    }
+
+    /// The probe has been answered: others need not be asked, and the timer for that is done with
+    /// now instead of waking this node up.
+    fn skip_indirect(&mut self) {
+        let is_it = |tick: &Tick| {
+            matches!(tick, Tick::Protocol { timer: Timer::SendIndirectProbe { .. }, .. })
+        };
+        if let Some(Tick::Protocol { timer, .. }) = self.timers.take(is_it) {
+            let _ = self.foca.handle_timer(timer, &mut self.collector);
+        }
     }
 
     /// Takes claims that were found believable.
@@ -178,6 +197,16 @@ impl Swim {
             match tick {
                 Tick::Protocol { timer: Timer::ChangeSuspectToDown { member_id, .. }, set }
                     if view.heard(&member_id.node).is_some_and(|heard| heard > set) => {}
+                Tick::Protocol { timer: timer @ Timer::PeriodicGossip(_), .. }
+                    if self.foca.updates_backlog() == 0 =>
+                {
+                    self.resting = Some(timer);
+                }
+                Tick::Protocol { timer: timer @ Timer::ProbeRandomMember(_), .. }
+                    if self.probing.may_wait() =>
+                {
+                    self.ask_again(timer, view, now);
+                }
                 Tick::Protocol { timer, .. } => {
                     // Errors are about incomplete probes, from which it recovers by itself.
                     let _ = self.foca.handle_timer(timer, &mut self.collector);
@@ -186,6 +215,23 @@ impl Swim {
             }
             self.settle(view, now);
         }
+    }
+
+    /// The probe under way had no answer in its time: asks once more before anybody is suspected,
+    /// since a suspicion costs every member some datagrams. A peer without a session gets the time
+    /// for another attempt at the handshake.
+    fn ask_again(&mut self, timer: Timer<Id>, view: &impl View, now: Instant) {
+        let pause = if self.probing.is_unconnected() {
+            self.config.handshake_allowance
+        } else {
+            self.config.probe_timeout
+        };
+        if let Some((target, ping)) = self.probing.wait_once_more()
+            && view.session(&target)
+        {
+            self.output.push_back(Output::Send(target, ping));
+        }
+        self.add(now + self.probing.awareness.stretch(pause), Tick::Protocol { timer, set: now });
     }
 
     /// The process did not run for this long: nobody can be blamed for silence in that time.
@@ -278,6 +324,12 @@ impl Swim {
         Claim { life: self.life(), incarnation: self.incarnation, standing: Standing::Alive }
     }
 
+    /// The incarnation in which a member is known; 0 of one that is not.
+    pub(crate) fn incarnation_of(&self, node: &NodeId) -> u16 {
+        let known = self.foca.iter_members().find(|member| member.id().node == *node);
+        known.map_or(0, Member::incarnation)
+    }
+
     /// How distrustful this node is of its own view, 0 to 8.
     pub(crate) fn score(&self) -> u32 {
         self.probing.awareness.score()
@@ -293,24 +345,46 @@ impl Swim {
             let _ = self.foca.gossip(&mut self.collector);
             self.take_collected(view, now);
         }
+        if self.foca.updates_backlog() > 0
+            && let Some(timer) = self.resting.take()
+        {
+            let pause = self.dice.up_to(self.config.gossip_interval);
+            self.add(now + pause, Tick::Protocol { timer, set: now });
+        }
     }
 
     fn take_collected(&mut self, view: &impl View, now: Instant) {
         let mut pinged = false;
-        for (to, bytes) in std::mem::take(&mut self.collector.sends) {
-            if let Ok((header, _)) = postcard::take_from_bytes::<RawHeader>(&bytes) {
+        let mut told = Vec::new();
+        for (mut to, mut bytes) in std::mem::take(&mut self.collector.sends) {
+            let mut number = None;
+            if let Ok((header, rest)) = postcard::take_from_bytes::<RawHeader>(&bytes) {
                 self.incarnation = self.incarnation.max(header.incarnation);
-                if let RawMessage::Ping(number) = header.message {
-                    self.probing.begin(to, number, view.session(&to));
-                    pinged = true;
+                match header.message {
+                    RawMessage::Ping(ping) => number = Some(ping),
+                    RawMessage::Gossip => {
+                        if let Some((peer, life)) = self.connected(&told, view)
+                            && let Some(other) = messages::readdress(&header, life, rest)
+                        {
+                            (to, bytes) = (peer, other);
+                        }
+                        told.push(to);
+                    }
+                    _ => {}
                 }
             }
-            if let Some(datagram) = Message::Swim(&bytes).encode() {
-                self.output.push_back(Output::Send(to, datagram));
+            let Some(datagram) = Message::Swim(&bytes).encode() else { continue };
+            if let Some(number) = number {
+                self.probing.begin((to, number), view.session(&to), datagram.clone());
+                pinged = true;
             }
+            self.output.push_back(Output::Send(to, datagram));
         }
         for (timer, after) in std::mem::take(&mut self.collector.timers) {
             let after = self.wait(&timer, after, pinged, view);
+            if matches!(timer, Timer::PeriodicGossip(_)) {
+                self.resting = None;
+            }
             if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
                 self.tally.suspicions += 1;
                 self.hurry = true;
@@ -327,6 +401,17 @@ impl Swim {
             }
             self.output.push_back(notice);
         }
+    }
+
+    /// Whom to tell instead of a member drawn from all of them: one to whom a session exists, where
+    /// there are enough of these. Making one costs five times what the news does, and a round trip.
+    /// Who has probed a random member every second for three minutes has sessions with a random
+    /// part of the mesh, along which news go round as well; and probes are not readdressed.
+    fn connected(&mut self, told: &[NodeId], view: &impl View) -> Option<(NodeId, Life)> {
+        if view.sessions() < MIN_CONNECTED {
+            return None;
+        }
+        view.connected(self.dice.draw()).filter(|(peer, _)| !told.contains(peer))
     }
 
     /// How long to wait for a timer instead of what the protocol asks.
@@ -351,7 +436,7 @@ impl Swim {
             Timer::ProbeRandomMember(_) => self.dice.up_to(asked),
             Timer::ChangeSuspectToDown { member_id, .. } => {
                 let near = view.same_site(&member_id.node) && view.session(&member_id.node);
-                self.probing.awareness.stretch(if near { asked * 2 / 3 } else { asked })
+                self.probing.awareness.stretch(if near { asked / 2 } else { asked })
             }
             Timer::PeriodicAnnounce(_)
             | Timer::PeriodicAnnounceDown(_)
@@ -386,11 +471,11 @@ impl Swim {
     }
 }
 
-/// A repetition count of about four per decade of members reaches everybody, with a margin for
-/// loss.
+/// Each member says each news this often, so that one of a number that is e to the power of that
+/// has not been told in the end (2 or 3 of 1,000), and asks for it when it compares directories.
 fn protocol_config(config: &DiscoveryConfig, members: usize) -> Config {
     let doublings = u8::try_from(members.max(1).ilog2()).unwrap_or(u8::MAX);
-    let repetitions = (doublings + doublings / 4).clamp(6, 24);
+    let repetitions = (doublings * 3 / 4).clamp(6, 24);
     let every = |frequency, count: u8| {
         let num_members = NonZeroUsize::new(usize::from(count)).unwrap_or(NonZeroUsize::MIN);
         Some(PeriodicParams { frequency, num_members })
@@ -410,31 +495,6 @@ fn protocol_config(config: &DiscoveryConfig, members: usize) -> Config {
         periodic_announce: every(ANNOUNCE_EVERY, 1),
         periodic_announce_to_down_members: every(ANNOUNCE_DOWN_EVERY, 1),
         periodic_gossip: every(config.gossip_interval, config.gossip_fanout),
-    }
-}
-
-/// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts
-/// or was declared down is back with its first packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Id {
-    node: NodeId,
-    life: Life,
-}
-
-impl Identity for Id {
-    type Addr = NodeId;
-
-    fn renew(&self) -> Option<Self> {
-        let renewal = self.life.renewal.checked_add(1)?;
-        Some(Self { life: Life { renewal, ..self.life }, ..*self })
-    }
-
-    fn addr(&self) -> NodeId {
-        self.node
-    }
-
-    fn win_addr_conflict(&self, adversary: &Self) -> bool {
-        self.life > adversary.life
     }
 }
 
@@ -467,125 +527,6 @@ impl Runtime<Id> for Collector {
             self.token = Some(*token);
         }
         self.timers.push((timer, after));
-    }
-}
-
-impl From<Id> for RawId {
-    fn from(id: Id) -> Self {
-        Self(*id.node.as_bytes(), id.life)
-    }
-}
-
-impl From<RawId> for Id {
-    fn from(raw: RawId) -> Self {
-        Self { node: NodeId::from_bytes(raw.0), life: raw.1 }
-    }
-}
-
-/// The protocol's messages and those that travel, each way: without content, with a probe number,
-/// and with a third node as well.
-macro_rules! translate {
-    ($($plain:ident)*; $($numbered:ident)*; $($third:ident $field:ident),*) => {
-        impl From<&foca::Message<Id>> for RawMessage {
-            fn from(message: &foca::Message<Id>) -> Self {
-                match *message {
-                    $(foca::Message::$plain => Self::$plain,)*
-                    $(foca::Message::$numbered(number) => Self::$numbered(number),)*
-                    $(foca::Message::$third { $field, probe_number: number } => {
-                        Self::$third($field.into(), number)
-                    })*
-                }
-            }
-        }
-
-        impl From<RawMessage> for foca::Message<Id> {
-            fn from(message: RawMessage) -> Self {
-                match message {
-                    $(RawMessage::$plain => Self::$plain,)*
-                    $(RawMessage::$numbered(number) => Self::$numbered(number),)*
-                    $(RawMessage::$third(id, number) => {
-                        Self::$third { $field: id.into(), probe_number: number }
-                    })*
-                }
-            }
-        }
-    };
-}
-
-translate! {
-    Announce Feed Gossip Broadcast TurnUndead;
-    Ping Ack;
-    PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
-}
-
-/// The protocol's messages as bytes: both node ids, which never leave the node, then the header,
-/// then members as short id and claim.
-#[derive(Debug)]
-struct Format;
-
-impl Format {
-    fn put(value: &impl Serialize, mut to: impl BufMut) -> Result<(), BadFormat> {
-        // The largest value is a header with a third node: 32 bytes and a few numbers.
-        let mut scratch = [0; 128];
-        let bytes = postcard::to_slice(value, &mut scratch).map_err(|_| BadFormat::Room)?;
-        if to.remaining_mut() < bytes.len() {
-            return Err(BadFormat::Room);
-        }
-        to.put_slice(bytes);
-        Ok(())
-    }
-}
-
-impl Codec<Id> for Format {
-    type Error = BadFormat;
-
-    fn encode_header(&mut self, header: &Header<Id>, mut to: impl BufMut) -> Result<(), BadFormat> {
-        if to.remaining_mut() < IDS {
-            return Err(BadFormat::Room);
-        }
-        to.put_slice(header.src.node.as_bytes());
-        to.put_slice(header.dst.node.as_bytes());
-        let raw = RawHeader {
-            from: header.src.life,
-            incarnation: header.src_incarnation,
-            to: header.dst.life,
-            message: (&header.message).into(),
-        };
-        Self::put(&raw, to)
-    }
-
-    fn decode_header(&mut self, mut from: impl Buf) -> Result<Header<Id>, BadFormat> {
-        if from.remaining() < IDS {
-            return Err(BadFormat::Malformed);
-        }
-        let (mut src, mut dst) = ([0; 32], [0; 32]);
-        from.copy_to_slice(&mut src);
-        from.copy_to_slice(&mut dst);
-        let (raw, rest) = postcard::take_from_bytes::<RawHeader>(from.chunk())
-            .map_err(|_| BadFormat::Malformed)?;
-        let used = from.remaining() - rest.len();
-        from.advance(used);
-        Ok(Header {
-            src: Id { node: NodeId::from_bytes(src), life: raw.from },
-            src_incarnation: raw.incarnation,
-            dst: Id { node: NodeId::from_bytes(dst), life: raw.to },
-            message: raw.message.into(),
-        })
-    }
-
-    fn encode_member(&mut self, member: &Member<Id>, to: impl BufMut) -> Result<(), BadFormat> {
-        let standing = match member.state() {
-            State::Alive => Standing::Alive,
-            State::Suspect => Standing::Suspect,
-            State::Down => Standing::Down,
-        };
-        let (life, incarnation) = (member.id().life, member.incarnation());
-        Self::put(&(Short::of(&member.id().node), Claim { life, incarnation, standing }), to)
-    }
-
-    /// Members never come this way: the caller reads, checks and applies them one by one.
-    fn decode_member(&mut self, _: impl Buf) -> Result<Member<Id>, BadFormat> {
-        Err(BadFormat::Malformed)
     }
 }
 

@@ -165,6 +165,10 @@ impl Sync {
     /// What to ask whom for now.
     pub(crate) fn take_requests(&mut self, now: Instant) -> Requests {
         let mut requests = Requests::new();
+        // In bursts: a question for each record that arrives would be as many datagrams again.
+        if self.in_flight > MAX_IN_FLIGHT / 2 {
+            return requests;
+        }
         while self.in_flight < MAX_IN_FLIGHT
             && let Some(short) = self.queue.pop_front()
         {
@@ -217,7 +221,9 @@ mod tests {
         assert!(first[&peer].iter().all(|list| list.len() <= MAX_WANTED));
         assert_eq!(count(&sync.take_requests(start)), 0);
         sync.got(short(0));
-        assert_eq!(count(&sync.take_requests(start)), 1, "an arrival makes room");
+        assert_eq!(count(&sync.take_requests(start)), 0, "not for each arrival");
+        (1..MAX_IN_FLIGHT / 2).for_each(|number| sync.got(short(number)));
+        assert_eq!(count(&sync.take_requests(start)), MAX_IN_FLIGHT / 2, "arrivals make room");
         let mut now = start;
         for _ in 0..1000 {
             now += PATIENCE;

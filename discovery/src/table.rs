@@ -1,10 +1,11 @@
 //! Values by node, ascending by id: the form in which everything about thousands of nodes is kept.
 //!
 //! Ids are public keys, as good as random, so the place of one among the others can be guessed from
-//! its first eight bytes; a search from there ends after a few steps (interpolation search, Perl,
+//! its first four bytes; a search from there ends after a few steps (interpolation search, Perl,
 //! Itai and Avni, 1978), and after a logarithm of them when somebody has chosen ids to be near each
-//! other. The eight bytes lie side by side, the values do not move: a look-up touches two or three
-//! lines of memory where a tree touches a dozen, and an insertion moves twelve bytes a node.
+//! other. The four bytes lie beside the place of the value, the values do not move: a look-up
+//! touches two or three lines of memory where a tree touches a dozen, and an insertion moves eight
+//! bytes a node.
 //!
 //! Whoever owns a table bounds what it puts in.
 
@@ -21,27 +22,25 @@ pub(crate) trait Named {
 /// Values by node, ascending by id.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<T> {
-    /// The first eight bytes of each id, ascending.
-    shorts: Vec<u64>,
-    /// Where the value of each is.
-    places: Vec<u32>,
+    /// The first four bytes of each id and where its value is, ascending by id.
+    index: Vec<(u32, u32)>,
     values: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { shorts: Vec::new(), places: Vec::new(), values: Vec::new(), free: Vec::new() }
+        Self { index: Vec::new(), values: Vec::new(), free: Vec::new() }
     }
 }
 
 impl<T: Named> Table<T> {
     pub(crate) fn len(&self) -> usize {
-        self.shorts.len()
+        self.index.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.shorts.is_empty()
+        self.index.is_empty()
     }
 
     pub(crate) fn get(&self, node: &NodeId) -> Option<&T> {
@@ -51,7 +50,7 @@ impl<T: Named> Table<T> {
 
     pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut T> {
         let rank = self.find(node).ok()?;
-        self.values[self.places[rank] as usize].as_mut()
+        self.values[self.index[rank].1 as usize].as_mut()
     }
 
     pub(crate) fn contains(&self, node: &NodeId) -> bool {
@@ -61,18 +60,16 @@ impl<T: Named> Table<T> {
     /// Puts a value in, in place of the one its node had.
     pub(crate) fn insert(&mut self, value: T) -> &mut T {
         let place = match self.find(value.node()) {
-            Ok(rank) => self.places[rank] as usize,
+            Ok(rank) => self.index[rank].1 as usize,
             Err(rank) => {
                 let place = self.free.pop().map_or(self.values.len(), |free| free as usize);
                 if place == self.values.len() {
                     grow(&mut self.values);
                     self.values.push(None);
                 }
-                grow(&mut self.shorts);
-                grow(&mut self.places);
-                self.shorts.insert(rank, short(value.node()));
+                grow(&mut self.index);
                 let number = u32::try_from(place).expect("fewer than 2^32 nodes");
-                self.places.insert(rank, number);
+                self.index.insert(rank, (short(value.node()), number));
                 place
             }
         };
@@ -81,8 +78,7 @@ impl<T: Named> Table<T> {
 
     pub(crate) fn remove(&mut self, node: &NodeId) -> Option<T> {
         let rank = self.find(node).ok()?;
-        self.shorts.remove(rank);
-        let place = self.places.remove(rank);
+        let (_, place) = self.index.remove(rank);
         self.free.push(place);
         self.values[place as usize].take()
     }
@@ -109,17 +105,25 @@ impl<T: Named> Table<T> {
     }
 
     /// All values from the first id not below `start`, wrapping around once.
-    pub(crate) fn around(&self, start: NodeId) -> impl Iterator<Item = &T> {
+    pub(crate) fn around(&self, start: NodeId) -> impl DoubleEndedIterator<Item = &T> {
         let from = self.find(&start).unwrap_or_else(|rank| rank);
         self.ranks(from, self.len()).chain(self.ranks(0, from))
     }
 
-    fn ranks(&self, from: usize, to: usize) -> impl Iterator<Item = &T> {
-        self.places[from..to].iter().filter_map(|place| self.values[*place as usize].as_ref())
+    /// All values from a drawn one on, wrapping around once: `draw` is evenly spread over all its
+    /// values, and so is the first one over the table.
+    pub(crate) fn drawn(&self, draw: u64) -> impl Iterator<Item = &T> {
+        let from = (u128::from(draw) * self.len() as u128) >> 64;
+        let from = usize::try_from(from).unwrap_or(0);
+        self.ranks(from, self.len()).chain(self.ranks(0, from))
+    }
+
+    fn ranks(&self, from: usize, to: usize) -> impl DoubleEndedIterator<Item = &T> {
+        self.index[from..to].iter().filter_map(|(_, place)| self.values[*place as usize].as_ref())
     }
 
     fn at(&self, rank: usize) -> Option<&T> {
-        self.values[*self.places.get(rank)? as usize].as_ref()
+        self.values[self.index.get(rank)?.1 as usize].as_ref()
     }
 
     /// The rank of a node, or the one it would have.
@@ -127,7 +131,7 @@ impl<T: Named> Table<T> {
         let wanted = short(node);
         let mut rank = self.first_not_below(wanted);
         // Two ids that begin alike are possible, and no more than that.
-        while self.shorts.get(rank) == Some(&wanted) {
+        while self.index.get(rank).is_some_and(|(short, _)| *short == wanted) {
             match self.at(rank).map(|value| value.node().cmp(node)) {
                 Some(std::cmp::Ordering::Equal) => return Ok(rank),
                 Some(std::cmp::Ordering::Less) => rank += 1,
@@ -137,15 +141,15 @@ impl<T: Named> Table<T> {
         Err(rank)
     }
 
-    fn first_not_below(&self, wanted: u64) -> usize {
-        let shorts = &self.shorts[..];
-        let guess = (u128::from(wanted) * shorts.len() as u128) >> 64;
+    fn first_not_below(&self, wanted: u32) -> usize {
+        let index = &self.index[..];
+        let guess = (u64::from(wanted) * index.len() as u64) >> 32;
         let mut step = FIRST_STEP;
         // All before `low` are below, and all from `high` on are not.
-        let (mut low, mut high) = (0, shorts.len());
+        let (mut low, mut high) = (0, index.len());
         let mut at = usize::try_from(guess).unwrap_or(0);
         while low < high {
-            if shorts[at] < wanted {
+            if index[at].0 < wanted {
                 low = at + 1;
                 at = (at + step).min(high - 1);
             } else {
@@ -155,17 +159,17 @@ impl<T: Named> Table<T> {
             step *= 2;
             let is_bracketed = high - low <= step;
             if is_bracketed {
-                return low + shorts[low..high].partition_point(|short| *short < wanted);
+                return low + index[low..high].partition_point(|(short, _)| *short < wanted);
             }
         }
         low
     }
 }
 
-/// The first eight bytes of an id, in the order of ids.
-fn short(node: &NodeId) -> u64 {
+/// The first four bytes of an id, in the order of ids.
+fn short(node: &NodeId) -> u32 {
     let (first, _) = node.as_bytes().split_first_chunk().expect("an id has 32 bytes");
-    u64::from_be_bytes(*first)
+    u32::from_be_bytes(*first)
 }
 
 /// Makes room for one more by an eighth, not by doubling: there is one table per node of a mesh
@@ -193,13 +197,13 @@ mod tests {
         }
     }
 
-    /// Ids of three kinds: spread out, crowded together, and alike in the first eight bytes.
+    /// Ids of three kinds: spread out, crowded together, and alike in the first four bytes.
     fn ids() -> impl Strategy<Value = NodeId> {
         prop_oneof![
             any::<[u8; 32]>(),
             any::<u8>().prop_map(|last| {
                 let mut id = [7; 32];
-                id[7] = last;
+                id[3] = last;
                 id
             }),
             any::<u8>().prop_map(|last| {

@@ -43,6 +43,12 @@ impl<T> Timers<T> {
         (entry.key().0 <= now).then(|| entry.remove())
     }
 
+    /// Takes the first entry of a kind, whenever it is due.
+    pub(crate) fn take(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let key = *self.queue.iter().find(|(_, what)| is_it(what))?.0;
+        self.queue.remove(&key)
+    }
+
     /// Moves every entry later by `by`.
     pub(crate) fn shift(&mut self, by: Duration) {
         let moved = std::mem::take(&mut self.queue);
@@ -83,6 +89,8 @@ mod tests {
         assert!(!timers.add(start, 3));
         timers.shift(Duration::from_secs(3));
         assert_eq!(timers.take_due(start), None);
+        assert_eq!(timers.take(|number| *number == 2), Some(2));
+        assert_eq!(timers.take(|number| *number == 2), None);
         assert_eq!(timers.take_due(start + Duration::from_secs(3)), Some(1));
         timers.clear();
         assert_eq!(timers.next(), None);

@@ -91,6 +91,11 @@ impl Discovery {
         if self.attach.is_some() {
             return self.hear_claims(claims, now);
         }
+        for (node, claim) in &claims {
+            if claim.standing == Standing::Suspect {
+                self.watch.hurry(*node, now);
+            }
+        }
         let refutations = self.swim.tally.refutations;
         self.swim.apply(claims, spread, eyes!(self), now);
         self.counters.refutations += self.swim.tally.refutations - refutations;
@@ -259,6 +264,7 @@ impl Discovery {
         if entry.liveness == Liveness::Left {
             return;
         }
+        self.tell_witnesses(node, Standing::Down);
         let before = self.directory.set_liveness(&node, Liveness::Down, Some(life), now);
         if before == Some(Liveness::Alive) {
             self.counters.members_down += 1;

@@ -7,9 +7,9 @@ use meshport_config::{NodeId, Role};
 use super::{Discovery, Event, eyes};
 use crate::directory::{Directory, Entry, Liveness};
 use crate::news::{MAX_TOLD, Telling};
-use crate::paths::{PathState, PathUse, Paths};
+use crate::paths::{Path, PathState, PathUse, Paths};
 use crate::state::Distance;
-use crate::wire::{Item, Message, Short};
+use crate::wire::{Claim, Item, Message, Short, Standing};
 
 /// How often tables are tidied.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
@@ -21,10 +21,11 @@ const TOMBSTONE_FACTOR: u32 = 7;
 /// looked at to find them.
 const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
-/// Members of the own site that a node watches, and is watched by.
-const WATCHED: usize = 2;
-/// Steps taken from a random id to find a random member; evens out the gaps between ids.
-const STEPS: usize = 8;
+/// Members of the own site that are told at once of a watched one that falls silent or is down.
+/// Those who watched it name the same ones, so that each of these hears of it from more than one,
+/// and as many at once pass it on: two rounds of gossip later ten times as many know.
+const WITNESSES: usize = 24;
+/// Entries looked at from a drawn one on to find a member.
 const LOOKS: usize = 64;
 /// Rumours that are looked at for one datagram: no more fit into it.
 const MAX_TOLD_AT_ONCE: usize = 16;
@@ -101,22 +102,31 @@ impl Discovery {
     pub(super) fn random_members(&mut self, count: usize, except: &[NodeId]) -> Vec<NodeId> {
         let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
         for _ in 0..count * 2 {
-            let mut start = [0; 32];
-            start[..8].copy_from_slice(&self.dice.bytes());
-            let skip = self.dice.below(STEPS);
             let fits = |node: &NodeId, entry: &Entry| {
                 entry.is_alive() && *node != self.me && !except.contains(node)
             };
-            let around = self.directory.around(NodeId::from_bytes(start)).take(LOOKS);
-            let members: Vec<_> =
-                around.filter(|(node, entry)| fits(node, entry)).take(STEPS).collect();
-            if let Some((node, _)) = members.get(skip % members.len().max(1))
-                && !chosen.contains(node)
-            {
-                chosen.push(**node);
-                if chosen.len() == count {
-                    break;
-                }
+            let drawn = self.directory.drawn(self.dice.draw()).take(LOOKS);
+            let found = drawn.filter(|(node, entry)| fits(node, entry)).map(|it| *it.0).next();
+            chosen.extend(found.filter(|node| !chosen.contains(node)));
+            if chosen.len() == count {
+                break;
+            }
+        }
+        chosen
+    }
+
+    /// Whom to tell rumours: as `random_members`, but with sessions if there are enough of those.
+    fn audience(&mut self, count: usize) -> Vec<NodeId> {
+        if self.contacts.sessions() < crate::swim::MIN_CONNECTED {
+            return self.random_members(count, &[]);
+        }
+        let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
+        for _ in 0..count * 2 {
+            let is_member = |node: &NodeId| self.directory.get(node).is_some_and(Entry::is_alive);
+            let found = self.contacts.connected_from(self.dice.draw()).find(is_member);
+            chosen.extend(found.filter(|node| !chosen.contains(node)));
+            if chosen.len() == count {
+                break;
             }
         }
         chosen
@@ -191,23 +201,26 @@ impl Discovery {
         roles.any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
 
-    /// Keeps an eye on the next few members of the own site in the order of ids, so that each
-    /// member is watched by as many others. Random probes find a crash sooner or later; these find
-    /// it soon.
+    /// Keeps an eye on the next member of the own site in the order of ids and on the one before,
+    /// which do the same: who is asked need not ask. Random probes find a crash sooner or later;
+    /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
         if !std::mem::take(&mut self.watch_changed) || self.own.has_left() {
             return;
         }
         let others = |entry: &Entry| entry.is_alive() && entry.node() != self.me;
         let near = |entry: &Entry| others(entry) && entry.credential.site == self.site;
-        let next = |fits: &dyn Fn(&Entry) -> bool| -> Vec<NodeId> {
-            let around = self.directory.around(self.me).filter(|(_, entry)| fits(entry));
-            around.map(|(node, _)| *node).take(WATCHED).collect()
+        let beside = |fits: &dyn Fn(&Entry) -> bool| -> Option<[NodeId; 2]> {
+            let mut around = self.directory.around(self.me).filter(|(_, entry)| fits(entry));
+            let (next, before) = (around.next()?.0, around.next_back()?.0);
+            Some([*next, *before])
         };
-        let mut wanted = next(&near);
-        if wanted.len() < WATCHED {
-            wanted = next(&others);
-        }
+        // Where the site has one other member, or none, anybody will do.
+        let wanted = beside(&near).or_else(|| beside(&others));
+        let wanted: Vec<NodeId> = match wanted {
+            Some(wanted) => wanted.to_vec(),
+            None => self.directory.iter().filter(|it| others(it.1)).map(|it| *it.0).collect(),
+        };
         let dropped: Vec<NodeId> = self
             .watch
             .iter()
@@ -236,7 +249,36 @@ impl Discovery {
             if let Some(life) = life.and_then(|entry| entry.life).filter(|_| dead) {
                 self.swim.suspect(node, life, eyes!(self), now);
                 self.drain_swim(now);
+                self.tell_witnesses(node, Standing::Suspect);
             }
+        }
+    }
+
+    /// Tells the members beside a watched one of the own site what has become of it, if this node
+    /// has found that out by itself.
+    pub(super) fn tell_witnesses(&mut self, node: NodeId, standing: Standing) {
+        let is_silent = |path: &Path| path.state == PathState::Dead;
+        if !self.watch.get(&node).is_some_and(is_silent) {
+            return;
+        }
+        let Some(life) = self.directory.get(&node).and_then(|entry| entry.life) else { return };
+        let fits = |entry: &Entry| {
+            entry.is_alive()
+                && entry.credential.site == self.site
+                && entry.node() != self.me
+                && entry.node() != node
+        };
+        // Of a suspicion only the other one who watches: it need not wait for its next turn.
+        let count = if standing == Standing::Down { WITNESSES } else { 1 };
+        let mut around = self.directory.around(node).filter(|(_, entry)| fits(entry));
+        let before = around.next_back().map(|(node, _)| *node);
+        let next = around.map(|(node, _)| *node).take(count);
+        let witnesses: Vec<NodeId> = next.chain(before).collect();
+        let claim = Some(Claim { life, incarnation: self.swim.incarnation_of(&node), standing });
+        let short = Short::of(&node);
+        for witness in witnesses {
+            let item = Item { short, credential: None, state: None, claim };
+            self.send(witness, &Message::Rumours(vec![item]));
         }
     }
 
@@ -267,7 +309,7 @@ impl Discovery {
         let mut told = self.rumours.freshest();
         told.truncate(MAX_TOLD_AT_ONCE);
         let packed = self.pack_rumours(&told);
-        for peer in self.random_members(usize::from(self.config.gossip_fanout), &[]) {
+        for peer in self.audience(usize::from(self.config.gossip_fanout)) {
             packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
         }
         for (node, _) in &told[..packed.1.min(told.len())] {
@@ -301,13 +343,17 @@ impl Discovery {
             return;
         }
         let alone = self.directory.alive() <= 1;
+        let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };
+        self.search_at = now + self.dice.jitter(pause, 25);
+        if self.directory.alive() == self.directory.len() {
+            return;
+        }
         let mut start = [0; 32];
         start[..8].copy_from_slice(&self.dice.bytes());
+        // Without an endpoint it has just been admitted elsewhere, and its record will follow.
         let wanted = |entry: &Entry| match entry.liveness {
-            // Without an endpoint it has just been admitted elsewhere, and its record will follow.
-            _ if entry.endpoints().is_empty() => false,
-            Liveness::Unknown => true,
-            Liveness::Down => alone,
+            Liveness::Unknown => !entry.endpoints().is_empty(),
+            Liveness::Down => alone && !entry.endpoints().is_empty(),
             Liveness::Alive | Liveness::Left => false,
         };
         let around = self.directory.around(NodeId::from_bytes(start)).take(SEARCH_LOOKS);
@@ -319,8 +365,6 @@ impl Discovery {
         for node in found {
             self.swim.announce(node, eyes!(self), now);
         }
-        let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };
-        self.search_at = now + self.dice.jitter(pause, 25);
     }
 
     fn sweep(&mut self, now: Instant) {
@@ -331,6 +375,12 @@ impl Discovery {
             self.measure_distances(now);
         }
         let forget_after = self.config.forget_after;
+        if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
+            self.directory.prune_tombstones(before);
+        }
+        if self.directory.is_settled(self.wall) {
+            return;
+        }
         let mut fading = Vec::new();
         let mut forgotten = Vec::new();
         let mut expired = Vec::new();
@@ -361,9 +411,7 @@ impl Discovery {
             self.drop_member(node, now);
             self.directory.remove(&node);
         }
-        if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
-            self.directory.prune_tombstones(before);
-        }
+        self.directory.find_first_end();
     }
 
     /// Ends all dealings with a node that is about to go from the directory.
@@ -371,8 +419,8 @@ impl Discovery {
         let Some(entry) = self.directory.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
         if was_alive {
-            let (incarnation, standing) = (0, crate::wire::Standing::Down);
-            let claim = crate::wire::Claim { life, incarnation, standing };
+            let (incarnation, standing) = (0, Standing::Down);
+            let claim = Claim { life, incarnation, standing };
             self.apply_claims(vec![(node, claim)], false, now);
         }
         self.swim.forget(node, life);

@@ -286,3 +286,40 @@ fn a_peer_that_was_stopped_does_not_look_far_away_afterwards() {
     let rtt = bench.paths.get(&node(1)).expect("measured").rtt.expect("answers");
     assert!(rtt < ms(10), "{rtt:?}");
 }
+
+#[test]
+fn of_two_that_watch_each_other_one_asks() {
+    let mut bench = Bench::new();
+    let (peer, rtt) = (node(1), ms(1));
+    assert!(bench.paths.set(peer, Some(PathUse::Active), true, bench.now));
+    bench.run(ms(5000), rtt, true);
+    let asked = bench.sent.len();
+    // It asks more often than this node would.
+    for _ in 0..50 {
+        bench.paths.handle_probe(peer, bench.now);
+        bench.run(ms(400), rtt, true);
+    }
+    assert_eq!(bench.sent.len(), asked);
+    // It falls silent.
+    bench.run(ms(1500), rtt, false);
+    assert_eq!(bench.state(), PathState::Dead);
+    // A question from it is no answer to this node's own.
+    bench.paths.handle_probe(peer, bench.now);
+    assert_eq!(bench.state(), PathState::Dead);
+}
+
+#[test]
+fn whom_somebody_else_misses_is_asked_at_once() {
+    let mut bench = Bench::new();
+    let (peer, rtt) = (node(1), ms(1));
+    assert!(bench.paths.set(peer, Some(PathUse::Active), true, bench.now));
+    bench.run(ms(5100), rtt, true);
+    let asked = bench.sent.len();
+    bench.paths.hurry(peer, bench.now);
+    bench.paths.hurry(node(2), bench.now);
+    bench.run(Duration::ZERO, rtt, true);
+    assert_eq!(bench.sent.len(), asked + 1);
+    bench.paths.hurry(peer, bench.now);
+    bench.run(Duration::ZERO, rtt, true);
+    assert_eq!(bench.sent.len(), asked + 1, "a question is under way");
+}

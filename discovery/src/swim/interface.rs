@@ -13,6 +13,11 @@ pub(crate) trait View {
     fn session(&self, peer: &NodeId) -> bool;
     /// Whether the peer is in this node's site.
     fn same_site(&self, peer: &NodeId) -> bool;
+    /// How many peers have a session.
+    fn sessions(&self) -> usize;
+    /// A member with a session and the life it is in, by an evenly spread number; none if a bounded
+    /// look finds none.
+    fn connected(&self, draw: u64) -> Option<(NodeId, Life)>;
     /// When anything came from the peer last, if that was recently.
     fn heard(&self, peer: &NodeId) -> Option<Instant>;
 }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ENVELOPE;
 use crate::state::Life;
-use crate::wire::{Claim, Short};
+use crate::wire::{Claim, MAX_DATAGRAM, Short};
 
 /// A node in one of its lives, where the receiver cannot know which node is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,14 @@ pub(crate) enum BadFormat {
 /// A membership datagram that does not parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadSwim;
+
+/// The same message to a member in another life; none if it would not fit.
+pub(crate) fn readdress(header: &RawHeader, to: Life, rest: &[u8]) -> Option<Vec<u8>> {
+    let header = RawHeader { to, ..*header };
+    let mut bytes = postcard::to_stdvec(&header).ok()?;
+    bytes.extend_from_slice(rest);
+    (bytes.len() + ENVELOPE <= MAX_DATAGRAM).then_some(bytes)
+}
 
 pub(crate) fn read_claims(mut rest: &[u8]) -> Result<Vec<(Short, Claim)>, BadSwim> {
     if rest.is_empty() {

@@ -10,6 +10,7 @@ use crate::tests::base;
 struct Sight {
     unconnected: Vec<NodeId>,
     heard: BTreeMap<NodeId, Instant>,
+    connected: BTreeMap<NodeId, Life>,
 }
 
 impl View for Sight {
@@ -19,6 +20,16 @@ impl View for Sight {
 
     fn same_site(&self, _: &NodeId) -> bool {
         false
+    }
+
+    fn sessions(&self) -> usize {
+        self.connected.len()
+    }
+
+    fn connected(&self, draw: u64) -> Option<(NodeId, Life)> {
+        let count = self.connected.len() as u64;
+        let place = usize::try_from(draw.checked_rem(count)?).unwrap();
+        self.connected.iter().nth(place).map(|(node, life)| (*node, *life))
     }
 
     fn heard(&self, peer: &NodeId) -> Option<Instant> {
@@ -115,7 +126,9 @@ fn a_member_without_session_gets_the_time_of_a_handshake() {
     };
     let connected = suspected_after(&Sight::default());
     let unconnected = suspected_after(&Sight { unconnected: vec![node(2)], ..Sight::default() });
-    assert_eq!(unconnected - connected, DiscoveryConfig::default().handshake_allowance);
+    let config = DiscoveryConfig::default();
+    // Once at the start, and once more instead of the time for an answer.
+    assert_eq!(unconnected - connected, config.handshake_allowance * 2 - config.probe_timeout);
 }
 
 #[test]
@@ -233,4 +246,61 @@ proptest! {
             prop_assert!(outputs(&mut swim).len() < 20);
         }
     }
+}
+
+/// Who is told in the first rounds of gossip, and the datagrams.
+fn gossip(sight: &Sight) -> Vec<(NodeId, Vec<u8>)> {
+    let (mut swim, start) = (swim(1), base());
+    for number in 2..100 {
+        swim.apply([(node(number), claim(Standing::Alive))], true, sight, start);
+    }
+    let mut told = Vec::new();
+    while let Some(due) = swim.poll_timeout().filter(|due| *due - start < Duration::from_secs(1)) {
+        swim.handle_timeout(sight, due);
+        told.extend(outputs(&mut swim).into_iter().filter_map(|output| match output {
+            Output::Send(to, datagram) => Some((to, datagram)),
+            _ => None,
+        }));
+    }
+    told.retain(|(_, datagram)| {
+        let Ok(Message::Swim(bytes)) = Message::decode(datagram) else { return false };
+        let header = postcard::take_from_bytes::<RawHeader>(bytes).unwrap().0;
+        header.message == RawMessage::Gossip
+    });
+    told
+}
+
+#[test]
+fn gossip_goes_along_sessions_where_there_are_enough() {
+    let few = Sight { connected: [(node(2), life(1))].into(), ..Sight::default() };
+    assert!(gossip(&few).iter().any(|(to, _)| *to != node(2)));
+    let number = |it: usize| u8::try_from(it).unwrap();
+    let connected: BTreeMap<NodeId, Life> =
+        (2..2 + MIN_CONNECTED).map(|it| (node(number(it)), life(7))).collect();
+    let told = gossip(&Sight { connected: connected.clone(), ..Sight::default() });
+    assert!(!told.is_empty());
+    for (to, datagram) in told {
+        assert!(connected.contains_key(&to));
+        let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
+        let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).unwrap();
+        assert_eq!(header.to, life(7), "the life that the receiver is in");
+        assert!(!messages::read_claims(rest).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_node_with_nothing_to_pass_on_sleeps() {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    let interval = DiscoveryConfig::default().gossip_interval;
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, start);
+    let mut now = start;
+    while swim.resting.is_none() {
+        now = swim.poll_timeout().unwrap();
+        assert!(now < start + interval * 20, "the news of one member goes out a few times");
+        swim.handle_timeout(&sight, now);
+    }
+    assert_eq!(swim.foca.updates_backlog(), 0);
+    swim.apply([(node(3), claim(Standing::Alive))], true, &sight, now);
+    assert!(swim.resting.is_none(), "there is something to pass on");
+    assert!(swim.poll_timeout().unwrap() <= now + interval);
 }

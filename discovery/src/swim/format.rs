@@ -1,0 +1,155 @@
+//! Who takes part, and what of the protocol's messages travels: node ids of sender and receiver do
+//! not, because the mesh has proven both, and other members go by their short ids.
+
+use bytes::{Buf, BufMut};
+use meshport_config::NodeId;
+use serde::Serialize;
+
+use super::messages::{BadFormat, RawHeader, RawId, RawMessage};
+use super::{Codec, Header, IDS, Identity, Member, Protocol, State};
+use crate::state::Life;
+use crate::wire::{Claim, Short, Standing};
+
+/// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts
+/// or was declared down is back with its first packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Id {
+    pub(crate) node: NodeId,
+    pub(crate) life: Life,
+}
+
+impl Identity for Id {
+    type Addr = NodeId;
+
+    fn renew(&self) -> Option<Self> {
+        let renewal = self.life.renewal.checked_add(1)?;
+        Some(Self { life: Life { renewal, ..self.life }, ..*self })
+    }
+
+    fn addr(&self) -> NodeId {
+        self.node
+    }
+
+    fn win_addr_conflict(&self, adversary: &Self) -> bool {
+        self.life > adversary.life
+    }
+}
+
+impl From<Id> for RawId {
+    fn from(id: Id) -> Self {
+        Self(*id.node.as_bytes(), id.life)
+    }
+}
+
+impl From<RawId> for Id {
+    fn from(raw: RawId) -> Self {
+        Self { node: NodeId::from_bytes(raw.0), life: raw.1 }
+    }
+}
+
+/// The protocol's messages and those that travel, each way: without content, with a probe number,
+/// and with a third node as well.
+macro_rules! translate {
+    ($($plain:ident)*; $($numbered:ident)*; $($third:ident $field:ident),*) => {
+        impl From<&Protocol<Id>> for RawMessage {
+            fn from(message: &Protocol<Id>) -> Self {
+                match *message {
+                    $(Protocol::$plain => Self::$plain,)*
+                    $(Protocol::$numbered(number) => Self::$numbered(number),)*
+                    $(Protocol::$third { $field, probe_number: number } => {
+                        Self::$third($field.into(), number)
+                    })*
+                }
+            }
+        }
+
+        impl From<RawMessage> for Protocol<Id> {
+            fn from(message: RawMessage) -> Self {
+                match message {
+                    $(RawMessage::$plain => Self::$plain,)*
+                    $(RawMessage::$numbered(number) => Self::$numbered(number),)*
+                    $(RawMessage::$third(id, number) => {
+                        Self::$third { $field: id.into(), probe_number: number }
+                    })*
+                }
+            }
+        }
+    };
+}
+
+translate! {
+    Announce Feed Gossip Broadcast TurnUndead;
+    Ping Ack;
+    PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
+}
+
+/// The protocol's messages as bytes: both node ids, which never leave the node, then the header,
+/// then members as short id and claim.
+#[derive(Debug)]
+pub(crate) struct Format;
+
+impl Format {
+    fn put(value: &impl Serialize, mut to: impl BufMut) -> Result<(), BadFormat> {
+        // The largest value is a header with a third node: 32 bytes and a few numbers.
+        let mut scratch = [0; 128];
+        let bytes = postcard::to_slice(value, &mut scratch).map_err(|_| BadFormat::Room)?;
+        if to.remaining_mut() < bytes.len() {
+            return Err(BadFormat::Room);
+        }
+        to.put_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Codec<Id> for Format {
+    type Error = BadFormat;
+
+    fn encode_header(&mut self, header: &Header<Id>, mut to: impl BufMut) -> Result<(), BadFormat> {
+        if to.remaining_mut() < IDS {
+            return Err(BadFormat::Room);
+        }
+        to.put_slice(header.src.node.as_bytes());
+        to.put_slice(header.dst.node.as_bytes());
+        let raw = RawHeader {
+            from: header.src.life,
+            incarnation: header.src_incarnation,
+            to: header.dst.life,
+            message: (&header.message).into(),
+        };
+        Self::put(&raw, to)
+    }
+
+    fn decode_header(&mut self, mut from: impl Buf) -> Result<Header<Id>, BadFormat> {
+        if from.remaining() < IDS {
+            return Err(BadFormat::Malformed);
+        }
+        let (mut src, mut dst) = ([0; 32], [0; 32]);
+        from.copy_to_slice(&mut src);
+        from.copy_to_slice(&mut dst);
+        let (raw, rest) = postcard::take_from_bytes::<RawHeader>(from.chunk())
+            .map_err(|_| BadFormat::Malformed)?;
+        let used = from.remaining() - rest.len();
+        from.advance(used);
+        Ok(Header {
+            src: Id { node: NodeId::from_bytes(src), life: raw.from },
+            src_incarnation: raw.incarnation,
+            dst: Id { node: NodeId::from_bytes(dst), life: raw.to },
+            message: raw.message.into(),
+        })
+    }
+
+    fn encode_member(&mut self, member: &Member<Id>, to: impl BufMut) -> Result<(), BadFormat> {
+        let standing = match member.state() {
+            State::Alive => Standing::Alive,
+            State::Suspect => Standing::Suspect,
+            State::Down => Standing::Down,
+        };
+        let (life, incarnation) = (member.id().life, member.incarnation());
+        Self::put(&(Short::of(&member.id().node), Claim { life, incarnation, standing }), to)
+    }
+
+    /// Members never come this way: the caller reads, checks and applies them one by one.
+    fn decode_member(&mut self, _: impl Buf) -> Result<Member<Id>, BadFormat> {
+        Err(BadFormat::Malformed)
+    }
+}
