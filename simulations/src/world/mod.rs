@@ -341,7 +341,7 @@ impl World {
                 if self.nodes[node].is_running(boot) && is_due {
                     self.nodes[node].wake = None;
                     self.save(node);
-                    self.tick(node);
+                    self.wake(node);
                 }
             }
             Event::Probed { node, boot, question, outcome } => {
@@ -454,6 +454,15 @@ impl World {
         }
     }
 
+    /// A node wanted the time now. What it wanted it for may have been settled since.
+    fn wake(&mut self, node: usize) {
+        let wanted = self.nodes[node].brain.as_ref().and_then(Brain::poll_timeout);
+        if wanted.is_some_and(|wanted| wanted <= self.epoch + self.now) {
+            return self.tick(node);
+        }
+        self.sleep(node);
+    }
+
     /// Lets time pass for a node.
     fn tick(&mut self, node: usize) {
         let now = self.epoch + self.now;
@@ -473,6 +482,11 @@ impl World {
             self.carry_out(at, wish);
         }
         self.check_wishes(at, wishes);
+        self.sleep(at);
+    }
+
+    /// Wakes a node when it next needs the time.
+    fn sleep(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
         let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
