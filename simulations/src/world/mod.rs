@@ -454,15 +454,6 @@ impl World {
         }
     }
 
-    /// A node wanted the time now. What it wanted it for may have been settled since.
-    fn wake(&mut self, node: usize) {
-        let wanted = self.nodes[node].brain.as_ref().and_then(Brain::poll_timeout);
-        if wanted.is_some_and(|wanted| wanted <= self.epoch + self.now) {
-            return self.tick(node);
-        }
-        self.sleep(node);
-    }
-
     /// Lets time pass for a node.
     fn tick(&mut self, node: usize) {
         let now = self.epoch + self.now;
@@ -483,17 +474,6 @@ impl World {
         }
         self.check_wishes(at, wishes);
         self.sleep(at);
-    }
-
-    /// Wakes a node when it next needs the time.
-    fn sleep(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
-        let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
-        if node.wake.is_none_or(|wake| wanted < wake) {
-            node.wake = Some(wanted);
-            self.queue.push(wanted, Event::Wake { node: at, boot: node.boot });
-        }
     }
 
     fn carry_out(&mut self, at: usize, wish: Wish) {

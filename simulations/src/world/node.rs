@@ -14,7 +14,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::clients::Clients;
-use super::{CREDENTIAL_LIFETIME_S, WALL_START};
+use super::{CREDENTIAL_LIFETIME_S, Event, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
 use crate::instance::Instance;
@@ -63,6 +63,28 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn is_running(&self, boot: u32) -> bool {
         self.brain.is_some() && self.boot == boot
+    }
+}
+
+impl World {
+    /// A node wanted the time now. What it wanted it for may have been settled since.
+    pub(super) fn wake(&mut self, node: usize) {
+        let wanted = self.nodes[node].brain.as_ref().and_then(Brain::poll_timeout);
+        if wanted.is_some_and(|wanted| wanted <= self.epoch + self.now) {
+            return self.tick(node);
+        }
+        self.sleep(node);
+    }
+
+    /// Wakes a node when it next needs the time.
+    pub(super) fn sleep(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
+        let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
+        if node.wake.is_none_or(|wake| wanted < wake) {
+            node.wake = Some(wanted);
+            self.queue.push(wanted, Event::Wake { node: at, boot: node.boot });
+        }
     }
 }
 
