@@ -136,7 +136,7 @@ impl World {
             Some("its directory has an entry of")
         } else if brain.route().candidates.iter().any(goes_there) {
             Some("its route has a way through")
-        } else if node.tunnels.contains_key(&number(subject)) {
+        } else if node.tunnels.get(&number(subject)).is_some_and(|it| it.is_up()) {
             Some("it has a tunnel to")
         } else if sessions()
             .any(|it| it.target().is_some_and(|to| to.origin == subject || to.hop == subject))
