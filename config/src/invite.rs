@@ -37,7 +37,7 @@ const WHAT: &str = "an invite";
 const SEED_FORM: &str = "NODEID@HOST:PORT, with more endpoints after commas";
 const CHECKSUM_DOMAIN: &[u8] = b"meshport invite checksum v1\0";
 /// 32 bits: a random error passes once in four thousand million, and then fails as tampered.
-const CHECKSUM_BYTES: usize = 4;
+pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// A member to begin with: its key and where it listens.
 ///
@@ -305,7 +305,7 @@ impl fmt::Debug for Invite {
     }
 }
 
-fn checksum(payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
+pub(crate) fn checksum(payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let hash = Sha256::new().chain_update(CHECKSUM_DOMAIN).chain_update(payload).finalize();
     *hash.first_chunk().expect("SHA-256 gives 32 bytes")
 }

@@ -9,6 +9,8 @@ mod codec;
 mod credential;
 mod endpoint;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod ids;
 mod invite;
 mod keys;

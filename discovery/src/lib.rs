@@ -21,6 +21,8 @@ mod counters;
 mod dice;
 mod directory;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod news;
 mod own;
 mod paths;

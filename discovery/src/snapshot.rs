@@ -17,10 +17,10 @@ use crate::state::SignedState;
 /// Bytes of the largest snapshot that is read: a full directory of the largest records.
 pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
 
-const MAGIC: &[u8; 8] = b"mpdirect";
-const FORMAT: u8 = 1;
-const HEADER: usize = MAGIC.len() + 1;
-const CHECKSUM: usize = 32;
+pub(crate) const MAGIC: &[u8; 8] = b"mpdirect";
+pub(crate) const FORMAT: u8 = 1;
+pub(crate) const HEADER: usize = MAGIC.len() + 1;
+pub(crate) const CHECKSUM: usize = 32;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Body<'a> {

@@ -37,7 +37,7 @@ mod messages;
 mod probing;
 
 pub(crate) use interface::{Output, Seen, Tally, View};
-pub(crate) use messages::BadSwim;
+pub(crate) use messages::{BadSwim, read_claims};
 
 /// Timers waiting; membership has a handful of its own and one per suspicion.
 pub(crate) const MAX_TIMERS: usize = 4096;
@@ -128,7 +128,7 @@ impl Swim {
         now: Instant,
     ) -> Result<Seen, BadSwim> {
         let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).map_err(|_| BadSwim)?;
-        let claims = messages::read_claims(rest)?;
+        let claims = read_claims(rest)?;
         let me = *self.foca.identity();
         let stale = header.to != me.life && header.message != RawMessage::Announce;
         let again = header.message == RawMessage::TurnUndead && !self.may_renew(now);

@@ -14,6 +14,8 @@
 //! exceeds a bound is dropped and counted.
 
 mod admit;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod receive;
 mod revoke;
 mod send;

@@ -20,6 +20,8 @@ mod udp;
 
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh};
+#[cfg(feature = "fuzzing")]
+pub use null_crypto::fuzzing::null_handshake;
 pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
 pub use streams::{Delivery, RecvHalf, SendHalf, Stream};
 pub use udp::UdpOuter;

@@ -12,6 +12,8 @@ mod core;
 mod counters;
 mod error;
 mod event;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod inner;
 mod io;
 mod peer;

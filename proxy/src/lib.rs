@@ -16,6 +16,8 @@ pub mod core;
 pub mod daemon;
 pub mod demo;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod wan;
 pub mod wire;
 

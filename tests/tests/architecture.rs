@@ -9,7 +9,7 @@ use meshport_tests::source::{NamedPath, code_only, named_paths, without_tests};
 use serde_json::Value;
 
 /// Which workspace packages a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("meshport-config", &[]),
     ("meshport-mesh", &["meshport-config"]),
     ("meshport-discovery", &["meshport-config"]),
@@ -18,6 +18,16 @@ const ARROWS: [(&str, &[&str]); 6] = [
     (
         "meshport-simulations",
         &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport"],
+    ),
+    (
+        "meshport-fuzz",
+        &[
+            "meshport-config",
+            "meshport-mesh",
+            "meshport-discovery",
+            "meshport",
+            "meshport-simulations",
+        ],
     ),
 ];
 

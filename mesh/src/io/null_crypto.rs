@@ -19,6 +19,9 @@
 //! Malformed input is a `TransportError` that closes the connection. Retry, 0-RTT, address
 //! validation tokens and exported keying material do not exist here and are refused.
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
+
 use std::any::Any;
 use std::io::Cursor;
 use std::sync::{Arc, Mutex};

@@ -9,6 +9,8 @@ pub mod api;
 pub mod client;
 pub mod credentials;
 pub mod explain;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod metrics;
 mod router;
 pub mod server;

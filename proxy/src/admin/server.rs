@@ -169,7 +169,7 @@ async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::R
     let _ = timeout(MAX_DRAIN_TIME, drained).await;
 }
 
-async fn serve_connection<S>(
+pub(super) async fn serve_connection<S>(
     stream: S,
     door: Door,
     handle: Handle,

@@ -38,7 +38,7 @@ pub mod vigil;
 
 pub use driver::Snapshot;
 pub use handle::Handle;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use handle::Question;
 pub use leaf::Leaf;
 pub use node::{Ground, Node};

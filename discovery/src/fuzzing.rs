@@ -1,0 +1,316 @@
+//! Bodies of the fuzz targets that need private parts; only with the feature `fuzzing`.
+//!
+//! Each takes any bytes and panics when something is not as it must be.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use meshport_config::fuzzing::Script;
+use meshport_config::{
+    AuthorityKey, Credential, NodeId, NodeKey, RecordKey, Revocation, Roles, Subject, UnixSeconds,
+};
+use sha2::{Digest, Sha256};
+
+use crate::directory::Liveness;
+use crate::state::{NodeState, SignedState};
+use crate::wire::{Item, MAX_DATAGRAM, Message, Short, VERSION};
+use crate::{Discovery, DiscoveryConfig, LocalNode, OriginState, snapshot, swim};
+
+const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
+const VICTIM: u8 = 0;
+const HONEST: u8 = 1;
+const LIAR: u8 = 2;
+const SERVICE: &str = "kube-apiserver";
+/// Steps of one script: enough to get anywhere, few enough to be quick.
+const MAX_STEPS: usize = 48;
+/// Datagrams that one may cause: two batches of records and what is owed besides.
+const MAX_CAUSED: usize = 32;
+
+/// A datagram, a record, a membership packet or a saved directory: what reads is within its
+/// bounds, and written again it reads the same.
+pub fn message(now: Instant, data: &[u8]) {
+    let mut script = Script::new(data);
+    match script.byte() % 4 {
+        0 => {
+            let bytes = [&[VERSION], script.all()].concat();
+            let Ok(message) = Message::decode(&bytes) else { return };
+            // Numbers have longer forms than the shortest; written again it never grows.
+            let again = message.encode().expect("what came in a datagram fits one");
+            assert!(again.len() <= bytes.len());
+            assert_eq!(Message::decode(&again), Ok(message));
+        }
+        1 => {
+            let Ok(state) = SignedState::read(script.all()) else { return };
+            let signed = SignedState::sign(state.clone(), &mesh().public(), &record_key(1));
+            assert_eq!(*signed.get(), state, "a record that was within its bounds is cut");
+            assert_eq!(SignedState::read(signed.as_bytes()), Ok(state));
+        }
+        2 => {
+            let bytes = script.all();
+            if let Ok(claims) = swim::read_claims(bytes) {
+                // A claim takes at least 12 bytes.
+                assert!(claims.len() * 12 <= bytes.len());
+            }
+        }
+        _ => saved(now, script.all()),
+    }
+}
+
+/// A saved directory with this content and the right checksum: what a directory restores, it saves
+/// again, and that restores as much.
+fn saved(now: Instant, content: &[u8]) {
+    let bytes = sealed(content);
+    let Ok(body) = snapshot::read(&bytes) else { return };
+    assert!(body.nodes.len() <= content.len());
+    let mut node = discovery(VICTIM, now);
+    let Ok(restored) = node.restore(&bytes, now, WALL) else { return };
+    assert!(restored <= body.nodes.len());
+    let mut again = discovery(VICTIM, now);
+    let count = again.restore(&node.snapshot(), now, WALL);
+    assert_eq!(count.ok(), Some(node.directory().len() - 1));
+}
+
+/// A saved directory with this content, whatever it is, and the right checksum.
+pub fn sealed(content: &[u8]) -> Vec<u8> {
+    let mut bytes = [&snapshot::MAGIC[..], &[snapshot::FORMAT], content].concat();
+    let checksum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+/// The content of a saved directory of this version.
+pub fn unsealed(bytes: &[u8]) -> &[u8] {
+    let end = bytes.len().saturating_sub(snapshot::CHECKSUM);
+    bytes.get(snapshot::HEADER..end).unwrap_or(&[])
+}
+
+/// Plays a script of an admitted member against another: it sends whatever it likes, also records
+/// that it has signed. Panics when one datagram causes many, when a bound does not hold, or when an
+/// honest third member is harmed.
+pub fn member(start: Instant, data: &[u8]) {
+    let mut mesh = Trio::new(start);
+    let mut script = Script::new(data);
+    for _ in 0..MAX_STEPS {
+        if script.is_over() {
+            break;
+        }
+        match script.byte() % 5 {
+            0 => mesh.lie(script.bytes()),
+            1 => {
+                let kind = script.byte();
+                let bytes = [&[VERSION, kind], script.bytes()].concat();
+                mesh.lie(&bytes);
+            }
+            2 => {
+                let (wrap, own) = (script.byte(), script.bytes());
+                mesh.record(wrap, own);
+            }
+            3 => {
+                // What the honest one has said, changed somewhere and told again.
+                let mut bytes = mesh.overheard(script.byte());
+                let at = script.below(bytes.len());
+                bytes[at] ^= script.byte();
+                mesh.lie(&bytes);
+            }
+            _ => mesh.pass(Duration::from_millis(u64::from(script.short() & 0x0fff))),
+        }
+    }
+    mesh.pass(Duration::from_secs(3));
+    mesh.assert_sound();
+}
+
+fn mesh() -> AuthorityKey {
+    AuthorityKey::from_bytes([1; 32])
+}
+
+fn record_key(number: u8) -> RecordKey {
+    RecordKey::from_bytes([number; 32])
+}
+
+fn credential(number: u8) -> Credential {
+    let roles: Roles = "node,origin:kube-apiserver,relay".parse().expect("roles");
+    let subject = Subject {
+        node: NodeKey::from_bytes([number + 1; 32]).public(),
+        record_key: record_key(number).public(),
+        name: format!("worker-{number}").parse().expect("a name"),
+        site: "fra".parse().expect("a site"),
+        roles,
+    };
+    let until = WALL.saturating_add(86_400);
+    Credential::issue_by_authority(&mesh(), subject, WALL, until).expect("it is valid for a day")
+}
+
+fn discovery(number: u8, now: Instant) -> Discovery {
+    let me = LocalNode { credential: credential(number), record_key: record_key(number) };
+    Discovery::new(DiscoveryConfig::default(), me, 1, [number; 32], now)
+}
+
+/// Two real nodes and what the third says; the way between the two takes no time.
+struct Trio {
+    now: Instant,
+    start: Instant,
+    nodes: [Discovery; 2],
+    ids: [NodeId; 3],
+    /// What the honest node said last, newest first.
+    said: VecDeque<Vec<u8>>,
+}
+
+impl Trio {
+    /// They know each other, and the honest one offers a service.
+    fn new(now: Instant) -> Self {
+        let nodes = [VICTIM, HONEST].map(|number| discovery(number, now));
+        let ids = [VICTIM, HONEST, LIAR].map(|number| credential(number).node);
+        let mut trio = Self { now, start: now, nodes, ids, said: VecDeque::new() };
+        for (number, node) in trio.nodes.iter_mut().enumerate() {
+            for other in (0..3_u8).filter(|other| usize::from(*other) != number) {
+                node.handle_credential(&credential(other), now, WALL);
+                node.handle_session(ids[usize::from(other)], true, now);
+            }
+        }
+        let service = SERVICE.parse().expect("a name");
+        trio.nodes[1].set_service(service, OriginState::Ready, now);
+        trio.carry();
+        trio.pass(Duration::from_secs(2));
+        trio.assert_sound();
+        trio
+    }
+
+    fn wall(&self) -> UnixSeconds {
+        WALL.saturating_add((self.now - self.start).as_secs())
+    }
+
+    fn lie(&mut self, bytes: &[u8]) {
+        let (now, wall, liar) = (self.now, self.wall(), self.ids[usize::from(LIAR)]);
+        let victim = &mut self.nodes[usize::from(VICTIM)];
+        victim.handle_datagram(liar, bytes, now, wall);
+        let caused = self.carry();
+        assert!(caused <= MAX_CAUSED, "{caused} datagrams for one");
+    }
+
+    /// A record that the liar has signed, of itself or of the honest one.
+    fn record(&mut self, wrap: u8, body: &[u8]) {
+        let about = self.ids[if wrap & 0x80 == 0 { LIAR } else { HONEST } as usize];
+        // The bytes are read as a record with its signature, which is made anew.
+        let Ok(state) = SignedState::read(body) else { return };
+        let state = NodeState { node: about, ..state };
+        let signed = SignedState::sign(state, &mesh().public(), &record_key(LIAR));
+        let item = Item {
+            short: Short::of(&about),
+            credential: None,
+            state: Some(signed.as_bytes()),
+            claim: None,
+        };
+        let message = match wrap % 3 {
+            0 => Message::Items(vec![item]),
+            1 => Message::Rumours(vec![item]),
+            _ => Message::News(item),
+        };
+        if let Some(bytes) = message.encode() {
+            self.lie(&bytes);
+        }
+    }
+
+    fn overheard(&self, which: u8) -> Vec<u8> {
+        self.said[usize::from(which) % self.said.len()].clone()
+    }
+
+    /// Carries what the two real nodes say; how many datagrams the victim sent first.
+    fn carry(&mut self) -> usize {
+        let (now, wall) = (self.now, self.wall());
+        let mut first = None;
+        for _ in 0..64 {
+            let mut moved = Vec::new();
+            for (from, node) in self.nodes.iter_mut().enumerate() {
+                while let Some(transmit) = node.poll_transmit() {
+                    assert!(transmit.payload.len() <= MAX_DATAGRAM);
+                    moved.push((from, transmit));
+                }
+                while node.poll_event().is_some() {}
+            }
+            first.get_or_insert(moved.len());
+            if moved.is_empty() {
+                return first.unwrap_or_default();
+            }
+            for (from, transmit) in moved {
+                if from == usize::from(HONEST) {
+                    self.said.push_front(transmit.payload.clone());
+                    self.said.truncate(16);
+                }
+                let to = self.ids[..2].iter().position(|id| *id == transmit.to);
+                if let Some(to) = to {
+                    self.nodes[to].handle_datagram(self.ids[from], &transmit.payload, now, wall);
+                }
+            }
+        }
+        panic!("they never stop talking");
+    }
+
+    /// Lets time pass; every timer fires when it is due and then moves.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..20_000 {
+            let due = self.nodes.iter().filter_map(Discovery::poll_timeout).min();
+            let Some(due) = due.filter(|due| *due <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = self.now.max(due);
+            let (now, wall) = (self.now, self.wall());
+            for node in &mut self.nodes {
+                if node.poll_timeout().is_some_and(|at| at <= now) {
+                    node.handle_timeout(now, wall);
+                }
+            }
+            self.carry();
+        }
+        panic!("a timer fires all the time");
+    }
+
+    /// The honest node is alive in the victim's eyes and says what it says itself; nobody was made
+    /// up.
+    fn assert_sound(&self) {
+        let [victim, honest] = &self.nodes;
+        assert!(victim.directory().len() <= 3, "a member that no authority knows");
+        assert_eq!(victim.revocations().len(), 0, "a revocation that no authority has signed");
+        let node = &self.ids[usize::from(HONEST)];
+        let entry = victim.directory().get(node).expect("it was admitted");
+        assert_eq!(entry.liveness, Liveness::Alive, "an honest node was called down");
+        let own = honest.directory().get(node).and_then(|entry| entry.node_state());
+        assert_eq!(entry.node_state(), own, "a record that its owner does not have");
+    }
+}
+
+/// Datagrams, records and saved directories as they really are, for a corpus: a name, the target's
+/// leading byte where it has one, and the bytes.
+pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
+    let trio = Trio::new(start);
+    let mut seeds: Vec<(&str, Vec<u8>)> = Vec::new();
+    for bytes in &trio.said {
+        seeds.push(("said", [&[0], &bytes[1..]].concat()));
+    }
+    let node = &trio.ids[usize::from(HONEST)];
+    let entry = trio.nodes[0].directory().get(node).expect("it was admitted");
+    let state = entry.state.as_ref().expect("it has said so");
+    let (credential, short) = (entry.credential.to_bytes(), Short::of(node));
+    let item =
+        Item { short, credential: Some(&credential), state: Some(state.as_bytes()), claim: None };
+    // Of another mesh: the form is right, and nobody may believe it.
+    let other = AuthorityKey::from_bytes([9; 32]);
+    let revocation = Revocation::issue(&other, meshport_config::Revoked::Node(*node), WALL);
+    let revocation = revocation.to_bytes();
+    for message in [
+        Message::Items(vec![item]),
+        Message::Rumours(vec![Item { credential: None, ..item }]),
+        Message::News(item),
+        Message::Want(vec![(short, true)]),
+        Message::NewsSeen(1, 2),
+        Message::Probe([1; 8]),
+        Message::Revoked(vec![&revocation]),
+    ] {
+        let bytes = message.encode().expect("it fits");
+        seeds.push(("message", [&[0], &bytes[1..]].concat()));
+    }
+    seeds.push(("record", [&[1], state.as_bytes()].concat()));
+    seeds.push(("saved", [&[3], unsealed(&trio.nodes[0].snapshot())].concat()));
+    seeds
+}

@@ -1,0 +1,56 @@
+//! What any bytes from outside must not break: one plain function per target.
+//!
+//! A target takes any bytes and panics when something is not as it must be: not only when a decoder
+//! panics itself, but also when what it read is written and reads differently, when two readings of
+//! one format disagree, or when an honest party is harmed. `corpus/NAME` holds inputs of the target
+//! NAME: some that real encoders wrote (the binary of this package writes them again), some that
+//! once broke something. `tests/corpus.rs` replays all of them; `harness` runs the targets under
+//! cargo-fuzz.
+//!
+//! Nothing here is part of the product: the crates below open what is private with their feature
+//! `fuzzing`, which the daemon is never built with.
+
+mod admin;
+mod seeds;
+mod state;
+mod statements;
+mod wire;
+mod world;
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+pub use admin::admin;
+pub use seeds::seeds;
+pub use state::state;
+pub use statements::{config, credential, invite};
+pub use wire::{discovery, gossip, handshake, inner, outer, stream};
+pub use world::world;
+
+/// A name, what is shown to the program in a sentence, and the function.
+pub type Target = (&'static str, &'static str, fn(&[u8]));
+
+/// All targets, in the order in which a packet meets them.
+pub const TARGETS: [Target; 12] = [
+    ("outer", "datagrams at the UDP socket: handshakes, cookies, data, admission", outer),
+    ("inner", "packets inside a tunnel, and control messages", inner),
+    ("handshake", "the handshake of QUIC without keys", handshake),
+    ("stream", "the header of a proxied stream", stream),
+    ("gossip", "messages, records and saved directories of discovery", gossip),
+    ("discovery", "an admitted member that sends and signs anything", discovery),
+    ("credential", "credentials and revocations, as bytes and text", credential),
+    ("invite", "invites and seeds", invite),
+    ("config", "the settings file", config),
+    ("admin", "requests at the admin socket and the loopback port", admin),
+    ("state", "the files of the state folder", state),
+    ("world", "a small mesh in virtual time, and all that happens to it", world),
+];
+
+/// Where virtual time starts: one instant per process, so that a run can be repeated within it.
+fn start() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(|| {
+        #[expect(clippy::disallowed_methods, reason = "an arbitrary origin for virtual time")]
+        Instant::now()
+    });
+    *START
+}

@@ -1,0 +1,320 @@
+//! Inputs that real encoders write, one list per target: where the fuzzer begins.
+
+use meshport::wire::Header;
+use meshport_config::fuzzing::{Script, invite_payload};
+use meshport_config::{
+    Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, MeshSecret, NodeKey,
+    RecordKey, Revocation, Revoked, Seed, Settings, Subject, UnixSeconds, reference,
+};
+use rand_core::{CryptoRng, Error, RngCore};
+use std::time::Duration;
+
+use crate::start;
+use crate::state::FILES;
+use crate::statements::authority;
+
+const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+const DAY: u64 = 86_400;
+
+/// The inputs that a corpus of this target begins with; none for a name that is no target's.
+pub fn seeds(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "outer" => outer(),
+        "inner" => inner(),
+        "handshake" => handshake(),
+        "stream" => stream(),
+        "gossip" => gossip(),
+        "discovery" => discovery(),
+        "credential" => credentials(),
+        "invite" => invites(),
+        "config" => configs(),
+        "admin" => requests(),
+        "state" => files(),
+        "world" => worlds(),
+        _ => Vec::new(),
+    }
+}
+
+/// Bytes behind their length, as a script reads them.
+fn measured(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("a datagram");
+    [&length.to_be_bytes()[..], bytes].concat()
+}
+
+fn outer() -> Vec<Vec<u8>> {
+    let hello = [&[1, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0], &measured(&credential(&[1]).to_bytes())[..]];
+    let hello = measured(&hello.concat());
+    let mut seeds = vec![
+        // A datagram; a recorded one changed, cut and repeated; a while; a question.
+        [&[0][..], &measured(&[4, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 9]), &[8]].concat(),
+        vec![1, 0, 0, 0, 20, 0x10, 2, 0, 1, 0, 3, 2, 0, 2, 0, 0, 3, 1, 0, 8],
+        // Sessions of a stranger, and what it shows; of somebody without the secret.
+        [&[6, 0][..], &hello, &[3, 0, 100, 6, 2], &measured(b"gossip"), &[8]].concat(),
+        vec![7, 5, 7, 30, 3, 1, 0, 7, 1, 8],
+        // Inner packets of the member itself: gossip, control, streams, and nothing of the kind.
+        [&[5, 2][..], &measured(b"news"), &[5, 1], &measured(b"quic"), &[8]].concat(),
+        [&[5, 0][..], &hello, &[5, 0], &measured(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 9])].concat(),
+        [&[4][..], &measured(&[0x60, 0, 0, 0, 0, 8, 58, 64]), &[5, 0], &measured(b"\x01\x03no")]
+            .concat(),
+        // A session that grows old, is renewed and ends.
+        vec![3, 110, 0, 8, 3, 40, 0, 8, 3, 200, 0, 3, 200, 0, 8],
+    ];
+    for kind in 1..=4_u8 {
+        let mut datagram = vec![kind, 0, 0, 0];
+        datagram.resize([148, 92, 64, 80][usize::from(kind) - 1], 7);
+        seeds.push([&[0][..], &measured(&datagram), &[8]].concat());
+    }
+    seeds
+}
+
+fn inner() -> Vec<Vec<u8>> {
+    let refused = [&[0, 1, 3][..], b"it has expired"].concat();
+    let hello =
+        [&[0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 9, 1][..], &measured(&credential(&[1]).to_bytes())];
+    let flow = [2, 0, 7, 0, 1, 2, 0x1c, 0xe8];
+    vec![
+        refused,
+        hello.concat(),
+        vec![0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 9],
+        [&flow[..], b"payload"].concat(),
+        [&flow[..], b"of odd length"].concat(),
+        vec![3, 0, 41, 129, 1, 2],
+        vec![3, 0, 6, 4, 1, 2],
+        // A header by hand: UDP with a checksum of zero.
+        [&[1, 0x60, 0, 0, 0, 0, 8, 17, 64][..], &[0xfd; 32], &[1, 2, 3, 4, 0, 8, 0, 0]].concat(),
+    ]
+}
+
+fn handshake() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for side in [0, 1] {
+        for kept in [0_u16, 4, 26, 46, 300] {
+            let kept = kept.to_be_bytes();
+            seeds.push(vec![side, 2, kept[0], kept[1]]);
+            let frame = [side, 255, kept[0], kept[1], 1, 1, 0, 19];
+            seeds.push([&frame[..], &[7; 16], &[4, 1, 22], &[2, 1, 0, 0], &[3, 1, 0, 0]].concat());
+        }
+    }
+    seeds
+}
+
+fn stream() -> Vec<Vec<u8>> {
+    let service = || "kube-apiserver".parse().expect("a name");
+    let (origin, second) = (NodeKey::from_bytes([4; 32]).public(), Duration::from_secs(1));
+    let headers = [
+        Header::direct(service(), second),
+        Header::relayed(service(), origin, second),
+        Header::carried(service(), credential(&[1]), second),
+    ];
+    let hello = b"\x16\x03\x01client hello";
+    headers.iter().map(|header| [&header.encode()[..], hello].concat()).collect()
+}
+
+fn gossip() -> Vec<Vec<u8>> {
+    meshport_discovery::fuzzing::seeds(start()).into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+fn discovery() -> Vec<Vec<u8>> {
+    let mut seeds = vec![vec![3, 0, 0, 9, 0x20, 4, 7, 208, 3, 1, 0, 30, 1], vec![4, 15, 255]];
+    for (name, bytes) in meshport_discovery::fuzzing::seeds(start()) {
+        let later = [4, 3, 232];
+        match (name, bytes.split_first()) {
+            ("record", Some((_, record))) => {
+                for wrap in [0, 1, 2, 0x80] {
+                    seeds.push([&[2, wrap][..], &measured(record), &later].concat());
+                }
+            }
+            ("said" | "message", Some((_, body))) => {
+                let (kind, rest) = body.split_first().expect("a datagram has a kind");
+                seeds.push([&[1, *kind][..], &measured(rest), &later].concat());
+            }
+            _ => {}
+        }
+    }
+    seeds
+}
+
+/// A credential that the authority of the corpus has signed, itself or by an invite, as the bytes
+/// say.
+pub(crate) fn credential(choices: &[u8]) -> Credential {
+    let mut script = Script::new(choices);
+    let delegated = script.byte() & 1 == 1;
+    let roles = ["node", "node,origin:kube-apiserver", "relay,node", "operator"][script.below(4)];
+    let subject = Subject {
+        node: NodeKey::from_bytes([script.byte(); 32]).public(),
+        record_key: RecordKey::from_bytes([script.byte(); 32]).public(),
+        name: format!("worker-{}", script.short()).parse().expect("a name"),
+        site: "fra".parse().expect("a site"),
+        roles: roles.parse().expect("roles"),
+    };
+    let issued = UnixSeconds(NOW.0 - u64::from(script.short()));
+    let until = NOW.saturating_add(1 + u64::from(script.short()));
+    let made = if delegated {
+        let key = DelegationKey::from_bytes([script.byte(); 32]);
+        let grant = Grant { join_until: until, not_before: issued, ..grant(roles) };
+        let delegation = Delegation::issue(&authority(), key.public(), grant).expect("a grant");
+        Credential::issue_by_delegation(&delegation, &key, subject, issued, until)
+    } else {
+        Credential::issue_by_authority(&authority(), subject, issued, until)
+    };
+    made.expect("it is within its bounds")
+}
+
+fn grant(roles: &str) -> Grant {
+    Grant {
+        roles: roles.parse().expect("roles"),
+        site: Some("fra".parse().expect("a site")),
+        name: None,
+        not_before: NOW,
+        join_until: NOW.saturating_add(DAY),
+        credential_ttl_s: 90 * DAY,
+    }
+}
+
+fn revocation(choice: u8) -> Revocation {
+    let revoked = match choice {
+        0 => Revoked::Node(NodeKey::from_bytes([9; 32]).public()),
+        _ => Revoked::Invite(DelegationKey::from_bytes([9; 32]).public()),
+    };
+    Revocation::issue(&authority(), revoked, NOW)
+}
+
+fn credentials() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for choices in [[0, 0, 0], [1, 0, 1], [1, 0, 3]] {
+        let good = credential(&choices);
+        seeds.push([&[0][..], &good.to_bytes()].concat());
+        seeds.push([&[2][..], good.to_text().as_bytes()].concat());
+        seeds.push([&[3, 0, 9, 3][..], &choices].concat());
+    }
+    for choice in [0, 1] {
+        seeds.push([&[1][..], &revocation(choice).to_bytes()].concat());
+        seeds.push([&[2][..], revocation(choice).to_text().as_bytes()].concat());
+    }
+    seeds
+}
+
+fn seed() -> Seed {
+    let endpoints = ["203.0.113.5:51820", "[2001:db8::1]:51820", "seed.example.com:51820"];
+    let endpoints = endpoints.map(|endpoint| endpoint.parse().expect("an endpoint"));
+    Seed::new(NodeKey::from_bytes([5; 32]).public(), endpoints.to_vec()).expect("three endpoints")
+}
+
+fn invites() -> Vec<Vec<u8>> {
+    let mut seeds = vec![[&[2][..], seed().to_string().as_bytes()].concat()];
+    for count in [0, 1, 2] {
+        let params = InviteParams {
+            grant: grant("node,origin:kube-apiserver"),
+            mesh_secret: MeshSecret::from_bytes([6; 32]),
+            seeds: vec![seed(); count],
+        };
+        let invite = Invite::create(&authority(), params, &mut Counting(count as u64));
+        let line = invite.expect("an invite").to_text().expect("it is within its bounds");
+        seeds.push([&[0][..], line.as_bytes()].concat());
+        seeds.push([&[1][..], &invite_payload(&line)].concat());
+    }
+    seeds
+}
+
+/// Not random at all: the same corpus each time.
+struct Counting(u64);
+
+impl CryptoRng for Counting {}
+
+impl RngCore for Counting {
+    fn next_u32(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 32) as u32
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        u64::from(self.next_u32()) << 32 | u64::from(self.next_u32())
+    }
+
+    fn fill_bytes(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|byte| *byte = self.next_u32() as u8);
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        self.fill_bytes(bytes);
+        Ok(())
+    }
+}
+
+fn configs() -> Vec<Vec<u8>> {
+    let site = || "fra".parse().expect("a site");
+    let seeds = format!("site = \"fra\"\n[mesh]\nseeds = [\"{}\"]\nkeepalive = \"25s\"\n", seed());
+    let services = "site = \"fra\"\n[services.git]\nlisten = \"127.0.0.1:2222\"\n\
+                    instance = \"127.0.0.1:22\"\nallow = [\"role:node\", \"site:fra\"]\n\
+                    [services.git.health]\nmode = \"tcp\"\ninterval = \"1s\"\n";
+    vec![
+        b"site = \"fra\"\n".to_vec(),
+        Settings::defaults(site()).to_toml().into_bytes(),
+        reference().into_bytes(),
+        seeds.into_bytes(),
+        services.as_bytes().to_vec(),
+        b"[discovery]\nprobe-interval = \"1s\"\n[admin]\nhttp = \"127.0.0.1:7446\"\n".to_vec(),
+    ]
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for path in
+        ["status", "routes", "explain", "peers", "credentials", "metrics", "healthz", "nothing"]
+    {
+        let request = format!("GET /{path} HTTP/1.1\r\nHost: localhost:7446\r\n\r\n");
+        seeds.push([&[0][..], request.as_bytes()].concat());
+    }
+    let node = NodeKey::from_bytes([9; 32]).public();
+    for (path, body) in [
+        ("ping", "{\"target\":\"worker-7\",\"count\":2}".to_owned()),
+        ("drain", "{\"service\":\"kube-apiserver\",\"draining\":true}".to_owned()),
+        ("revoke", format!("{{\"revocation\":\"{}\"}}", revocation(0).to_text())),
+        ("renew", format!("{{\"credential\":\"{}\"}}", credential(&[1]).to_text())),
+        ("ping", format!("{{\"target\":\"{node}\",\"count\":101}}")),
+    ] {
+        let length = body.len();
+        let request =
+            format!("POST /{path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        for door in [0, 1] {
+            seeds.push([&[door][..], request.as_bytes(), body.as_bytes()].concat());
+        }
+    }
+    let chunked = "POST /ping HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   5\r\n{\"tar\r\n0\r\n\r\nHEAD / HTTP/1.0\r\n\r\n";
+    seeds.push([&[1][..], chunked.as_bytes()].concat());
+    seeds
+}
+
+fn files() -> Vec<Vec<u8>> {
+    let secret = MeshSecret::from_bytes([6; 32]);
+    let contents: [Vec<u8>; 8] = [
+        NodeKey::from_bytes([5; 32]).to_text().as_bytes().to_vec(),
+        RecordKey::from_bytes([5; 32]).to_text().as_bytes().to_vec(),
+        secret.to_text().as_bytes().to_vec(),
+        authority().to_text().as_bytes().to_vec(),
+        credential(&[1]).to_text().into_bytes(),
+        format!("# made by hand\n{}\n\n{}", seed(), seed()).into_bytes(),
+        b"1800000001".to_vec(),
+        format!("{}\n{}", revocation(0).to_text(), revocation(1).to_text()).into_bytes(),
+    ];
+    assert_eq!(contents.len(), FILES.len());
+    let numbered = (0_u8..).zip(contents);
+    numbered.map(|(file, content)| [&[file][..], &content, b"\n"].concat()).collect()
+}
+
+fn worlds() -> Vec<Vec<u8>> {
+    // Every kind of event once, a few in each world, of two sites and of three.
+    let mut seeds = Vec::new();
+    for number in 0..4_u8 {
+        let mut bytes = vec![0, number, number % 2, 10 * number, 0, number];
+        for site in 0..2 + number % 2 {
+            bytes.extend([number, site, number / 2, 20 * site + 50, 40 * site + 130]);
+        }
+        let kinds = (0..14_u8).filter(|kind| kind % 4 == number);
+        bytes.push(u8::try_from(kinds.clone().count()).expect("a few"));
+        bytes.extend(kinds.flat_map(|kind| [0, 20 * (kind / 4), kind, kind, 80, kind]));
+        seeds.push(bytes);
+    }
+    seeds
+}

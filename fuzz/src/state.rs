@@ -1,0 +1,94 @@
+//! The files of the state folder.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use meshport::daemon::StateDir;
+use meshport::daemon::state::Existing;
+use meshport_config::fuzzing::Script;
+use meshport_config::{Revocations, UnixSeconds};
+use tempfile::TempDir;
+
+use crate::statements::authority;
+
+const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+/// The files that are read, in the order of the leading byte.
+pub(crate) const FILES: [&str; 8] = [
+    "node.key",
+    "record.key",
+    "mesh.secret",
+    "authority.key",
+    "credential",
+    "seeds",
+    "generation",
+    "revocations",
+];
+
+/// One file of a folder has any content: it is an error that names the file and says what to do, or
+/// a value that reads the same after it was stored. The file itself is never changed by reading.
+pub fn state(data: &[u8]) {
+    thread_local! {
+        static FOLDER: TempDir = tempfile::tempdir().expect("there is a place for a folder");
+    }
+    FOLDER.with(|folder| in_folder(folder, data));
+}
+
+fn in_folder(folder: &TempDir, data: &[u8]) {
+    let mut script = Script::new(data);
+    let name = FILES[usize::from(script.byte()) % FILES.len()];
+    let content = script.all();
+    let path = folder.path().join(name);
+    fs::write(&path, content).expect("the folder is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+    let dir = StateDir::open(folder.path()).expect("it is a folder of our own");
+    if let Err(message) = read_and_store(&dir, name) {
+        assert!(message.contains(name), "{message} does not name {name}");
+        assert!(message.lines().count() == 1, "{message}");
+        assert_eq!(fs::read(&path).expect("it is there"), content, "a damaged file was changed");
+    }
+    fs::remove_file(&path).expect("the file is ours");
+}
+
+/// Reads a file, stores what it says, and reads that.
+fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
+    let told = |error: meshport::Error| error.to_string();
+    macro_rules! secret {
+        ($read:ident, $store:ident) => {{
+            let key = dir.$read().map_err(told)?.expect("it is there");
+            dir.$store(&key, Existing::Replace).expect("the folder is ours");
+            let again = dir.$read().expect("it was just stored").expect("it is there");
+            assert_eq!(*again.to_text(), *key.to_text());
+        }};
+    }
+    match name {
+        "node.key" => secret!(node_key, store_node_key),
+        "record.key" => secret!(record_key, store_record_key),
+        "mesh.secret" => secret!(mesh_secret, store_mesh_secret),
+        "authority.key" => secret!(authority_key, store_authority_key),
+        "credential" => {
+            let read = dir.credential().map_err(told)?.expect("it is there");
+            dir.store_credential(&read, Existing::Replace).expect("the folder is ours");
+            assert_eq!(dir.credential().expect("it was just stored"), Some(read));
+        }
+        "seeds" => {
+            let seeds = dir.seeds().map_err(told)?;
+            dir.store_seeds(&seeds).expect("the folder is ours");
+            assert_eq!(dir.seeds().expect("they were just stored"), seeds);
+        }
+        "generation" => {
+            let next = dir.next_generation(NOW).map_err(told)?;
+            assert!(next >= NOW.0, "a generation before its time");
+            if let Ok(after) = dir.next_generation(NOW) {
+                assert!(after > next, "a generation that does not grow");
+            }
+        }
+        _ => {
+            let mesh = authority().public();
+            let all: Revocations = dir.revocations(&mesh).map_err(told)?;
+            dir.store_revocations(&all).expect("the folder is ours");
+            let again = dir.revocations(&mesh).expect("they were just stored");
+            assert_eq!((again.len(), again.digest()), (all.len(), all.digest()));
+        }
+    }
+    Ok(())
+}

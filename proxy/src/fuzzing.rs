@@ -1,0 +1,3 @@
+//! Bodies of the fuzz targets that need private parts; only with the feature `fuzzing`.
+
+pub use crate::admin::fuzzing::{Asked, admin_connection};
