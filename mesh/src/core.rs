@@ -287,6 +287,9 @@ impl Core {
     }
 
     fn add_configured(&mut self, node: NodeId, now: Now) -> Option<Slot> {
+        if !self.gate.agrees_with(&node) {
+            return None;
+        }
         if self.peers.len() >= self.config.max_peers {
             let oldest = self.peers.oldest_provisional()?;
             self.out.counters.provisional_evicted += 1;

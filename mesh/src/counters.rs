@@ -24,6 +24,9 @@ pub struct MeshCounters {
     pub handshakes_abandoned: u64,
     /// Handshakes started because sent data got no answer.
     pub handshakes_after_silence: u64,
+    /// Handshakes started because a peer's initiation was older than its last one, as after its
+    /// clock was set back.
+    pub handshakes_for_old_clocks: u64,
     /// Cookie replies sent because of load.
     pub cookies_sent: u64,
     /// Cookie replies received and accepted.
@@ -47,7 +50,8 @@ pub struct MeshCounters {
     pub dropped_bad_initiation: u64,
     /// Dropped: an initiation that is not newer than the last one, so probably replayed.
     pub dropped_replayed_initiation: u64,
-    /// Dropped: an initiation too soon after the previous one of the same peer.
+    /// Dropped: an initiation too soon after the previous one of the same peer, or one too many of
+    /// its source under load.
     pub dropped_frequent_initiation: u64,
     /// Dropped: a handshake response or cookie nobody waits for, or that does not decrypt.
     pub dropped_bad_response: u64,

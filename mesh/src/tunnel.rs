@@ -10,7 +10,8 @@
 //! [`DATA_OVERHEAD`] or a handshake message; every caller passes at least [`MIN_OUTPUT`] bytes and
 //! room for its packet, and the wrapper checks it.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 use boringtun::x25519::{PublicKey, StaticSecret};
 use meshport_config::NodeId;
+use sha2::{Digest, Sha256};
 
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub(crate) const DATA_OVERHEAD: usize = 32;
@@ -27,6 +29,16 @@ pub(crate) const DATA_OVERHEAD: usize = 32;
 pub(crate) const MIN_OUTPUT: usize = 148;
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
+/// The number of a session's message from which on none is taken (Reject-After-Messages): a nonce
+/// is never used twice, and nothing wraps around. Who sends stays below it by the session's age:
+/// 180 s at 2^56 messages a second.
+const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
+/// Initiations that one source may make in a second under load, its address once proven: as many
+/// as one peer may. A source is an IPv4 address or an IPv6 network of 64 bits.
+const MAX_INITIATIONS_PER_SOURCE: u32 = 50;
+/// Sources that are counted at once, about 100 bytes each; under load others wait for the next
+/// second.
+const MAX_SOURCES: usize = 4096;
 
 /// What kind of message a datagram is, and which session it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +59,14 @@ pub(crate) fn classify(datagram: &[u8]) -> Option<Message> {
         Packet::HandshakeInit(_) => Message::Initiation,
         Packet::HandshakeResponse(p) => Message::Response(p.receiver_idx),
         Packet::PacketCookieReply(p) => Message::Cookie(p.receiver_idx),
+        Packet::PacketData(_) if message_number(datagram)? >= REJECT_AFTER_MESSAGES => return None,
         Packet::PacketData(p) => Message::Data(p.receiver_idx),
     })
+}
+
+/// The number of a data message, which is its nonce.
+fn message_number(datagram: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(*datagram.get(8..16)?.first_chunk()?))
 }
 
 /// The peer's slot from a receiver index: the low 8 bits count sessions.
@@ -59,6 +77,12 @@ pub(crate) fn index_of(receiver: u32) -> u32 {
 /// Checks initiations before any peer is touched: MAC, load, and who it claims to be.
 pub(crate) struct Gate {
     limiter: RateLimiter,
+    /// Initiations between two calls of [`Gate::reset`] that pass without a cookie.
+    limit: u32,
+    /// Initiations with a right MAC since then.
+    judged: u32,
+    /// Initiations with a cookie since then, by source.
+    proven: BTreeMap<IpAddr, u32>,
     /// Given to every tunnel, so that messages counted here are not counted again.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
@@ -71,6 +95,8 @@ pub(crate) enum Checked {
     Initiator(NodeId),
     /// Under load: send these bytes of the output back.
     Cookie(usize),
+    /// Under load, by a source that has made its share of initiations.
+    TooMany,
     /// The first MAC is wrong.
     BadMac,
     /// It does not decrypt.
@@ -84,6 +110,9 @@ impl Gate {
         let public = PublicKey::from(secret);
         Self {
             limiter: RateLimiter::new(&public, u64::from(limit)),
+            limit,
+            judged: 0,
+            proven: BTreeMap::new(),
             unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
             secret: secret.clone(),
             public,
@@ -91,13 +120,27 @@ impl Gate {
     }
 
     /// Starts a new second of the limit.
-    pub(crate) fn reset(&self) {
+    pub(crate) fn reset(&mut self) {
         self.limiter.reset_count();
+        self.judged = 0;
+        self.proven.clear();
+    }
+
+    /// Whether this key can agree on anything: with one of small order (RFC 7748, section 6.1)
+    /// every secret is known to all, so that nobody needs to have its private half.
+    pub(crate) fn agrees_with(&self, node: &NodeId) -> bool {
+        let other = PublicKey::from(*node.as_bytes());
+        self.secret.diffie_hellman(&other).was_contributory()
     }
 
     /// Judges an initiation that came from `source`. A cookie reply is written to `out`.
-    pub(crate) fn check(&self, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Checked {
-        match self.limiter.verify_packet(Some(source), datagram, out) {
+    pub(crate) fn check(&mut self, source: SocketAddr, datagram: &[u8], out: &mut [u8]) -> Checked {
+        let checked = self.limiter.verify_packet(Some(cookie_address(source)), datagram, out);
+        if matches!(checked, Ok(_) | Err(TunnResult::WriteToNetwork(_))) {
+            self.judged = self.judged.saturating_add(1);
+        }
+        match checked {
+            Ok(Packet::HandshakeInit(_)) if !self.allows(source.ip()) => Checked::TooMany,
             Ok(Packet::HandshakeInit(init)) => {
                 match parse_handshake_anon(&self.secret, &self.public, &init) {
                     Ok(half) => Checked::Initiator(NodeId::from_bytes(half.peer_static_public)),
@@ -109,6 +152,34 @@ impl Gate {
             Ok(_) | Err(_) => Checked::Invalid,
         }
     }
+
+    /// Counts an initiation of a source; false when it had its share under load.
+    fn allows(&mut self, source: IpAddr) -> bool {
+        if self.judged <= self.limit {
+            return true;
+        }
+        let source = match source {
+            IpAddr::V4(_) => source,
+            IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+        };
+        if self.proven.len() >= MAX_SOURCES && !self.proven.contains_key(&source) {
+            return false;
+        }
+        let count = self.proven.entry(source).or_default();
+        *count = count.saturating_add(1);
+        *count <= MAX_INITIATIONS_PER_SOURCE
+    }
+}
+
+/// What a cookie is made for. boringtun makes it for an address alone; the paper (section 5.4.7)
+/// makes it for address and port, so both go into what boringtun takes for the address.
+fn cookie_address(source: SocketAddr) -> IpAddr {
+    let ip = match source.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let hash = Sha256::new().chain_update(ip.octets()).chain_update(source.port().to_be_bytes());
+    Ipv6Addr::from(*hash.finalize().first_chunk::<16>().expect("SHA-256 gives 32 bytes")).into()
 }
 
 /// The outcome of [`Tunnel::open`]. Lengths count bytes at the start of the output buffer.
@@ -263,3 +334,6 @@ fn refusal(datagram: &[u8], error: &WireGuardError) -> Opened {
     };
     Opened::Failed(failure)
 }
+
+#[cfg(test)]
+mod tests;

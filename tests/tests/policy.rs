@@ -223,24 +223,30 @@ fn what_is_locked_follows_the_policy() {
     assert!(problems.is_empty(), "deny.toml is not followed:\n{}", problems.join("\n"));
 }
 
-/// What the security page says is shown, is shown by a test of that name.
+/// What the pages on security say is shown, is shown by a test of that name.
 #[test]
 fn the_security_page_names_tests_that_exist() {
-    let page = fs::read_to_string(root().join("docs/security.md")).expect("the page");
-    let words = page.split('`').skip(1).step_by(2);
+    for page in ["docs/security.md", "docs/wireguard.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("the page");
+        names_tests_that_exist(page, &text);
+    }
+}
+
+fn names_tests_that_exist(page: &str, text: &str) {
+    let words = text.split('`').skip(1).step_by(2);
     let is_test = |word: &&str| {
         word.contains('_')
             && word.chars().all(|it| it.is_ascii_lowercase() || "_0123456789".contains(it))
     };
     let named: BTreeSet<&str> = words.filter(is_test).collect();
-    assert!(named.len() > 20, "{} tests", named.len());
+    assert!(named.len() > 20, "{page} names {} tests", named.len());
     let sources = tracked_with_suffix(".rs");
     let exists = |test: &str| {
         let wanted = format!("fn {test}(");
         sources.iter().any(|file| file.text.contains(&wanted))
     };
     let missing: Vec<&str> = named.into_iter().filter(|test| !exists(test)).collect();
-    assert!(missing.is_empty(), "no such tests: {missing:?}");
+    assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
 }
 
 mod bad_samples {

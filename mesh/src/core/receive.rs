@@ -18,6 +18,10 @@ use crate::tunnel::{Checked, Failure, Message, Opened, classify};
 const INITIATION_GAP: Duration = Duration::from_millis(20);
 /// Gap between two periods of the handshake limit.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
+/// A peer that was heard so recently has no need of a handshake that it cannot begin itself. One
+/// that was restarted repeats its own each second at first; one that is alive may be silent longer,
+/// and a handshake in vain costs little.
+const SESSION_IS_ALIVE: Duration = Duration::from_secs(4);
 /// Least gap between two looks for the owner of data without a session.
 const STRAY_GAP: Duration = Duration::from_millis(100);
 
@@ -136,11 +140,15 @@ impl Core {
             self.gate_reset = now.instant;
             self.gate.reset();
         }
-        let node = match self.gate.check(from.remote.ip(), datagram, out) {
+        let node = match self.gate.check(from.remote, datagram, out) {
             Checked::Initiator(node) if node != self.node => node,
             Checked::Cookie(length) => {
                 self.out.counters.cookies_sent += 1;
                 self.out.transmit(from, out[..length].to_vec());
+                return;
+            }
+            Checked::TooMany => {
+                self.out.counters.dropped_frequent_initiation += 1;
                 return;
             }
             Checked::BadMac => {
@@ -160,6 +168,10 @@ impl Core {
         let known = self.peers.of_node(&node);
         let slot = match known {
             Some(slot) => slot,
+            None if !self.gate.agrees_with(&node) => {
+                self.out.counters.dropped_bad_initiation += 1;
+                return;
+            }
             None if self.has_room() => {
                 self.add(node, now, Some(now.instant + self.config.provisional_life))
             }
@@ -209,6 +221,7 @@ impl Core {
             }
             Opened::Failed(Failure::Replayed) => {
                 self.out.counters.dropped_replayed_initiation += 1;
+                self.answer_an_old_clock(slot, now);
                 false
             }
             _ => {
@@ -216,6 +229,20 @@ impl Core {
                 false
             }
         }
+    }
+
+    /// An initiation that is not newer than the last one was repeated by somebody, or it is by a
+    /// process whose clock is behind that of the one before it, and all it sends will be refused
+    /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
+    /// be, unless the session is alive.
+    fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get(slot) else { return };
+        let heard = peer.last_received.is_some_and(|at| at + SESSION_IS_ALIVE > now.instant);
+        if heard || peer.attempt.is_some() || !peer.configured {
+            return;
+        }
+        self.out.counters.handshakes_for_old_clocks += 1;
+        self.initiate(slot, now);
     }
 
     /// Whether one more unknown node can be taken in, perhaps in the place of another.

@@ -14,6 +14,9 @@ use crate::{MAX_DATAGRAM, MeshError, ports};
 
 /// Bytes a sealed QUIC datagram is longer than the datagram itself.
 pub(crate) const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
+/// Single packets are filled up to a multiple of this, as WireGuard's are, so that their lengths
+/// tell less. Those of QUIC are not: most are as long as the path takes.
+const PADDING: usize = 16;
 /// Longest QUIC datagram that is sealed; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
@@ -186,9 +189,12 @@ impl Core {
     }
 }
 
-/// A complete inner UDP packet.
+/// A complete inner UDP packet, with zeros behind it that its own length does not count. The
+/// longest gets none: it is as long as paths are tried for.
 pub(super) fn udp_packet(flow: &Flow, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; UDP_OVERHEAD + payload.len()];
+    let length = UDP_OVERHEAD + payload.len();
+    let padded = length.next_multiple_of(PADDING).min(UDP_OVERHEAD + MAX_DATAGRAM);
+    let mut packet = vec![0; padded.max(length)];
     inner::write_udp(flow, payload, &mut packet);
     packet
 }

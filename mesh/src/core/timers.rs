@@ -179,7 +179,7 @@ impl Core {
     }
 
     /// Sends an initiation and plans the next; false when no address is known.
-    fn initiate(&mut self, slot: Slot, now: Now) -> bool {
+    pub(super) fn initiate(&mut self, slot: Slot, now: Now) -> bool {
         let jitter = self.jitter();
         let before = self.out.counters.initiations_sent;
         if self.freshen(slot, now) && self.out.counters.initiations_sent != before {

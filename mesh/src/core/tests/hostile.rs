@@ -198,6 +198,51 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
 }
 
 #[test]
+fn a_peer_whose_clock_was_set_back_is_met_halfway() {
+    let mut net = connected();
+    let old = net.sent.iter().find(|sent| sent.is_initiation()).unwrap().bytes.clone();
+    net.seconds(5);
+    // Another process of node 1. All it sends is older than what node 2 has seen, as the recorded
+    // one is.
+    net.add(1, identity(1), MeshConfig::default());
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
+    net.keep = Box::new(|sent| !sent.is_initiation() || sent.from != at(1));
+    net.connect(1, 2);
+    assert!(!net.up(1, 2));
+    net.deliver(at(1), at(2), &old);
+    net.pump();
+    assert!(net.up(1, 2) && net.up(2, 1));
+    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+    // Repeated by somebody else while the session is alive, it does nothing.
+    net.deliver(at(MALLORY), at(2), &old);
+    assert_eq!(net.counters(2).dropped_replayed_initiation, 2);
+    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+}
+
+#[test]
+fn a_node_whose_key_is_everybodys_is_no_peer() {
+    let mut net = Net::new(1);
+    let nobody = NodeId::from_bytes([0; 32]);
+    net.node(1, |core, now| core.set_peer(now, nobody, &[at(2)], None));
+    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1).peers_refused), (0, 1));
+}
+
+#[test]
+fn lengths_of_single_packets_go_in_steps() {
+    let mut net = connected();
+    net.sent.clear();
+    for length in [0, 1, 15, 16, 17, 500, 1179, 1180] {
+        net.send(1, 2, &vec![7; length]).unwrap();
+    }
+    net.pump();
+    let arrived: Vec<usize> = net.datagrams(2).iter().map(Vec::len).collect();
+    assert_eq!(arrived, [0, 1, 15, 16, 17, 500, 1179, 1180]);
+    let sent: Vec<usize> = net.sent.iter().map(|sent| sent.bytes.len()).collect();
+    // 48 bytes of inner headers, 32 of WireGuard; the longest stay as long as paths are tried for.
+    assert_eq!(sent, [80, 96, 96, 96, 112, 592, 1260, 1260]);
+}
+
+#[test]
 fn a_peer_speaks_only_for_itself() {
     let mut net = Net::new(3);
     net.connect(1, 2);

@@ -1,0 +1,200 @@
+//! What boringtun leaves open, one by one.
+
+use meshport_config::NodeKey;
+
+use super::*;
+
+/// Room for any message of these tests.
+const ROOM: usize = 2048;
+const LIMIT: u32 = 2;
+
+fn key(number: u8) -> NodeKey {
+    NodeKey::from_bytes([number; 32])
+}
+
+fn gate(number: u8) -> Gate {
+    Gate::new(key(number).secret(), LIMIT)
+}
+
+/// The tunnel of one node to another.
+fn tunnel(from: u8, to: u8) -> Tunnel {
+    Tunnel::new(&gate(from), &key(to).public(), [1; 32], u32::from(from))
+}
+
+fn initiation(tunnel: &mut Tunnel) -> Vec<u8> {
+    let mut out = vec![0; ROOM];
+    let length = tunnel.initiate(&mut out).unwrap();
+    out.truncate(length);
+    out
+}
+
+fn open(tunnel: &mut Tunnel, datagram: &[u8]) -> (Opened, Vec<u8>) {
+    let mut out = vec![0; ROOM];
+    let opened = tunnel.open(datagram, &mut out);
+    (opened, out)
+}
+
+fn sealed(tunnel: &mut Tunnel) -> Vec<u8> {
+    let mut out = vec![0; ROOM];
+    let length = tunnel.seal(&packet(), &mut out).unwrap();
+    out.truncate(length);
+    out
+}
+
+/// An IPv6 header without content: what boringtun takes for a packet.
+fn packet() -> Vec<u8> {
+    let mut packet = vec![0; 40];
+    packet[0] = 0x60;
+    packet
+}
+
+/// Two tunnels with a session that both sides use.
+fn connected() -> (Tunnel, Tunnel) {
+    let (mut one, mut two) = (tunnel(1, 2), tunnel(2, 1));
+    let (opened, response) = open(&mut two, &initiation(&mut one));
+    let Opened::Reply(length) = opened else { panic!("{opened:?}") };
+    let (opened, first) = open(&mut one, &response[..length]);
+    let Opened::Reply(length) = opened else { panic!("{opened:?}") };
+    assert_eq!(open(&mut two, &first[..length]).0, Opened::Nothing);
+    (one, two)
+}
+
+fn at(last: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, last], port))
+}
+
+/// Initiations until the gate is under load.
+fn loaded(gate: &mut Gate) {
+    let mut out = [0; ROOM];
+    for number in 0..=LIMIT {
+        let first = initiation(&mut tunnel(100 + number as u8, 1));
+        gate.check(at(100, 1), &first, &mut out);
+    }
+}
+
+/// An initiation with the cookie that the gate gives to `source`.
+fn proven(gate: &mut Gate, tunnel: &mut Tunnel, source: SocketAddr) -> Vec<u8> {
+    let mut out = [0; ROOM];
+    let Checked::Cookie(length) = gate.check(source, &initiation(tunnel), &mut out) else {
+        panic!("no cookie for {source}");
+    };
+    assert_eq!(open(tunnel, &out[..length]).0, Opened::Nothing);
+    initiation(tunnel)
+}
+
+#[test]
+fn a_cookie_is_for_one_address_and_one_port() {
+    let (mut gate, mut initiator, mut out) = (gate(1), tunnel(2, 1), [0; ROOM]);
+    loaded(&mut gate);
+    let proven = proven(&mut gate, &mut initiator, at(7, 51820));
+    for elsewhere in [at(7, 51821), at(8, 51820)] {
+        let checked = gate.check(elsewhere, &proven, &mut out);
+        assert!(matches!(checked, Checked::Cookie(_)), "the cookie holds at {elsewhere}");
+    }
+    let checked = gate.check(at(7, 51820), &proven, &mut out);
+    assert!(matches!(checked, Checked::Initiator(node) if node == key(2).public()));
+}
+
+#[test]
+fn under_load_one_source_has_its_share() {
+    let (mut gate, mut out) = (gate(1), [0; ROOM]);
+    loaded(&mut gate);
+    let mut passed = 0;
+    // One machine with many keys and ports, all of its addresses proven.
+    for number in 0..60_u8 {
+        let source = at(7, 40_000 + u16::from(number));
+        let mut initiator = tunnel(150 + number, 1);
+        let datagram = proven(&mut gate, &mut initiator, source);
+        match gate.check(source, &datagram, &mut out) {
+            Checked::Initiator(_) => passed += 1,
+            Checked::TooMany => {}
+            _ => panic!("a cookie does not help"),
+        }
+    }
+    assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE);
+    let (mut other, source) = (tunnel(3, 1), at(8, 51820));
+    let datagram = proven(&mut gate, &mut other, source);
+    let checked = gate.check(source, &datagram, &mut out);
+    assert!(matches!(checked, Checked::Initiator(_)), "another source has to wait for it");
+    gate.reset();
+    let again = initiation(&mut other);
+    assert!(!matches!(gate.check(source, &again, &mut out), Checked::TooMany));
+}
+
+#[test]
+fn sources_of_one_network_share_and_are_bounded() {
+    let mut gate = gate(1);
+    gate.judged = LIMIT + 1;
+    let network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]);
+    let passed = (0..100).filter(|last| gate.allows(network(*last))).count();
+    assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE as usize);
+    for number in 0..2 * MAX_SOURCES as u32 {
+        gate.allows(IpAddr::from((10 << 24 | number).to_be_bytes()));
+    }
+    assert_eq!(gate.proven.len(), MAX_SOURCES);
+    gate.judged = LIMIT;
+    assert!(gate.allows(network(1)), "without load nobody is refused");
+}
+
+#[test]
+fn a_key_of_small_order_agrees_with_nobody() {
+    let gate = gate(1);
+    assert!(gate.agrees_with(&key(2).public()));
+    let mut one = [0; 32];
+    one[0] = 1;
+    // Two points of RFC 7748's curve whose order divides the cofactor.
+    for point in [[0; 32], one] {
+        assert!(!gate.agrees_with(&NodeId::from_bytes(point)));
+    }
+}
+
+#[test]
+fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
+    let (mut one, mut two) = connected();
+    let datagram = sealed(&mut one);
+    for length in 0..ROOM.min(160) {
+        let mut out = vec![0; length];
+        let enough = length >= MIN_OUTPUT;
+        assert_eq!(one.seal(&packet(), &mut out).is_some(), enough, "{length}");
+        assert_eq!(one.initiate(&mut out).is_some(), enough, "{length}");
+        assert_eq!(two.open(&datagram, &mut out) != Opened::Failed(Failure::Invalid), enough);
+        let _ = one.tick(&mut out);
+    }
+    let long = vec![0x60; 500];
+    assert_eq!(one.seal(&long, &mut [0; 531]), None);
+    assert_eq!(two.open(&[4; 300], &mut [0; 299]), Opened::Failed(Failure::Invalid));
+}
+
+/// A thousand packets of 1400 bytes are 11 ms of a gigabit, and 110 ms of a tenth of it: more than
+/// links of one path differ by.
+#[test]
+fn packets_may_overtake_a_thousand_others() {
+    let (mut one, mut two) = connected();
+    let sealed: Vec<Vec<u8>> = (0..1200).map(|_| sealed(&mut one)).collect();
+    let arrives = |two: &mut Tunnel, number: usize| open(two, &sealed[number]).0;
+    assert_eq!(arrives(&mut two, 1100), Opened::Packet(40));
+    for late in (90..1100).rev() {
+        assert_eq!(arrives(&mut two, late), Opened::Packet(40), "{late}");
+        assert_eq!(arrives(&mut two, late), Opened::Failed(Failure::Replayed), "{late} again");
+    }
+    assert_eq!(arrives(&mut two, 70), Opened::Failed(Failure::Replayed), "too old to know");
+    assert_eq!(arrives(&mut two, 1101), Opened::Packet(40));
+}
+
+#[test]
+fn numbers_at_the_end_of_their_range_are_no_messages() {
+    let (mut one, mut two) = connected();
+    let mut datagram = sealed(&mut one);
+    for (number, is_message) in [
+        (u64::MAX, false),
+        (REJECT_AFTER_MESSAGES, false),
+        (REJECT_AFTER_MESSAGES - 1, true),
+        (1 << 60, true),
+    ] {
+        datagram[8..16].copy_from_slice(&number.to_le_bytes());
+        assert_eq!(classify(&datagram).is_some(), is_message, "{number:#x}");
+        if is_message {
+            assert_eq!(open(&mut two, &datagram).0, Opened::Failed(Failure::Invalid));
+        }
+    }
+}
