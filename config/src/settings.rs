@@ -171,6 +171,9 @@ pub struct Settings {
     pub name: Option<NodeName>,
     /// The folder of keys, credential and directory. Default `/var/lib/meshport`.
     pub state_dir: PathBuf,
+    /// Whether the daemon gives up what it does not need: capabilities, files, system calls. Default
+    /// true.
+    pub sandbox: bool,
     /// Logging.
     pub log: LogSettings,
     /// The encrypted mesh.
@@ -358,6 +361,7 @@ impl Settings {
             site,
             name: None,
             state_dir: defaults.state_dir.clone(),
+            sandbox: true,
             log: LogSettings { format: LogFormat::Text, level: LogLevel::Info },
             mesh: MeshSettings::default(),
             admin: AdminSettings {

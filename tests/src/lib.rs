@@ -15,6 +15,7 @@ pub mod net;
 pub mod netns;
 pub mod process;
 pub mod repository;
+pub mod sbom;
 pub mod source;
 pub mod tap;
 pub mod ticks;

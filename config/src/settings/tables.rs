@@ -107,6 +107,13 @@ pub(super) const ROOT: &[Key<Settings>] = &[
             set: |into, text| path(text).map(|value| into.state_dir = value),
         },
     },
+    Key {
+        name: "sandbox",
+        about: "Whether the daemon gives up, at its start, what it does not need: capabilities, \
+                files other than its own, system calls.",
+        example: None,
+        kind: Kind::Flag { get: |from| from.sandbox, set: |into, value| into.sandbox = value },
+    },
 ];
 
 pub(super) const LOG: &[Key<LogSettings>] = &[

@@ -37,20 +37,20 @@ enum Format {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
-    let (settings, from_file) = effective(args)?;
+    let (settings, config) = effective(args)?;
     let state = StateDir::open(&settings.state_dir)?;
     if let Some(credential) = state.credential()? {
         load::check_credential(&settings, &credential)?;
     }
     logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
     let args = args.clone();
-    let reread: Option<Reread> = from_file
-        .then(|| Box::new(move || effective(&args).map(|(settings, _)| settings)) as Reread);
-    runtime()?.block_on(daemon::run(Options { settings, reread, state }))
+    let reread = Box::new(move || effective(&args).map(|(settings, _)| settings)) as Reread;
+    let source = config.map(|config| (config, reread));
+    runtime()?.block_on(daemon::run(Options { settings, source, state }))
 }
 
-/// The settings of the file with the flags over them, and whether there is a file.
-fn effective(args: &RunArgs) -> Result<(Settings, bool), Error> {
+/// The settings of the file with the flags over them, and the file if there is one.
+fn effective(args: &RunArgs) -> Result<(Settings, Option<PathBuf>), Error> {
     let paths = Paths::of_this_user()?;
     let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;
     let load::Loaded { mut settings, config_path } = loaded;
@@ -60,5 +60,5 @@ fn effective(args: &RunArgs) -> Result<(Settings, bool), Error> {
         None => {}
     }
     settings.log.level = args.log_level.unwrap_or(settings.log.level);
-    Ok((settings, config_path.is_some()))
+    Ok((settings, config_path))
 }

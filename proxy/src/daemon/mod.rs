@@ -27,6 +27,7 @@ mod reload;
 mod report;
 mod roster;
 mod run;
+mod sandbox;
 mod session;
 mod sessions;
 mod splice;

@@ -19,6 +19,7 @@ use super::node::Controls;
 use super::parts::{offers, session_limits};
 use super::probe::Prober;
 use super::run::Reread;
+use super::sandbox::Sandbox;
 use super::state::StateDir;
 use super::tcp::Host;
 use crate::core::drift::DriftConfig;
@@ -30,11 +31,17 @@ pub(super) struct Reload {
     reread: Option<Reread>,
     /// Where the credential is read again; a node in a simulation has no folder.
     state: Option<StateDir>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Reload {
     pub(super) fn new(settings: Settings, reread: Option<Reread>, state: Option<StateDir>) -> Self {
-        Self { settings, reread, state }
+        Self { settings, reread, state, sandbox: None }
+    }
+
+    /// The same in a process that can no longer read everything.
+    pub(super) fn within(self, sandbox: Sandbox) -> Self {
+        Self { sandbox: Some(sandbox), ..self }
     }
 
     /// Reads the credential and the file and applies them.
@@ -69,7 +76,11 @@ impl Reload {
             .reread
             .as_ref()
             .ok_or_else(|| Error::Usage("there is no configuration file to read again".into()))?;
-        reread()
+        let settings = reread()?;
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.admits(&settings)?;
+        }
+        Ok(settings)
     }
 
     /// What is in force.
@@ -189,6 +200,7 @@ fn fixed(old: &Settings, new: &Settings) -> Vec<String> {
         ("site", old.site != new.site),
         ("name", old.name != new.name),
         ("state-dir", old.state_dir != new.state_dir),
+        ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
         ("mesh.listen", old.mesh.listen != new.mesh.listen),
         ("mesh.seeds", old.mesh.seeds != new.mesh.seeds),

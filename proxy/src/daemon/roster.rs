@@ -26,6 +26,7 @@ use super::tcp::Host;
 mod access;
 
 use access::Access;
+pub(super) use access::files_of;
 
 /// From one reading to the next. An apiserver is on the list for 15 s after it was last heard of,
 /// so asking more often tells no more.

@@ -1,5 +1,6 @@
 //! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::admin::credentials::Validity;
 use super::driver::{Order, Snapshot};
 use super::node::{self, Controls, Ground, Node};
 use super::reload::Reload;
+use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
 use super::{clock, descriptors, dumps, parts};
@@ -36,8 +38,8 @@ pub type Reread = Box<dyn Fn() -> Result<Settings, Error> + Send>;
 pub struct Options {
     /// The effective configuration.
     pub settings: Settings,
-    /// How to read it again on SIGHUP; `None` when it came from no file.
-    pub reread: Option<Reread>,
+    /// Its file, and how to read it again on SIGHUP; `None` when it came from no file.
+    pub source: Option<(PathBuf, Reread)>,
     /// Keys, credential and what was known before.
     pub state: StateDir,
 }
@@ -58,15 +60,17 @@ impl std::fmt::Debug for Options {
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
 /// ends by a signal, or when the authority revokes this node.
 pub async fn run(options: Options) -> Result<(), Error> {
-    let Options { settings, reread, state } = options;
+    let Options { settings, source, state } = options;
+    let (config, reread) = source.unzip();
     dumps::forbid();
     let _lock = state.lock()?;
     let identity = state.identity(clock::wall())?;
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+    let sandbox = Sandbox::enter(&settings, config.as_deref());
     let daemon = Daemon::start(&settings, &identity, state).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
-    let reload = Reload::new(settings, reread, Some(daemon.state.clone()));
+    let reload = Reload::new(settings, reread, Some(daemon.state.clone())).within(sandbox);
     let end = tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls) => end,
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),

@@ -32,10 +32,7 @@ impl Access {
     /// What is missing or cannot be used.
     pub(super) async fn read(path: &Path) -> Result<Self, String> {
         let bytes = file(path).await?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| "it is not text".to_owned())?;
-        let document = yaml_serde::from_str(text).map_err(|_| "it is no YAML".to_owned())?;
-        let folder = path.parent().unwrap_or(Path::new("."));
-        Self::of(&document, folder).await
+        Self::of(&document(&bytes)?, folder_of(path)).await
     }
 
     async fn of(document: &Value, folder: &Path) -> Result<Self, String> {
@@ -75,6 +72,31 @@ impl Access {
             authorization: authorization(user, folder).await?,
         })
     }
+}
+
+/// The files a kubeconfig names; none when it cannot be read.
+pub(in crate::daemon) fn files_of(path: &Path) -> Vec<PathBuf> {
+    let Ok(bytes) = std::fs::read(path).map(Zeroizing::new) else { return Vec::new() };
+    let Ok(document) = document(&bytes) else { return Vec::new() };
+    let keys = ["certificate-authority", "client-certificate", "client-key", "tokenFile"];
+    let lists = [("clusters", "cluster"), ("users", "user")];
+    let mut files = Vec::new();
+    for (list, entry) in lists {
+        for each in document[list].as_array().into_iter().flatten() {
+            let named = keys.iter().filter_map(|key| each[entry][*key].as_str());
+            files.extend(named.map(|file| folder_of(path).join(file)));
+        }
+    }
+    files
+}
+
+fn document(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
+    yaml_serde::from_str(text).map_err(|_| "it is no YAML".to_owned())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
 }
 
 /// The entry of a list that has this name.
@@ -185,6 +207,9 @@ mod tests {
         let value = access.authorization.expect("a token");
         assert_eq!(value, "Bearer s3cret");
         assert!(value.is_sensitive());
+        let named = files_of(&folder.path().join("config"));
+        assert_eq!(named, ["ca.crt", "token"].map(|name| folder.path().join(name)));
+        assert!(files_of(&folder.path().join("token")).is_empty());
         let inline = format!("{{client-certificate-data: {authority}, client-key-data: {client}}}");
         write("config", &text(&inline));
         let access = Access::read(&folder.path().join("config")).await.expect("readable");

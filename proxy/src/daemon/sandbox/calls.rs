@@ -1,0 +1,234 @@
+//! System calls, by a seccomp filter: those of a network server that keeps a few files.
+//!
+//! All others answer `ENOSYS`, as on a kernel that does not have them: the C library and the
+//! runtime know what to do then, also with calls that are newer than this list.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+
+/// What may be called with any arguments.
+const ALLOWED: &[c_long] = &[
+    // Sockets and pipes.
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_eventfd2,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_listen,
+    libc::SYS_pipe2,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+    libc::SYS_splice,
+    // Waiting.
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_gettimeofday,
+    libc::SYS_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    // Descriptors and files.
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_faccessat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_ioctl,
+    libc::SYS_lseek,
+    libc::SYS_mkdirat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_umask,
+    libc::SYS_unlinkat,
+    libc::SYS_write,
+    libc::SYS_writev,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // Threads and signals of this process.
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_prctl,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    // What this is and where.
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_getuid,
+    libc::SYS_prlimit64,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+];
+
+/// Older forms of the same, which other processors never had.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[c_long] = &[
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_dup2,
+    libc::SYS_epoll_wait,
+    libc::SYS_getdents,
+    libc::SYS_getrlimit,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_open,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_select,
+    libc::SYS_setrlimit,
+    libc::SYS_stat,
+    libc::SYS_time,
+    libc::SYS_unlink,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[c_long] = &[];
+
+/// The families of sockets: the mesh and its clients, the admin socket, and what the C library
+/// asks for addresses of its own.
+const FAMILIES: &[i32] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
+/// Filters the calls of all threads of this process, and of those they start.
+pub(super) fn filter() -> Result<(), Error> {
+    Ok(seccompiler::apply_filter_all_threads(&program()?)?)
+}
+
+fn program() -> Result<BpfProgram, Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        ALLOWED.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
+    let mut families = Vec::new();
+    for family in FAMILIES {
+        families.push(when(SeccompCmpOp::Eq, u64::from(family.unsigned_abs()))?);
+    }
+    rules.insert(libc::SYS_socket, families);
+    // Threads, and no processes. `clone3` has its flags in memory, where no filter can read them:
+    // it answers ENOSYS, and the C library takes `clone`.
+    let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
+    rules.insert(libc::SYS_clone, vec![when(SeccompCmpOp::MaskedEq(thread), thread)?]);
+    let other = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let here = std::env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new(rules, other, SeccompAction::Allow, here)?;
+    Ok(filter.try_into()?)
+}
+
+/// A rule on the first argument.
+fn when(is: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
+    let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value)?;
+    Ok(SeccompRule::new(vec![condition])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    /// In a thread of its own: a filter never ends.
+    fn filtered(check: impl FnOnce() + Send + 'static) {
+        let inside = thread::spawn(move || {
+            seccompiler::apply_filter(&program().expect("it compiles")).expect("it is taken");
+            check();
+        });
+        inside.join().expect("the checks hold");
+    }
+
+    #[test]
+    fn a_server_does_not_notice() {
+        filtered(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+            let address = listener.local_addr().expect("has an address");
+            let client = thread::spawn(move || TcpStream::connect(address).map(drop));
+            listener.accept().expect("accepts");
+            client.join().expect("a thread ends").expect("connects");
+            UdpSocket::bind("[::1]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("binds");
+            ("localhost", 1).to_socket_addrs().expect("looks a name up");
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::write(folder.path().join("a"), "a").expect("a file");
+            std::fs::rename(folder.path().join("a"), folder.path().join("b")).expect("renamed");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let written = runtime.expect("a runtime").block_on(async {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tokio::fs::write(folder.path().join("c"), "c").await
+            });
+            written.expect("a file");
+        });
+    }
+
+    #[test]
+    fn what_no_server_does_is_refused() {
+        filtered(|| {
+            let refused = Command::new("/bin/true").status().expect_err("no processes");
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
+            let raw = socket2::Domain::from(libc::AF_PACKET);
+            let refused = socket2::Socket::new(raw, socket2::Type::RAW, None).expect_err("raw");
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
+            let refused = rustix::process::chroot("/").expect_err("no other root");
+            assert_eq!(io::Error::from(refused).raw_os_error(), Some(libc::ENOSYS));
+        });
+    }
+}

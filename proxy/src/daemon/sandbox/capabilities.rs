@@ -1,0 +1,97 @@
+//! Capabilities (capabilities(7)): a daemon that is started as root, or with some of them, keeps
+//! only what it may need again.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use rustix::io;
+use rustix::process::geteuid;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+/// Bits of a file's mode that let anybody read it.
+const READ_BY_ALL: u32 = 0o004;
+
+/// What is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kept(CapabilitySet);
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (place, (name, _)) in self.0.iter_names().enumerate() {
+            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives up what this thread, and those it starts, has, and the way to get any by running a
+/// program. It keeps the right to ports below 1024, since listeners close and open again, and for
+/// root the right to `files` that belong to somebody else.
+pub(super) fn give_up(files: &[PathBuf]) -> io::Result<Kept> {
+    set_no_new_privs(true)?;
+    let before = capabilities(None)?;
+    let mut wanted = CapabilitySet::NET_BIND_SERVICE;
+    if geteuid().is_root() && files.iter().any(belongs_to_another) {
+        wanted |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::FOWNER;
+    }
+    if before.permitted.contains(CapabilitySet::SETPCAP) {
+        for other in (CapabilitySet::all() - wanted).iter() {
+            // A kernel that does not know one says so; it has no such bound then.
+            let _ = remove_capability_from_bounding_set(other);
+        }
+    }
+    clear_ambient_capability_set()?;
+    let kept = before.permitted & wanted;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
+    Ok(Kept(kept))
+}
+
+/// Whether root needs more than being root to use it.
+fn belongs_to_another(file: &PathBuf) -> bool {
+    let Ok(metadata) = std::fs::metadata(file) else { return false };
+    let private = metadata.is_dir() || metadata.mode() & READ_BY_ALL == 0;
+    metadata.uid() != geteuid().as_raw() && private
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rustix::thread::{capability_is_in_bounding_set, no_new_privs};
+
+    use super::*;
+
+    #[test]
+    fn hardly_any_are_left() {
+        // They belong to a thread.
+        let checks = thread::spawn(|| {
+            let kept = give_up(&[]).expect("it takes no privilege to give up");
+            assert!((kept.0 - CapabilitySet::NET_BIND_SERVICE).is_empty(), "{kept}");
+            let now = capabilities(None).expect("they can be asked for");
+            assert_eq!((now.effective, now.permitted), (kept.0, kept.0));
+            assert!(now.inheritable.is_empty());
+            assert!(no_new_privs().expect("it can be asked for"));
+            if geteuid().is_root() {
+                let admin = capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN);
+                assert!(!admin.expect("it can be asked for"));
+            }
+            give_up(&[]).expect("again");
+        });
+        checks.join().expect("the checks hold");
+    }
+
+    #[test]
+    fn they_are_named() {
+        assert_eq!(Kept(CapabilitySet::empty()).to_string(), "none");
+        let two = CapabilitySet::CHOWN | CapabilitySet::NET_BIND_SERVICE;
+        assert_eq!(Kept(two).to_string(), "CHOWN, NET_BIND_SERVICE");
+    }
+}

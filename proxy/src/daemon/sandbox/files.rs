@@ -1,0 +1,119 @@
+//! Files, by Landlock (Linux 5.13 and later): <https://docs.kernel.org/userspace-api/landlock.html>.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+
+/// The newest rights that are asked for: those of Linux 6.12. An older kernel gives those it knows.
+const NEWEST: ABI = ABI::V6;
+
+/// What the C library and the runtime read: names (`resolv.conf` and its like are replaced, so the
+/// folder it is), modules that look names up, the number of processors, and the process itself.
+const SYSTEM: &[&str] = &[
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/nix/store",
+    "/proc/self",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/run/systemd/resolve",
+    "/sys/devices/system/cpu",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share",
+];
+
+/// Where the runtime throws things away.
+const DEVICES: &[&str] = &["/dev/null"];
+
+/// Lets this thread, and those it starts, read in `readable` and the system's folders, write in
+/// `writable`, and run nothing. Signals and abstract sockets of other processes are out of reach
+/// as well. Paths that are not there are left out. Gives whether the kernel does it.
+pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<bool, RulesetError> {
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?
+        .add_rules(path_beneath_rules(SYSTEM, reading()))?
+        .add_rules(path_beneath_rules(readable, reading()))?
+        .add_rules(path_beneath_rules(DEVICES, reading() | AccessFs::WriteFile))?
+        .add_rules(path_beneath_rules(writable, writing()))?
+        .restrict_self()?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+fn reading() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir
+}
+
+/// Files are written under another name and renamed; the admin socket is made and removed.
+fn writing() -> BitFlags<AccessFs> {
+    reading()
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::MakeSock
+        | AccessFs::RemoveFile
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    /// In a thread of its own: a restriction never ends.
+    fn restricted(check: impl FnOnce(&std::path::Path) + Send) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        for name in ["read", "write", "other"] {
+            fs::create_dir(root.join(name)).expect("a folder");
+            fs::write(root.join(name).join("file"), name).expect("a file");
+        }
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let enforced = restrict(&[root.join("read")], &[root.join("write")]);
+                // Without Landlock in the kernel there is nothing to see.
+                if enforced.expect("the rules are good") {
+                    check(root);
+                }
+            });
+            inside.join().expect("the checks hold");
+        });
+    }
+
+    #[test]
+    fn only_what_is_named_can_be_read_and_only_state_written() {
+        restricted(|root| {
+            assert_eq!(fs::read(root.join("read/file")).expect("readable"), b"read");
+            let denied = fs::write(root.join("read/file"), "x").expect_err("not writable");
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+            let denied = fs::read(root.join("other/file")).expect_err("not readable");
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+
+            let (new, file) = (root.join("write/new"), root.join("write/file"));
+            fs::write(&new, "new").expect("writable");
+            fs::rename(&new, &file).expect("a file can replace another");
+            assert_eq!(fs::read(&file).expect("readable"), b"new");
+            fs::File::open(root.join("write")).expect("open").sync_all().expect("fsync");
+            drop(UnixListener::bind(root.join("write/socket")).expect("a socket can be made"));
+            fs::remove_file(root.join("write/socket")).expect("and removed");
+        });
+    }
+
+    #[test]
+    fn nothing_is_run() {
+        restricted(|_| {
+            let denied = Command::new("/usr/bin/true").status().expect_err("nothing runs");
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+        });
+    }
+}
