@@ -284,7 +284,7 @@ fn gossip_goes_along_sessions_where_there_are_enough() {
         let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
         let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).unwrap();
         assert_eq!(header.to, life(7), "the life that the receiver is in");
-        assert!(!messages::read_claims(rest).unwrap().is_empty());
+        assert!(!read_claims(rest).unwrap().is_empty());
     }
 }
 

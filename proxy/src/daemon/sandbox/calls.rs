@@ -152,7 +152,7 @@ const FAMILIES: &[i32] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::A
 
 /// Filters the calls of all threads of this process, and of those they start.
 pub(super) fn filter() -> Result<(), Error> {
-    Ok(seccompiler::apply_filter_all_threads(&program()?)?)
+    seccompiler::apply_filter_all_threads(&program()?)
 }
 
 fn program() -> Result<BpfProgram, Error> {
