@@ -171,8 +171,8 @@ pub struct Settings {
     pub name: Option<NodeName>,
     /// The folder of keys, credential and directory. Default `/var/lib/meshport`.
     pub state_dir: PathBuf,
-    /// Whether the daemon gives up what it does not need: capabilities, files, system calls. Default
-    /// true.
+    /// Whether the daemon gives up what it does not need: capabilities, files, system calls.
+    /// Default true.
     pub sandbox: bool,
     /// Logging.
     pub log: LogSettings,

@@ -1,4 +1,5 @@
-//! Files, by Landlock (Linux 5.13 and later): <https://docs.kernel.org/userspace-api/landlock.html>.
+//! Files, by Landlock (Linux 5.13 and later):
+//! <https://docs.kernel.org/userspace-api/landlock.html>.
 
 use std::path::PathBuf;
 
