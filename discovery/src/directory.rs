@@ -275,7 +275,8 @@ impl Directory {
 
     /// The node that a short id means, if it is known.
     pub(crate) fn resolve(&self, short: Short) -> Option<NodeId> {
-        self.entries.range(short.lowest(), short.highest()).next().map(Entry::node)
+        let first = self.entries.at_least(&short.lowest()).map(Entry::node);
+        first.filter(|node| Short::of(node) == short)
     }
 
     /// Whether a node is forgotten, or about to be, with this record or a newer one.

@@ -247,9 +247,15 @@ impl Swim {
         self.settle(view, now);
     }
 
-    /// Suspects a member, because something else than a probe of the protocol found it silent.
+    /// Suspects a member, because something else than a probe of the protocol found it silent. One
+    /// that is suspected already has been told, and its time to refute runs: it gets half of that
+    /// from here, since what found it silent asked it anew.
     pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
-        self.accuse(Id { node, life }, self.config.suspicion, view, now);
+        let id = Id { node, life };
+        let is_it = |member: &Member<Id>| *member.id() == id && member.state() == State::Suspect;
+        let joins = self.foca.iter_members().any(is_it);
+        let patience = if joins { self.config.suspicion / 2 } else { self.config.suspicion };
+        self.accuse(id, patience, view, now);
     }
 
     /// Suspects a member for a shorter time, because it is said to be down.

@@ -104,6 +104,11 @@ impl<T: Named> Table<T> {
         self.ranks(from, to.max(from))
     }
 
+    /// The value of the first id not below `low`.
+    pub(crate) fn at_least(&self, low: &NodeId) -> Option<&T> {
+        self.at(self.find(low).unwrap_or_else(|rank| rank))
+    }
+
     /// All values from the first id not below `start`, wrapping around once.
     pub(crate) fn around(&self, start: NodeId) -> impl DoubleEndedIterator<Item = &T> {
         let from = self.find(&start).unwrap_or_else(|rank| rank);
@@ -241,6 +246,8 @@ mod tests {
             };
             prop_assert_eq!(table.len(), map.len());
             prop_assert_eq!(pairs(table.iter()), flat(map.iter().collect()));
+            let least = table.at_least(&low).map(|value| (value.0, value.1));
+            prop_assert_eq!(least, map.range(low..).next().map(|(id, number)| (*id, *number)));
             let around = map.range(low..).chain(map.range(..low)).collect();
             prop_assert_eq!(pairs(table.around(low)), flat(around));
             if low <= high {

@@ -117,6 +117,31 @@ fn a_silent_member_is_suspected_told_and_declared_down() {
 }
 
 #[test]
+fn who_is_suspected_already_gets_half_of_the_time_from_a_second_accuser() {
+    let down_after = |is_suspected: bool| {
+        let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+        // Not to be probed meanwhile: only the accusation is measured.
+        let others = (2..40).map(|number| (node(number), claim(Standing::Alive)));
+        swim.apply(others, true, &sight, start);
+        outputs(&mut swim);
+        if is_suspected {
+            swim.apply([(node(2), claim(Standing::Suspect))], true, &sight, start);
+        }
+        swim.suspect(node(2), life(1), &sight, start);
+        let is_down = |output: &Output| matches!(output, Output::Down(it, _) if *it == node(2));
+        while let Some(due) = swim.poll_timeout() {
+            swim.handle_timeout(&sight, due);
+            if outputs(&mut swim).iter().any(is_down) {
+                return due - start;
+            }
+        }
+        unreachable!("there is always a timer")
+    };
+    let suspicion = DiscoveryConfig::default().suspicion;
+    assert_eq!((down_after(false), down_after(true)), (suspicion, suspicion / 2));
+}
+
+#[test]
 fn a_member_without_session_gets_the_time_of_a_handshake() {
     let suspected_after = |sight: &Sight| {
         let (mut swim, start) = (swim(1), base());
