@@ -329,8 +329,9 @@ impl World {
     fn check_routes(&mut self) {
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
-            let brain = node.brain.as_ref().filter(|_| node.revoked.is_none());
-            let Some(brain) = brain else { continue };
+            // Who lies may deafen itself; where it goes then is nobody's mistake.
+            let is_judged = node.lie.is_none() && node.revoked.is_none();
+            let Some(brain) = node.brain.as_ref().filter(|_| is_judged) else { continue };
             let line = brain.first_line();
             let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
             let serves = line.is_some_and(|line| self.works(at, &line));
