@@ -7,6 +7,7 @@
 
 pub mod curl;
 pub mod echo;
+pub mod flood;
 pub mod identity;
 pub mod kubernetes;
 pub mod load;

@@ -1,15 +1,9 @@
 //! Twenty thousand handshake initiations a second from addresses that never answer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use blake2::digest::consts::U16;
-use blake2::digest::{Digest, Mac};
-use blake2::{Blake2s256, Blake2sMac};
-use meshport_config::NodeId;
+use meshport_tests::flood::Flood;
 use meshport_tests::identity::Identity;
 use meshport_tests::load::{Load, Request, failures};
 use meshport_tests::ticks::{self, Watch};
@@ -17,16 +11,10 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// Initiations a second, and how often a portion of them is sent.
+/// Initiations a second.
 const RATE: u32 = 20_000;
-const PORTION_INTERVAL: Duration = Duration::from_millis(10);
 /// Addresses that they come from; each has a port of its own.
 const SOURCES: u8 = 200;
-/// Different initiations. They differ in what costs the receiver something: the first MAC.
-const INITIATIONS: usize = 2_000;
-const INITIATION_BYTES: usize = 148;
-/// Where the first MAC begins: all before it is under it (WireGuard's paper, section 5.4.4).
-const MAC1: usize = 116;
 /// One request each, and how many are compared.
 const INTERVAL: Duration = Duration::from_millis(50);
 const REQUESTS: usize = 100;
@@ -39,68 +27,6 @@ const SLOWER: u32 = 5;
 const GROWTH_KIB: u64 = 4096;
 /// A watch hears a word every 20 ms; this long a silence is a session that failed.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// An initiation whose first MAC is right and whose rest is noise: the most that somebody can make
-/// who knows the node's public key.
-fn initiation(to: &NodeId, number: usize) -> [u8; INITIATION_BYTES] {
-    let mut message = [0; INITIATION_BYTES];
-    message[0] = 1;
-    // What is under the MAC has to differ, and need not be random.
-    let noise: [u8; 32] = Blake2s256::digest(number.to_be_bytes()).into();
-    message[4..MAC1].iter_mut().zip(noise.iter().cycle()).for_each(|(to, from)| *to = *from);
-    let key = Blake2s256::new().chain_update(b"mac1----").chain_update(to.as_bytes());
-    let mac = <Blake2sMac<U16> as Mac>::new_from_slice(&key.finalize());
-    let mac = mac.expect("a digest is a key").chain_update(&message[..MAC1]).finalize();
-    message[MAC1..MAC1 + 16].copy_from_slice(&mac.into_bytes());
-    message
-}
-
-/// A running flood; it ends when it is dropped.
-struct Flood {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Flood {
-    fn start(node: NodeId, at: SocketAddr) -> Self {
-        let messages: Vec<_> = (0..INITIATIONS).map(|number| initiation(&node, number)).collect();
-        let sockets: Vec<UdpSocket> = (1..=SOURCES)
-            .map(|host| {
-                let source = IpAddr::V4(Ipv4Addr::new(127, 9, 9, host));
-                UdpSocket::bind((source, 0)).expect("loopback has this address")
-            })
-            .collect();
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopping, counting) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = thread::spawn(move || {
-            let mut pairs = messages.iter().cycle().zip(sockets.iter().cycle());
-            let begun = wait::now();
-            while !stopping.load(Ordering::Relaxed) {
-                // What a late turn has missed is made up for.
-                let due = begun.elapsed().as_secs_f64() * f64::from(RATE);
-                while (counting.load(Ordering::Relaxed) as f64) < due {
-                    let (message, socket) = pairs.next().expect("both go round");
-                    // A full buffer of the receiver is what a flood is for.
-                    let _ = socket.send_to(message, at);
-                    counting.fetch_add(1, Ordering::Relaxed);
-                }
-                wait::moment(wait::now() + PORTION_INTERVAL);
-            }
-        });
-        Self { stop, sent, thread: Some(thread) }
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; there is nothing to add while ending.
-            let _ = thread.join();
-        }
-    }
-}
 
 /// A hundred requests, none of which fails; the slowest but one.
 fn slowest_but_one(world: &World, local: SocketAddr) -> Duration {
@@ -138,7 +64,12 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
         world.at("cp-a").metrics().sum("meshport_mesh_events_total", &event)
     };
     let begun = wait::now();
-    let flood = Flood::start(identity.node(), world.at("cp-a").udp);
+    let source = |host| {
+        let source = IpAddr::V4(Ipv4Addr::new(127, 9, 9, host));
+        UdpSocket::bind((source, 0)).expect("loopback has this address")
+    };
+    let sources = (1..=SOURCES).map(source).collect();
+    let flood = Flood::start(identity.node(), world.at("cp-a").udp, sources, RATE);
     let flooded = slowest_but_one(&world, local);
     let joined = wait::now();
     world.node(&NodePlan::new("worker-c", "c"));
@@ -147,7 +78,7 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
         world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
     });
     let joined = joined.elapsed();
-    let (sent, span) = (flood.sent.load(Ordering::Relaxed), begun.elapsed());
+    let (sent, span) = (flood.sent(), begun.elapsed());
     let cookies = events(&world, "cookies_sent");
     drop(flood);
     let after = world.node_mut("cp-a").process().resident_kib();

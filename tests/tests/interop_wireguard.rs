@@ -9,12 +9,13 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use data_encoding::HEXLOWER;
+use data_encoding::{BASE64, HEXLOWER};
+use meshport_tests::flood::Flood;
 use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
 use meshport_tests::netns::{Namespace, cable};
@@ -34,9 +35,15 @@ const INSTANCE: u64 = 0x1122_3344_5566_7788;
 
 const OUTER: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const OUTER_PORT: u16 = 51820;
+const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
+/// Initiations a second that make the daemon ask for cookies, and wireguard-go, which does when
+/// more than 128 wait for it.
+const FLOODS: [u32; 2] = [600, 20_000];
+/// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
+const SHAKES_HANDS: Duration = Duration::from_secs(40);
 /// How long the probe listens for further answers.
 const SILENCE_MS: u64 = 1500;
 
@@ -45,7 +52,7 @@ struct Setup {
     _daemon: Process,
     _wireguard: Process,
     folder: TempDir,
-    _site: Namespace,
+    site: Namespace,
     guest: Namespace,
     interface: String,
     node: Identity,
@@ -88,7 +95,7 @@ impl Setup {
             _daemon: daemon,
             _wireguard: wireguard,
             folder,
-            _site: site,
+            site,
             guest,
             interface,
             node,
@@ -105,19 +112,25 @@ impl Setup {
             self.guest.succeeds("wg", &["show", interface]).then_some(())
         });
         let private = self.secret_file("private", &self.peer.key.to_text());
-        let shared = self.secret_file("shared", &self.peer.preshared_key(&self.node.node()));
+        let (private, port) = (private.to_string_lossy(), PEER_PORT.to_string());
+        self.guest.run("wg", &["set", interface, "listen-port", &port, "private-key", &private]);
+        self.set_peer(&self.peer.preshared_key(&self.node.node()));
         let there = format!("{}/128", self.node.inner().ip());
-        let node = self.node.node().to_string();
-        let endpoint = format!("{}:{OUTER_PORT}", OUTER[0]);
-        let private = private.to_string_lossy();
-        let shared = shared.to_string_lossy();
-        let own = ["set", interface, "listen-port", "40001", "private-key", &private];
-        let peer = ["peer", &node, "preshared-key", &shared, "endpoint", &endpoint];
-        self.guest.run("wg", &[&own[..], &peer, &["allowed-ips", &there]].concat());
         let here = format!("{}/128", self.peer.inner().ip());
         self.guest.ip(&["-6", "addr", "add", &here, "dev", interface]);
         self.guest.ip(&["link", "set", interface, "up"]);
         self.guest.ip(&["-6", "route", "add", &there, "dev", interface]);
+    }
+
+    fn set_peer(&self, shared: &str) {
+        let shared = self.secret_file("shared", shared);
+        let there = format!("{}/128", self.node.inner().ip());
+        let node = self.node.node().to_string();
+        let endpoint = format!("{}:{OUTER_PORT}", OUTER[0]);
+        let shared = shared.to_string_lossy();
+        let peer = ["set", &self.interface, "peer", &node, "preshared-key", &shared];
+        let way = ["endpoint", &endpoint, "allowed-ips", &there];
+        self.guest.run("wg", &[&peer[..], &way].concat());
     }
 
     fn secret_file(&self, name: &str, text: &str) -> PathBuf {
@@ -186,6 +199,24 @@ impl Setup {
         let shown = self.guest.run("wg", &["show", &self.interface, "latest-handshakes"]);
         let time = shown.split_whitespace().nth(1).and_then(|time| time.parse().ok());
         time.expect("wg shows the time of the handshake")
+    }
+
+    /// Invented initiations for one side, from the other's host; they end when this is dropped.
+    fn flood(&self, from: &Namespace, side: usize, rate: u32) -> Flood {
+        let node = [&self.node, &self.peer][side].node();
+        let at = format!("{}:{}", OUTER[side], [OUTER_PORT, PEER_PORT][side]);
+        let at = at.parse().expect("an address");
+        from.inside(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
+            Flood::start(node, at, vec![socket], rate)
+        })
+    }
+
+    /// Lets wireguard-go forget its sessions, and have another pre-shared key.
+    fn anew(&self, shared: &str) {
+        let node = self.node.node().to_string();
+        self.guest.run("wg", &["set", &self.interface, "peer", &node, "remove"]);
+        self.set_peer(shared);
     }
 
     /// Where the daemon sees the peer.
@@ -266,4 +297,45 @@ fn wireguard_go_shakes_hands_rekeys_and_roams() {
     wait::until("the daemon sees the new port", SETTLE, || {
         (setup.seen_at()? == roamed).then_some(())
     });
+}
+
+#[test]
+#[ignore = "needs root, wireguard-go and network namespaces: ./tests/run interop"]
+fn wireguard_go_under_load_and_with_another_secret() {
+    let setup = Setup::new();
+    let own = setup.peer.preshared_key(&setup.node.node());
+
+    // With another pre-shared key wireguard-go cannot read our answer, and has no session.
+    setup.anew(&BASE64.encode(&[7; 32]));
+    assert!(!setup.pings(2));
+    assert_eq!(setup.handshake_at(), 0, "a session with two pre-shared keys");
+    assert!(setup.mesh_event("initiations_accepted") > 0.0, "no handshake was tried");
+    assert_eq!(setup.mesh_event("dropped_not_admitted"), 0.0, "data came through");
+
+    // The daemon is under load: wireguard-go has to show a cookie, and does.
+    let flood = setup.flood(&setup.guest, 0, FLOODS[0]);
+    wait::until("the daemon asks for cookies", SETTLE, || {
+        (setup.mesh_event("cookies_sent") > 0.0).then_some(())
+    });
+    setup.anew(&own);
+    wait::until("wireguard-go shakes hands with a cookie", SHAKES_HANDS, || {
+        setup.pings(1);
+        (setup.handshake_at() > 0).then_some(())
+    });
+    println!("{} initiations, {} cookies", flood.sent(), setup.mesh_event("cookies_sent"));
+    drop(flood);
+    let answers = setup.show(&setup.peer.credential.to_bytes());
+    assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
+
+    // wireguard-go is under load and has lost its session: the daemon has to show a cookie.
+    let before = setup.mesh_event("handshakes_completed");
+    let flood = setup.flood(&setup.site, 1, FLOODS[1]);
+    setup.anew(&own);
+    wait::until("the daemon shakes hands with a cookie", SHAKES_HANDS, || {
+        let done = setup.mesh_event("handshakes_completed") > before;
+        (done && setup.mesh_event("cookies_received") > 0.0).then_some(())
+    });
+    println!("{} initiations to wireguard-go", flood.sent());
+    drop(flood);
+    assert!(setup.pings(3), "echoes are lost afterwards");
 }

@@ -185,6 +185,40 @@ fn a_flood_of_records_is_cut_off() {
     assert!(reported <= 4, "{reported} events for one peer in a second");
 }
 
+/// Ten thousand members that nobody vouches for, and as many claims about them, told as fast as
+/// datagrams go: nobody learns of one, and what it costs is bounded.
+#[test]
+fn ten_thousand_invented_members_are_nobody() {
+    let mut net = quiet_mesh(60);
+    let before = net.get(3).counters().rejected_credentials;
+    let real = net.nodes[LIAR].member.credential.to_bytes();
+    for number in 0..10_000_u32 {
+        let mut forged = real.clone();
+        // Another node's key, which the signature does not cover then.
+        forged[33..37].copy_from_slice(&number.to_be_bytes());
+        let mut short = [0; 8];
+        short[1..5].copy_from_slice(&number.to_be_bytes());
+        let claim = Claim { life: Life::default(), incarnation: 0, standing: Standing::Alive };
+        let item = Item {
+            short: Short(short),
+            credential: Some(&forged),
+            state: None,
+            claim: Some(claim),
+        };
+        say(&mut net, 3, &Message::Rumours(vec![item]));
+        if number % 1000 == 999 {
+            net.run(ms(100));
+        }
+    }
+    net.run(secs(5));
+    assert!(net.agreed());
+    assert!(net.running().all(|it| net.get(it).directory().len() == 12));
+    // A second of it: the burst and the rate that a peer has.
+    let checked = net.get(3).counters().rejected_credentials - before;
+    assert!((1000..4000).contains(&checked), "{checked} signatures were checked");
+    assert!(net.get(3).counters().dropped_flood > 5000);
+}
+
 #[test]
 fn oversized_foreign_and_cut_off_datagrams_are_counted() {
     let mut net = quiet_mesh(58);

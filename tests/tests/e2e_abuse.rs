@@ -1,0 +1,301 @@
+//! What a machine may run out of, and doors that are held: the daemon goes on serving, says what is
+//! wrong, and is as before once it is over.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use meshport_tests::load::{Load, failures};
+use meshport_tests::process::{Process, meshport, run, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// Connections that one listener of the admin server takes at once, and some more.
+const HOLDERS: usize = 40;
+/// How long such a listener may be held by those who never finish a request: its own limit is 5 s.
+const HELD: Duration = Duration::from_secs(20);
+/// Clients beyond what the descriptors are for.
+const CLIENTS: usize = 60;
+/// Descriptors left to a daemon: enough for what it does by itself.
+const LEFT: usize = 24;
+/// Address space left to a daemon beyond what it has mapped at rest, in bytes.
+const HEADROOM: u64 = 64 << 20;
+/// Requests that a load has to make before and after something happens.
+const SOME: usize = 10;
+
+/// An origin, and a node that uses it.
+fn two_nodes() -> World {
+    let mut world = World::new();
+    let address = world.apiserver("cp-a");
+    world.node(&NodePlan::new("cp-a", "a").origin(address));
+    world.node(&NodePlan::new("worker-b", "b"));
+    world.meet();
+    world.chooses("worker-b", "cp-a", SETTLE);
+    world
+}
+
+fn load(world: &World) -> Load {
+    let load = Load::start(
+        &world.curl(),
+        world.at("worker-b").local,
+        "/version",
+        Duration::from_millis(50),
+    );
+    load.goes_on(SOME, SETTLE);
+    load
+}
+
+#[track_caller]
+fn unharmed(load: Load) {
+    load.goes_on(SOME, SETTLE);
+    let failed = failures(&load.finish());
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// Sets a limit of a running daemon (prlimit, of util-linux).
+fn limit(world: &mut World, node: &str, limit: &str) {
+    let id = world.node_mut(node).process().id().to_string();
+    run_ok("prlimit", &["--pid", &id, limit]);
+}
+
+#[test]
+fn doors_of_the_admin_server_that_are_held_open_again() {
+    let mut world = World::new();
+    let address = world.apiserver("cp-a");
+    world.make(&NodePlan::new("cp-a", "a").origin(address));
+    let config = world.path("cp-a.toml");
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    fs::write(&config, text.replace("http = \"off\"", "http = \"127.0.0.1:0\"")).expect("ours");
+    world.start("cp-a");
+    let status = world.at("cp-a").status().expect("it answers");
+    let door: SocketAddr =
+        status["admin_http"].as_str().and_then(|it| it.parse().ok()).expect("on");
+    let socket = world.at("cp-a").state().join("meshport.sock");
+
+    // One byte of a request each time anybody looks, by more clients than the port takes.
+    let connect = |_| TcpStream::connect(door).expect("the port is open");
+    let mut slow: Vec<TcpStream> = (0..HOLDERS).map(connect).collect();
+    let mut drip = b"GET /metrics HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'a'));
+    wait::until("the port answers while it is held", HELD, || {
+        let byte = *drip.next().expect("it is endless");
+        // Those that were cut do not take it; that is what is waited for.
+        slow.iter_mut().for_each(|stream| _ = stream.write(&[byte]));
+        let asked = Command::new("curl")
+            .args(["-sS", "-f", "-m", "1", &format!("http://{door}/healthz")])
+            .output();
+        asked.expect("curl runs").status.success().then_some(())
+    });
+    // Meanwhile the other door was open all the time, and now the other way round.
+    assert!(world.at("cp-a").status().is_some(), "the socket is shut");
+    let connect = |_| UnixStream::connect(&socket).expect("the socket is open");
+    let held: Vec<UnixStream> = (0..HOLDERS).map(connect).collect();
+    run_ok("curl", &["-sS", "-f", "-m", "2", &format!("http://{door}/healthz")]);
+    wait::until("the socket answers while it is held", HELD, || world.at("cp-a").status());
+    drop(held);
+}
+
+#[test]
+fn a_daemon_without_descriptors_keeps_its_sessions_and_recovers() {
+    let mut world = two_nodes();
+    let load = load(&world);
+    let local = world.at("worker-b").local;
+    let mut open = TcpStream::connect(local).expect("the local address is open");
+    open.write_all(b"\x16\x03\x01").expect("it is taken");
+    let id = world.node_mut("worker-b").process().id();
+    let before = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count();
+    load.goes_on(SOME, SETTLE);
+    unharmed(load);
+    limit(&mut world, "worker-b", &format!("--nofile={}:", before + LEFT));
+    let connect = |_| TcpStream::connect(local).expect("the kernel queues it");
+    let crowd: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
+    wait::until("the descriptors are used up", SETTLE, || {
+        let used = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count();
+        (used + 1 >= before + LEFT).then_some(())
+    });
+    wait::throughout("the daemon runs", Duration::from_secs(2), || {
+        world.node_mut("worker-b").process().is_running()
+    });
+    assert!(still_open(&mut open), "a session that was open is cut");
+    drop(crowd);
+    wait::until("new sessions are served again", SETTLE, || {
+        world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
+    });
+    let said = world.node_mut("worker-b").process().output();
+    assert!(said.contains("Too many open files"), "nothing is said of it: {said}");
+}
+
+/// Whether nothing has ended a connection so far.
+fn still_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    let mut byte = [0];
+    !matches!(stream.read(&mut byte), Ok(0)) && stream.write_all(b"\x00").is_ok()
+}
+
+#[test]
+fn a_daemon_with_little_memory_left_serves_many_clients() {
+    let mut world = two_nodes();
+    for node in ["cp-a", "worker-b"] {
+        let id = world.node_mut(node).process().id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let size: u64 = size
+            .and_then(|it| it.split_whitespace().next()?.parse().ok())
+            .expect("the system says it");
+        limit(&mut world, node, &format!("--as={}:", size * 1024 + HEADROOM));
+    }
+    let load = load(&world);
+    let local = world.at("worker-b").local;
+    let connect = |_| TcpStream::connect(local).expect("the local address is open");
+    let crowd: Vec<TcpStream> = (0..4 * CLIENTS).map(connect).collect();
+    for mut client in &crowd {
+        // Looks like TLS, so that the origin is dialled for it.
+        client.write_all(b"\x16\x03\x01\x02\x00\x01").expect("it is taken");
+    }
+    load.goes_on(5 * SOME, SETTLE);
+    drop(crowd);
+    unharmed(load);
+    for node in ["cp-a", "worker-b"] {
+        assert!(world.node_mut(node).process().is_running(), "{node} ended");
+    }
+}
+
+/// Starts a node with its state folder on a small disk of its own, which only it sees.
+fn on_a_small_disk(world: &World, node: &str) -> Process {
+    let (state, copy) = (world.at(node).state().to_owned(), world.path("copy"));
+    run_ok("cp", &["-a", &state.to_string_lossy(), &copy.to_string_lossy()]);
+    let script = "mount --make-rprivate / && mount -t tmpfs -o size=256k,mode=0700 small \"$1\" && \
+                  cp -a \"$2/.\" \"$1\" && exec \"$3\" run --config \"$4\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&state).arg(&copy);
+    command.arg(meshport()).arg(world.path(&format!("{node}.toml")));
+    Process::start(node, &mut command, &world.path(&format!("{node}-disk.log")))
+}
+
+/// Runs a command where a process has its mounts.
+fn beside(process: &Process, command: &[&str]) -> bool {
+    let id = process.id().to_string();
+    let arguments = [&["--mount", "--target", &id][..], command].concat();
+    run("nsenter", &arguments).status.success()
+}
+
+#[test]
+#[ignore = "needs root for a file system of its own: ./tests/run e2e"]
+fn a_full_disk_and_a_read_only_folder_stop_nothing() {
+    let mut world = two_nodes();
+    world.kill("worker-b");
+    let daemon = on_a_small_disk(&world, "worker-b");
+    let state = world.at("worker-b").state().to_owned();
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    world.node(&NodePlan::new("worker-c", "b"));
+    let fill = state.join("fill");
+    // It ends with an error, when there is no room left.
+    beside(&daemon, &["dd", "if=/dev/zero", &format!("of={}", fill.display()), "bs=4k"]);
+    revoke(&world, "worker-c");
+    said(&daemon, "cannot keep a revocation");
+    assert!(daemon.output().contains("No space left on device"), "the reason is not told");
+    serves_again(&world, local);
+
+    assert!(beside(&daemon, &["rm", &fill.to_string_lossy()]));
+    let folder = state.to_string_lossy();
+    // Over itself: the daemon holds its lock open for writing where it was.
+    let closed = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
+    assert!(beside(&daemon, &["sh", "-c", closed, "sh", &folder]));
+    serves_again(&world, local);
+    // It ends as it should, and says what it could not save.
+    daemon.signal("TERM");
+    wait::until("it ends", SETTLE, || daemon.arguments().is_empty().then_some(()));
+    said(&daemon, "cannot save the directory");
+    assert!(daemon.output().contains("Read-only file system"), "the reason is not told");
+    drop(daemon);
+    refuses_to_start_without_room(&world, &state);
+}
+
+/// The origin has the authority's key.
+fn revoke(world: &World, target: &str) {
+    let config = world.path("cp-a.toml");
+    let config = config.to_string_lossy();
+    run_ok(&meshport().to_string_lossy(), &["revoke", target, "--config", &config]);
+}
+
+/// A start whose folder has no room for the number of the start.
+fn refuses_to_start_without_room(world: &World, state: &Path) {
+    let script = "mount --make-rprivate / && mount -t tmpfs -o size=64k,mode=0700 small \"$1\" && \
+                  cp -a \"$2/.\" \"$1\" && { cat /dev/zero >\"$1/fill\" 2>/dev/null || true; } && \
+                  exec \"$3\" run --config \"$4\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(state).arg(world.path("copy"));
+    command.arg(meshport()).arg(world.path("worker-b.toml"));
+    let output = command.output().expect("unshare runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "it started without room");
+    assert!(text.contains("No space left on device") && text.contains("generation"), "{text}");
+}
+
+#[track_caller]
+fn said(daemon: &Process, words: &str) {
+    wait::until(words, SETTLE, || daemon.output().contains(words).then_some(()));
+}
+
+#[track_caller]
+fn serves_again(world: &World, local: SocketAddr) {
+    wait::until("the node serves", SETTLE, || {
+        world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
+    });
+}
+
+/// The library of faketime, which shows a process another wall clock.
+fn faketime() -> PathBuf {
+    let places = fs::read_dir("/usr/lib").expect("Debian has it").flatten();
+    let mut files = places.map(|place| place.path().join("faketime/libfaketime.so.1"));
+    files.find(|file| file.exists()).expect("the package libfaketime is installed")
+}
+
+/// Starts a node whose wall clock is what the file `clock` says.
+fn with_a_clock(world: &World, node: &str, clock: &Path) -> Process {
+    let mut command = Command::new(meshport());
+    command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
+    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", clock);
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
+}
+
+#[test]
+#[ignore = "needs the library of faketime: ./tests/run e2e"]
+fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
+    let mut world = two_nodes();
+    // Two days after the credentials were made, so that they are valid a day earlier as well.
+    let clock = world.path("clock");
+    fs::write(&clock, "+2d\n").expect("the world's folder can be written");
+    world.kill("worker-b");
+    // The library looks at its file each time, which the sandbox does not allow.
+    let config = world.path("worker-b.toml");
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
+    let daemon = with_a_clock(&world, "worker-b", &clock);
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    let load = load(&world);
+    for jump in ["+3d\n", "+1d\n", "+2d\n"] {
+        fs::write(&clock, jump).expect("the world's folder can be written");
+        load.goes_on(2 * SOME, SETTLE);
+        wait::throughout("it answers", Duration::from_secs(3), || {
+            world.at("worker-b").status().is_some()
+        });
+    }
+    unharmed(load);
+    // Restarted with a clock that is a day behind: what it signs and sends is older than before.
+    fs::write(&clock, "+1d\n").expect("the world's folder can be written");
+    daemon.kill();
+    let daemon = with_a_clock(&world, "worker-b", &clock);
+    serves_again(&world, local);
+    wait::until("it is a member again", SETTLE, || {
+        (world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
+    });
+    drop(daemon);
+}
