@@ -6,6 +6,7 @@
 //! `Sync` all the same: each lock is held for one turn, never across an await. Lock order: quinn's
 //! own locks, then the link's send lock, then its core lock.
 
+mod batched;
 mod congestion;
 mod driver;
 mod link;

@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
 
+use super::batched::Batched;
 use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
 
 /// Kernel buffer asked for in each direction, in bytes. The kernel may grant less.
@@ -28,7 +29,7 @@ pub struct UdpOuter {
     socket: UdpSocket,
     /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram:
     /// there the kernel's own defaults fragment it, and every datagram is a call of its own.
-    batched: Option<UdpSocketState>,
+    batched: Option<Batched>,
     /// An IPv6 socket that also speaks IPv4 wants IPv4 destinations mapped.
     mapped: bool,
     /// Bound to a wildcard: answers name the address they were asked at.
@@ -61,7 +62,7 @@ impl UdpOuter {
         let sizes = set_buffers(&socket);
         let socket = UdpSocket::from_std(socket.into())?;
         let batched = match mtu {
-            WHOLE_MTU.. => Some(UdpSocketState::new(UdpSockRef::from(&socket))?),
+            WHOLE_MTU.. => Some(Batched::new(&socket)?),
             _ => None,
         };
         let local = socket.local_addr()?;
@@ -69,7 +70,7 @@ impl UdpOuter {
             address = %local,
             receive_buffer = sizes.0,
             send_buffer = sizes.1,
-            gso = batched.as_ref().map_or(1, UdpSocketState::max_gso_segments),
+            gso = batched.as_ref().map_or(1, |batched| batched.segments(&socket)),
             "UDP socket is bound"
         );
         Ok(Self { mapped: local.is_ipv6(), wildcard: local.ip().is_unspecified(), socket, batched })
@@ -77,7 +78,7 @@ impl UdpOuter {
 
     fn send(&self, transmit: &OuterTransmit<'_>, source: Option<IpAddr>) -> io::Result<()> {
         let destination = self.spell(transmit.destination);
-        let Some(state) = &self.batched else {
+        let Some(batched) = &self.batched else {
             return self.socket.try_send_to(transmit.contents, destination).map(|_| ());
         };
         let segmented = transmit.contents.len() > transmit.segment;
@@ -89,7 +90,7 @@ impl UdpOuter {
             src_ip: source,
         };
         self.socket.try_io(Interest::WRITABLE, || {
-            state.try_send(UdpSockRef::from(&self.socket), &transmit)
+            batched.state().try_send(UdpSockRef::from(&self.socket), &transmit)
         })
     }
 
@@ -185,7 +186,7 @@ impl OuterSocket for UdpOuter {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [OuterMeta],
     ) -> Poll<io::Result<usize>> {
-        let Some(state) = &self.batched else {
+        let Some(batched) = &self.batched else {
             return match (buffers, meta) {
                 ([buffer, ..], [meta, ..]) => self.poll_recv_single(cx, buffer, meta),
                 _ => Poll::Ready(Ok(0)),
@@ -197,13 +198,20 @@ impl OuterSocket for UdpOuter {
             ready!(self.socket.poll_recv_ready(cx))?;
             let result = self.socket.try_io(Interest::READABLE, || {
                 let socket = UdpSockRef::from(&self.socket);
-                state.recv(socket, &mut buffers[..limit], &mut received[..limit])
+                batched.state().recv(socket, &mut buffers[..limit], &mut received[..limit])
             });
             let count = match result {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Poll::Ready(Err(error)),
             };
+            if count < limit {
+                // The queue is empty: saves the call that would say so. What comes later, or came
+                // just now, makes the socket readable again.
+                let _ = self
+                    .socket
+                    .try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+            }
             for (meta, received) in meta.iter_mut().zip(&received[..count]) {
                 *meta = OuterMeta {
                     from: crate::core::canonical(&received.addr),
@@ -225,7 +233,7 @@ impl OuterSocket for UdpOuter {
     }
 
     fn max_gso_segments(&self) -> usize {
-        self.batched.as_ref().map_or(1, UdpSocketState::max_gso_segments)
+        self.batched.as_ref().map_or(1, |batched| batched.segments(&self.socket))
     }
 }
 

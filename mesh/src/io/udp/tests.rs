@@ -99,3 +99,27 @@ async fn an_address_in_use_is_an_error() {
     let error = UdpOuter::bind(first.local_addr().unwrap()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
+
+#[tokio::test]
+async fn segmentation_that_the_kernel_refused_is_tried_again() {
+    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let most = a.max_gso_segments();
+    if most == 1 {
+        return;
+    }
+    tokio::time::pause();
+    let destination = b.local_addr().unwrap();
+    for _ in 0..2 {
+        // More segments than the kernel takes.
+        let (contents, segment) = (&[1; 60_000][..], 100);
+        let refused = OuterTransmit { destination, source: None, contents, segment };
+        assert_eq!(a.try_send(&refused).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(a.max_gso_segments(), 1);
+        tokio::time::advance(std::time::Duration::from_secs(9)).await;
+        assert_eq!(a.max_gso_segments(), 1, "too soon");
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        assert_eq!(a.max_gso_segments(), most);
+        send(&a, destination, &[2; 4200], 1400);
+        assert_eq!(receive(&b, 4200).await.2, [1400; 3]);
+    }
+}
