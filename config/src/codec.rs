@@ -32,9 +32,22 @@ pub(crate) const AUTHORITY_KEY: Tag =
 pub(crate) const DELEGATION_KEY: Tag =
     Tag { what: "a delegation key", stem: "meshport-delegation-key-" };
 pub(crate) const MESH_SECRET: Tag = Tag { what: "a mesh secret", stem: "meshport-mesh-secret-" };
+pub(crate) const ROTATION: Tag =
+    Tag { what: "the statement about a mesh secret", stem: "meshport-rotation-" };
+pub(crate) const NEXT_SECRET: Tag =
+    Tag { what: "a new mesh secret", stem: "meshport-next-secret-" };
 
-const TAGS: [Tag; 7] =
-    [INVITE, CREDENTIAL, REVOCATION, RECORD_KEY, AUTHORITY_KEY, DELEGATION_KEY, MESH_SECRET];
+const TAGS: [Tag; 9] = [
+    INVITE,
+    CREDENTIAL,
+    REVOCATION,
+    RECORD_KEY,
+    AUTHORITY_KEY,
+    DELEGATION_KEY,
+    MESH_SECRET,
+    ROTATION,
+    NEXT_SECRET,
+];
 /// The version of every text form, and the dot that ends the tag.
 const VERSION: &str = "1.";
 

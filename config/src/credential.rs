@@ -40,6 +40,8 @@ pub enum Link {
     Credential,
     /// A revocation, signed by the authority.
     Revocation,
+    /// A statement about the mesh's secret, signed by the authority.
+    Rotation,
 }
 
 impl fmt::Display for Link {
@@ -48,6 +50,7 @@ impl fmt::Display for Link {
             Self::Delegation => "the invite's delegation",
             Self::Credential => "the credential",
             Self::Revocation => "the revocation",
+            Self::Rotation => "the new mesh secret",
         })
     }
 }

@@ -16,6 +16,7 @@ mod invite;
 mod keys;
 pub mod planted;
 mod revocation;
+mod rotation;
 mod settings;
 #[cfg(test)]
 mod testing;
@@ -34,6 +35,7 @@ pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Sign
 pub use revocation::{
     Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, Revocation, Revocations, Revoked,
 };
+pub use rotation::{MAX_NEXT_SECRET_BYTES, MeshSecrets, NextSecret, Rotation, SecretId};
 pub use settings::{
     AdminSettings, Allow, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat,
     LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED,

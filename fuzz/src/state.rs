@@ -63,7 +63,7 @@ fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
     match name {
         "node.key" => secret!(node_key, store_node_key),
         "record.key" => secret!(record_key, store_record_key),
-        "mesh.secret" => secret!(mesh_secret, store_mesh_secret),
+        "mesh.secret" => secret!(mesh_secrets, store_mesh_secrets),
         "authority.key" => secret!(authority_key, store_authority_key),
         "credential" => {
             let read = dir.credential().map_err(told)?.expect("it is there");

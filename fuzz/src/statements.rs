@@ -2,8 +2,9 @@
 
 use meshport_config::fuzzing::{Script, invite_line};
 use meshport_config::{
-    AuthorityKey, Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, NodeKey, RecordKey,
-    Revocation, Revocations, Seed, UnixSeconds, parse, parse_leniently,
+    AuthorityKey, Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, MeshSecret, MeshSecrets,
+    NextSecret, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds, parse,
+    parse_leniently,
 };
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -49,6 +50,13 @@ fn any_text(text: &str) {
     }
     if let Ok(read) = Revocation::from_text(text) {
         assert_eq!(read.to_text(), text.trim());
+    }
+    if let Ok(read) = NextSecret::from_text(text) {
+        assert_eq!(*read.to_text().expect("it is within its bounds"), text.trim());
+        let taken = MeshSecrets::from(MeshSecret::from_bytes([6; 32]));
+        // Only the authority of the corpus could have signed it.
+        let taken = taken.take(&read, &authority().public(), NOW);
+        assert_eq!(taken.is_ok(), read.verify(&authority().public()).is_ok());
     }
 }
 

@@ -7,18 +7,30 @@
 //! yours" makes the receiver show its own again, so a restarted node is admitted within a round
 //! trip.
 //!
+//! `Number` says which of the mesh's secrets the sender has, and `Secret` hands the newest to a
+//! peer that has an older one. It comes with a digest of the revocations that the sender knows:
+//! whoever lacks one of them learns it first, so that it never hands the secret on to who was shut
+//! out.
+//!
 //! Until a peer's credential is accepted nothing else of it is processed. A message is at most
 //! [`MAX_MESSAGE`] bytes; unknown versions and kinds are refused.
 
 use std::time::{Duration, Instant};
+
+use meshport_config::MAX_NEXT_SECRET_BYTES;
+use zeroize::Zeroizing;
 
 /// Version of the messages below.
 const VERSION: u8 = 1;
 const KIND_HELLO: u8 = 1;
 const KIND_ACK: u8 = 2;
 const KIND_REFUSED: u8 = 3;
+const KIND_NUMBER: u8 = 4;
+const KIND_SECRET: u8 = 5;
 /// Flag of a hello: the sender has accepted the receiver's credential.
 const FLAG_HAS_YOURS: u8 = 1;
+/// Flag of a number: the sender wants to know the receiver's.
+const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
 const MAX_REASON: usize = 200;
 /// Longest message, in bytes: a hello with the longest credential.
@@ -34,7 +46,7 @@ const HELLO_TRIES: u32 = 12;
 const HELLO_MIN_GAP: Duration = Duration::from_millis(100);
 
 /// A control message, borrowing its bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Control<'a> {
     /// "This is me."
     Hello {
@@ -55,12 +67,40 @@ pub(crate) enum Control<'a> {
         /// For people; printable ASCII.
         reason: String,
     },
+    /// "The mesh's newest secret that I have has this number."
+    Number {
+        /// 0 for the first, and while the sender has not learned it.
+        number: u64,
+        /// Whether the receiver is to answer with its own.
+        wants_yours: bool,
+    },
+    /// "This is the newest."
+    Secret {
+        /// How many revocations the sender knows, and the digest of all of them.
+        revocations: (u32, u64),
+        /// The secret and the authority's statement about it, encoded.
+        next: &'a [u8],
+    },
+}
+
+impl std::fmt::Debug for Control<'_> {
+    /// Its kind only: one carries a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Hello { .. } => "Hello",
+            Self::Ack { .. } => "Ack",
+            Self::Refused { .. } => "Refused",
+            Self::Number { .. } => "Number",
+            Self::Secret { .. } => "Secret",
+        })
+    }
 }
 
 impl Control<'_> {
     /// The bytes on the wire. A reason is cut at its bound.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        // Large enough for a secret: a buffer that grows leaves a copy behind.
+        let mut out = Zeroizing::new(Vec::with_capacity(64 + MAX_NEXT_SECRET_BYTES));
         out.push(VERSION);
         match self {
             Control::Hello { instance, has_yours, credential } => {
@@ -79,6 +119,17 @@ impl Control<'_> {
                 out.push(KIND_REFUSED);
                 out.extend(reason.bytes().filter(|b| printable(*b)).take(MAX_REASON));
             }
+            Control::Number { number, wants_yours } => {
+                out.push(KIND_NUMBER);
+                out.extend_from_slice(&number.to_be_bytes());
+                out.push(if *wants_yours { FLAG_WANTS_YOURS } else { 0 });
+            }
+            Control::Secret { revocations: (count, digest), next } => {
+                out.push(KIND_SECRET);
+                out.extend_from_slice(&count.to_be_bytes());
+                out.extend_from_slice(&digest.to_be_bytes());
+                out.extend_from_slice(next);
+            }
         }
         out
     }
@@ -94,6 +145,19 @@ impl Control<'_> {
             KIND_ACK => Some(Control::Ack { instance: u64::from_be_bytes(body.try_into().ok()?) }),
             KIND_REFUSED if body.len() <= MAX_REASON && body.iter().all(|b| printable(*b)) => {
                 Some(Control::Refused { reason: String::from_utf8_lossy(body).into_owned() })
+            }
+            KIND_NUMBER => {
+                let (number, flags) = body.split_first_chunk()?;
+                let &[flags] = flags else { return None };
+                let number = u64::from_be_bytes(*number);
+                Some(Control::Number { number, wants_yours: flags & FLAG_WANTS_YOURS != 0 })
+            }
+            KIND_SECRET => {
+                let (count, rest) = body.split_first_chunk()?;
+                let (digest, next) = rest.split_first_chunk()?;
+                let revocations = (u32::from_be_bytes(*count), u64::from_be_bytes(*digest));
+                (next.len() <= MAX_NEXT_SECRET_BYTES)
+                    .then_some(Control::Secret { revocations, next })
             }
             _ => None,
         }

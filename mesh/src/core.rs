@@ -18,6 +18,7 @@ mod admit;
 pub(crate) mod fuzzing;
 mod receive;
 mod revoke;
+mod rotate;
 mod send;
 mod timers;
 
@@ -26,7 +27,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, InnerAddr, NodeId, Revocations};
+use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, Revocations};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -119,6 +120,10 @@ pub(crate) struct Core {
     /// When each peer is to be looked at; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
     last_stray: Option<Instant>,
+    /// What pre-shared keys are made of.
+    secrets: MeshSecrets,
+    /// The number of a newer secret that the caller was told to keep, and when.
+    offered: Option<(u64, Instant)>,
     /// What the authority has taken back.
     revocations: Revocations,
     /// Nodes whose credential was covered when it was known; at most as many as there are peers.
@@ -171,6 +176,8 @@ impl Core {
             peers: Peers::new(rng.next_u32()),
             timers: BTreeSet::new(),
             last_stray: None,
+            secrets: MeshSecrets::from(identity.secret.clone()),
+            offered: None,
             revocations: Revocations::default(),
             shut_out: BTreeSet::new(),
             out: Output {
@@ -300,10 +307,10 @@ impl Core {
 
     fn add(&mut self, node: NodeId, now: Now, provisional_until: Option<Instant>) -> Slot {
         let inner = InnerAddr::derive(&self.identity.credential.mesh, &node);
-        let psk = self.identity.secret.psk(&self.node, &node);
+        let psk = self.first_psk(&node);
         let gate = &self.gate;
         self.peers.insert(|index| {
-            let tunnel = Tunnel::new(gate, &node, *psk, index);
+            let tunnel = Tunnel::new(gate, &node, &psk, index);
             let mut peer = Peer::new(node, inner, tunnel, now.instant);
             peer.provisional_until = provisional_until;
             peer
@@ -389,6 +396,7 @@ impl Core {
             queued: peer.queue.len(),
             quic_rtt: None,
             streams: 0,
+            secret_number: peer.secret_number,
         };
         self.peers.iter().map(|(_, peer)| status(peer)).collect()
     }

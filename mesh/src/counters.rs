@@ -39,6 +39,14 @@ pub struct MeshCounters {
     pub peers_revoked: u64,
     /// Peers found to have been restarted.
     pub restarts_seen: u64,
+    /// Handshake initiations sent under the other of two secrets, since one had no answer.
+    pub initiations_other_secret: u64,
+    /// Times the mesh's secret was handed to a peer that lacked it.
+    pub secrets_handed: u64,
+    /// Dropped: a secret of the mesh that the authority has not signed.
+    pub dropped_bad_secret: u64,
+    /// Dropped: a newer secret from a peer that knows more revocations; it is sent again.
+    pub dropped_early_secret: u64,
     /// ICMPv6 echo requests answered.
     pub echoes_answered: u64,
 

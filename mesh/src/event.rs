@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use meshport_config::{Credential, NodeId, NodeName, UnixSeconds};
+use meshport_config::{Credential, MeshSecrets, NodeId, NodeName, UnixSeconds};
 use serde::Serialize;
 
 /// Both clocks, read once per turn at the edge.
@@ -54,6 +54,15 @@ pub enum MeshEvent {
     SessionUp(NodeId),
     /// A peer that was up has no session any more.
     SessionDown(NodeId),
+    /// An admitted peer has handed over a newer secret of the mesh, which the authority has signed.
+    /// Keep these on disk and then call [`Mesh::set_secrets`](crate::Mesh::set_secrets); until then
+    /// nothing has changed.
+    Rotated {
+        /// Who handed it over.
+        from: NodeId,
+        /// What this node is to hold from now on.
+        secrets: Box<MeshSecrets>,
+    },
     /// A credential was refused, the peer's by this node or this node's by the peer.
     Refused {
         /// The peer.
@@ -92,4 +101,6 @@ pub struct PeerStatus {
     pub quic_rtt: Option<Duration>,
     /// Streams open with the peer, both directions.
     pub streams: usize,
+    /// The number of the mesh's secret that the peer says it has; none until it says so.
+    pub secret_number: Option<u64>,
 }

@@ -11,18 +11,19 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, InnerAddr, NodeId};
+use meshport_config::{Credential, InnerAddr, NodeId, SecretId};
 
 use crate::admission::Showing;
 use crate::event::Route;
-use crate::tunnel::Tunnel;
+use crate::tunnel::{SessionId, Tunnel};
 
 /// Packets that wait for one peer's handshake: one flight of a QUIC connection and some gossip.
 pub(crate) const QUEUE_LIMIT: usize = 64;
 /// Addresses a handshake is sent to at once.
 pub(crate) const ENDPOINT_LIMIT: usize = 4;
-/// Answered sessions that may wait for their first packet; the tunnel itself keeps eight.
-const PENDING_LIMIT: usize = 4;
+/// Answered sessions that may wait for their first packet: those of four initiations, each answered
+/// under two secrets. A half of the tunnel keeps eight.
+const PENDING_LIMIT: usize = 8;
 
 /// Gap before each of the first retries. WireGuard waits 5 s, which is longer than any failure
 /// detector above; a lost first packet should cost one second.
@@ -95,6 +96,8 @@ pub(crate) enum Need {
     Keepalive,
     /// Show the credential.
     Hello,
+    /// Say the number of the mesh's secret.
+    Number,
     /// Move the tunnel's clock: the session's time is over.
     Expire,
 }
@@ -123,13 +126,24 @@ pub(crate) struct Peer {
     /// The peer's process, from its hello.
     pub(crate) instance: Option<u64>,
     pub(crate) showing: Showing,
+    /// The number of the mesh's secret, as this process of the peer said it.
+    pub(crate) secret_number: Option<u64>,
+    /// When to say that of this node's; acknowledged when both have the same.
+    pub(crate) telling: Showing,
+    /// When the secret was last sent to it.
+    pub(crate) handed: Option<Instant>,
+    /// Under which secret the last handshake was agreed, and the last initiation was sent.
+    pub(crate) agreed_under: Option<SecretId>,
+    pub(crate) tried: Option<SecretId>,
+    /// The next initiation is a repetition: the peer has sent a cookie.
+    pub(crate) again: bool,
     /// Why its credential was refused last; repeated refusals are told once.
     pub(crate) last_refusal: Option<String>,
 
     pub(crate) session: Option<Session>,
-    /// Sessions this side answered but which the initiator has not used yet, oldest first: low
-    /// byte of the receiver index, and when. A repeated initiation makes another one.
-    pending: VecDeque<(u8, Instant)>,
+    /// Sessions this side answered but which the initiator has not used yet, oldest first, and
+    /// since when. A repeated initiation makes another one.
+    pending: VecDeque<(SessionId, Instant)>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) last_tick: Instant,
     pub(crate) last_received: Option<Instant>,
@@ -169,6 +183,12 @@ impl Peer {
             provisional_until: None,
             instance: None,
             showing: Showing::default(),
+            secret_number: None,
+            telling: Showing::default(),
+            handed: None,
+            agreed_under: None,
+            tried: None,
+            again: false,
             last_refusal: None,
             session: None,
             pending: VecDeque::new(),
@@ -256,13 +276,19 @@ impl Peer {
         self.attempt = None;
     }
 
-    /// This side answered an initiation; the session's receiver index ends in `low`.
-    pub(crate) fn answered(&mut self, low: u8, now: Instant) {
+    /// This side answered an initiation with this session.
+    pub(crate) fn answered(&mut self, session: SessionId, now: Instant) {
         if self.pending.len() >= PENDING_LIMIT {
             self.pending.pop_front();
         }
-        self.pending.push_back((low, now));
+        self.pending.push_back((session, now));
         self.last_initiation = Some(now);
+    }
+
+    /// A session was agreed in this half of the tunnel, by either side.
+    pub(crate) fn agreed_in(&mut self, mark: u8, now: Instant) {
+        self.tunnel.activate(mark, now + REJECT_AFTER);
+        self.agreed_under = Some(self.tunnel.secret());
     }
 
     /// Whether an answered session waits for its first packet.
@@ -270,10 +296,9 @@ impl Peer {
         !self.pending.is_empty()
     }
 
-    /// Data arrived on the receiver index ending in `low`. True when that made a pending session
-    /// the current one.
-    pub(crate) fn confirm(&mut self, low: u8, now: Instant, jitter: f64) -> bool {
-        let answered = self.pending.iter().position(|(index, _)| *index == low);
+    /// Data arrived on a session. True when that made a pending one the current one.
+    pub(crate) fn confirm(&mut self, session: SessionId, now: Instant, jitter: f64) -> bool {
+        let answered = self.pending.iter().position(|(pending, _)| *pending == session);
         match answered.and_then(|at| self.pending.drain(..=at).next_back()) {
             Some((_, since)) => {
                 // When both sides initiated at once, each confirms the other's session; both then
@@ -325,6 +350,7 @@ impl Peer {
             self.silent_at(),
             self.keepalive_due(),
             self.showing.due().filter(|_| self.session.is_some()),
+            self.telling_due(),
             self.session.map(|session| session.since + REJECT_AFTER + EXPIRY_SLACK),
         ]
         .into_iter()
@@ -355,6 +381,9 @@ impl Peer {
         if due(self.showing.due()) && self.session.is_some() {
             return Some(Need::Hello);
         }
+        if due(self.telling_due()) {
+            return Some(Need::Number);
+        }
         due(self.keepalive_due()).then_some(Need::Keepalive)
     }
 
@@ -365,6 +394,10 @@ impl Peer {
         let prompt = self.waiting_prompt.map(|since| since + PROMPT_SILENCE);
         let any = self.waiting.map(|since| since + SILENCE);
         prompt.into_iter().chain(any).min()
+    }
+
+    fn telling_due(&self) -> Option<Instant> {
+        self.telling.due().filter(|_| self.session.is_some() && self.admitted)
     }
 
     fn keepalive_due(&self) -> Option<Instant> {
@@ -383,6 +416,7 @@ impl Peer {
         self.waiting = None;
         self.waiting_prompt = None;
         self.showing.session_down();
+        self.telling.session_down();
     }
 
     /// A handshake begins from the beginning, to every address known, from whichever of ours.

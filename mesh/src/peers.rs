@@ -1,8 +1,9 @@
 //! The table of peers: by slot, by node, by inner address, and the unknown ones by age.
 //!
-//! A slot is the upper 24 bits of the receiver index that a peer's packets carry, masked with a
-//! number that is new in every process: a packet for a session of an earlier process rarely finds
-//! a slot. Slots are reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
+//! A receiver index, which a peer's packets carry, has 8 bits for a half of its tunnel, 16 for its
+//! slot and 8 that count sessions; the first two are masked with a number that is new in every
+//! process, so that a packet for a session of an earlier process rarely finds a peer. Slots are
+//! reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
 //! [`Peers::provisional`] before it adds one.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,9 +12,9 @@ use std::net::Ipv6Addr;
 use meshport_config::NodeId;
 
 use crate::peer::Peer;
-use crate::tunnel::index_of;
+use crate::tunnel::{MARK_SHIFT, index_of};
 
-/// Bits of a receiver index that name the peer.
+/// Bits of a receiver index that name the peer and the half.
 const INDEX_MASK: u32 = 0x00ff_ffff;
 
 /// A peer's place in the table.
@@ -103,10 +104,11 @@ impl Peers {
         self.by_address.get(address).copied()
     }
 
-    /// The slot a receiver index names, if there is a peer.
-    pub(crate) fn of_receiver(&self, receiver: u32) -> Option<Slot> {
-        let slot = Slot(index_of(receiver) ^ self.mask);
-        self.get(slot).map(|_| slot)
+    /// The slot a receiver index names, if there is a peer, and the mark of a half.
+    pub(crate) fn of_receiver(&self, receiver: u32) -> Option<(Slot, u8)> {
+        let index = index_of(receiver) ^ self.mask;
+        let slot = Slot(index & ((1 << MARK_SHIFT) - 1));
+        self.get(slot).map(|_| (slot, (index >> MARK_SHIFT) as u8))
     }
 
     /// All peers in order of their node.

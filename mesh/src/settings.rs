@@ -13,7 +13,8 @@ pub struct Identity {
     pub key: NodeKey,
     /// The authority's statement about that key.
     pub credential: Credential,
-    /// The secret shared by the mesh, source of every pre-shared key.
+    /// The secret shared by the mesh, source of every pre-shared key. While another one follows it:
+    /// [`Mesh::set_secrets`](crate::Mesh::set_secrets).
     pub secret: MeshSecret,
 }
 
@@ -77,7 +78,7 @@ impl MeshConfig {
         let bound = |good: bool, what| if good { Ok(()) } else { Err(MeshError::Config(what)) };
         bound((MIN_MTU..=MAX_MTU).contains(&self.mtu), "mtu must be 1280 to 9200 bytes")?;
         bound(self.handshakes_per_second > 0, "handshakes-per-second must be at least 1")?;
-        bound((1..=MAX_PEERS).contains(&self.max_peers), "max-peers must be 1 to 65536")?;
+        bound((1..=MAX_PEERS).contains(&self.max_peers), "max-peers must be 1 to 65535")?;
         bound(self.max_provisional > 0, "max-provisional must be at least 1")?;
         bound(self.max_events > 0, "max-events must be at least 1")?;
         bound(self.max_waiting_streams > 0, "max-waiting-streams must be at least 1")?;
@@ -90,8 +91,9 @@ impl MeshConfig {
     }
 }
 
-/// Upper bound of [`MeshConfig::max_peers`]: far below the 24 bits a receiver index has.
-const MAX_PEERS: usize = 65_536;
+/// Upper bound of [`MeshConfig::max_peers`]: one less than the 16 bits a receiver index has for
+/// peers, since a newcomer is taken in before another one goes.
+const MAX_PEERS: usize = 65_535;
 /// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
 /// permitted stream, so it starts small.
 pub(crate) const FIRST_STREAMS: u32 = 256;

@@ -1,6 +1,11 @@
 //! WireGuard itself: the only file that names boringtun.
 //!
 //! Owns the sessions of one peer ([`Tunnel`]) and the check of incoming initiations ([`Gate`]).
+//! boringtun's tunnel has one pre-shared key, for ever: while the mesh has two secrets, a
+//! [`Tunnel`] has a [`Half`] for each that was needed, so that sessions agreed under one live on
+//! while the next is agreed under the other. Which half a datagram is for stands in its receiver
+//! index.
+//!
 //! boringtun keeps the Noise handshake, the AEAD, the replay window and the death of sessions
 //! after 180 s. It does not decide when to talk: retries, rekeys and keepalives are
 //! [`Peer`](crate::peer::Peer)'s, which calls [`Tunnel::tick`] whenever about a second has passed
@@ -13,15 +18,16 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use boringtun::noise::errors::WireGuardError;
 use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 use boringtun::x25519::{PublicKey, StaticSecret};
-use meshport_config::NodeId;
+use meshport_config::{NodeId, SecretId};
 use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
 
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub(crate) const DATA_OVERHEAD: usize = 32;
@@ -39,6 +45,12 @@ const MAX_INITIATIONS_PER_SOURCE: u32 = 50;
 /// Sources that are counted at once, about 100 bytes each; under load others wait for the next
 /// second.
 const MAX_SOURCES: usize = 4096;
+/// Halves beside the main one: one for the other secret, and one whose secret is erased and whose
+/// session lasts a little longer.
+const MAX_SPARES: usize = 2;
+/// Where in the 24 bits of a peer's receiver index the number of its half is. The 16 below name the
+/// peer.
+pub(crate) const MARK_SHIFT: u32 = 16;
 
 /// What kind of message a datagram is, and which session it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +81,16 @@ fn message_number(datagram: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*datagram.get(8..16)?.first_chunk()?))
 }
 
-/// The peer's slot from a receiver index: the low 8 bits count sessions.
+/// The peer's slot and half from a receiver index: the low 8 bits count sessions.
 pub(crate) fn index_of(receiver: u32) -> u32 {
     receiver >> 8
+}
+
+/// One of a peer's sessions: its half, and the low byte of its receiver index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionId {
+    pub(crate) mark: u8,
+    pub(crate) low: u8,
 }
 
 /// Checks initiations before any peer is touched: MAC, load, and who it claims to be.
@@ -210,56 +229,186 @@ pub(crate) enum Failure {
 
 /// The sessions with one peer.
 pub(crate) struct Tunnel {
+    /// The half with the newest session, by which everything is sealed.
+    main: Half,
+    spares: Vec<Half>,
+    /// The peer's receiver index under mark 0.
+    index: u32,
+}
+
+/// The sessions that were agreed under one secret.
+struct Half {
     tunn: Tunn,
     /// Whether data can be sealed now. Sessions end only in `tick`, so this stays exact.
     session: bool,
+    mark: u8,
+    secret: SecretId,
+    /// When no session of it can be in use any more; unknown while it is the main half.
+    ends: Option<Instant>,
 }
 
 impl std::fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tunnel").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("Tunnel")
+            .field("session", &self.main.session)
+            .field("halves", &(1 + self.spares.len()))
+            .finish_non_exhaustive()
     }
 }
+
+/// A secret's name and the pre-shared key it gives for one peer.
+pub(crate) type Psk = (SecretId, Zeroizing<[u8; 32]>);
 
 impl Tunnel {
     /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
     /// unasked: keepalives are off here and done by the peer.
-    pub(crate) fn new(gate: &Gate, peer: &NodeId, psk: [u8; 32], index: u32) -> Self {
-        let tunn = Tunn::new(
-            gate.secret.clone(),
-            PublicKey::from(*peer.as_bytes()),
-            Some(psk),
-            None,
-            index,
-            Some(gate.unlimited.clone()),
-        );
-        Self { tunn, session: false }
+    pub(crate) fn new(gate: &Gate, peer: &NodeId, psk: &Psk, index: u32) -> Self {
+        Self { main: Half::new(gate, peer, psk, index, 0), spares: Vec::new(), index }
+    }
+
+    /// Whether there is a half for this secret.
+    pub(crate) fn knows(&self, secret: &SecretId) -> bool {
+        self.halves().any(|half| half.secret == *secret)
+    }
+
+    /// Adds a half for another secret.
+    pub(crate) fn add(&mut self, gate: &Gate, peer: &NodeId, psk: &Psk) {
+        // Of those without a session, else of all, the oldest gives way.
+        if self.spares.len() >= MAX_SPARES {
+            let idle = self.spares.iter().position(|half| !half.session);
+            self.spares.remove(idle.unwrap_or(0));
+        }
+        let is_free = |mark: &u8| self.halves().all(|half| half.mark != *mark);
+        let mark = (0..=u8::MAX).find(is_free).expect("there are three halves at most");
+        self.spares.push(Half::new(gate, peer, psk, self.index, mark));
+    }
+
+    /// Forgets what belongs to no secret that `is_valid`, except sessions until their end.
+    pub(crate) fn retain(&mut self, is_valid: impl Fn(&SecretId) -> bool, now: Instant) {
+        if !self.main.session
+            && !is_valid(&self.main.secret)
+            && let Some(valid) = self.spares.iter().position(|half| is_valid(&half.secret))
+        {
+            self.main = self.spares.swap_remove(valid);
+        }
+        let lives = |half: &Half| half.session && half.ends.is_none_or(|at| at > now);
+        self.spares.retain(|half| lives(half) || is_valid(&half.secret));
+    }
+
+    /// From now on this half seals: its session is the newest. That of the other is no longer
+    /// used after `ends`.
+    pub(crate) fn activate(&mut self, mark: u8, ends: Instant) {
+        if let Some(half) = self.spares.iter_mut().find(|half| half.mark == mark) {
+            std::mem::swap(&mut self.main, half);
+            half.ends = Some(ends);
+            self.main.ends = None;
+        }
+    }
+
+    /// The secret under which the present session was agreed, or would be.
+    pub(crate) fn secret(&self) -> SecretId {
+        self.main.secret
     }
 
     /// Whether data can be sealed.
     pub(crate) fn has_session(&self) -> bool {
-        self.session
+        self.main.session
     }
 
     /// Round-trip time of the last handshake this side initiated, in whole milliseconds.
     pub(crate) fn handshake_rtt(&self) -> Option<Duration> {
-        self.tunn.stats().4.map(|ms| Duration::from_millis(u64::from(ms)))
+        self.main.tunn.stats().4.map(|ms| Duration::from_millis(u64::from(ms)))
     }
 
     /// Seals `inner` (empty: a keepalive) into `out`, which has [`DATA_OVERHEAD`] bytes more.
     /// `None` without a session.
     pub(crate) fn seal(&mut self, inner: &[u8], out: &mut [u8]) -> Option<usize> {
-        if !self.session || out.len() < MIN_OUTPUT.max(inner.len() + DATA_OVERHEAD) {
+        if !self.main.session || out.len() < MIN_OUTPUT.max(inner.len() + DATA_OVERHEAD) {
             return None;
         }
-        match self.tunn.encapsulate(inner, out) {
+        match self.main.tunn.encapsulate(inner, out) {
             TunnResult::WriteToNetwork(packet) if packet[0] == TYPE_DATA => Some(packet.len()),
             _ => None,
         }
     }
 
-    /// Opens a datagram; `out` is at least as long, and at least [`MIN_OUTPUT`] bytes.
-    pub(crate) fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Opened {
+    /// Opens a datagram for the half with this mark; `out` is at least as long, and at least
+    /// [`MIN_OUTPUT`] bytes.
+    pub(crate) fn open(&mut self, mark: u8, datagram: &[u8], out: &mut [u8]) -> Opened {
+        if self.main.mark == mark {
+            return self.main.open(datagram, out);
+        }
+        match self.spares.iter_mut().find(|half| half.mark == mark) {
+            Some(half) => half.open(datagram, out),
+            None => Opened::Failed(Failure::NoSession),
+        }
+    }
+
+    /// Answers an initiation under this secret, and says by which half.
+    pub(crate) fn answer(
+        &mut self,
+        secret: &SecretId,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> (u8, Opened) {
+        match self.half(secret) {
+            Some(half) => (half.mark, half.open(datagram, out)),
+            None => (0, Opened::Failed(Failure::NoSession)),
+        }
+    }
+
+    /// A new handshake initiation under this secret, even when one is under way.
+    pub(crate) fn initiate(&mut self, secret: &SecretId, out: &mut [u8]) -> Option<usize> {
+        if out.len() < MIN_OUTPUT {
+            return None;
+        }
+        match self.half(secret)?.tunn.format_handshake_initiation(out, true) {
+            TunnResult::WriteToNetwork(packet) => Some(packet.len()),
+            _ => None,
+        }
+    }
+
+    /// Moves boringtun's clock: sessions older than 180 s end here. May yield a packet to send.
+    pub(crate) fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
+        if out.len() < MIN_OUTPUT {
+            return None;
+        }
+        // Nothing new is begun under another secret than the session's but by the peer.
+        for half in &mut self.spares {
+            half.tick(out);
+        }
+        self.main.tick(out)
+    }
+
+    /// Seals nothing more until a handshake or a packet shows that a session exists.
+    pub(crate) fn abandon(&mut self) {
+        self.main.session = false;
+        self.spares.iter_mut().for_each(|half| half.session = false);
+    }
+
+    fn halves(&self) -> impl Iterator<Item = &Half> {
+        std::iter::once(&self.main).chain(&self.spares)
+    }
+
+    fn half(&mut self, secret: &SecretId) -> Option<&mut Half> {
+        std::iter::once(&mut self.main).chain(&mut self.spares).find(|half| half.secret == *secret)
+    }
+}
+
+impl Half {
+    fn new(gate: &Gate, peer: &NodeId, (secret, psk): &Psk, index: u32, mark: u8) -> Self {
+        let tunn = Tunn::new(
+            gate.secret.clone(),
+            PublicKey::from(*peer.as_bytes()),
+            Some(**psk),
+            None,
+            index ^ (u32::from(mark) << MARK_SHIFT),
+            Some(gate.unlimited.clone()),
+        );
+        Self { tunn, session: false, mark, secret: *secret, ends: None }
+    }
+
+    fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Opened {
         if out.len() < datagram.len().max(MIN_OUTPUT) || datagram.is_empty() {
             return Opened::Failed(Failure::Invalid);
         }
@@ -285,33 +434,13 @@ impl Tunnel {
         opened
     }
 
-    /// A new handshake initiation, even when one is under way.
-    pub(crate) fn initiate(&mut self, out: &mut [u8]) -> Option<usize> {
-        if out.len() < MIN_OUTPUT {
-            return None;
-        }
-        match self.tunn.format_handshake_initiation(out, true) {
-            TunnResult::WriteToNetwork(packet) => Some(packet.len()),
-            _ => None,
-        }
-    }
-
-    /// Moves boringtun's clock: sessions older than 180 s end here. May yield a packet to send.
-    pub(crate) fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
-        if out.len() < MIN_OUTPUT {
-            return None;
-        }
+    fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
         let length = match self.tunn.update_timers(out) {
             TunnResult::WriteToNetwork(packet) => Some(packet.len()),
             _ => None,
         };
         self.session = self.tunn.stats().0.is_some();
         length
-    }
-
-    /// Seals nothing more until a handshake or a packet shows that a session exists.
-    pub(crate) fn abandon(&mut self) {
-        self.session = false;
     }
 
     /// boringtun may have queued keepalives of its own while there was no session; they have no

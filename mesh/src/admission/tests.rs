@@ -15,6 +15,10 @@ fn messages_survive_the_wire() {
         Control::Hello { instance: u64::MAX, has_yours: false, credential: &[] },
         Control::Ack { instance: 9 },
         Control::Refused { reason: "credential expired".to_owned() },
+        Control::Number { number: 7, wants_yours: true },
+        Control::Number { number: u64::MAX, wants_yours: false },
+        Control::Secret { revocations: (3, u64::MAX), next: &[9; MAX_NEXT_SECRET_BYTES] },
+        Control::Secret { revocations: (0, 0), next: &[] },
     ] {
         assert_eq!(Control::decode(&message.encode()), Some(message));
     }

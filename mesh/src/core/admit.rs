@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use meshport_config::Credential;
+use zeroize::Zeroizing;
 
 use super::send::udp_packet;
 use super::{Core, Notice};
@@ -36,6 +37,12 @@ impl Core {
                 self.out.counters.refused_by_peer += 1;
                 let reason = format!("the peer refuses this node's credential: {reason}");
                 self.tell_refusal(slot, reason);
+            }
+            Some(Control::Number { number, wants_yours }) => {
+                self.take_number(slot, now, number, wants_yours);
+            }
+            Some(Control::Secret { revocations, next }) => {
+                self.take_secret(slot, now, revocations, next);
             }
             None => self.out.counters.dropped_control += 1,
         }
@@ -75,6 +82,11 @@ impl Core {
         peer.instance = Some(instance);
         if restarted {
             peer.showing.wanted(now.instant);
+            // It may have gone back to what it had earlier.
+            peer.secret_number = None;
+            if peer.telling.is_acknowledged() {
+                peer.telling.wanted(now.instant);
+            }
             self.out.counters.restarts_seen += 1;
             self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
         } else if !has_yours && peer.showing.is_acknowledged() {
@@ -205,9 +217,10 @@ impl Core {
         self.credential = credential;
     }
 
-    fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
+    pub(super) fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
         let Some(address) = self.peers.get(slot).map(|peer| peer.address) else { return };
         let flow = self.flow(address, ports::CONTROL, port);
-        self.send_packet(slot, now, &udp_packet(&flow, &message.encode()));
+        let packet = Zeroizing::new(udp_packet(&flow, &message.encode()));
+        self.send_packet(slot, now, &packet);
     }
 }

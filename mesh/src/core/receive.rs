@@ -11,7 +11,7 @@ use crate::inner::{self, Packet, Udp};
 use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
-use crate::tunnel::{Checked, Failure, Message, Opened, classify};
+use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, classify};
 
 /// Least gap between two initiations of one peer that are answered (50 per second, as
 /// wireguard-go).
@@ -77,13 +77,13 @@ impl Core {
         datagram: &[u8],
         out: &mut [u8],
     ) -> Option<StreamPacket> {
-        let Some(slot) = self.peers.of_receiver(receiver) else {
+        let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
             self.out.counters.dropped_unknown_session += 1;
             self.stray(now, from);
             return None;
         };
         self.refresh(slot, now);
-        let opened = self.peers.get_mut(slot)?.tunnel.open(datagram, out);
+        let opened = self.peers.get_mut(slot)?.tunnel.open(mark, datagram, out);
         let length = match opened {
             Opened::Packet(length) => length,
             Opened::Nothing | Opened::NotIp | Opened::Reply(_) => 0,
@@ -95,8 +95,8 @@ impl Core {
                 return None;
             }
         };
-        let low = (receiver & 0xff) as u8;
-        self.authenticated(slot, now, from, low, length);
+        let session = SessionId { mark, low: (receiver & 0xff) as u8 };
+        self.authenticated(slot, now, from, session, length);
         let found = match opened {
             Opened::Packet(length) => self.handle_inner(slot, now, &out[..length]),
             Opened::NotIp => {
@@ -119,7 +119,14 @@ impl Core {
     }
 
     /// A packet of the peer's session arrived from `from`: it lives there now.
-    fn authenticated(&mut self, slot: Slot, now: Now, from: Route, low: u8, bytes: usize) {
+    fn authenticated(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        from: Route,
+        session: SessionId,
+        bytes: usize,
+    ) {
         let jitter =
             if self.peers.get(slot).is_some_and(Peer::has_pending) { self.jitter() } else { 0.0 };
         let Some(peer) = self.peers.get_mut(slot) else { return };
@@ -128,9 +135,10 @@ impl Core {
             self.out.counters.roams += u64::from(moved);
             peer.endpoint = Some(from);
         }
-        let confirmed = peer.confirm(low, now.instant, jitter);
+        let confirmed = peer.confirm(session, now.instant, jitter);
         peer.received(now.instant, bytes);
         if confirmed {
+            peer.agreed_in(session.mark, now.instant);
             self.session_up(slot, now);
         }
     }
@@ -208,27 +216,35 @@ impl Core {
             self.out.counters.dropped_frequent_initiation += 1;
             return false;
         }
-        match peer.tunnel.open(datagram, out) {
-            Opened::Reply(length) => {
-                // Bytes 4 to 8 of a response are the receiver index of the new session.
-                peer.answered(out[4], now.instant);
-                // Only data proves that the peer can be reached there: an initiation could be a
-                // recorded one when this process is new.
-                peer.endpoint.get_or_insert(from);
-                self.out.counters.initiations_accepted += 1;
-                self.out.transmit(from, out[..length].to_vec());
-                true
-            }
-            Opened::Failed(Failure::Replayed) => {
-                self.out.counters.dropped_replayed_initiation += 1;
-                self.answer_an_old_clock(slot, now);
-                false
-            }
-            _ => {
-                self.out.counters.dropped_bad_initiation += 1;
-                false
+        let ids = self.secret_ids(now);
+        self.equip(slot, &ids, now);
+        let mut accepted = false;
+        for secret in ids {
+            let Some(peer) = self.peers.get_mut(slot) else { break };
+            match peer.tunnel.answer(&secret, datagram, out) {
+                (mark, Opened::Reply(length)) => {
+                    // Bytes 4 to 8 of a response are the receiver index of the new session.
+                    peer.answered(SessionId { mark, low: out[4] }, now.instant);
+                    // Only data proves that the peer can be reached there: an initiation could be
+                    // a recorded one when this process is new.
+                    peer.endpoint.get_or_insert(from);
+                    self.out.transmit(from, out[..length].to_vec());
+                    accepted = true;
+                }
+                // The other half may be too new to know that.
+                (_, Opened::Failed(Failure::Replayed)) => {
+                    self.out.counters.dropped_replayed_initiation += 1;
+                    self.answer_an_old_clock(slot, now);
+                    break;
+                }
+                _ => {
+                    self.out.counters.dropped_bad_initiation += 1;
+                    break;
+                }
             }
         }
+        self.out.counters.initiations_accepted += u64::from(accepted);
+        accepted
     }
 
     /// An initiation that is not newer than the last one was repeated by somebody, or it is by a
@@ -269,19 +285,26 @@ impl Core {
         datagram: &[u8],
         out: &mut [u8],
     ) {
-        let Some(slot) = self.peers.of_receiver(receiver) else {
+        let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
             self.out.counters.dropped_bad_response += 1;
             return;
         };
         self.refresh(slot, now);
         let jitter = self.jitter();
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let Opened::Reply(length) = peer.tunnel.open(datagram, out) else {
-            self.out.counters.dropped_bad_response += 1;
-            return;
+        let length = match peer.tunnel.open(mark, datagram, out) {
+            Opened::Reply(length) => length,
+            refused => {
+                self.out.counters.dropped_bad_response += 1;
+                if refused == Opened::Failed(Failure::Invalid) {
+                    self.answer_does_not_fit(slot, now);
+                }
+                return;
+            }
         };
         peer.endpoint = Some(from);
         peer.agreed_as_initiator(now.instant, jitter);
+        peer.agreed_in(mark, now.instant);
         peer.received(now.instant, 0);
         self.out.counters.handshakes_completed += 1;
         self.out.transmit(from, out[..length].to_vec());
@@ -290,13 +313,13 @@ impl Core {
     }
 
     fn handle_cookie(&mut self, now: Now, receiver: u32, datagram: &[u8], out: &mut [u8]) {
-        let slot = self.peers.of_receiver(receiver);
-        let Some((slot, peer)) = slot.and_then(|slot| Some((slot, self.peers.get_mut(slot)?)))
-        else {
+        let found = self.peers.of_receiver(receiver);
+        let found = found.and_then(|(slot, mark)| Some((slot, mark, self.peers.get_mut(slot)?)));
+        let Some((slot, mark, peer)) = found else {
             self.out.counters.dropped_bad_response += 1;
             return;
         };
-        if peer.tunnel.open(datagram, out) != Opened::Nothing {
+        if peer.tunnel.open(mark, datagram, out) != Opened::Nothing {
             self.out.counters.dropped_bad_response += 1;
             return;
         }
@@ -402,6 +425,8 @@ impl Peer {
         /// A cookie is answered this fast, but only early in an attempt.
         const COOKIE_GAP: Duration = Duration::from_millis(50);
         const COOKIE_TRIES: u32 = 3;
+        // The cookie is for the half that asked.
+        self.again = true;
         if let Some(attempt) = &mut self.attempt
             && attempt.tries <= COOKIE_TRIES
         {

@@ -9,7 +9,7 @@ use crate::peers::Slot;
 impl Core {
     /// From now on nobody covered by `revocations` is believed: their sessions and streams end, and
     /// their handshakes are not answered any more.
-    pub(crate) fn set_revocations(&mut self, revocations: Revocations) {
+    pub(crate) fn set_revocations(&mut self, revocations: Revocations, now: Now) {
         self.revocations = revocations;
         let covered = |credential: &Credential| self.revocations.covering(credential).is_some();
         let lost: Vec<(Slot, NodeId)> = self
@@ -28,6 +28,7 @@ impl Core {
             self.out.counters.peers_revoked += 1;
             self.remove(slot, "the peer is revoked");
         }
+        self.ask_again(now);
     }
 
     /// Whether nothing of this node is processed, not even a handshake.

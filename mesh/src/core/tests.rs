@@ -2,6 +2,7 @@
 
 mod admission;
 mod hostile;
+mod rotate;
 mod sessions;
 
 use std::collections::BTreeMap;

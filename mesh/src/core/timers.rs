@@ -83,6 +83,10 @@ impl Core {
                     self.freshen(slot, now);
                     self.send_hello(slot, now);
                 }
+                Need::Number => {
+                    self.freshen(slot, now);
+                    self.send_number(slot, now);
+                }
                 Need::Keepalive => {
                     self.freshen(slot, now);
                     self.keepalive(slot, now);
@@ -132,14 +136,19 @@ impl Core {
     /// `speak`: what the tunnel wants to send is sent.
     fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
         let jitter = self.jitter();
+        let ids = self.secret_ids(now);
+        let chosen = self.peers.get(slot).map(|peer| self.choose_secret(peer, &ids));
         let Some(peer) = self.peers.get_mut(slot) else { return };
         peer.last_tick = now.instant;
         let mut packet = [0; MIN_OUTPUT];
         if let Some(length) = peer.tunnel.tick(&mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
-            if bytes[0] == TYPE_INITIATION {
+            if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.secret()) {
+                // The session's secret is not that of the next: the peer begins it, now or soon.
+            } else if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
                 peer.initiated(now.instant, jitter);
+                (peer.tried, peer.again) = (chosen, false);
                 self.out.counters.initiations_sent += 1;
                 send_to_all(&mut self.out, &routes, bytes);
             } else if let Some(route) = peer.endpoint {
@@ -185,14 +194,23 @@ impl Core {
         if self.freshen(slot, now) && self.out.counters.initiations_sent != before {
             return true;
         }
-        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        let ids = self.secret_ids(now);
+        let Some(peer) = self.peers.get(slot) else { return false };
+        let (secret, tried) = (self.choose_secret(peer, &ids), peer.tried);
+        let is_repeated = peer.attempt.is_some_and(|attempt| attempt.tries > 0);
         let routes = handshake_routes(peer);
-        let mut packet = [0; MIN_OUTPUT];
         if routes.is_empty() {
             return false;
         }
-        let Some(length) = peer.tunnel.initiate(&mut packet) else { return false };
+        self.equip(slot, &ids, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        let mut packet = [0; MIN_OUTPUT];
+        let Some(length) = peer.tunnel.initiate(&secret, &mut packet) else { return false };
         peer.initiated(now.instant, jitter);
+        (peer.tried, peer.again) = (Some(secret), false);
+        if is_repeated && tried != Some(secret) {
+            self.out.counters.initiations_other_secret += 1;
+        }
         self.out.counters.initiations_sent += 1;
         send_to_all(&mut self.out, &routes, &packet[..length]);
         true
@@ -227,6 +245,7 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.showing.session_up(now.instant);
         }
+        self.ask_number(slot, now);
         self.serve(slot, now);
         self.flush_queue(slot, now);
         self.report_up(slot);

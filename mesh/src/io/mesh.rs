@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, NodeId, Revocations, UnixSeconds};
+use meshport_config::{Credential, MeshSecrets, NodeId, Revocations, UnixSeconds};
 use quinn::{Endpoint, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 
@@ -136,7 +136,14 @@ impl Mesh {
     /// From now on nobody covered by these is believed; replaces the earlier ones. Sessions and
     /// streams of peers that are covered end, and their handshakes are not answered.
     pub fn set_revocations(&self, revocations: Revocations) {
-        self.inner.link.turn(|core, _| core.set_revocations(revocations));
+        self.inner.link.turn(|core, now| core.set_revocations(revocations, now));
+    }
+
+    /// Holds these secrets of the mesh from now on, which the caller has kept; tells the peers that
+    /// have an older one. No session ends: each is agreed under the newest secret that both sides
+    /// have when its time comes.
+    pub fn set_secrets(&self, secrets: &MeshSecrets) {
+        self.inner.link.turn(|core, now| core.set_secrets(secrets.clone(), now));
     }
 
     /// Starts a handshake now if there is no session. Nothing happens for unknown peers.

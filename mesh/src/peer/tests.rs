@@ -1,4 +1,4 @@
-use meshport_config::{AuthorityKey, NodeKey};
+use meshport_config::{AuthorityKey, MeshSecret, NodeKey};
 use proptest::prelude::*;
 
 use super::*;
@@ -8,7 +8,9 @@ fn peer(now: Instant) -> Peer {
     let own = NodeKey::from_bytes([1; 32]);
     let other = NodeKey::from_bytes([2; 32]).public();
     let mesh = AuthorityKey::from_bytes([3; 32]).public();
-    let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &other, [4; 32], 7);
+    let secret = MeshSecret::from_bytes([4; 32]);
+    let psk = (SecretId::of(&secret), secret.psk(&own.public(), &other));
+    let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &other, &psk, 7);
     Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel, now)
 }
 
@@ -26,6 +28,8 @@ enum Step {
     Provisional(u32),
     SessionUp,
     Acknowledged,
+    Admitted,
+    Rotated,
     Serve,
 }
 
@@ -42,6 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
         (1u32..20_000).prop_map(Step::Provisional),
         Just(Step::SessionUp),
         Just(Step::Acknowledged),
+        Just(Step::Admitted),
+        Just(Step::Rotated),
         Just(Step::Serve),
     ]
 }
@@ -57,6 +63,7 @@ fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
         Need::Initiate { .. } => peer.initiated(now, 0.5),
         Need::Keepalive => peer.keepalive_done(now),
         Need::Hello => assert!(peer.showing.take(now)),
+        Need::Number => assert!(peer.telling.take(now)),
         Need::Expire => peer.session_lost(),
     }
     true
@@ -78,8 +85,8 @@ proptest! {
                 Step::Receive(bytes) => peer.received(now, bytes),
                 Step::Initiate => peer.initiated(now, 0.3),
                 Step::Answered => peer.agreed_as_initiator(now, 0.7),
-                Step::Responded(index) => peer.answered(index, now),
-                Step::Confirm(low) => { peer.confirm(low, now, 0.1); }
+                Step::Responded(low) => peer.answered(SessionId { mark: 0, low }, now),
+                Step::Confirm(low) => { peer.confirm(SessionId { mark: 0, low }, now, 0.1); }
                 Step::Keepalive(ms) => {
                     let every = ms.map(|ms| Duration::from_millis(u64::from(ms)));
                     peer.set_persistent(every, now);
@@ -89,6 +96,8 @@ proptest! {
                 }
                 Step::SessionUp => peer.showing.session_up(now),
                 Step::Acknowledged => peer.showing.acknowledged(),
+                Step::Admitted => peer.admitted = true,
+                Step::Rotated => peer.telling.wanted(now),
                 Step::Serve => {}
             }
             let mut rounds = 0;

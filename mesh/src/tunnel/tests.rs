@@ -1,6 +1,6 @@
 //! What boringtun leaves open, one by one.
 
-use meshport_config::NodeKey;
+use meshport_config::{MeshSecret, NodeKey};
 
 use super::*;
 
@@ -18,19 +18,25 @@ fn gate(number: u8) -> Gate {
 
 /// The tunnel of one node to another.
 fn tunnel(from: u8, to: u8) -> Tunnel {
-    Tunnel::new(&gate(from), &key(to).public(), [1; 32], u32::from(from))
+    let psk = (id(), Zeroizing::new([1; 32]));
+    Tunnel::new(&gate(from), &key(to).public(), &psk, u32::from(from))
+}
+
+/// The name of the one secret here.
+fn id() -> SecretId {
+    SecretId::of(&MeshSecret::from_bytes([1; 32]))
 }
 
 fn initiation(tunnel: &mut Tunnel) -> Vec<u8> {
     let mut out = vec![0; ROOM];
-    let length = tunnel.initiate(&mut out).unwrap();
+    let length = tunnel.initiate(&id(), &mut out).unwrap();
     out.truncate(length);
     out
 }
 
 fn open(tunnel: &mut Tunnel, datagram: &[u8]) -> (Opened, Vec<u8>) {
     let mut out = vec![0; ROOM];
-    let opened = tunnel.open(datagram, &mut out);
+    let opened = tunnel.open(0, datagram, &mut out);
     (opened, out)
 }
 
@@ -156,13 +162,13 @@ fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
         let mut out = vec![0; length];
         let enough = length >= MIN_OUTPUT;
         assert_eq!(one.seal(&packet(), &mut out).is_some(), enough, "{length}");
-        assert_eq!(one.initiate(&mut out).is_some(), enough, "{length}");
-        assert_eq!(two.open(&datagram, &mut out) != Opened::Failed(Failure::Invalid), enough);
+        assert_eq!(one.initiate(&id(), &mut out).is_some(), enough, "{length}");
+        assert_eq!(two.open(0, &datagram, &mut out) != Opened::Failed(Failure::Invalid), enough);
         let _ = one.tick(&mut out);
     }
     let long = vec![0x60; 500];
     assert_eq!(one.seal(&long, &mut [0; 531]), None);
-    assert_eq!(two.open(&[4; 300], &mut [0; 299]), Opened::Failed(Failure::Invalid));
+    assert_eq!(two.open(0, &[4; 300], &mut [0; 299]), Opened::Failed(Failure::Invalid));
 }
 
 /// A thousand packets of 1400 bytes are 11 ms of a gigabit, and 110 ms of a tenth of it: more than
@@ -197,4 +203,48 @@ fn numbers_at_the_end_of_their_range_are_no_messages() {
             assert_eq!(open(&mut two, &datagram).0, Opened::Failed(Failure::Invalid));
         }
     }
+}
+
+/// The second secret of two that the mesh has for a while.
+fn other() -> (SecretId, Zeroizing<[u8; 32]>) {
+    (SecretId::of(&MeshSecret::from_bytes([2; 32])), Zeroizing::new([2; 32]))
+}
+
+#[test]
+fn sessions_of_two_secrets_live_side_by_side_and_the_newest_seals() {
+    let (mut one, mut two) = connected();
+    let old = sealed(&mut one);
+    for (tunnel, gate, peer) in [(&mut one, gate(1), 2), (&mut two, gate(2), 1)] {
+        tunnel.add(&gate, &key(peer).public(), &other());
+        assert!(tunnel.knows(&id()) && tunnel.knows(&other().0));
+    }
+    let mut out = [0; ROOM];
+    let length = one.initiate(&other().0, &mut out).unwrap();
+    let first = out[..length].to_vec();
+    // The answer under the wrong secret opens nothing, and leaves room for the right one.
+    let mut answers = [id(), other().0].map(|secret| {
+        let mut out = [0; ROOM];
+        let (mark, opened) = two.answer(&secret, &first, &mut out);
+        let Opened::Reply(length) = opened else { panic!("{opened:?}") };
+        (mark, out[..length].to_vec())
+    });
+    let (_, wrong) = &mut answers[0];
+    assert_eq!(one.open(1, wrong, &mut out), Opened::Failed(Failure::Invalid));
+    let Opened::Reply(length) = one.open(1, &answers[1].1, &mut out) else { panic!("no session") };
+    let confirms = out[..length].to_vec();
+    one.activate(1, now());
+    assert_eq!(two.open(answers[1].0, &confirms, &mut out), Opened::Nothing);
+    two.activate(1, now());
+    assert_eq!((one.secret(), two.secret()), (other().0, other().0));
+    // What was sealed before arrives later, and what is sealed now is under the other secret.
+    assert_eq!(two.open(0, &old, &mut out), Opened::Packet(40));
+    let new = sealed(&mut one);
+    assert_eq!(two.open(1, &new, &mut out), Opened::Packet(40));
+    two.retain(|secret| *secret == other().0, now());
+    assert!(!two.knows(&id()), "its time was over");
+}
+
+fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    Instant::now()
 }

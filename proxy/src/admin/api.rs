@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey};
 use serde::{Deserialize, Serialize};
 
+use super::credentials::SecretStatus;
+
 /// A node as people refer to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRef {
@@ -41,6 +43,9 @@ pub struct Status {
     pub members: MemberCounts,
     /// Members that are down or left, most recent first.
     pub absent: Vec<AbsentMember>,
+    /// Which secret of the mesh is in force.
+    #[serde(default)]
+    pub secret: SecretStatus,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
     /// What an operator should look at, one sentence each.

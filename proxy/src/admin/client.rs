@@ -19,7 +19,7 @@ use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
     ServiceStatus, Status,
 };
-use super::credentials::{CredentialRow, RenewReport, RenewRequest};
+use super::credentials::{CredentialRow, RenewReport, RenewRequest, RotateReport, RotateRequest};
 use super::explain::Explanation;
 use crate::Error;
 
@@ -115,6 +115,14 @@ impl AdminClient {
     /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
     pub async fn revoke(&self, request: &RevokeRequest) -> Result<RevokeReport, Error> {
         self.ask(Method::POST, "/revoke", Some(to_json(request)?), MAX_TIME).await
+    }
+
+    /// Gives the mesh a new secret, through the daemon; answered when that has kept it.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
+    pub async fn rotate(&self, request: &RotateRequest) -> Result<RotateReport, Error> {
+        self.ask(Method::POST, "/rotate-secret", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Round trips through the tunnel.

@@ -1,9 +1,12 @@
-//! The answers of `meshport credentials` and `meshport renew`, as data.
+//! The answers of `meshport credentials`, `renew` and `rotate-secret`, as data.
 //!
 //! The same rules as in [`super::api`]: fields are only ever added, times are Unix seconds.
 
+use std::fmt;
+
 use meshport_config::{NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
 
 /// From here on, the end of a credential is worth a warning, in seconds.
 pub const ENDS_SOON_S: u64 = 30 * 86_400;
@@ -67,6 +70,9 @@ pub struct CredentialRow {
     pub revoked_at: Option<UnixSeconds>,
     /// Whether it opens anything.
     pub validity: Validity,
+    /// The number of the mesh's secret that its holder has; absent until it says so.
+    #[serde(default)]
+    pub secret_number: Option<u64>,
 }
 
 /// `meshport renew` as handed to a daemon.
@@ -81,6 +87,51 @@ pub struct RenewRequest {
 pub struct RenewReport {
     /// When the credential in force ends.
     pub expires_at: UnixSeconds,
+    /// Whether it was news to the daemon.
+    pub is_new: bool,
+}
+
+/// Which secret of the mesh is in force, in `meshport status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretStatus {
+    /// Grows with every rotation; 0 for the first.
+    pub number: u64,
+    /// When the authority signed for it; absent for the first.
+    pub rotated_at: Option<UnixSeconds>,
+    /// Until when the former one opens tunnels too; absent when there is none.
+    pub former_ends_at: Option<UnixSeconds>,
+    /// How many members have not said that they have it, while there is a former one.
+    pub lagging: usize,
+    /// The first of them by name.
+    pub lagging_names: Vec<String>,
+}
+
+/// `meshport rotate-secret` as handed to a daemon.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct RotateRequest {
+    /// The line with the new secret, `meshport-next-secret-1....`
+    pub next: String,
+}
+
+impl fmt::Debug for RotateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RotateRequest(redacted)")
+    }
+}
+
+impl Drop for RotateRequest {
+    fn drop(&mut self) {
+        self.next.zeroize();
+    }
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotateReport {
+    /// The number of the secret in force.
+    pub number: u64,
+    /// Until when the former one opens tunnels too; absent when there is none.
+    pub former_ends_at: Option<UnixSeconds>,
     /// Whether it was news to the daemon.
     pub is_new: bool,
 }

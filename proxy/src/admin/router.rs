@@ -8,13 +8,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use meshport_config::{Credential, Revocation};
+use meshport_config::{Credential, NextSecret, Revocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::api::{DrainRequest, PingRequest, RevokeRequest};
-use super::credentials::RenewRequest;
+use super::credentials::{RenewRequest, RotateRequest};
 use super::metrics;
 use crate::Error;
 use crate::daemon::Handle;
@@ -64,7 +64,9 @@ where
             | "/healthz",
             _,
         ) => ("GET, HEAD", false),
-        ("/ping" | "/drain" | "/revoke" | "/renew", Door::Socket) => ("POST", true),
+        ("/ping" | "/drain" | "/revoke" | "/renew" | "/rotate-secret", Door::Socket) => {
+            ("POST", true)
+        }
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
                         /credentials /metrics /healthz";
@@ -87,6 +89,7 @@ where
         "/drain" => answer_drain(handle, request.into_body()).await,
         "/revoke" => answer_revoke(handle, request.into_body()).await,
         "/renew" => answer_renew(handle, request.into_body()).await,
+        "/rotate-secret" => answer_rotate(handle, request.into_body()).await,
         _ => answer_page(handle, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
@@ -159,6 +162,16 @@ where
     let credential = Credential::from_text(&request.credential)
         .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
     Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.renew(credential)).await?))
+}
+
+async fn answer_rotate<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: RotateRequest = read(body, "rotate-secret").await?;
+    let next = NextSecret::from_text(&request.next)
+        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.rotate(next)).await?))
 }
 
 async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>

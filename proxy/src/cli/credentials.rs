@@ -78,6 +78,7 @@ mod tests {
             expires_at: expires_at.map(UnixSeconds),
             revoked_at: None,
             validity: Validity::Valid,
+            secret_number: None,
         }
     }
 

@@ -226,10 +226,12 @@ async fn serve(
     if let Err(error) = keeper.keep(leaf.directory().await).await {
         teller.remark(&format!("the next start needs the invite again: {error}"));
     }
+    take_secrets(leaf, &keeper).await;
     let mut last = Some(destination);
     loop {
         tokio::select! {
             () = leaf.changed() => {
+                take_secrets(leaf, &keeper).await;
                 let now = leaf.destination();
                 let same = match (&last, &now) {
                     (Some(last), Some(now)) => last.is_same_way(now),
@@ -254,6 +256,14 @@ async fn serve(
                 }
             }
         }
+    }
+}
+
+/// Keeps a new secret of the mesh, if one came, and uses it.
+async fn take_secrets(leaf: &mut Leaf, keeper: &Keeper) {
+    if let Some(secrets) = leaf.offered_secrets() {
+        keeper.keep_secrets(&secrets).await;
+        leaf.take_secrets(secrets).await;
     }
 }
 

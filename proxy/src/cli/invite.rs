@@ -142,7 +142,7 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
                       --authority FILE";
         return Err(missing(path, remedy));
     };
-    let Some(secret) = state.mesh_secret()? else {
+    let Some(secrets) = state.mesh_secrets()? else {
         let remedy = "Name the state folder of `meshport init` or of a node with --state-dir";
         return Err(missing(state.path().join("mesh.secret"), remedy));
     };
@@ -159,7 +159,7 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
             ),
         });
     }
-    Ok((authority, secret))
+    Ok((authority, secrets.current().clone()))
 }
 
 /// Nodes the new one announces to: this one, those named, those this one uses itself.

@@ -197,7 +197,8 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
     Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
 }
 
-/// Writes keys and secret, each only where the folder does not hold that very one.
+/// Writes keys and secret, each only where the folder does not hold that very one. A secret that
+/// the invite's was the former of stays: members know it by now.
 fn write(
     state: &StateDir,
     keys: &(NodeKey, RecordKey),
@@ -206,8 +207,9 @@ fn write(
 ) -> Result<(), Error> {
     let existing = if force { Existing::Replace } else { Existing::Keep };
     let (node_key, record_key) = keys;
-    let stored = state.mesh_secret().ok().flatten().map(|secret| secret.to_text());
-    if stored != Some(secret.to_text()) {
+    let stored = state.mesh_secrets().ok().flatten();
+    let is_it = |held: &MeshSecret| held.to_text() == secret.to_text();
+    if !stored.is_some_and(|held| is_it(held.current()) || held.former().is_some_and(is_it)) {
         state.store_mesh_secret(secret, existing)?;
     }
     let stored = state.node_key().ok().flatten().map(|key| key.public());

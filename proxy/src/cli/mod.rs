@@ -25,6 +25,7 @@ mod query;
 mod render;
 mod renew;
 mod revoke;
+mod rotate_secret;
 mod run;
 mod stand_in;
 mod text;
@@ -157,6 +158,13 @@ enum Verb {
     /// running daemon shows the new one at once, and no session ends.
     #[command(after_long_help = text::RENEW)]
     Renew(renew::RenewArgs),
+    /// Give the mesh a new secret, while sessions go on
+    ///
+    /// For when an old invite, a laptop or a revoked node still holds the one in force. Members get
+    /// it within seconds; the former one opens tunnels too until the end of the overlap, so that
+    /// those that are away miss nothing. Needs the authority's key.
+    #[command(after_long_help = text::ROTATE_SECRET)]
+    RotateSecret(rotate_secret::RotateSecretArgs),
     /// Open a local address that leads to the nearest healthy origin, from any machine
     ///
     /// For an operator's laptop: no daemon, no root, no configuration. Needs an invite with the
@@ -237,6 +245,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Revoke(args) => revoke::run(args),
         Verb::Credentials(args) => credentials::run(args),
         Verb::Renew(args) => renew::run(args),
+        Verb::RotateSecret(args) => rotate_secret::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),
         Verb::Hosts(args) => hosts::run(args),
         Verb::Generate(args) => generate::run(args),

@@ -178,7 +178,8 @@ fn three_machines_become_a_mesh() {
         (first.identity(NOW).expect("whole"), worker.identity(NOW).expect("whole"));
     worker.credential.verify(&first.credential.mesh, NOW).expect("the first believes it");
     let (a, b) = (first.credential.node, worker.credential.node);
-    assert_eq!(first.secret.psk(&a, &b), worker.secret.psk(&a, &b));
+    let psk = |it: &crate::daemon::Identity| it.secrets.current().psk(&a, &b);
+    assert_eq!(psk(&first), psk(&worker));
 
     // The line may be used again, by another machine.
     let name = ["--name", "worker-8"];
@@ -459,4 +460,42 @@ fn a_renewed_node_stays_the_same_node() {
     }
     assert!(renew("second", &[&more], NOW.saturating_add(2 * DAY)).is_err());
     machines.state("second").identity(later).expect("nothing was written");
+}
+
+#[test]
+fn a_new_secret_is_written_where_no_daemon_runs_and_is_in_invites_from_then_on() {
+    let (machines, old_line) = Machines::with_line(&[]);
+    let Verb::RotateSecret(args) = verb(&["rotate-secret", "--overlap", "1h"]) else {
+        panic!("it is rotate-secret")
+    };
+    let first = machines.state("first");
+    let next = rotate_secret::sign(&first, &args, NOW).expect("signed").expect("a new one");
+    let report = rotate_secret::write(&first, &next, NOW).expect("written");
+    assert_eq!((report.number, report.is_new), (1, true));
+    assert_eq!(report.former_ends_at, Some(NOW.saturating_add(HOUR)));
+    assert!(!rotate_secret::write(&first, &next, NOW).expect("known").is_new);
+    assert!(rotate_secret::sign(&first, &args, NOW).expect("asked").is_none(), "one at a time");
+    let later = NOW.saturating_add(HOUR);
+    let after = rotate_secret::sign(&first, &args, later).expect("signed").expect("the next");
+    assert_eq!(after.rotation().number, 2);
+
+    let id = |machine: &str| {
+        let held = machines.state(machine).mesh_secrets().expect("whole").expect("there is one");
+        (meshport_config::SecretId::of(held.current()), held.number())
+    };
+    let new_line = machines.invite("first", HERE).expect("a line").invite;
+    machines.join("new", &new_line, NAMED).expect("it joins");
+    assert_eq!(id("new"), (id("first").0, 0));
+    // A line from before does not take away what members have handed over.
+    machines.join("first-again", &old_line, NAMED).expect("it joins");
+    let taken = machines.state("first-again");
+    rotate_secret::write(&taken, &next, NOW).expect("written");
+    machines.join("first-again", &old_line, FORCED).expect("it joins again");
+    assert_eq!(id("first-again").1, 1);
+
+    // Another mesh's authority has no say.
+    machines.init("other", FIRST).expect("another mesh");
+    let other = machines.state("other");
+    let theirs = rotate_secret::sign(&other, &args, NOW).expect("signed").expect("a new one");
+    assert!(message(rotate_secret::write(&first, &theirs, NOW)).contains("another mesh"));
 }

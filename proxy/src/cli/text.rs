@@ -185,6 +185,18 @@ EXAMPLES:
     meshport renew - < invite.txt
 ";
 
+pub(super) const ROTATE_SECRET: &str = "\
+EXAMPLES:
+  On the machine with the authority's key, then see who has it:
+    meshport rotate-secret
+    meshport status
+
+  With the authority's key on a machine that is no node:
+    meshport rotate-secret --state-dir AUTHORITY --print > next.txt
+  and on any node:
+    meshport rotate-secret --import - < next.txt
+";
+
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
   Beside the kubeconfig you have, which keeps the user:

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use meshport_config::{Credential, NodeId, Revocation, ServiceName};
+use meshport_config::{Credential, NodeId, Revocation, ServiceName, UnixSeconds};
 use tracing::info;
 
 use super::clock;
@@ -138,6 +138,30 @@ impl Audit {
             node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at,
             suppressed = 0,
         );
+    }
+
+    /// The mesh has another secret, which a member or an operator of this node brought.
+    pub(super) fn rotated(
+        &self,
+        number: u64,
+        former_until: Option<UnixSeconds>,
+        from: Option<&NodeId>,
+    ) {
+        // Only the authority makes secrets.
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        let former_until = former_until.map(|it| it.to_string());
+        let node = from.map(ToString::to_string);
+        info!(
+            target: "audit",
+            event = "secret-rotated",
+            number, former_until, node, suppressed = 0,
+        );
+    }
+
+    /// The secret before it opens nothing any more.
+    pub(super) fn retired(&self, number: u64) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        info!(target: "audit", event = "secret-retired", number, suppressed = 0);
     }
 
     /// An operator's session with an instance of this node begins; it ends when the value that is
@@ -269,14 +293,18 @@ mod tests {
             audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
             audit.renewed(&peer);
+            audit.rotated(2, Some(peer.expires_at), Some(&peer.node));
+            audit.retired(2);
             drop(audit.operator_session(&peer, Some(peer.node), &service()));
         });
-        let expected: [&[&str]; 7] = [
+        let expected: [&[&str]; 9] = [
             &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["client", "event", "name", "node", "reason", "service", "suppressed"],
             &["at", "event", "revoked", "suppressed"],
             &["credential", "event", "expires_at", "node", "suppressed"],
+            &["event", "former_until", "node", "number", "suppressed"],
+            &["event", "number", "suppressed"],
             &["event", "name", "node", "relay", "service", "suppressed"],
             &[
                 "event",
@@ -295,6 +323,8 @@ mod tests {
             "stream-refused",
             "revoked",
             "renewed",
+            "secret-rotated",
+            "secret-retired",
             "operator-session-started",
             "operator-session-ended",
         ];

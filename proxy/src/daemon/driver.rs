@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Added, Credential, MAX_REVOCATIONS, NodeId, Revocation, Revocations, ServiceName,
+    Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, Revocation, Revocations, ServiceName,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
@@ -34,6 +34,7 @@ use super::log_budget::LogBudgets;
 use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
+use super::rotation::Rotating;
 use super::session::Finding;
 use super::sessions::{Sessions, Side};
 
@@ -68,6 +69,10 @@ pub(super) enum Order {
     Wake(Duration),
     /// Show this credential from now on.
     Credential(Box<Credential>),
+    /// Use these secrets of the mesh, which are kept.
+    Secrets(Box<MeshSecrets>),
+    /// A new secret of the mesh could not be kept, for this reason.
+    SecretsLost(String),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
@@ -116,6 +121,8 @@ pub(super) struct Driver {
     pub(super) revoked: watch::Sender<Revocations>,
     /// This node's own credential, for whoever judges by it.
     pub(super) own: watch::Sender<Arc<Credential>>,
+    /// The mesh's secrets, and a new one on its way to the disk.
+    pub(super) rotating: Rotating,
 }
 
 impl Driver {
@@ -204,6 +211,7 @@ impl Driver {
                 self.reporter.audit.gone(&node);
                 self.core.handle_session(node, false, now);
             }
+            MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
                 self.refused.send_replace(Some(reason.clone()));
@@ -377,11 +385,11 @@ impl Driver {
 
     fn answer(&mut self, question: Question) {
         let now = clock::now();
-        let (core, mesh) = (&self.core, &self.mesh);
+        let (core, mesh, secrets) = (&self.core, &self.mesh, &self.rotating.secrets);
         // An asker that went away needs no answer.
         match question {
             Question::Status(to) => {
-                let _ = to.send(self.reporter.status(core, now));
+                let _ = to.send(self.reporter.status((core, mesh), secrets, now));
             }
             Question::Routes(to) => {
                 let _ = to.send(self.reporter.services(core, now));
@@ -393,20 +401,21 @@ impl Driver {
                 let _ = to.send(self.reporter.peers(core, mesh));
             }
             Question::Samples(to) => {
-                let _ = to.send(self.reporter.samples(core, mesh, now));
+                let _ = to.send(self.reporter.samples((core, mesh), secrets, now));
             }
             Question::Revoke(revocation, to) => {
                 let answer = self.revoke(&revocation, now);
                 let _ = to.send(answer);
             }
             Question::Credentials(to) => {
-                let _ = to.send(self.reporter.credentials(core, mesh, clock::wall()));
+                let _ = to.send(self.reporter.credentials((core, mesh), secrets, clock::wall()));
             }
             Question::Renew(credential, to) => {
                 let is_new = self.renew(&credential, now);
                 let expires_at = self.reporter.credential.expires_at;
                 let _ = to.send(is_new.map(|is_new| RenewReport { expires_at, is_new }));
             }
+            Question::Rotate(next, to) => self.rotate(&next, to),
             Question::Drain(request, to) => {
                 let answer = self.drain(&request, now);
                 let _ = to.send(answer);
@@ -462,6 +471,8 @@ impl Driver {
                     warn!(%error, "the credential in the state folder is not taken into use");
                 }
             }
+            Order::Secrets(secrets) => self.take_secrets(*secrets),
+            Order::SecretsLost(error) => self.lose_secrets(error),
             Order::Wake(slept) => {
                 self.mesh.wake(slept);
                 self.core.wake(now);

@@ -4,7 +4,7 @@
 //! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
 //! [`Error::Refused`].
 
-use meshport_config::{Credential, Revocation};
+use meshport_config::{Credential, NextSecret, Revocation};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -12,7 +12,7 @@ use crate::admin::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample,
     ServiceStatus, Status,
 };
-use crate::admin::credentials::{CredentialRow, RenewReport};
+use crate::admin::credentials::{CredentialRow, RenewReport, RotateReport};
 use crate::admin::explain::Explanation;
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
@@ -29,6 +29,7 @@ pub(crate) enum Question {
     Samples(oneshot::Sender<Vec<Sample>>),
     Credentials(oneshot::Sender<Vec<CredentialRow>>),
     Renew(Box<Credential>, oneshot::Sender<Result<RenewReport, String>>),
+    Rotate(Box<NextSecret>, oneshot::Sender<Result<RotateReport, String>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
     Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
@@ -125,6 +126,16 @@ impl Handle {
     /// As [`Handle::status`], and when it is not for this node or not valid.
     pub async fn renew(&self, credential: Credential) -> Result<RenewReport, Error> {
         let question = |answer| Question::Renew(Box::new(credential), answer);
+        self.ask(question).await?.map_err(Error::Refused)
+    }
+
+    /// Gives the mesh a new secret; answers when it is kept here and in use.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], when the authority of this mesh has not signed it, and when it cannot
+    /// be kept.
+    pub async fn rotate(&self, next: NextSecret) -> Result<RotateReport, Error> {
+        let question = |answer| Question::Rotate(Box::new(next), answer);
         self.ask(question).await?.map_err(Error::Refused)
     }
 

@@ -9,7 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Defaults, Seed, ServiceName, ServiceSettings, Settings, SiteName};
+use meshport_config::{
+    Defaults, MeshSecrets, Seed, ServiceName, ServiceSettings, Settings, SiteName,
+};
 use meshport_mesh::{Incoming, Mesh};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
@@ -24,7 +26,8 @@ use super::audit::Audit;
 use super::driver::{Driver, Order};
 use super::log_budget::LogBudgets;
 use super::node::{self, Services};
-use super::report::{self, Reporter};
+use super::report::{self, Reporter, ServiceFacts};
+use super::rotation::Rotating;
 use super::session::{MAX_FINDINGS, Place};
 use super::sessions::Sessions;
 use super::state::Identity;
@@ -114,6 +117,8 @@ pub struct Leaf {
     listen: SocketAddr,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
+    secrets: watch::Receiver<Option<MeshSecrets>>,
+    is_offered: bool,
     orders: mpsc::Sender<Order>,
     /// The driver ends when nobody can ask it any more.
     _handle: Handle,
@@ -140,22 +145,13 @@ impl Leaf {
         let facts = services.facts(&settings);
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
-        let reporter = Reporter {
-            me: report::of_credential(&identity.credential),
-            credential: identity.credential.clone(),
-            started: clock::now(),
-            mesh_listen: mesh.local_addr(),
-            admin_http: None,
-            sessions: sessions.clone(),
-            audit: Audit::default(),
-            services: facts,
-            rosters: BTreeMap::new(),
-        };
+        let reporter = reporter(&identity, &mesh, &sessions, facts);
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
         let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
         let (refused, refusals) = watch::channel(None);
         let leaf_of = Some(vec![service.clone()]);
+        let (rotating, secrets) = Rotating::new(identity.secrets.clone());
         let mut driver = Driver {
             core: parts::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
             mesh: mesh.clone(),
@@ -175,6 +171,7 @@ impl Leaf {
             // Members tell again what is revoked as soon as they are asked.
             revoked: watch::Sender::default(),
             own: watch::Sender::new(Arc::new(identity.credential.clone())),
+            rotating,
         };
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
@@ -189,7 +186,18 @@ impl Leaf {
         tasks.spawn(follow_names(seeds, orders.clone()));
         tasks.spawn(watch_over(mesh.clone(), orders.clone()));
         let (refused, _handle) = (refusals, handle);
-        Ok(Self { mesh, listen, routes, refused, orders, _handle, listeners, tasks })
+        Ok(Self {
+            mesh,
+            listen,
+            routes,
+            refused,
+            secrets,
+            is_offered: false,
+            orders,
+            _handle,
+            listeners,
+            tasks,
+        })
     }
 
     /// The bound local address.
@@ -218,7 +226,8 @@ impl Leaf {
         }
     }
 
-    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed.
+    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is
+    /// offered.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.routes.changed() => if changed.is_err() {
@@ -226,7 +235,20 @@ impl Leaf {
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
+            Ok(()) = self.secrets.changed() => self.is_offered = true,
         }
+    }
+
+    /// A new secret of the mesh that came since this was asked last. It is used after
+    /// [`Leaf::take_secrets`].
+    pub fn offered_secrets(&mut self) -> Option<MeshSecrets> {
+        std::mem::take(&mut self.is_offered).then(|| self.secrets.borrow().clone()).flatten()
+    }
+
+    /// Uses these secrets of the mesh, which are kept where anything is kept.
+    pub async fn take_secrets(&self, secrets: MeshSecrets) {
+        // The driver ends only with this leaf.
+        let _ = self.orders.send(Order::Secrets(Box::new(secrets))).await;
     }
 
     /// What is known of the mesh, for the next start.
@@ -239,6 +261,26 @@ impl Leaf {
         self.listeners.shutdown().await;
         self.mesh.close().await;
         self.tasks.shutdown().await;
+    }
+}
+
+/// Who answers questions about the leaf.
+fn reporter(
+    identity: &Identity,
+    mesh: &Mesh,
+    sessions: &Sessions,
+    services: BTreeMap<ServiceName, ServiceFacts>,
+) -> Reporter {
+    Reporter {
+        me: report::of_credential(&identity.credential),
+        credential: identity.credential.clone(),
+        started: clock::now(),
+        mesh_listen: mesh.local_addr(),
+        admin_http: None,
+        sessions: sessions.clone(),
+        audit: Audit::default(),
+        services,
+        rosters: BTreeMap::new(),
     }
 }
 

@@ -26,6 +26,7 @@ mod probe;
 mod reload;
 mod report;
 mod roster;
+mod rotation;
 mod run;
 mod sandbox;
 mod session;

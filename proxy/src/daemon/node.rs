@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, Endpoint, NodeId, Revocations, Seed, ServiceName, Settings};
+use meshport_config::{
+    Credential, Endpoint, MeshSecrets, NodeId, Revocations, Seed, ServiceName, Settings,
+};
 use meshport_mesh::{Incoming, Mesh, OuterSocket};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -29,6 +31,7 @@ use super::log_budget::LogBudgets;
 use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
 use super::roster::{self, Source};
+use super::rotation::Rotating;
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
 use super::state::Identity;
@@ -85,6 +88,7 @@ pub struct Node {
     leaving: watch::Sender<bool>,
     revocations: watch::Receiver<Revocations>,
     own: watch::Receiver<Arc<Credential>>,
+    secrets: watch::Receiver<Option<MeshSecrets>>,
     /// Accept clients; the sessions end with them.
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -115,6 +119,7 @@ impl Node {
         let (leaving, leaving_receiver) = watch::channel(false);
         let (revoked, revocations) = watch::channel(ground.revocations.clone());
         let (renewed, own) = watch::channel(Arc::new(credential.clone()));
+        let (rotating, secrets) = Rotating::new(identity.secrets.clone());
         let mut driver = Driver {
             core: parts::build_core(settings, identity, generation, core_seed, None),
             mesh: mesh.clone(),
@@ -133,6 +138,7 @@ impl Node {
             budgets: LogBudgets::new(clock::now()),
             revoked,
             own: renewed,
+            rotating,
         };
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
@@ -160,6 +166,7 @@ impl Node {
             leaving,
             revocations,
             own,
+            secrets,
             listeners,
             tasks,
         })
@@ -188,6 +195,11 @@ impl Node {
     /// This node's own credential, and every later one.
     pub fn credential(&self) -> watch::Receiver<Arc<Credential>> {
         self.own.clone()
+    }
+
+    /// New secrets of the mesh, to be kept and then ordered.
+    pub(super) fn offered_secrets(&self) -> watch::Receiver<Option<MeshSecrets>> {
+        self.secrets.clone()
     }
 
     /// Sessions that are open, of all kinds.

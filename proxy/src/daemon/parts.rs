@@ -45,9 +45,11 @@ pub(super) fn start_mesh(
     let mesh_identity = meshport_mesh::Identity {
         key: identity.node_key.clone(),
         credential: identity.credential.clone(),
-        secret: identity.secret.clone(),
+        secret: identity.secrets.current().clone(),
     };
-    Ok(Mesh::start(mesh_identity, config, socket, seed, clock::wall)?)
+    let (mesh, incoming) = Mesh::start(mesh_identity, config, socket, seed, clock::wall)?;
+    mesh.set_secrets(&identity.secrets);
+    Ok((mesh, incoming))
 }
 
 /// The node's decisions, at their beginning; a leaf's when it is to be one, of these services.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, NodeName, ServiceName};
+use meshport_config::{MeshSecrets, NodeId, NodeName, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
 
@@ -15,6 +15,7 @@ use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, Status,
 };
+use crate::admin::credentials::SecretStatus;
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
 use crate::core::roster::Roster;
@@ -28,6 +29,7 @@ mod compare;
 mod credentials;
 mod explain;
 mod samples;
+mod secret;
 
 /// Days before its end at which a credential is worth a warning.
 const EXPIRY_WARNING_DAYS: u64 = 30;
@@ -57,7 +59,12 @@ pub(super) struct ServiceFacts {
 }
 
 impl Reporter {
-    pub(super) fn status(&self, core: &NodeCore, now: Instant) -> Status {
+    pub(super) fn status(
+        &self,
+        (core, mesh): (&NodeCore, &Mesh),
+        secrets: &MeshSecrets,
+        now: Instant,
+    ) -> Status {
         let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
         let mut absent = Vec::new();
         for (node, entry) in core.discovery().directory().iter() {
@@ -82,6 +89,7 @@ impl Reporter {
         }
         absent.sort_by_key(|member| member.since_s);
         let services = self.services(core, now);
+        let secret = self.secret(core, mesh, secrets);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             me: self.me.clone(),
@@ -92,7 +100,8 @@ impl Reporter {
             admin_http: self.admin_http,
             members,
             absent,
-            warnings: self.warnings(core, &services),
+            warnings: self.warnings(core, &services, &secret),
+            secret,
             services,
         }
     }
@@ -244,7 +253,12 @@ impl Reporter {
         })
     }
 
-    fn warnings(&self, core: &NodeCore, services: &[ServiceStatus]) -> Vec<String> {
+    fn warnings(
+        &self,
+        core: &NodeCore,
+        services: &[ServiceStatus],
+        secret: &SecretStatus,
+    ) -> Vec<String> {
         let mut warnings = Vec::new();
         let is_me = |(node, _): (&NodeId, &Entry)| *node == self.me.node;
         let alone = core.discovery().directory().iter().all(is_me);
@@ -282,6 +296,7 @@ impl Reporter {
         warnings.extend(access::misfits(core));
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
+        warnings.extend(secret::warning(secret));
         let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
         if left_s == 0 {
             warnings.push(

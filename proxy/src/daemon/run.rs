@@ -21,7 +21,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, dumps, parts};
+use super::{clock, descriptors, dumps, parts, rotation};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -70,11 +70,15 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let sandbox = Sandbox::enter(&settings, config.as_deref());
     let daemon = Daemon::start(&settings, &identity, state).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
+    let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
+    let held = identity.secrets.clone();
+    let keep = rotation::keep(daemon.state.clone(), held, offers, revocations.clone(), orders);
     let reload = Reload::new(settings, reread, Some(daemon.state.clone())).within(sandbox);
     let end = tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls) => end,
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
+        () = keep => Ok(()),
     };
     daemon.stop().await;
     end

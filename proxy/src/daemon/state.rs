@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `node.key` | the WireGuard key; its public half is the NodeId | yes |
 //! | `record.key` | signs this node's records in the directory | yes |
-//! | `mesh.secret` | shared by all members, feeds WireGuard's pre-shared keys | yes |
+//! | `mesh.secret` | shared by all members, and while it is followed by another the former | yes |
 //! | `authority.key` | signs invites and credentials; only where `init` ran | yes |
 //! | `credential` | the signed statement of who this node is | no |
 //! | `seeds` | nodes to announce to, one per line | no |
@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MeshId, MeshSecret, NodeKey, RecordKey,
-    Revocation, Revocations, Seed, UnixSeconds,
+    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MeshId, MeshSecret, MeshSecrets, NodeKey,
+    RecordKey, Revocation, Revocations, Seed, UnixSeconds,
 };
 use zeroize::Zeroizing;
 
@@ -85,8 +85,8 @@ pub struct Identity {
     pub node_key: NodeKey,
     /// Signs this node's records.
     pub record_key: RecordKey,
-    /// The mesh's shared secret.
-    pub secret: MeshSecret,
+    /// The mesh's shared secret, and the former one while both open tunnels.
+    pub secrets: MeshSecrets,
     /// Who this node is, signed.
     pub credential: Credential,
 }
@@ -180,18 +180,23 @@ impl StateDir {
         credential.verify(&credential.mesh, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
-        let secret = self.mesh_secret()?.ok_or_else(|| self.missing(MESH_SECRET))?;
+        let mut secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
         if credential.node != node_key.public() {
             return Err(self.stranger(NODE_KEY));
         }
         if credential.record_key != record_key.public() {
             return Err(self.stranger(RECORD_KEY));
         }
+        if secrets.rotation().is_some_and(|rotation| rotation.mesh != credential.mesh) {
+            let what = "is the secret of another mesh than that of the credential beside it";
+            return Err(state_error(&self.file(MESH_SECRET), what, JOIN_AGAIN));
+        }
+        secrets.retire(now);
         if let Some(revocation) = self.revocations(&credential.mesh)?.covering(&credential) {
             let Revocation { revoked, at, .. } = *revocation;
             return Err(meshport_config::Error::Revoked { revoked, at }.into());
         }
-        Ok(Identity { node_key, record_key, secret, credential })
+        Ok(Identity { node_key, record_key, secrets, credential })
     }
 
     /// The WireGuard key; `None` when there is none yet.
@@ -210,11 +215,11 @@ impl StateDir {
         self.load(RECORD_KEY)
     }
 
-    /// The mesh's shared secret.
+    /// The mesh's shared secret, with the former one as it was last written.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
-    pub fn mesh_secret(&self) -> Result<Option<MeshSecret>, Error> {
+    pub fn mesh_secrets(&self) -> Result<Option<MeshSecrets>, Error> {
         self.load(MESH_SECRET)
     }
 
@@ -326,12 +331,25 @@ impl StateDir {
         self.store_text(RECORD_KEY, &key.to_text(), existing)
     }
 
-    /// Writes the mesh's shared secret.
+    /// Writes the mesh's shared secret as an invite gives it.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
     pub fn store_mesh_secret(&self, secret: &MeshSecret, existing: Existing) -> Result<(), Error> {
         self.store_text(MESH_SECRET, &secret.to_text(), existing)
+    }
+
+    /// Writes the mesh's shared secret, with the former one if there is one: both in one file, so
+    /// that there is no moment at which one is missing.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_mesh_secrets(
+        &self,
+        secrets: &MeshSecrets,
+        existing: Existing,
+    ) -> Result<(), Error> {
+        self.store_text(MESH_SECRET, &secrets.to_text(), existing)
     }
 
     /// Writes the authority's key.

@@ -83,8 +83,8 @@ impl Node {
     ) -> Result<(), Error> {
         let state = || -> Result<(), meshport::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
-            let Identity { node_key, record_key, secret, credential } = &self.identity;
-            state.store_mesh_secret(secret, Existing::Keep)?;
+            let Identity { node_key, record_key, secrets, credential } = &self.identity;
+            state.store_mesh_secrets(secrets, Existing::Keep)?;
             state.store_node_key(node_key, Existing::Keep)?;
             state.store_record_key(record_key, Existing::Keep)?;
             state.store_seeds(seeds)?;

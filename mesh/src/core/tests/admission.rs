@@ -238,7 +238,7 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
     net.events(1);
     net.notices(1);
-    net.node(1, |core, _| core.set_revocations(revoked(1, 2)));
+    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
     assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
     assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
     assert_eq!(net.counters(1).peers_revoked, 1);

@@ -9,6 +9,7 @@ use crate::admin::api::{
     ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
+use crate::admin::credentials::SecretStatus;
 use crate::daemon::Question;
 
 fn me() -> NodeRef {
@@ -30,6 +31,7 @@ fn status() -> Status {
         admin_http: None,
         members: MemberCounts::default(),
         absent: Vec::new(),
+        secret: SecretStatus::default(),
         services: Vec::new(),
         warnings: Vec::new(),
     }
@@ -55,6 +57,7 @@ fn reply(question: Question) {
         Question::Drain(request, answer) => drop(answer.send(drained(request))),
         Question::Credentials(answer) => drop(answer.send(Vec::new())),
         Question::Renew(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::Rotate(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Explain(answer) => drop(answer.send(Vec::new())),
         Question::Ping(request, answer) => drop(answer.send(pinged(&request))),
@@ -273,6 +276,9 @@ async fn drains_over_the_socket_only() {
     assert_eq!((report.state.as_str(), report.sessions), ("draining", 2));
     let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
     let refused = fixture.over_tcp(request).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    let request = request.replace("/drain", "/rotate-secret");
+    let refused = fixture.over_tcp(&request).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
     let asked = fixture.over_unix("GET /drain HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(asked.starts_with("HTTP/1.1 405"), "{asked}");

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use meshport_config::{
-    Invite, Join, MeshId, NodeKey, NodeName, RecordKey, Role, Roles, Seed, UnixSeconds,
+    Invite, Join, MeshId, MeshSecrets, NodeKey, NodeName, RecordKey, Role, Roles, Seed, UnixSeconds,
 };
 use rand_core::OsRng;
 use zeroize::Zeroizing;
@@ -150,14 +150,15 @@ fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, 
     let site = open.then(|| "laptop".parse()).transpose()?;
     let join = Join { name: Some(name.clone()), site, roles };
     let credential = invite.accept(&node_key, &record_key, join, now)?;
-    Ok(Identity { node_key, record_key, secret: invite.mesh_secret.clone(), credential })
+    let secrets = invite.mesh_secret.clone().into();
+    Ok(Identity { node_key, record_key, secrets, credential })
 }
 
 fn copy(identity: &Identity) -> Identity {
     Identity {
         node_key: identity.node_key.clone(),
         record_key: identity.record_key.clone(),
-        secret: identity.secret.clone(),
+        secrets: identity.secrets.clone(),
         credential: identity.credential.clone(),
     }
 }
@@ -178,6 +179,18 @@ impl Keeper {
         Ok(())
     }
 
+    /// Keeps a new secret of the mesh.
+    pub(super) async fn keep_secrets(&self, secrets: &MeshSecrets) {
+        let Self::Saved(slot) = self else { return };
+        let (state, secrets) = (slot.state.clone(), secrets.clone());
+        let kept = tokio::task::spawn_blocking(move || Slot::store_secrets(&state, &secrets)).await;
+        if let Ok(Err(error)) = kept {
+            output::advice(&format!(
+                "the mesh's new secret is not kept for the next start: {error}"
+            ));
+        }
+    }
+
     /// Keeps what is known of the mesh now.
     pub(super) async fn keep_again(&self, directory: Option<Vec<u8>>) {
         let (Self::Saved(slot), Some(directory)) = (self, directory) else { return };
@@ -186,6 +199,21 @@ impl Keeper {
         if let Ok(Err(error)) = kept {
             output::advice(&format!("the next start relies on the invite's addresses: {error}"));
         }
+    }
+}
+
+impl Slot {
+    /// Writes a new secret of the mesh to all folders of this credential that have an older one:
+    /// the others are of use only as long as they have it too.
+    fn store_secrets(state: &StateDir, secrets: &MeshSecrets) -> Result<(), Error> {
+        let folder = state.path().parent().unwrap_or(state.path());
+        for state in slots(folder) {
+            let held = state.mesh_secrets()?.map(|held| held.number());
+            if held.is_none_or(|held| held < secrets.number()) {
+                state.store_mesh_secrets(secrets, Existing::Replace)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -200,7 +228,7 @@ impl Fresh {
             // One that runs keeps its identity, and the next one here gets ours.
             let Some(_lock) = state.try_lock()? else { continue };
             let Some(identity) = identities.next() else { break };
-            state.store_mesh_secret(&identity.secret, Existing::Replace)?;
+            state.store_mesh_secrets(&identity.secrets, Existing::Replace)?;
             state.store_node_key(&identity.node_key, Existing::Replace)?;
             state.store_record_key(&identity.record_key, Existing::Replace)?;
             state.store_seeds(&self.seeds)?;

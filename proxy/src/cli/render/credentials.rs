@@ -4,7 +4,7 @@ use super::table::{Column, Table, left, right};
 use super::units::age;
 use crate::admin::credentials::CredentialRow;
 
-const CREDENTIALS: [Column; 8] = [
+const CREDENTIALS: [Column; 9] = [
     left("", 0),
     left("NAME", 0),
     left("SITE", 3),
@@ -12,6 +12,7 @@ const CREDENTIALS: [Column; 8] = [
     right("AGE", 4),
     right("ENDS IN", 0),
     left("IS", 0),
+    right("SECRET", 5),
     left("KEY", 1),
 ];
 
@@ -35,6 +36,7 @@ pub(crate) fn credentials(rows: &[CredentialRow], now: u64, width: Option<usize>
                 Some(at) => format!("{} {at}", row.validity.word()),
                 None => row.validity.word().to_owned(),
             },
+            text(row.secret_number.map(|number| number.to_string())),
             key,
         ]);
     }
@@ -66,6 +68,7 @@ mod tests {
                 expires_at: Some(expires_at),
                 revoked_at: None,
                 validity: Validity::of(expires_at, UnixSeconds(now)),
+                secret_number: own.then_some(3),
             }
         };
         let revoked = CredentialRow {
@@ -81,6 +84,7 @@ mod tests {
         let text = credentials(&[row(1, 200, true), row(2, 12, false), revoked], now, None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("*  node-1  fra   node") && lines[1].contains("valid"));
+        assert!(lines[0].contains("SECRET") && lines[1].contains("   3  "), "{text}");
         assert!(lines[2].contains("12d") && lines[2].contains("ends soon"), "{text}");
         assert!(lines[3].contains("revoked 2027-01-14T08:00:00Z"), "{text}");
         assert_eq!(row(1, 0, false).validity, Validity::Ended);

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::table::{Column, Table, left, right, wrapped};
 use super::units::{age, clean, counted, milliseconds};
 use crate::admin::api::{AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status};
+use crate::admin::credentials::SecretStatus;
 
 const ORIGINS: [Column; 9] = [
     left("", 0),
@@ -65,6 +66,17 @@ fn header(status: &Status, now: u64, width: Option<usize>) -> String {
         Some(left) => format!("credential ends in {}", age(left)),
     };
     lines.push_str(&wrapped(&format!("{mesh}; {credential}"), 0, width));
+    if let Some(ends) = status.secret.former_ends_at {
+        let SecretStatus { number, lagging, .. } = &status.secret;
+        let left = age(ends.0.saturating_sub(now));
+        let who = match lagging {
+            0 => "all known members have it".to_owned(),
+            1 => "one member may lack it".to_owned(),
+            many => format!("{many} members may lack it"),
+        };
+        let text = format!("mesh secret {number}, the former one opens tunnels for {left}; {who}");
+        lines.push_str(&wrapped(&text, 0, width));
+    }
     lines
 }
 

@@ -9,6 +9,7 @@ use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, Status,
 };
+use crate::admin::credentials::SecretStatus;
 
 fn who(name: &str, site: &str, number: u8) -> NodeRef {
     NodeRef {
@@ -88,9 +89,25 @@ fn sample() -> Status {
             liveness: "down".into(),
             since_s: 192,
         }],
+        secret: SecretStatus::default(),
         services: vec![service()],
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
     }
+}
+
+#[test]
+fn an_overlap_of_secrets_is_said() {
+    let mut sample = sample();
+    sample.secret = SecretStatus {
+        number: 3,
+        rotated_at: Some(UnixSeconds(990_000)),
+        former_ends_at: Some(UnixSeconds(1_000_000 + 86_400)),
+        lagging: 2,
+        lagging_names: vec!["a".into(), "b".into()],
+    };
+    let text = status(&sample, 1_000_000, None);
+    let line = "mesh secret 3, the former one opens tunnels for 1d; 2 members may lack it\n";
+    assert!(text.contains(line), "{text}");
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! All the credentials a node knows, in the words of [`crate::admin::credentials`].
 
-use meshport_config::{Credential, Revocation, Revoked, UnixSeconds};
+use meshport_config::{Credential, MeshSecrets, Revocation, Revoked, UnixSeconds};
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::{CredentialRow, Validity};
 use crate::core::node::NodeCore;
 
-use super::Reporter;
+use super::{Reporter, secret};
 
 impl Reporter {
     /// The own one first, then those of others by their end, then what was revoked.
     pub(in crate::daemon) fn credentials(
         &self,
-        core: &NodeCore,
-        mesh: &Mesh,
+        (core, mesh): (&NodeCore, &Mesh),
+        secrets: &MeshSecrets,
         now: UnixSeconds,
     ) -> Vec<CredentialRow> {
         let discovery = core.discovery();
@@ -26,6 +26,13 @@ impl Reporter {
             members.chain(leaves).map(|it| row(&it, false, now)).collect();
         rows.sort_by(|a, b| (a.expires_at, &a.name).cmp(&(b.expires_at, &b.name)));
         rows.insert(0, row(&self.credential, true, now));
+        let said = secret::numbers(mesh);
+        for row in &mut rows {
+            row.secret_number = match row.own {
+                true => Some(secrets.number()),
+                false => row.node.and_then(|node| said.get(&node).copied()),
+            };
+        }
         rows.extend(discovery.revocations().iter().map(revoked));
         rows
     }
@@ -43,6 +50,7 @@ fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
         expires_at: Some(credential.expires_at),
         revoked_at: None,
         validity: Validity::of(credential.expires_at, now),
+        secret_number: None,
     }
 }
 
@@ -62,5 +70,6 @@ fn revoked(revocation: &Revocation) -> CredentialRow {
         expires_at: None,
         revoked_at: Some(revocation.at),
         validity: Validity::Revoked,
+        secret_number: None,
     }
 }

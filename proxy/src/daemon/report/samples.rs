@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use meshport_config::ServiceName;
+use meshport_config::{MeshSecrets, ServiceName};
 use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
 use serde::Serialize;
@@ -50,9 +50,14 @@ type Labels<'a> = &'a [(&'static str, &'a str)];
 
 impl Reporter {
     /// The metrics page, in a stable order.
-    pub(crate) fn samples(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Vec<Sample> {
+    pub(crate) fn samples(
+        &self,
+        (core, mesh): (&NodeCore, &Mesh),
+        secrets: &MeshSecrets,
+        now: Instant,
+    ) -> Vec<Sample> {
         let mut page = Page { samples: Vec::new() };
-        let status = self.status(core, now);
+        let status = self.status((core, mesh), secrets, now);
         node_page(&mut page, &status, core.discovery().leaves());
         page.put(
             "services_ignored",
@@ -197,6 +202,15 @@ fn node_page(page: &mut Page, status: &Status, leaves: usize) {
     page.put("uptime_seconds", help, &[], status.uptime_s as f64);
     let expires = status.credential_expires_at.0 as f64;
     page.put("credential_expires_seconds", "When the credential ends, Unix time.", &[], expires);
+    let secret = &status.secret;
+    let help = "Number of the mesh's secret in force; grows with every rotation.";
+    page.put("mesh_secret_number", help, &[], secret.number as f64);
+    let help = "Members not known to have it, while the former one opens tunnels too.";
+    page.put("mesh_secret_lagging", help, &[], secret.lagging as f64);
+    if let Some(ends) = secret.former_ends_at {
+        let help = "When the former secret of the mesh ends, Unix time; absent without one.";
+        page.put("mesh_secret_former_ends_seconds", help, &[], ends.0 as f64);
+    }
     let members = &status.members;
     for (state, count) in [("alive", members.alive), ("down", members.down), ("left", members.left)]
     {

@@ -31,7 +31,7 @@ pub enum Existing {
     /// Replace it.
     Replace,
     /// Replace it by a file of the same owner: a daemon may run as another user than whoever writes
-    /// for it. Not for secrets.
+    /// for it. A secret only in the place of an earlier one, which its owner has read.
     ReplaceForOwner,
 }
 

@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use meshport_config::{Revoked, Role, Subject};
+use meshport_config::{NextSecret, Revoked, Role, Subject};
 use rand_core::OsRng;
 use tempfile::TempDir;
 
@@ -138,6 +138,59 @@ fn started(state: &StateDir, mesh: &MeshId) -> Result<(Identity, Vec<Seed>, Revo
     Ok((identity, seeds, revocations))
 }
 
+/// The secret of `state` and the one that follows it.
+fn rotated(state: &StateDir, authority: &AuthorityKey) -> MeshSecrets {
+    let held = state.mesh_secrets().expect("whole").expect("there is one");
+    let secret = MeshSecret::generate(&mut OsRng);
+    let next = NextSecret::issue(authority, 1, secret, NOW, NOW.saturating_add(DAY));
+    held.take(&next, &authority.public(), NOW).expect("signed").expect("it is newer")
+}
+
+#[test]
+fn a_secret_and_the_one_before_it_are_kept_until_the_end_of_the_overlap() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let both = rotated(&state, &authority);
+    state.store_mesh_secrets(&both, Existing::Replace).expect("stored");
+    let identity = state.identity(NOW).expect("whole");
+    assert_eq!(*identity.secrets.to_text(), *both.to_text());
+    assert!(identity.secrets.former().is_some());
+    let mut later = identity.secrets.clone();
+    assert!(later.retire(NOW.saturating_add(DAY)));
+    // A secret of another mesh's rotation is not this node's.
+    let foreign = AuthorityKey::generate(&mut OsRng);
+    state.store_mesh_secrets(&rotated_from_first(&foreign), Existing::Replace).expect("stored");
+    assert!(message(state.identity(NOW)).contains("another mesh"));
+}
+
+#[test]
+fn no_damage_to_two_secrets_gives_others() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let both = rotated(&state, &authority);
+    state.store_mesh_secrets(&both, Existing::Replace).expect("stored");
+    let path = state.path().join(MESH_SECRET);
+    let content = fs::read(&path).expect("it is there");
+    let flipped = (0..content.len()).map(|at| {
+        let mut damaged = content.clone();
+        damaged[at] ^= 1 << (at % 8);
+        damaged
+    });
+    let cut = (0..content.len()).map(|length| content[..length].to_vec());
+    for damaged in flipped.chain(cut) {
+        fs::write(&path, &damaged).expect("written");
+        match state.mesh_secrets() {
+            Ok(read) => assert_eq!(*read.expect("there is one").to_text(), *both.to_text()),
+            Err(error) => assert!(error.to_string().contains(MESH_SECRET), "{error}"),
+        }
+    }
+}
+
+fn rotated_from_first(authority: &AuthorityKey) -> MeshSecrets {
+    let (_folder, state) = joined_by(authority);
+    rotated(&state, authority)
+}
+
 #[test]
 fn no_flipped_bit_and_no_missing_end_of_a_file_makes_another_node() {
     let authority = AuthorityKey::generate(&mut OsRng);
@@ -179,7 +232,7 @@ fn no_flipped_bit_and_no_missing_end_of_a_file_makes_another_node() {
                 Ok((identity, ..)) => {
                     // White space around a line, another seed or number: the node is the same.
                     assert_eq!(identity.node_key.public(), whole.node_key.public());
-                    assert_eq!(*identity.secret.to_text(), *whole.secret.to_text());
+                    assert_eq!(*identity.secrets.to_text(), *whole.secrets.to_text());
                     assert_eq!(identity.credential, whole.credential);
                 }
                 Err(error) => {

@@ -1,0 +1,360 @@
+//! A new secret for the mesh: the authority's statement, what carries it, and the secrets a node
+//! holds while one follows the other.
+//!
+//! A [`Rotation`] names a secret by a hash, gives it a number that grows, and says from when on the
+//! secret before it opens nothing. It is no secret. [`NextSecret`] is the statement with the secret
+//! itself, which only admitted members may see. [`MeshSecrets`] holds at most two: the one in force
+//! and, until the end of the overlap, the former one.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::codec;
+use crate::credential::{Link, check_mesh, signed_message};
+use crate::error::Error;
+use crate::ids::{MeshId, UnixSeconds};
+use crate::keys::{AuthorityKey, MeshSecret, Signature};
+
+/// The largest [`NextSecret`], in bytes: it fits one datagram several times.
+pub const MAX_NEXT_SECRET_BYTES: usize = 200;
+
+const WHAT: &str = "a new mesh secret";
+const WHAT_ROTATION: &str = "the statement about a mesh secret";
+const WHAT_SECRETS: &str = "the mesh's secrets";
+const MAX_ROTATION_BYTES: usize = MAX_NEXT_SECRET_BYTES - 32;
+/// The last line of the text form of several, and how many there are at most.
+const END: &str = "end";
+const MAX_LINES: usize = 4;
+const DOMAIN: &[u8] = b"meshport rotation v1\0";
+const ID_DOMAIN: &[u8] = b"meshport secret id v1\0";
+
+/// Names a mesh secret without giving it away: a hash of its 256 random bits.
+///
+/// Shown as its first eight bytes in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SecretId([u8; 32]);
+
+impl SecretId {
+    /// The name of this secret.
+    pub fn of(secret: &MeshSecret) -> Self {
+        let hash = Sha256::new().chain_update(ID_DOMAIN).chain_update(secret.secret_bytes());
+        Self(hash.finalize().into())
+    }
+}
+
+impl fmt::Display for SecretId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SecretId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretId({self})")
+    }
+}
+
+/// The authority's statement that another secret is the mesh's from now on.
+///
+/// A value of this type is well formed, not verified: [`Rotation::verify`] says whether to believe
+/// it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rotation {
+    /// The mesh of the authority that signed it.
+    pub mesh: MeshId,
+    /// Grows with every rotation; the secret that `init` made has number 0.
+    pub number: u64,
+    /// Which secret it is about.
+    pub secret: SecretId,
+    /// When it was signed; for people, nothing depends on it.
+    pub at: UnixSeconds,
+    /// From then on the former secret opens nothing.
+    pub retire_at: UnixSeconds,
+    signature: Signature,
+}
+
+/// What the signature covers, after its version string.
+#[derive(Serialize)]
+struct Body<'a> {
+    mesh: &'a MeshId,
+    number: u64,
+    secret: &'a SecretId,
+    at: UnixSeconds,
+    retire_at: UnixSeconds,
+}
+
+impl Rotation {
+    /// Checks that the authority of `mesh` signed it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
+    pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
+        check_mesh(mesh, &self.mesh)?;
+        let tampered = |_| Error::Tampered { link: Link::Rotation };
+        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+    }
+
+    /// Which of two secrets follows the other. Two with one number, which only a careless operator
+    /// makes, have an order too, so that all nodes end with the same one.
+    fn order(&self, other: &Self) -> Ordering {
+        (self.number, self.secret).cmp(&(other.number, other.secret))
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let Self { mesh, number, secret, at, retire_at, .. } = self;
+        let (number, at, retire_at) = (*number, *at, *retire_at);
+        signed_message(DOMAIN, &Body { mesh, number, secret, at, retire_at })
+    }
+
+    fn to_text(&self) -> Zeroizing<String> {
+        let bytes = postcard::to_stdvec(self).expect("writing plain values to memory cannot fail");
+        codec::ROTATION.encode(&bytes)
+    }
+
+    fn from_text(text: &str) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT_ROTATION };
+        let bytes = codec::ROTATION.decode(text, MAX_ROTATION_BYTES, malformed)?;
+        codec::decode(&bytes, WHAT_ROTATION, MAX_ROTATION_BYTES)
+    }
+}
+
+/// A new secret with the statement about it. The text form is a password.
+#[derive(Clone)]
+pub struct NextSecret {
+    rotation: Rotation,
+    secret: MeshSecret,
+}
+
+/// The byte form.
+#[derive(Serialize, Deserialize)]
+struct Payload {
+    rotation: Rotation,
+    secret: SecretBytes,
+}
+
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+struct SecretBytes([u8; 32]);
+
+impl NextSecret {
+    /// Signed by the authority: `secret` follows the one with the number before, which opens
+    /// nothing any more from `retire_at` on.
+    pub fn issue(
+        authority: &AuthorityKey,
+        number: u64,
+        secret: MeshSecret,
+        at: UnixSeconds,
+        retire_at: UnixSeconds,
+    ) -> Self {
+        let (mesh, id) = (authority.public(), SecretId::of(&secret));
+        let signature = Signature::from_bytes([0; 64]);
+        let mut rotation = Rotation { mesh, number, secret: id, at, retire_at, signature };
+        rotation.signature = authority.sign(&rotation.message());
+        Self { rotation, secret }
+    }
+
+    /// What the authority says about it.
+    pub const fn rotation(&self) -> &Rotation {
+        &self.rotation
+    }
+
+    /// Checks that the authority of `mesh` signed the statement, and that it is about this secret.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
+    pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
+        self.rotation.verify(mesh)?;
+        if SecretId::of(&self.secret) != self.rotation.secret {
+            return Err(Error::Tampered { link: Link::Rotation });
+        }
+        Ok(())
+    }
+
+    /// The byte form, at most [`MAX_NEXT_SECRET_BYTES`].
+    ///
+    /// # Errors
+    /// None in practice: the parts are of bounded size.
+    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let secret = SecretBytes(*self.secret.secret_bytes());
+        let payload = Payload { rotation: self.rotation.clone(), secret };
+        codec::encode_secret(&payload, WHAT, MAX_NEXT_SECRET_BYTES)
+    }
+
+    /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let payload: Payload = codec::decode(bytes, WHAT, MAX_NEXT_SECRET_BYTES)?;
+        let secret = MeshSecret::from_bytes(payload.secret.0);
+        Ok(Self { rotation: payload.rotation, secret })
+    }
+
+    /// The text form: `meshport-next-secret-1.` and base64url.
+    ///
+    /// # Errors
+    /// As [`NextSecret::to_bytes`].
+    pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
+        Ok(codec::NEXT_SECRET.encode(&self.to_bytes()?))
+    }
+
+    /// From the text form; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`] or
+    /// [`Error::Malformed`].
+    pub fn from_text(text: &str) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT };
+        let bytes = codec::NEXT_SECRET.decode(text, MAX_NEXT_SECRET_BYTES, malformed)?;
+        Self::from_bytes(&bytes)
+    }
+}
+
+impl fmt::Debug for NextSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NextSecret").field("rotation", &self.rotation).finish_non_exhaustive()
+    }
+}
+
+/// The secrets a node holds.
+///
+/// The text form is that of the secret while it is the first. Later it has a line for the
+/// statement, one for the secret in force, one for the former during an overlap, and a last one, so
+/// that none can be missing unnoticed.
+#[derive(Clone)]
+pub struct MeshSecrets {
+    current: MeshSecret,
+    rotation: Option<Rotation>,
+    former: Option<MeshSecret>,
+}
+
+impl From<MeshSecret> for MeshSecrets {
+    /// From an invite, which says nothing about its number: members tell.
+    fn from(current: MeshSecret) -> Self {
+        Self { current, rotation: None, former: None }
+    }
+}
+
+impl MeshSecrets {
+    /// The one in force.
+    pub const fn current(&self) -> &MeshSecret {
+        &self.current
+    }
+
+    /// The one before, while it still opens tunnels.
+    pub const fn former(&self) -> Option<&MeshSecret> {
+        self.former.as_ref()
+    }
+
+    /// The authority's statement about the one in force; none about the first.
+    pub const fn rotation(&self) -> Option<&Rotation> {
+        self.rotation.as_ref()
+    }
+
+    /// The number of the one in force; 0 for the first, and until members have told it.
+    pub fn number(&self) -> u64 {
+        self.rotation.as_ref().map_or(0, |rotation| rotation.number)
+    }
+
+    /// The one in force, for a member that lacks it; none while there was no rotation.
+    pub fn next(&self) -> Option<NextSecret> {
+        let rotation = self.rotation.clone()?;
+        Some(NextSecret { rotation, secret: self.current.clone() })
+    }
+
+    /// When the former one ends, while there is one.
+    pub fn retires_at(&self) -> Option<UnixSeconds> {
+        self.former.as_ref().and(self.rotation.as_ref()).map(|rotation| rotation.retire_at)
+    }
+
+    /// These secrets after a new one of `mesh`; `None` when it is not newer.
+    ///
+    /// # Errors
+    /// As [`NextSecret::verify`].
+    pub fn take(
+        &self,
+        next: &NextSecret,
+        mesh: &MeshId,
+        now: UnixSeconds,
+    ) -> Result<Option<Self>, Error> {
+        check_mesh(mesh, &next.rotation.mesh)?;
+        let known = self.rotation.as_ref();
+        if known.is_some_and(|known| next.rotation.order(known) != Ordering::Greater) {
+            return Ok(None);
+        }
+        next.verify(mesh)?;
+        let mut taken = Self {
+            current: next.secret.clone(),
+            rotation: Some(next.rotation.clone()),
+            former: Some(self.current.clone()),
+        };
+        if SecretId::of(&self.current) == next.rotation.secret {
+            // From an invite that was made after the rotation.
+            taken.former.clone_from(&self.former);
+        }
+        taken.retire(now);
+        Ok(Some(taken))
+    }
+
+    /// Erases the former one when its time is over; whether that was now.
+    pub fn retire(&mut self, now: UnixSeconds) -> bool {
+        let is_over = self.retires_at().is_some_and(|at| at <= now);
+        if is_over {
+            self.former = None;
+        }
+        is_over
+    }
+
+    /// The text form, to be written to a file that only its owner can read.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let Some(rotation) = &self.rotation else { return self.current.to_text() };
+        let former = self.former.as_ref().map(MeshSecret::to_text);
+        let lines = [Some(rotation.to_text()), Some(self.current.to_text()), former];
+        let length: usize = lines.iter().flatten().map(|line| line.len() + 1).sum();
+        let mut text = Zeroizing::new(String::with_capacity(length + END.len()));
+        for line in lines.iter().flatten() {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text.push_str(END);
+        text
+    }
+}
+
+impl FromStr for MeshSecrets {
+    type Err = Error;
+
+    /// Verifies that the statement is signed, by whichever authority, and about the secret.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let lines: Vec<&str> = text.trim().lines().take(MAX_LINES + 1).collect();
+        let (rotation, current, former) = match lines[..] {
+            [current] => return Ok(Self::from(current.parse::<MeshSecret>()?)),
+            [rotation, current, END] => (rotation, current, None),
+            [rotation, current, former, END] => (rotation, current, Some(former)),
+            _ => return Err(Error::Malformed { what: WHAT_SECRETS }),
+        };
+        let rotation = Some(Rotation::from_text(rotation)?);
+        let former = former.map(str::parse).transpose()?;
+        let secrets = Self { current: current.parse()?, rotation, former };
+        if let Some(next) = secrets.next() {
+            next.verify(&next.rotation.mesh)?;
+        }
+        Ok(secrets)
+    }
+}
+
+impl fmt::Debug for MeshSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MeshSecrets")
+            .field("number", &self.number())
+            .field("retires_at", &self.retires_at())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

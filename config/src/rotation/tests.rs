@@ -1,0 +1,160 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::NOW;
+
+const DAY: u64 = 86_400;
+
+fn authority(number: u8) -> AuthorityKey {
+    AuthorityKey::from_bytes([number; 32])
+}
+
+fn secret(number: u8) -> MeshSecret {
+    MeshSecret::from_bytes([number; 32])
+}
+
+/// Secret `number` under that number, with a day of overlap.
+fn next(number: u8) -> NextSecret {
+    let until = NOW.saturating_add(DAY);
+    NextSecret::issue(&authority(1), u64::from(number), secret(number), NOW, until)
+}
+
+fn is(secret: &MeshSecret, number: u8) -> bool {
+    *secret.secret_bytes() == [number; 32]
+}
+
+#[test]
+fn one_secret_follows_the_other_with_overlap() {
+    let mesh = authority(1).public();
+    let first = MeshSecrets::from(secret(0));
+    assert_eq!((first.number(), first.retires_at()), (0, None));
+    assert!(first.next().is_none(), "there is nothing to tell");
+    let mut second = first.take(&next(1), &mesh, NOW).unwrap().expect("it is newer");
+    assert!(is(second.current(), 1) && is(second.former().unwrap(), 0));
+    assert_eq!((second.number(), second.retires_at()), (1, Some(NOW.saturating_add(DAY))));
+    assert!(second.take(&next(1), &mesh, NOW).unwrap().is_none(), "taken twice it is known");
+    assert!(!second.retire(NOW.saturating_add(DAY - 1)));
+    assert!(second.retire(NOW.saturating_add(DAY)) && second.former().is_none());
+    assert!(!second.retire(NOW.saturating_add(DAY)), "once");
+    let third = second.take(&next(2), &mesh, NOW).unwrap().expect("it is newer");
+    assert!(is(third.current(), 2) && is(third.former().unwrap(), 1));
+    assert!(third.take(&next(1), &mesh, NOW).unwrap().is_none(), "the number only grows");
+}
+
+#[test]
+fn a_secret_from_a_newer_invite_is_known_by_its_hash() {
+    let mesh = authority(1).public();
+    let joined = MeshSecrets::from(secret(1));
+    let told = joined.take(&next(1), &mesh, NOW).unwrap().expect("the number is news");
+    assert!(is(told.current(), 1) && told.former().is_none());
+    assert_eq!(told.number(), 1);
+}
+
+#[test]
+fn an_overlap_that_is_over_keeps_nothing() {
+    let mesh = authority(1).public();
+    let late = NOW.saturating_add(2 * DAY);
+    let taken = MeshSecrets::from(secret(0)).take(&next(1), &mesh, late).unwrap().unwrap();
+    assert!(is(taken.current(), 1) && taken.former().is_none());
+}
+
+#[test]
+fn only_the_authority_rotates() {
+    let (mesh, stranger) = (authority(1).public(), authority(2).public());
+    let first = MeshSecrets::from(secret(0));
+    assert!(matches!(first.take(&next(1), &stranger, NOW), Err(Error::ForeignMesh { .. })));
+    let mut exchanged = next(1);
+    exchanged.secret = secret(9);
+    assert!(matches!(first.take(&exchanged, &mesh, NOW), Err(Error::Tampered { .. })));
+    let mut later = next(1);
+    later.rotation.retire_at = NOW.saturating_add(9 * DAY);
+    assert!(matches!(first.take(&later, &mesh, NOW), Err(Error::Tampered { .. })));
+    let mut higher = next(1);
+    higher.rotation.number = 7;
+    assert!(matches!(first.take(&higher, &mesh, NOW), Err(Error::Tampered { .. })));
+}
+
+#[test]
+fn two_with_one_number_end_with_the_same_on_all_nodes() {
+    let mesh = authority(1).public();
+    let of = |key| NextSecret::issue(&authority(1), 1, secret(key), NOW, NOW.saturating_add(DAY));
+    let ends = [[5, 6], [6, 5]].map(|order| {
+        order.iter().fold(MeshSecrets::from(secret(0)), |held, key| {
+            held.take(&of(*key), &mesh, NOW).unwrap().unwrap_or(held)
+        })
+    });
+    assert_eq!(SecretId::of(ends[0].current()), SecretId::of(ends[1].current()));
+}
+
+#[test]
+fn bytes_and_text_come_back() {
+    let line = next(3).to_text().unwrap();
+    assert!(line.starts_with("meshport-next-secret-1."), "{}", *line);
+    let again = NextSecret::from_text(&line).unwrap();
+    assert_eq!(*again.to_bytes().unwrap(), *next(3).to_bytes().unwrap());
+    assert!(matches!(NextSecret::from_text(&secret(3).to_text()), Err(Error::WrongKind { .. })));
+    let widest = NextSecret::issue(
+        &authority(1),
+        u64::MAX,
+        secret(3),
+        UnixSeconds(u64::MAX),
+        UnixSeconds(u64::MAX),
+    );
+    assert!(widest.to_bytes().unwrap().len() <= MAX_NEXT_SECRET_BYTES);
+    assert!(Rotation::from_text(&widest.rotation.to_text()).is_ok());
+
+    let mesh = authority(1).public();
+    let mut secrets = MeshSecrets::from(secret(0));
+    for lines in [1, 4] {
+        let text = secrets.to_text();
+        assert_eq!(text.lines().count(), lines);
+        let read: MeshSecrets = format!("{}\n", *text).parse().unwrap();
+        assert_eq!(*read.to_text(), *text);
+        secrets = secrets.take(&next(1), &mesh, NOW).unwrap().unwrap_or(secrets);
+    }
+    let text = secrets.to_text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(format!("{}\n{}", *text, *secret(4).to_text()).parse::<MeshSecrets>().is_err());
+    for count in 0..lines.len() {
+        assert!(lines[..count].join("\n").parse::<MeshSecrets>().is_err(), "{count} lines");
+    }
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let (mesh, key) = (authority(1).public(), "0303");
+    let secrets = MeshSecrets::from(secret(3)).take(&next(4), &mesh, NOW).unwrap().unwrap();
+    let shown = format!("{secrets:?} {:?} {}", next(3), SecretId::of(&secret(3)));
+    assert!(shown.contains("number: 1") || shown.contains("number: 4"), "{shown}");
+    assert!(!shown.contains(key) && !shown.contains("3, 3"), "{shown}");
+    assert_eq!(SecretId::of(&secret(3)).to_string().len(), 16);
+}
+
+#[test]
+fn no_flipped_bit_is_believed() {
+    let mesh = authority(1).public();
+    let bytes = next(1).to_bytes().unwrap();
+    for at in 0..bytes.len() * 8 {
+        let mut flipped = bytes.to_vec();
+        flipped[at / 8] ^= 1 << (at % 8);
+        let believed = NextSecret::from_bytes(&flipped).is_ok_and(|it| it.verify(&mesh).is_ok());
+        assert!(!believed, "bit {at}");
+    }
+    let secrets = MeshSecrets::from(secret(0)).take(&next(1), &mesh, NOW).unwrap().unwrap();
+    let text = secrets.to_text();
+    for at in 0..text.len() {
+        let mut flipped = text.as_bytes().to_vec();
+        flipped[at] ^= 1;
+        let read = String::from_utf8(flipped).ok().and_then(|it| it.parse::<MeshSecrets>().ok());
+        // The last letter of each line carries bits that belong to no byte.
+        assert!(read.is_none_or(|read| *read.to_text() == *text), "byte {at}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_from_outside_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220)) {
+        let _ = NextSecret::from_bytes(&bytes);
+        let _ = String::from_utf8_lossy(&bytes).parse::<MeshSecrets>();
+    }
+}

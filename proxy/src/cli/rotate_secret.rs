@@ -1,0 +1,225 @@
+//! `meshport rotate-secret`: a new secret for the mesh, while sessions go on.
+//!
+//! The authority's key signs for it; a running daemon keeps it and hands it to the members. Where
+//! no daemon runs it is written for the next one, and where no node is, for the invites to come.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::Args;
+use meshport_config::{AuthorityKey, MeshId, MeshSecret, MeshSecrets, NextSecret, UnixSeconds};
+use rand_core::OsRng;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::lifetime::Lifetime;
+use super::paths::Paths;
+use super::query::DaemonArgs;
+use super::{clock, load, output, runtime};
+use crate::Error;
+use crate::admin::credentials::{RotateReport, RotateRequest};
+use crate::daemon::state::{Existing, StateDir, read_authority_key};
+
+/// The longest line taken from standard input, in bytes; far above any.
+const MAX_LINE_BYTES: u64 = 16 * 1024;
+
+/// `meshport rotate-secret`
+#[derive(Debug, Args)]
+pub(crate) struct RotateSecretArgs {
+    /// How long the former secret opens tunnels too; members that are away all the time have to
+    /// join again
+    #[arg(long, value_name = "TIME", default_value = "7d", conflicts_with = "import")]
+    pub(crate) overlap: Lifetime,
+    /// Only print the line, for --import on a node. It holds the secret
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Hand a line that --print made to the daemon here; "-" reads it from standard input
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["print", "authority"])]
+    pub(crate) import: Option<String>,
+    /// The authority's key [default: authority.key in the state folder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authority: Option<PathBuf>,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    #[serde(flatten)]
+    pub(crate) report: RotateReport,
+    /// Whether a running daemon uses it and hands it on.
+    pub(crate) in_force: bool,
+}
+
+pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
+    let (state, now) = (StateDir::open(state_dir(args)?)?, clock::wall());
+    let next = match &args.import {
+        Some(line) => Some(NextSecret::from_text(&text(line)?)?),
+        None => sign(&state, args, now)?,
+    };
+    if let (Some(next), true) = (&next, args.print) {
+        // A folder without a node is where invites are made: they need the new one as well.
+        if state.credential()?.is_none() {
+            write(&state, next, now)?;
+        }
+        output::answer(&format!("{}\n", *next.to_text()?))?;
+        output::advice(
+            "Treat the line as a password. On any node of the mesh: meshport rotate-secret \
+             --import - < LINE",
+        );
+        return Ok(());
+    }
+    let outcome = match next {
+        Some(next) => hand_over(args, &state, &next, now)?,
+        None => Outcome { report: report(&secrets(&state)?, false), in_force: false },
+    };
+    if args.json {
+        return output::json(&outcome);
+    }
+    output::answer(&said(&outcome))?;
+    if outcome.report.is_new {
+        output::advice(match outcome.in_force {
+            true => "No session ends. Who may lack it: meshport status",
+            false => "No daemon answers here; the next one begins with it and hands it on.",
+        });
+    }
+    Ok(())
+}
+
+fn said(Outcome { report, .. }: &Outcome) -> String {
+    let RotateReport { number, former_ends_at, is_new } = report;
+    let former = match former_ends_at {
+        Some(at) => format!("the former one opens tunnels until {at}"),
+        None => "no other opens tunnels".to_owned(),
+    };
+    match is_new {
+        true => format!("mesh secret {number} is in force; {former}\n"),
+        false => format!("mesh secret {number} was in force before; {former}. Nothing changes\n"),
+    }
+}
+
+/// A new secret with the next number; `None` while the overlap of the last one goes on.
+pub(crate) fn sign(
+    state: &StateDir,
+    args: &RotateSecretArgs,
+    now: UnixSeconds,
+) -> Result<Option<NextSecret>, Error> {
+    let authority = authority(state, args)?;
+    let mut held = secrets(state)?;
+    held.retire(now);
+    let of_rotation = held.rotation().map(|rotation| rotation.mesh);
+    let of_node = state.credential()?.map(|credential| credential.mesh);
+    if let Some(mesh) = of_rotation.or(of_node).filter(|mesh| *mesh != authority.public()) {
+        return Err(Error::Usage(format!(
+            "the authority's key is that of mesh {}, and the folder {} belongs to mesh {mesh}; \
+             name the matching one with --authority or --state-dir",
+            authority.public(),
+            state.path().display(),
+        )));
+    }
+    if let Some(at) = held.retires_at() {
+        return match args.print {
+            true => Err(Error::Usage(format!(
+                "the last rotation goes on until {at}: a node holds two secrets at most. Wait \
+                 until then"
+            ))),
+            false => Ok(None),
+        };
+    }
+    let until = now.saturating_add(args.overlap.seconds());
+    let (number, secret) = (held.number() + 1, MeshSecret::generate(&mut OsRng));
+    Ok(Some(NextSecret::issue(&authority, number, secret, now, until)))
+}
+
+/// To the daemon, else to its folder.
+fn hand_over(
+    args: &RotateSecretArgs,
+    state: &StateDir,
+    next: &NextSecret,
+    now: UnixSeconds,
+) -> Result<Outcome, Error> {
+    let request = RotateRequest { next: std::mem::take(&mut *next.to_text()?) };
+    match runtime()?.block_on(args.daemon.client()?.rotate(&request)) {
+        Ok(report) => Ok(Outcome { report, in_force: true }),
+        Err(Error::NoDaemon { .. }) => {
+            Ok(Outcome { report: write(state, next, now)?, in_force: false })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes it where no daemon runs.
+pub(crate) fn write(
+    state: &StateDir,
+    next: &NextSecret,
+    now: UnixSeconds,
+) -> Result<RotateReport, Error> {
+    let _lock = state.lock()?;
+    let held = secrets(state)?;
+    let mesh = mesh(state)?.unwrap_or(next.rotation().mesh);
+    match held.take(next, &mesh, now)? {
+        Some(taken) => {
+            // The daemon may run as another user, who owns the file.
+            state.store_mesh_secrets(&taken, Existing::ReplaceForOwner)?;
+            Ok(report(&taken, true))
+        }
+        None => Ok(report(&held, false)),
+    }
+}
+
+fn report(secrets: &MeshSecrets, is_new: bool) -> RotateReport {
+    let (number, former_ends_at) = (secrets.number(), secrets.retires_at());
+    RotateReport { number, former_ends_at, is_new }
+}
+
+fn secrets(state: &StateDir) -> Result<MeshSecrets, Error> {
+    state.mesh_secrets()?.ok_or_else(|| Error::State {
+        path: state.path().join("mesh.secret"),
+        what: "is missing".into(),
+        remedy: "Name the state folder of `meshport init` or of a node with --state-dir".into(),
+    })
+}
+
+/// The mesh of the folder's node, or of its authority.
+fn mesh(state: &StateDir) -> Result<Option<MeshId>, Error> {
+    let of_node = state.credential()?.map(|credential| credential.mesh);
+    let of_authority = state.authority_key()?.map(|authority| authority.public());
+    Ok(of_node.or(of_authority))
+}
+
+fn authority(state: &StateDir, args: &RotateSecretArgs) -> Result<AuthorityKey, Error> {
+    let authority = match &args.authority {
+        Some(path) => read_authority_key(path)?,
+        None => state.authority_key()?,
+    };
+    authority.ok_or_else(|| {
+        Error::Usage(
+            "the authority's key is not here; name its file with --authority, or sign where it is \
+             with --print and hand the line over with --import"
+                .into(),
+        )
+    })
+}
+
+/// A word of the command line, or standard input.
+fn text(word: &str) -> Result<Zeroizing<String>, Error> {
+    if word != "-" {
+        return Ok(Zeroizing::new(word.to_owned()));
+    }
+    let mut text = Zeroizing::new(String::new());
+    let read = std::io::stdin().lock().take(MAX_LINE_BYTES).read_to_string(&mut text);
+    read.map_err(Error::io("read standard input"))?;
+    Ok(text)
+}
+
+fn state_dir(args: &RotateSecretArgs) -> Result<PathBuf, Error> {
+    let paths = Paths::of_this_user()?;
+    let DaemonArgs { config, state_dir, .. } = &args.daemon;
+    let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
+    let of_file = of_file.map(|settings| settings.state_dir);
+    Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))
+}

@@ -1,0 +1,67 @@
+//! Which secret of the mesh is in force, and which members have not said that they have it.
+
+use std::collections::BTreeMap;
+
+use meshport_config::{MeshSecrets, NodeId};
+use meshport_mesh::Mesh;
+
+use crate::admin::credentials::SecretStatus;
+use crate::core::node::NodeCore;
+
+use super::Reporter;
+
+/// Names that are told; the rest is counted.
+const MAX_NAMES: usize = 10;
+
+impl Reporter {
+    pub(super) fn secret(
+        &self,
+        core: &NodeCore,
+        mesh: &Mesh,
+        secrets: &MeshSecrets,
+    ) -> SecretStatus {
+        // Without a former secret whoever lags is out already.
+        let lagging = match secrets.former() {
+            Some(_) => self.lagging(core, mesh, secrets.number()),
+            None => Vec::new(),
+        };
+        SecretStatus {
+            number: secrets.number(),
+            rotated_at: secrets.rotation().map(|rotation| rotation.at),
+            former_ends_at: secrets.retires_at(),
+            lagging: lagging.len(),
+            lagging_names: lagging.into_iter().take(MAX_NAMES).collect(),
+        }
+    }
+
+    /// Those that are away count: they have to come back before the former secret ends.
+    fn lagging(&self, core: &NodeCore, mesh: &Mesh, number: u64) -> Vec<String> {
+        let said = numbers(mesh);
+        let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);
+        let others = core.discovery().directory().iter();
+        let lag = others.filter(|(node, _)| **node != self.me.node && !has(node));
+        let mut names: Vec<String> =
+            lag.map(|(_, entry)| entry.credential.name.to_string()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Which secret each peer says that it has.
+pub(super) fn numbers(mesh: &Mesh) -> BTreeMap<NodeId, u64> {
+    mesh.peers().into_iter().filter_map(|peer| Some((peer.node, peer.secret_number?))).collect()
+}
+
+/// What an operator should know before the former secret ends.
+pub(super) fn warning(secret: &SecretStatus) -> Option<String> {
+    let until = secret.former_ends_at.filter(|_| secret.lagging > 0)?;
+    let names = secret.lagging_names.join(", ");
+    let more = match secret.lagging - secret.lagging_names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "not known to have the mesh's new secret yet: {names}{more}. Start them before {until}; \
+         later they have to join again"
+    ))
+}

@@ -1,0 +1,169 @@
+//! A new secret for the mesh: from whoever brings it to the disk, then into use, and the former
+//! one's end.
+//!
+//! The driver never waits for a disk, and nothing is in use or handed on that is not kept: what it
+//! is brought it offers ([`Rotating::offer`]), a keeper writes it ([`keep`]) and orders the driver
+//! to take it. A crash in between leaves a whole file, from which the next start goes on. One offer
+//! is under way at a time; a later one takes its place.
+
+use std::time::Duration;
+
+use meshport_config::{MeshSecrets, NextSecret, NodeId, Revocations, SecretId};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::admin::credentials::RotateReport;
+
+use super::clock;
+use super::driver::{Driver, Order};
+use super::state::{Existing, StateDir};
+
+/// The longest wait before the wall clock is looked at again: it may have been set.
+const LOOK: Duration = Duration::from_secs(60);
+
+type Asker = oneshot::Sender<Result<RotateReport, String>>;
+
+/// What a node holds, and what is on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Rotating {
+    /// What is in use.
+    pub(super) secrets: MeshSecrets,
+    offers: watch::Sender<Option<MeshSecrets>>,
+    /// Who brought what is under way: a member, or an operator who waits for the outcome.
+    from: Option<NodeId>,
+    asker: Option<Asker>,
+}
+
+impl Rotating {
+    /// Nothing is under way.
+    pub(super) fn new(secrets: MeshSecrets) -> (Self, watch::Receiver<Option<MeshSecrets>>) {
+        let (offers, receiver) = watch::channel(None);
+        (Self { secrets, offers, from: None, asker: None }, receiver)
+    }
+
+    /// A member has handed over a secret that the mesh has verified.
+    pub(super) fn offer(&mut self, from: NodeId, secrets: MeshSecrets) {
+        self.from = Some(from);
+        self.offers.send_replace(Some(secrets));
+    }
+
+    fn report(&self, is_new: bool) -> RotateReport {
+        RotateReport {
+            number: self.secrets.number(),
+            former_ends_at: self.secrets.retires_at(),
+            is_new,
+        }
+    }
+}
+
+impl Driver {
+    /// An operator brings a secret; answered when it is kept and in use.
+    pub(super) fn rotate(&mut self, next: &NextSecret, asker: Asker) {
+        let mesh = self.reporter.credential.mesh;
+        let rotating = &mut self.rotating;
+        let answer = match rotating.secrets.take(next, &mesh, clock::wall()) {
+            Ok(Some(secrets)) if rotating.asker.is_none() => {
+                rotating.from = None;
+                rotating.asker = Some(asker);
+                rotating.offers.send_replace(Some(secrets));
+                return;
+            }
+            Ok(Some(_)) => Err("another new secret is being written; ask again".to_owned()),
+            Ok(None) => Ok(rotating.report(false)),
+            Err(error) => Err(error.to_string()),
+        };
+        // An asker that went away needs no answer.
+        let _ = asker.send(answer);
+    }
+
+    /// What was offered, or the end of a former one, is on disk.
+    pub(super) fn take_secrets(&mut self, secrets: MeshSecrets) {
+        let before = (self.rotating.secrets.number(), self.rotating.secrets.former().is_some());
+        self.mesh.set_secrets(&secrets);
+        self.rotating.secrets = secrets;
+        let secrets = &self.rotating.secrets;
+        let (number, until) = (secrets.number(), secrets.retires_at());
+        if number != before.0 {
+            let (id, from) = (SecretId::of(secrets.current()), self.rotating.from);
+            let until_text = until.map(tracing::field::display);
+            info!(number, secret = %id, former_until = until_text, "the mesh has a new secret");
+            self.reporter.audit.rotated(number, until, from.as_ref());
+        } else if before.1 && secrets.former().is_none() {
+            info!(number, "the mesh's former secret is erased and opens nothing any more");
+            self.reporter.audit.retired(number);
+        }
+        self.rotating.from = None;
+        if let Some(asker) = self.rotating.asker.take() {
+            let _ = asker.send(Ok(self.rotating.report(true)));
+        }
+    }
+
+    /// What was offered cannot be written. Members offer theirs again.
+    pub(super) fn lose_secrets(&mut self, error: String) {
+        warn!(%error, "a new secret of the mesh cannot be kept, so it is not used");
+        if let Some(asker) = self.rotating.asker.take() {
+            let _ = asker.send(Err(error));
+        }
+    }
+}
+
+/// Writes what is offered and erases a former secret when its time is over. Never returns while the
+/// node runs.
+pub(super) async fn keep(
+    state: StateDir,
+    mut held: MeshSecrets,
+    mut offers: watch::Receiver<Option<MeshSecrets>>,
+    revocations: watch::Receiver<Revocations>,
+    orders: mpsc::Sender<Order>,
+) {
+    if let Err(error) = settle(&state, &held) {
+        warn!(%error, "the mesh's former secret cannot be erased from the disk");
+    }
+    loop {
+        let left = held.retires_at().map(|at| at.seconds_since(clock::wall()));
+        let wait = left.map_or(LOOK, |left| Duration::from_secs(left.max(1)).min(LOOK));
+        let next = tokio::select! {
+            changed = offers.changed() => match changed {
+                Ok(()) => offers.borrow_and_update().clone(),
+                Err(_ended) => return,
+            },
+            () = sleep(wait) => {
+                let mut secrets = held.clone();
+                secrets.retire(clock::wall()).then_some(secrets)
+            }
+        };
+        let Some(next) = next else { continue };
+        let (to, secrets, revoked) = (state.clone(), next.clone(), revocations.borrow().clone());
+        let written = tokio::task::spawn_blocking(move || {
+            // First: whoever hands a secret on must know who was shut out before it.
+            to.store_revocations(&revoked)?;
+            to.store_mesh_secrets(&secrets, Existing::Replace)
+        });
+        let order = match written.await {
+            Ok(Ok(())) => {
+                held = next.clone();
+                Order::Secrets(Box::new(next))
+            }
+            Ok(Err(error)) => Order::SecretsLost(error.to_string()),
+            Err(error) => Order::SecretsLost(error.to_string()),
+        };
+        if orders.send(order).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Erases from the folder what has ended since it was written.
+///
+/// # Errors
+/// [`Error::Io`] or [`Error::State`] when the file cannot be read or written.
+pub(crate) fn settle(state: &StateDir, held: &MeshSecrets) -> Result<(), Error> {
+    match state.mesh_secrets()? {
+        Some(stored) if stored.former().is_some() && held.former().is_none() => {
+            state.store_mesh_secrets(held, Existing::Replace)
+        }
+        _ => Ok(()),
+    }
+}
