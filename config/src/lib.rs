@@ -39,7 +39,7 @@ pub use rotation::{MAX_NEXT_SECRET_BYTES, MeshSecrets, NextSecret, Rotation, Sec
 pub use settings::{
     AdminSettings, Allow, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat,
     LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED,
-    MAX_PROBLEMS, MAX_SERVICES, MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MeshSettings, Period, Pin,
-    Policy, Problem, ProblemKind, ServiceSettings, Settings, parse, parse_leniently, parse_with,
-    reference,
+    MAX_PROBLEMS, MAX_SERVICES, MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MAX_SHARDS, MeshSettings,
+    Period, Pin, Policy, Problem, ProblemKind, ServiceSettings, Settings, parse, parse_leniently,
+    parse_with, reference,
 };

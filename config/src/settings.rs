@@ -48,6 +48,8 @@ pub const MAX_FALLBACK: usize = 16;
 pub const MAX_ALLOW: usize = 64;
 /// The most endpoints a node advertises: what fits its record.
 pub const MAX_ADVERTISE: usize = 8;
+/// Most threads the mesh of a node runs on.
+pub const MAX_SHARDS: u32 = 4;
 /// The most seeds in the settings.
 pub const MAX_SETTINGS_SEEDS: usize = 64;
 
@@ -212,6 +214,9 @@ pub struct MeshSettings {
     /// The most sessions this node carries from one node to another at once, if its credential has
     /// the role `relay`; 0 to 100,000. Default 1,000.
     pub max_relayed: u32,
+    /// Over how many threads the other nodes are spread, 1 to 4; 0 is one for each core. Default
+    /// 0.
+    pub shards: u32,
 }
 
 /// The local admin interface.
@@ -395,6 +400,7 @@ impl Default for MeshSettings {
             mtu: 9200,
             keepalive: None,
             max_relayed: 1_000,
+            shards: 0,
         }
     }
 }

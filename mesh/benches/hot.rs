@@ -76,7 +76,7 @@ impl Pair {
 }
 
 async fn serve(mesh: Mesh, incoming: Incoming) {
-    let Incoming { mut events, mut streams } = incoming;
+    let Incoming { mut events, mut streams, .. } = incoming;
     let datagrams = async {
         while let Some(event) = events.recv().await {
             if let MeshEvent::Datagram { from, port, payload, .. } = event {

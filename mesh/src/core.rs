@@ -16,6 +16,7 @@
 mod admit;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod hand_over;
 mod receive;
 mod revoke;
 mod rotate;
@@ -27,7 +28,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, Revocations};
+use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey, Revocations};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -35,9 +36,11 @@ use crate::event::{MeshEvent, Now, PeerStatus, Route};
 use crate::peer::{ENDPOINT_LIMIT, Peer};
 use crate::peers::{Peers, Slot};
 use crate::settings::{Identity, MeshConfig};
+use crate::shard::Place;
 use crate::tunnel::{Gate, Tunnel};
 use crate::{MeshCounters, MeshError};
 
+pub(crate) use hand_over::{Batch, HandOver};
 pub(crate) use receive::StreamPacket;
 pub(crate) use send::{SEAL_OVERHEAD, StreamBatch};
 
@@ -71,6 +74,8 @@ struct Output {
     transmits: VecDeque<Transmit>,
     events: VecDeque<MeshEvent>,
     notices: VecDeque<Notice>,
+    /// Emptied after every turn, which takes in a bounded amount.
+    hand_overs: VecDeque<HandOver>,
     max_events: usize,
     counters: MeshCounters,
 }
@@ -114,8 +119,8 @@ pub(crate) struct Core {
     credential: Vec<u8>,
     /// New in every process; peers see a restart by it.
     instance: u64,
-    gate: Gate,
-    gate_reset: Instant,
+    gate: Arc<Gate>,
+    place: Place,
     peers: Peers,
     /// When each peer is to be looked at; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
@@ -171,9 +176,9 @@ impl Core {
             address: InnerAddr::derive(&credential.mesh, &node).ip(),
             credential: credential.to_bytes(),
             instance,
-            gate: Gate::new(identity.key.secret(), config.handshakes_per_second),
-            gate_reset: now.instant,
-            peers: Peers::new(rng.next_u32()),
+            gate: Arc::new(Gate::new(identity.key.secret(), config.handshakes_per_second)),
+            place: Place::ONLY,
+            peers: Peers::new(rng.next_u32(), Place::ONLY),
             timers: BTreeSet::new(),
             last_stray: None,
             secrets: MeshSecrets::from(identity.secret.clone()),
@@ -184,6 +189,7 @@ impl Core {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
                 notices: VecDeque::new(),
+                hand_overs: VecDeque::new(),
                 max_events: config.max_events,
                 counters: MeshCounters::default(),
             },
@@ -194,9 +200,14 @@ impl Core {
         })
     }
 
-    /// This node.
-    pub(crate) fn node(&self) -> NodeId {
-        self.node
+    /// This node's key.
+    pub(crate) fn key(&self) -> &NodeKey {
+        &self.identity.key
+    }
+
+    /// How many peers there are, of all kinds.
+    pub(crate) fn peer_count(&self) -> usize {
+        self.peers.len()
     }
 
     /// This node's inner address.

@@ -2,6 +2,21 @@
 
 use serde::Serialize;
 
+/// A struct of counters, and how those of several shards add up.
+macro_rules! counters {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: u64,)* }) => {
+        $(#[$about])*
+        pub struct $name { $($(#[$doc])* pub $field: u64,)* }
+
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+counters! {
 /// Totals since start. Every reason for dropping something has its own field.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MeshCounters {
@@ -117,6 +132,11 @@ pub struct MeshCounters {
     /// Times the socket was full; the batch was kept and sent later.
     pub socket_full: u64,
 
+    /// Datagrams that arrived at another shard than their peer's and were handed over.
+    pub handed_over: u64,
+    /// Dropped: such datagrams over the bound of what may wait for a shard.
+    pub dropped_hand_over: u64,
+
     /// QUIC connections opened by this node.
     pub connections_opened: u64,
     /// QUIC connections accepted from peers.
@@ -133,4 +153,5 @@ pub struct MeshCounters {
     pub streams_accepted: u64,
     /// Streams of peers refused because nobody took them in time.
     pub streams_refused: u64,
+}
 }

@@ -2,28 +2,35 @@
 //!
 //! [`link`] joins the state machine with the outer socket; [`quic_socket`] is what quinn sees of
 //! it; [`driver`] does what is due without a packet; [`streams`] keeps the QUIC connections;
-//! [`mesh`] is the handle. Everything is meant for one current-thread runtime, and is `Send` and
-//! `Sync` all the same: each lock is held for one turn, never across an await. Lock order: quinn's
-//! own locks, then the link's send lock, then its core lock.
+//! [`mesh`] is the handle. A node with several [`shards`] has all of these once per shard.
+//!
+//! A shard is meant for one current-thread runtime: what it receives, seals and sends is done
+//! there. Everything is `Send` and `Sync` all the same, so that others may call it now and then:
+//! each lock is held for one turn, never across an await. Lock order: quinn's own locks, then the
+//! link's send lock, then its core lock, then an [`inbox`]'s.
 
 mod batched;
 mod congestion;
 mod driver;
+mod inbox;
 mod link;
 mod mesh;
 mod null_crypto;
 mod outer;
 mod quic_config;
 mod quic_socket;
+mod shards;
+mod steer;
 mod streams;
 pub mod testing;
 mod udp;
 
 pub use link::WallClock;
-pub use mesh::{Incoming, Mesh};
+pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
 #[cfg(feature = "fuzzing")]
 pub use null_crypto::fuzzing::null_handshake;
 pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
+pub use shards::Shards;
 pub use streams::{Delivery, RecvHalf, SendHalf, Stream};
 pub use udp::UdpOuter;
 

@@ -19,16 +19,18 @@ mod io;
 mod peer;
 mod peers;
 mod settings;
+mod shard;
 mod tunnel;
 
 pub use counters::MeshCounters;
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};
 pub use io::{
-    Delivery, Incoming, Mesh, OuterMeta, OuterSocket, OuterTransmit, RecvHalf, SendHalf, Stream,
-    UdpOuter, WallClock,
+    Delivery, Incoming, Mesh, OuterMeta, OuterSocket, OuterTransmit, RecvHalf, SendHalf,
+    ShardStatus, ShardStreams, Shards, Stream, UdpOuter, WallClock,
 };
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
+pub use shard::MAX_SHARDS;
 
 #[doc(hidden)]
 pub use io::testing;

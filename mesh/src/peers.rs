@@ -1,9 +1,9 @@
 //! The table of peers: by slot, by node, by inner address, and the unknown ones by age.
 //!
-//! A receiver index, which a peer's packets carry, has 8 bits for a half of its tunnel, 16 for its
-//! slot and 8 that count sessions; the first two are masked with a number that is new in every
-//! process, so that a packet for a session of an earlier process rarely finds a peer. Slots are
-//! reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
+//! A receiver index, which a peer's packets carry, has 6 bits for a half of its tunnel, 16 for its
+//! slot, 2 for the shard and 8 that count sessions; the first two are masked with a number that is
+//! new in every process, so that a packet for a session of an earlier process rarely finds a peer.
+//! Slots are reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
 //! [`Peers::provisional`] before it adds one.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,6 +12,7 @@ use std::net::Ipv6Addr;
 use meshport_config::NodeId;
 
 use crate::peer::Peer;
+use crate::shard::{Place, SHARD_BITS};
 use crate::tunnel::{MARK_SHIFT, index_of};
 
 /// Bits of a receiver index that name the peer and the half.
@@ -29,17 +30,19 @@ pub(crate) struct Peers {
     by_address: BTreeMap<Ipv6Addr, Slot>,
     provisional: VecDeque<Slot>,
     mask: u32,
+    place: Place,
 }
 
 impl Peers {
-    pub(crate) fn new(mask: u32) -> Self {
+    pub(crate) fn new(mask: u32, place: Place) -> Self {
         Self {
             slots: Vec::new(),
             free: VecDeque::new(),
             by_node: BTreeMap::new(),
             by_address: BTreeMap::new(),
             provisional: VecDeque::new(),
-            mask: mask & INDEX_MASK,
+            mask: (mask & INDEX_MASK) >> SHARD_BITS << SHARD_BITS,
+            place,
         }
     }
 
@@ -64,7 +67,7 @@ impl Peers {
             u32::try_from(self.slots.len() - 1).expect("the caller bounds the table")
         });
         let slot = Slot(number);
-        let peer = make(number ^ self.mask);
+        let peer = make((number << SHARD_BITS ^ self.mask) | self.place.bits());
         self.by_node.insert(peer.node, slot);
         self.by_address.insert(peer.address, slot);
         if peer.provisional_until.is_some() {
@@ -107,8 +110,9 @@ impl Peers {
     /// The slot a receiver index names, if there is a peer, and the mark of a half.
     pub(crate) fn of_receiver(&self, receiver: u32) -> Option<(Slot, u8)> {
         let index = index_of(receiver) ^ self.mask;
-        let slot = Slot(index & ((1 << MARK_SHIFT) - 1));
-        self.get(slot).map(|_| (slot, (index >> MARK_SHIFT) as u8))
+        let given_here = index & ((1 << SHARD_BITS) - 1) == self.place.bits();
+        let slot = Slot((index & ((1 << MARK_SHIFT) - 1)) >> SHARD_BITS);
+        self.get(slot).filter(|_| given_here).map(|_| (slot, (index >> MARK_SHIFT) as u8))
     }
 
     /// All peers in order of their node.

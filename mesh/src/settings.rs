@@ -7,7 +7,7 @@ use meshport_config::{Credential, MeshSecret, NodeKey};
 use crate::MeshError;
 
 /// Who this node is. The mesh it belongs to is the one its credential names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Identity {
     /// The node's X25519 key; its public half is the `NodeId`.
     pub key: NodeKey,
@@ -36,7 +36,7 @@ pub struct MeshConfig {
     /// Handshake initiations per second beyond which initiators must prove their address with a
     /// cookie. One costs about 0.25 ms of CPU.
     pub handshakes_per_second: u32,
-    /// Peers known at once, all kinds together. One takes about 5 KiB without a session.
+    /// Peers known at once to a shard, all kinds together. One takes about 5 KiB without a session.
     pub max_peers: usize,
     /// Unknown initiators that have not shown a credential, at once.
     pub max_provisional: usize,
@@ -46,7 +46,7 @@ pub struct MeshConfig {
     pub connect_timeout: Duration,
     /// Events that may wait for the consumer.
     pub max_events: usize,
-    /// Incoming streams that may wait for the consumer.
+    /// Incoming streams of a shard that may wait for the consumer.
     pub max_waiting_streams: usize,
     /// Streams a peer may have open at once on its connection to this node.
     pub max_streams_per_peer: u32,

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use boringtun::noise::errors::WireGuardError;
@@ -29,10 +29,14 @@ use meshport_config::{NodeId, SecretId};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use crate::shard::SHARD_BITS;
+
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub(crate) const DATA_OVERHEAD: usize = 32;
 /// Smallest output buffer: a handshake initiation.
 pub(crate) const MIN_OUTPUT: usize = 148;
+/// From one period of the handshake limit to the next.
+const GATE_PERIOD: Duration = Duration::from_secs(1);
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
 /// The number of a session's message from which on none is taken (Reject-After-Messages): a nonce
@@ -49,8 +53,8 @@ const MAX_SOURCES: usize = 4096;
 /// session lasts a little longer.
 const MAX_SPARES: usize = 2;
 /// Where in the 24 bits of a peer's receiver index the number of its half is. The 16 below name the
-/// peer.
-pub(crate) const MARK_SHIFT: u32 = 16;
+/// peer, and the last two its shard.
+pub(crate) const MARK_SHIFT: u32 = 16 + SHARD_BITS;
 
 /// What kind of message a datagram is, and which session it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,19 +97,27 @@ pub(crate) struct SessionId {
     pub(crate) low: u8,
 }
 
-/// Checks initiations before any peer is touched: MAC, load, and who it claims to be.
+/// Checks initiations before any peer is touched: MAC, load, and who it claims to be. All shards of
+/// a node share one, so that its limits and its cookies are the node's.
 pub(crate) struct Gate {
     limiter: RateLimiter,
-    /// Initiations between two calls of [`Gate::reset`] that pass without a cookie.
+    /// Initiations of a period that pass without a cookie.
     limit: u32,
-    /// Initiations with a right MAC since then.
-    judged: u32,
-    /// Initiations with a cookie since then, by source.
-    proven: BTreeMap<IpAddr, u32>,
+    load: Mutex<Load>,
     /// Given to every tunnel, so that messages counted here are not counted again.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
     public: PublicKey,
+}
+
+/// What came in the running period of the limit.
+#[derive(Default)]
+struct Load {
+    began: Option<Instant>,
+    /// Initiations with a right MAC.
+    judged: u32,
+    /// Initiations with a cookie, by source.
+    proven: BTreeMap<IpAddr, u32>,
 }
 
 /// What the gate found.
@@ -123,26 +135,31 @@ pub(crate) enum Checked {
 }
 
 impl Gate {
-    /// `limit` is the number of initiations between two calls of [`Gate::reset`] that pass without
-    /// a cookie.
+    /// `limit` is the number of initiations that pass without a cookie in a second.
     pub(crate) fn new(secret: &StaticSecret, limit: u32) -> Self {
         let public = PublicKey::from(secret);
         Self {
             limiter: RateLimiter::new(&public, u64::from(limit)),
             limit,
-            judged: 0,
-            proven: BTreeMap::new(),
+            load: Mutex::default(),
             unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
             secret: secret.clone(),
             public,
         }
     }
 
-    /// Starts a new second of the limit.
-    pub(crate) fn reset(&mut self) {
-        self.limiter.reset_count();
-        self.judged = 0;
-        self.proven.clear();
+    /// Lets the limits count anew once a second.
+    fn begin_period(&self, now: Instant) {
+        let mut load = self.load();
+        let lasts = |began| now.saturating_duration_since(began) < GATE_PERIOD;
+        if !load.began.is_some_and(lasts) {
+            *load = Load { began: Some(now), ..Load::default() };
+            self.limiter.reset_count();
+        }
+    }
+
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this key can agree on anything: with one of small order (RFC 7748, section 6.1)
@@ -153,10 +170,18 @@ impl Gate {
     }
 
     /// Judges an initiation that came from `source`. A cookie reply is written to `out`.
-    pub(crate) fn check(&mut self, source: SocketAddr, datagram: &[u8], out: &mut [u8]) -> Checked {
+    pub(crate) fn check(
+        &self,
+        now: Instant,
+        source: SocketAddr,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Checked {
+        self.begin_period(now);
         let checked = self.limiter.verify_packet(Some(cookie_address(source)), datagram, out);
         if matches!(checked, Ok(_) | Err(TunnResult::WriteToNetwork(_))) {
-            self.judged = self.judged.saturating_add(1);
+            let mut load = self.load();
+            load.judged = load.judged.saturating_add(1);
         }
         match checked {
             Ok(Packet::HandshakeInit(_)) if !self.allows(source.ip()) => Checked::TooMany,
@@ -173,18 +198,19 @@ impl Gate {
     }
 
     /// Counts an initiation of a source; false when it had its share under load.
-    fn allows(&mut self, source: IpAddr) -> bool {
-        if self.judged <= self.limit {
+    fn allows(&self, source: IpAddr) -> bool {
+        let mut load = self.load();
+        if load.judged <= self.limit {
             return true;
         }
         let source = match source {
             IpAddr::V4(_) => source,
             IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
         };
-        if self.proven.len() >= MAX_SOURCES && !self.proven.contains_key(&source) {
+        if load.proven.len() >= MAX_SOURCES && !load.proven.contains_key(&source) {
             return false;
         }
-        let count = self.proven.entry(source).or_default();
+        let count = load.proven.entry(source).or_default();
         *count = count.saturating_add(1);
         *count <= MAX_INITIATIONS_PER_SOURCE
     }

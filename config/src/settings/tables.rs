@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::schema::{Key, Kind};
 use super::{
     AdminSettings, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel, LogSettings,
-    MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS,
+    MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MAX_SHARDS,
     MeshSettings, Policy, ServiceSettings, Settings,
 };
 use crate::endpoint::{Endpoint, Host};
@@ -198,6 +198,20 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
             unit: "sessions",
             get: |from| from.max_relayed,
             set: |into, value| into.max_relayed = value,
+        },
+    },
+    Key {
+        name: "shards",
+        about: "Over how many threads the other nodes are spread, each with a UDP socket of its \
+                own; a node's packets and sessions stay on one. 0 means one for each core this \
+                process may use, at most 4.",
+        example: None,
+        kind: Kind::Integer {
+            min: 0,
+            max: MAX_SHARDS,
+            unit: "threads",
+            get: |from| from.shards,
+            set: |into, value| into.shards = value,
         },
     },
 ];

@@ -51,7 +51,7 @@ fn every_key_is_read() {
         "name = \"worker-7\"\nstate-dir = \"/s\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
          [mesh]\nlisten = \"0.0.0.0:0\"\nadvertise = [\"203.0.113.5:51820\"]\n\
          seeds = [\"{NODE}@seed.example.com:51820\"]\nmtu = 0x2328\nkeepalive = \"25s\"\n\
-         max-relayed = 7\n\
+         max-relayed = 7\nshards = 3\n\
          [admin]\nhttp = \"off\"\n[discovery]\nprobe-interval = \"2s\"\nprobe-timeout = \"1s\"\n\
          suspicion = \"5s\"\npath-probe-active = \"250ms\"\npath-probe-idle = \"10s\"\n\
          sync-interval = \"1m\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n\
@@ -68,6 +68,7 @@ fn every_key_is_read() {
          [service.web.health]\nmode = \"http\"\npath = \"/ok?x=1\"\n"
     ));
     assert_eq!((settings.mesh.mtu, settings.mesh.max_relayed), (9000, 7));
+    assert_eq!(settings.mesh.shards, 3);
     assert_eq!(settings.mesh.keepalive, Some(Duration::from_secs(25)));
     assert_eq!((settings.admin.http, settings.log.level), (None, LogLevel::Debug));
     assert_eq!(settings.discovery.sync_interval, Duration::from_secs(60));
@@ -108,6 +109,7 @@ const CASES: &[Case] = &[
     ("[log]\nlevel = \"verbose\"", 3, 9, "log.level", "\"verbose\"", "\"trace\"", ""),
     ("[mesh]\nmtu = 1279", 3, 7, "mesh.mtu", "1279", "from 1280 to 9200 (bytes)", ""),
     ("[mesh]\nmtu = 9201", 3, 7, "mesh.mtu", "9201", "1280", ""),
+    ("[mesh]\nshards = 5", 3, 10, "mesh.shards", "5", "from 0 to 4 (threads)", ""),
     ("[mesh]\nmtu = -1", 3, 7, "mesh.mtu", "-1", "1280", ""),
     ("[mesh]\nmtu = 1e3", 3, 7, "mesh.mtu", "1e3", "whole number", ""),
     ("[mesh]\nmtu = 99999999999999999999", 3, 7, "mesh.mtu", "9999", "1280", ""),
@@ -508,7 +510,7 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 39, "keys with a default");
+    assert_eq!(commented, 40, "keys with a default");
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 

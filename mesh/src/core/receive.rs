@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use meshport_config::NodeId;
 
 use super::{Core, Notice};
 use crate::event::{MeshEvent, Now, Route};
@@ -16,8 +17,6 @@ use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, classify};
 /// Least gap between two initiations of one peer that are answered (50 per second, as
 /// wireguard-go).
 const INITIATION_GAP: Duration = Duration::from_millis(20);
-/// Gap between two periods of the handshake limit.
-const GATE_PERIOD: Duration = Duration::from_secs(1);
 /// A peer that was heard so recently has no need of a handshake that it cannot begin itself. One
 /// that was restarted repeats its own each second at first; one that is alive may be silent longer,
 /// and a handshake in vain costs little.
@@ -46,9 +45,14 @@ impl Core {
         datagram: &[u8],
         out: &mut [u8],
     ) -> Option<StreamPacket> {
+        let message = classify(datagram);
+        if let Some(owner) = message.and_then(|message| self.other_owner(message)) {
+            self.hand_over(owner, from, datagram, None);
+            return None;
+        }
         self.out.counters.datagrams_received += 1;
         self.out.counters.bytes_received += datagram.len() as u64;
-        match classify(datagram) {
+        match message {
             Some(Message::Data(receiver)) => self.handle_data(now, from, receiver, datagram, out),
             Some(Message::Initiation) => {
                 self.handle_initiation(now, from, datagram, out);
@@ -144,11 +148,7 @@ impl Core {
     }
 
     fn handle_initiation(&mut self, now: Now, from: Route, datagram: &[u8], out: &mut [u8]) {
-        if now.instant.saturating_duration_since(self.gate_reset) >= GATE_PERIOD {
-            self.gate_reset = now.instant;
-            self.gate.reset();
-        }
-        let node = match self.gate.check(from.remote, datagram, out) {
+        let node = match self.gate.check(now.instant, from.remote, datagram, out) {
             Checked::Initiator(node) if node != self.node => node,
             Checked::Cookie(length) => {
                 self.out.counters.cookies_sent += 1;
@@ -168,6 +168,21 @@ impl Core {
                 return;
             }
         };
+        match self.place.other_owner(&node) {
+            Some(owner) => self.hand_over(owner, from, datagram, Some(node)),
+            None => self.handle_claimed(now, from, datagram, out, node),
+        }
+    }
+
+    /// An initiation that has passed the gate and claims to be of `node`, which belongs here.
+    pub(crate) fn handle_claimed(
+        &mut self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+        node: NodeId,
+    ) {
         if self.is_shut_out(&node) {
             // Its key was read with one of the handshake's computations, and no more are made.
             self.out.counters.dropped_revoked += 1;

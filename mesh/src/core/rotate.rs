@@ -160,11 +160,11 @@ impl Core {
             self.send_control(slot, now, ports::CONTROL, &message);
         }
         if number < mine {
-            self.hand_over(slot, now);
+            self.hand_secret(slot, now);
         }
     }
 
-    fn hand_over(&mut self, slot: Slot, now: Now) {
+    fn hand_secret(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < HAND_GAP;
         if peer.handed.is_some_and(is_recent) {

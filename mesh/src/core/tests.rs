@@ -4,6 +4,7 @@ mod admission;
 mod hostile;
 mod rotate;
 mod sessions;
+mod shards;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -20,6 +20,7 @@ use std::time::Instant;
 use meshport_config::UnixSeconds;
 use tokio::sync::{Notify, mpsc};
 
+use super::inbox::Inboxes;
 use super::lock;
 use super::outer::{OuterSocket, OuterTransmit};
 use crate::core::{Core, SEAL_OVERHEAD, StreamBatch};
@@ -46,6 +47,7 @@ pub(super) struct SocketCounters {
     too_large: AtomicU64,
     backlog_full: AtomicU64,
     full: AtomicU64,
+    inbox_full: AtomicU64,
 }
 
 /// Sealed datagrams the socket had no room for.
@@ -96,6 +98,7 @@ pub(super) struct Link {
     pub(super) counters: SocketCounters,
     clock: Clock,
     events: mpsc::Sender<MeshEvent>,
+    pub(super) inboxes: Inboxes,
     /// The driver has something to do.
     pub(super) wake: Notify,
     /// A session came up somewhere.
@@ -117,6 +120,7 @@ impl Link {
         socket: Arc<dyn OuterSocket>,
         wall: WallClock,
         events: mpsc::Sender<MeshEvent>,
+        inboxes: Inboxes,
     ) -> Self {
         Self {
             timed: Mutex::new(Timed { core, timer: None }),
@@ -125,6 +129,7 @@ impl Link {
             counters: SocketCounters::default(),
             clock: Clock(wall),
             events,
+            inboxes,
             wake: Notify::new(),
             ready: Notify::new(),
             closed: AtomicBool::new(false),
@@ -174,6 +179,12 @@ impl Link {
         while let Some(transmit) = timed.core.poll_transmit() {
             let length = transmit.bytes.len();
             self.send(sender, transmit.route, &transmit.bytes, length);
+        }
+        while let Some(hand_over) = timed.core.poll_hand_over() {
+            let datagrams = hand_over.batch.datagrams();
+            if !self.inboxes.send(hand_over) {
+                self.counters.inbox_full.fetch_add(datagrams, Ordering::Relaxed);
+            }
         }
         let waiting = !self.hand_out_events(&mut timed.core);
         let earlier = match (timed.core.poll_timeout(), timed.timer) {
@@ -420,6 +431,7 @@ impl Link {
             dropped_send_too_large: load(&self.counters.too_large),
             dropped_send_backlog: load(&self.counters.backlog_full),
             socket_full: load(&self.counters.full),
+            dropped_hand_over: load(&self.counters.inbox_full),
             ..self.look(|core| *core.counters())
         }
     }

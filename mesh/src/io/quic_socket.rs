@@ -13,13 +13,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
+use meshport_config::NodeId;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
 use super::link::Link;
 use super::lock;
 use super::outer::OuterMeta;
-use crate::core::StreamPacket;
+use crate::core::{Batch, StreamPacket};
 use crate::event::Route;
 use crate::inner::UDP_OVERHEAD;
 use crate::ports;
@@ -49,6 +50,10 @@ struct Receiver {
     filled: usize,
     message: usize,
     offset: usize,
+    /// The messages are one batch of another shard; it may be an initiation that claims this.
+    claimed: Option<NodeId>,
+    /// Whose turn it is: other shards', or the socket's.
+    others_first: bool,
     /// Where one datagram is opened.
     opened: Vec<u8>,
 }
@@ -73,6 +78,8 @@ impl QuicSocket {
                 filled: 0,
                 message: 0,
                 offset: 0,
+                claimed: None,
+                others_first: false,
                 opened: vec![0; MESSAGE_SIZE],
             }),
         }
@@ -80,14 +87,38 @@ impl QuicSocket {
 }
 
 impl Receiver {
+    /// Receives from other shards and from the socket, by turns.
     fn fill(&mut self, link: &Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if link.inboxes.is_alone() {
+            return self.fill_from_socket(link, cx);
+        }
+        self.others_first = !self.others_first;
+        if self.others_first && self.fill_from_others(link, cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        match self.fill_from_socket(link, cx) {
+            Poll::Pending => self.fill_from_others(link, cx).map(Ok),
+            ready => ready,
+        }
+    }
+
+    fn fill_from_others(&mut self, link: &Link, cx: &mut Context<'_>) -> Poll<()> {
+        let Batch { route, bytes, stride, claimed } = ready!(link.inboxes.poll(cx));
+        let length = bytes.len().min(MESSAGE_SIZE);
+        self.space[..length].copy_from_slice(&bytes[..length]);
+        self.meta[0] = OuterMeta { from: route.remote, local: route.local, length, stride };
+        (self.filled, self.message, self.offset) = (1, 0, 0);
+        self.claimed = claimed;
+        Poll::Ready(())
+    }
+
+    fn fill_from_socket(&mut self, link: &Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut chunks = self.space.chunks_exact_mut(MESSAGE_SIZE);
         let mut buffers: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
         let count = ready!(link.socket.poll_recv(cx, &mut buffers, &mut self.meta))?;
-        self.filled = count;
-        self.message = 0;
-        self.offset = 0;
+        (self.filled, self.message, self.offset) = (count, 0, 0);
+        self.claimed = None;
         Poll::Ready(Ok(()))
     }
 
@@ -106,6 +137,10 @@ impl Receiver {
                     let end = message.len().min(self.offset + meta.stride.max(1));
                     let datagram = &message[self.offset..end];
                     self.offset = end;
+                    if let Some(node) = self.claimed {
+                        core.handle_claimed(now, route, datagram, &mut self.opened, node);
+                        continue;
+                    }
                     pack.open(datagram.len(), &mut self.opened, |out| {
                         core.handle_datagram(now, route, datagram, out)
                     });

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use meshport_config::NodeId;
 use quinn::{Connection, Endpoint, VarInt};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use halves::{RecvHalf, SendHalf, Stream};
@@ -102,6 +103,8 @@ fn count(counter: &AtomicU64) {
 #[derive(Debug)]
 pub(super) struct Streams {
     link: Arc<Link>,
+    /// Where connections live, whoever asks for them.
+    runtime: Handle,
     setup: QuicSetup,
     connect_timeout: Duration,
     max_streams: u32,
@@ -115,12 +118,13 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(
         link: Arc<Link>,
+        runtime: Handle,
         setup: QuicSetup,
-        connect_timeout: Duration,
-        max_streams: u32,
+        (connect_timeout, max_streams): (Duration, u32),
     ) -> Self {
         Self {
             link,
+            runtime,
             setup,
             connect_timeout,
             max_streams,
@@ -199,7 +203,7 @@ impl Streams {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         outgoing.insert(node, Outgoing::Connecting(attempt, outcome.clone()));
         let (streams, endpoint) = (self.clone(), endpoint.clone());
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let result = streams.connect(&endpoint, node).await;
             streams.settle(node, attempt, &result);
             // Those who asked may have given up meanwhile.
@@ -333,7 +337,7 @@ impl Streams {
             let config = Arc::new(self.setup.server(&self.path_to(&node)));
             match incoming.accept_with(config) {
                 Ok(connecting) => {
-                    tokio::spawn(self.clone().serve(node, connecting, streams.clone()));
+                    self.runtime.spawn(self.clone().serve(node, connecting, streams.clone()));
                 }
                 Err(error) => {
                     count(&self.counters.refused);

@@ -16,6 +16,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::lock;
 use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
+use super::shards::Shards;
+use super::steer::steer;
+use super::udp::UdpOuter;
 
 /// Bytes that may wait at one socket, as in a kernel.
 const QUEUE_BYTES: usize = 4 << 20;
@@ -58,6 +61,17 @@ struct Port {
     dropped: u64,
     waker: Option<Waker>,
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Shards of one port whose datagrams all arrive at the first, as where the kernel takes no filter
+/// and sees one sender.
+///
+/// # Errors
+/// As [`Shards::bind`].
+pub fn unsteered(address: SocketAddr, count: usize) -> io::Result<Shards> {
+    let group = UdpOuter::open_group(address, count)?;
+    steer(&group[0], 1)?;
+    Shards::on(group, u16::MAX)
 }
 
 /// A network of in-memory sockets. Clones are the same network.

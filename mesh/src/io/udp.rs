@@ -13,6 +13,7 @@ use tokio::net::UdpSocket;
 
 use super::batched::Batched;
 use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
+use super::steer::steer;
 
 /// Kernel buffer asked for in each direction, in bytes. The kernel may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -52,13 +53,37 @@ impl UdpOuter {
     /// # Errors
     /// When the address cannot be bound or the socket cannot be set up.
     pub fn bind_for_mtu(address: SocketAddr, mtu: u16) -> io::Result<Self> {
-        let socket = match open(address) {
-            Err(error) if address.is_ipv6() && address.ip().is_unspecified() && no_ipv6(&error) => {
-                tracing::info!(%error, "IPv6 is not available; using IPv4 only");
-                open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))?
-            }
-            other => other?,
-        };
+        Self::new(open_any(address)?, mtu)
+    }
+
+    /// Sockets on one port, `count` of them, from which the kernel chooses by [`steer`]; fewer
+    /// where the system does not let them share it.
+    ///
+    /// The first is bound alone: a port that anybody else has is an error, as it is for one socket.
+    ///
+    /// # Errors
+    /// As [`UdpOuter::bind`].
+    pub(super) fn open_group(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
+        let mut group = vec![open_any(address)?];
+        if count < 2 {
+            return Ok(group);
+        }
+        if let Err(error) = share_port(&mut group, count) {
+            group.truncate(1);
+            tracing::warn!(%error, "sockets cannot share the port; there is one shard");
+            return Ok(group);
+        }
+        if let Err(error) = steer(&group[0], count) {
+            tracing::info!(%error, "the kernel takes no filter; shards hand over to each other");
+        }
+        Ok(group)
+    }
+
+    /// Takes over a bound socket; the current runtime watches it.
+    ///
+    /// # Errors
+    /// When the socket cannot be set up.
+    pub(super) fn new(socket: Socket, mtu: u16) -> io::Result<Self> {
         let sizes = set_buffers(&socket);
         let socket = UdpSocket::from_std(socket.into())?;
         let batched = match mtu {
@@ -133,10 +158,36 @@ fn mtu_towards(remote: SocketAddr) -> io::Result<u16> {
     Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
 }
 
-fn open(address: SocketAddr) -> io::Result<Socket> {
+/// Binds `address`, or its IPv4 sibling on a machine without IPv6.
+fn open_any(address: SocketAddr) -> io::Result<Socket> {
+    match open(address, false) {
+        Err(error) if address.is_ipv6() && address.ip().is_unspecified() && no_ipv6(&error) => {
+            tracing::info!(%error, "IPv6 is not available; using IPv4 only");
+            open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false)
+        }
+        other => other,
+    }
+}
+
+/// Binds more sockets to the port of the first, until there are `count`.
+fn share_port(group: &mut Vec<Socket>, count: usize) -> io::Result<()> {
+    // After it was bound: another process that wants the port is refused.
+    group[0].set_reuse_port(true)?;
+    let address = group[0].local_addr()?;
+    let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    while group.len() < count {
+        group.push(open(address, true)?);
+    }
+    Ok(())
+}
+
+fn open(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    if shared {
+        socket.set_reuse_port(true)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

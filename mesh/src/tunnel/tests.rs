@@ -1,5 +1,7 @@
 //! What boringtun leaves open, one by one.
 
+use std::sync::LazyLock;
+
 use meshport_config::{MeshSecret, NodeKey};
 
 use super::*;
@@ -14,6 +16,13 @@ fn key(number: u8) -> NodeKey {
 
 fn gate(number: u8) -> Gate {
     Gate::new(key(number).secret(), LIMIT)
+}
+
+/// The time of these tests.
+#[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
+fn start() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *START
 }
 
 /// The tunnel of one node to another.
@@ -70,18 +79,18 @@ fn at(last: u8, port: u16) -> SocketAddr {
 }
 
 /// Initiations until the gate is under load.
-fn loaded(gate: &mut Gate) {
+fn loaded(gate: &Gate) {
     let mut out = [0; ROOM];
     for number in 0..=LIMIT {
         let first = initiation(&mut tunnel(100 + number as u8, 1));
-        gate.check(at(100, 1), &first, &mut out);
+        gate.check(start(), at(100, 1), &first, &mut out);
     }
 }
 
 /// An initiation with the cookie that the gate gives to `source`.
-fn proven(gate: &mut Gate, tunnel: &mut Tunnel, source: SocketAddr) -> Vec<u8> {
+fn proven(gate: &Gate, tunnel: &mut Tunnel, source: SocketAddr) -> Vec<u8> {
     let mut out = [0; ROOM];
-    let Checked::Cookie(length) = gate.check(source, &initiation(tunnel), &mut out) else {
+    let Checked::Cookie(length) = gate.check(start(), source, &initiation(tunnel), &mut out) else {
         panic!("no cookie for {source}");
     };
     assert_eq!(open(tunnel, &out[..length]).0, Opened::Nothing);
@@ -90,28 +99,28 @@ fn proven(gate: &mut Gate, tunnel: &mut Tunnel, source: SocketAddr) -> Vec<u8> {
 
 #[test]
 fn a_cookie_is_for_one_address_and_one_port() {
-    let (mut gate, mut initiator, mut out) = (gate(1), tunnel(2, 1), [0; ROOM]);
-    loaded(&mut gate);
-    let proven = proven(&mut gate, &mut initiator, at(7, 51820));
+    let (gate, mut initiator, mut out) = (gate(1), tunnel(2, 1), [0; ROOM]);
+    loaded(&gate);
+    let proven = proven(&gate, &mut initiator, at(7, 51820));
     for elsewhere in [at(7, 51821), at(8, 51820)] {
-        let checked = gate.check(elsewhere, &proven, &mut out);
+        let checked = gate.check(start(), elsewhere, &proven, &mut out);
         assert!(matches!(checked, Checked::Cookie(_)), "the cookie holds at {elsewhere}");
     }
-    let checked = gate.check(at(7, 51820), &proven, &mut out);
+    let checked = gate.check(start(), at(7, 51820), &proven, &mut out);
     assert!(matches!(checked, Checked::Initiator(node) if node == key(2).public()));
 }
 
 #[test]
 fn under_load_one_source_has_its_share() {
-    let (mut gate, mut out) = (gate(1), [0; ROOM]);
-    loaded(&mut gate);
+    let (gate, mut out) = (gate(1), [0; ROOM]);
+    loaded(&gate);
     let mut passed = 0;
     // One machine with many keys and ports, all of its addresses proven.
     for number in 0..60_u8 {
         let source = at(7, 40_000 + u16::from(number));
         let mut initiator = tunnel(150 + number, 1);
-        let datagram = proven(&mut gate, &mut initiator, source);
-        match gate.check(source, &datagram, &mut out) {
+        let datagram = proven(&gate, &mut initiator, source);
+        match gate.check(start(), source, &datagram, &mut out) {
             Checked::Initiator(_) => passed += 1,
             Checked::TooMany => {}
             _ => panic!("a cookie does not help"),
@@ -119,26 +128,26 @@ fn under_load_one_source_has_its_share() {
     }
     assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE);
     let (mut other, source) = (tunnel(3, 1), at(8, 51820));
-    let datagram = proven(&mut gate, &mut other, source);
-    let checked = gate.check(source, &datagram, &mut out);
+    let datagram = proven(&gate, &mut other, source);
+    let checked = gate.check(start(), source, &datagram, &mut out);
     assert!(matches!(checked, Checked::Initiator(_)), "another source has to wait for it");
-    gate.reset();
     let again = initiation(&mut other);
-    assert!(!matches!(gate.check(source, &again, &mut out), Checked::TooMany));
+    let later = gate.check(start() + GATE_PERIOD, source, &again, &mut out);
+    assert!(!matches!(later, Checked::TooMany));
 }
 
 #[test]
 fn sources_of_one_network_share_and_are_bounded() {
-    let mut gate = gate(1);
-    gate.judged = LIMIT + 1;
+    let gate = gate(1);
+    gate.load().judged = LIMIT + 1;
     let network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]);
     let passed = (0..100).filter(|last| gate.allows(network(*last))).count();
     assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE as usize);
     for number in 0..2 * MAX_SOURCES as u32 {
         gate.allows(IpAddr::from((10 << 24 | number).to_be_bytes()));
     }
-    assert_eq!(gate.proven.len(), MAX_SOURCES);
-    gate.judged = LIMIT;
+    assert_eq!(gate.load().proven.len(), MAX_SOURCES);
+    gate.load().judged = LIMIT;
     assert!(gate.allows(network(1)), "without load nobody is refused");
 }
 

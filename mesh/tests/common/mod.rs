@@ -16,6 +16,7 @@ use meshport_mesh::{
     Identity, Incoming, Mesh, MeshConfig, MeshEvent, OuterSocket, RecvHalf, SendHalf, Stream,
     UdpOuter,
 };
+use tokio::sync::mpsc;
 
 /// The wall clock of all tests.
 pub(crate) const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -173,14 +174,19 @@ pub(crate) fn echo(mut node: Node) -> (Mesh, tokio::task::JoinHandle<()>) {
     let mesh = node.mesh.clone();
     let task = tokio::spawn(async move {
         let events = async { while node.incoming.events.recv().await.is_some() {} };
-        let streams = async {
-            while let Some((_, stream)) = node.incoming.streams.recv().await {
-                tokio::spawn(echo_stream(stream));
-            }
-        };
+        for others in node.incoming.others {
+            others.runtime.spawn(echo_streams(others.streams));
+        }
+        let streams = echo_streams(node.incoming.streams);
         tokio::join!(events, streams);
     });
     (mesh, task)
+}
+
+async fn echo_streams(mut streams: mpsc::Receiver<(NodeId, Stream)>) {
+    while let Some((_, stream)) = streams.recv().await {
+        tokio::spawn(echo_stream(stream));
+    }
 }
 
 async fn echo_stream(mut stream: Stream) {

@@ -52,6 +52,11 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
+    /// Where it leads.
+    pub(super) fn line(&self) -> Line {
+        self.line
+    }
+
     /// How long it took to be connected, for lines of which nothing else tells.
     pub(super) fn timing(&self) -> Option<(Line, Verdict)> {
         let took = self.link.connected_after?;

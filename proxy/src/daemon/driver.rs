@@ -340,7 +340,7 @@ impl Driver {
                 let (what, at) = (&revocation.revoked, revocation.at);
                 warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
                 self.reporter.audit.revoked(&revocation);
-                self.mesh.set_revocations(all.clone());
+                self.mesh.set_revocations(&all);
                 self.revoked.send_replace(all);
             }
             Event::Revived(node) => self.mesh.renew_connection(&node),

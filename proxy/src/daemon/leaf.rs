@@ -137,10 +137,10 @@ impl Leaf {
         let Options { identity, seeds, directory, service, .. } = options;
         descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
         // Nobody may open streams to a leaf: what comes in is dropped with the queue.
-        let socket = Arc::new(parts::bind_mesh(&settings)?);
+        let shards = parts::bind_mesh(&settings, 1)?;
         let [mesh_seed, core_seed] = parts::two_seeds(parts::seed()?);
-        let started = parts::start_mesh(&settings, &identity, socket, mesh_seed)?;
-        let (mesh, Incoming { events, streams: _ }) = started;
+        let started = parts::start_mesh(&settings, &identity, shards, mesh_seed)?;
+        let (mesh, Incoming { events, .. }) = started;
         let sessions = Sessions::default();
         let facts = services.facts(&settings);
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -100,11 +101,15 @@ fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
         return;
     };
     client.set_nodelay();
-    let ingress = ingress.clone();
-    sessions.spawn(async move {
-        ingress.serve(client).await;
+    let (ingress, place) = (ingress.clone(), ingress.better_place());
+    let moves = place.is_some();
+    let served = async move {
+        if let Ok(client) = client.move_here_if(moves) {
+            ingress.serve(client).await;
+        }
         drop(seat);
-    });
+    };
+    sessions.spawn_on(served, &place.unwrap_or_else(Handle::current));
 }
 
 /// Waits for hope, then for the address, which somebody else may hold meanwhile.

@@ -1,9 +1,10 @@
-//! The daemon: every edge of the product in one process, one thread.
+//! The daemon: every edge of the product in one process, on a thread for each shard of the mesh.
 //!
 //! [`run()`] is the process around one [`Node`], which joins the parts. Data flows one way: clients
 //! are accepted in `listen`, find an origin in `session` and `attempt`, and are carried by
 //! `splice`; streams of other nodes come in through `egress`; decisions are made by the core,
-//! which only `driver` touches; `report` and `handle` answer questions.
+//! which only `driver` touches; `report` and `handle` answer questions. Sessions are carried on the
+//! thread of the peer they go to or come from; everything else is on the main one.
 
 mod attempt;
 mod audit;

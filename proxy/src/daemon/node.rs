@@ -13,7 +13,7 @@ use std::time::Duration;
 use meshport_config::{
     Credential, Endpoint, MeshSecrets, NodeId, Revocations, Seed, ServiceName, Settings,
 };
-use meshport_mesh::{Incoming, Mesh, OuterSocket};
+use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -48,8 +48,8 @@ const MAX_ORDERS: usize = 16;
 /// What a node stands on.
 #[derive(Debug)]
 pub struct Ground {
-    /// The socket under the mesh.
-    pub socket: Arc<dyn OuterSocket>,
+    /// The sockets under the mesh, and where their peers are served.
+    pub shards: Shards,
     /// Where its local addresses are.
     pub host: Host,
     /// Everything random is drawn from it; new at every start.
@@ -102,10 +102,10 @@ impl Node {
     /// valid now.
     pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
         parts::warn_of_missing_roles(settings, &identity.credential);
-        let Ground { socket, host, seed, generation, seeds, .. } = ground;
+        let Ground { shards, host, seed, generation, seeds, .. } = ground;
         let [mesh_seed, core_seed] = parts::two_seeds(seed);
-        let started = parts::start_mesh(settings, identity, socket, mesh_seed)?;
-        let (mesh, Incoming { events, streams }) = started;
+        let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
+        let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::default();
         let mut services = Services::bind(&host, settings, key)?;
         let (credential, admin_http) = (&identity.credential, ground.admin_http);
@@ -152,6 +152,9 @@ impl Node {
         let egress = egress(settings, place, driver.reporter.audit.clone(), watched);
         let routes = subscribe(&driver.routes);
         let mut tasks = JoinSet::new();
+        for ShardStreams { runtime, streams } in others {
+            tasks.spawn_on(egress.clone().run(streams), &runtime);
+        }
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
@@ -274,7 +277,7 @@ fn egress(
 /// Goes on from what an earlier process knew.
 fn take_up(revocations: Revocations, directory: Option<&[u8]>, driver: &mut Driver) {
     // First: they may cover what is in the directory.
-    driver.mesh.set_revocations(revocations.clone());
+    driver.mesh.set_revocations(&revocations);
     driver.core.restore_revocations(revocations, clock::now());
     restore(directory, &mut driver.core);
 }

@@ -1,12 +1,12 @@
 //! From settings to the parts of a daemon: nothing here runs yet.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use meshport_config::{Credential, Role, Seed, ServiceName, ServiceSettings, Settings};
 use meshport_discovery::LocalNode;
-use meshport_mesh::{Incoming, Mesh, MeshConfig, OuterSocket, UdpOuter};
+use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tracing::warn;
@@ -21,20 +21,28 @@ use super::session::SessionLimits;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
 
-/// Binds the socket under the mesh.
-pub(super) fn bind_mesh(settings: &Settings) -> Result<UdpOuter, Error> {
+/// How many shards the mesh of a daemon has.
+pub(super) fn shards(settings: &Settings) -> usize {
+    match settings.mesh.shards {
+        0 => available_parallelism().map_or(1, usize::from).min(MAX_SHARDS),
+        set => usize::try_from(set).unwrap_or(MAX_SHARDS),
+    }
+}
+
+/// Binds the sockets under the mesh.
+pub(super) fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
     let address = settings.mesh.listen;
-    UdpOuter::bind_for_mtu(address, settings.mesh.mtu).map_err(|error| Error::Io {
+    Shards::bind(address, settings.mesh.mtu, shards).map_err(|error| Error::Io {
         what: format!("bind the mesh to UDP {address} (mesh.listen)"),
         source: std::io::Error::other(error),
     })
 }
 
-/// Starts the mesh on its socket.
+/// Starts the mesh on its sockets.
 pub(super) fn start_mesh(
     settings: &Settings,
     identity: &Identity,
-    socket: Arc<dyn OuterSocket>,
+    shards: Shards,
     seed: [u8; 32],
 ) -> Result<(Mesh, Incoming), Error> {
     let config = MeshConfig {
@@ -47,7 +55,7 @@ pub(super) fn start_mesh(
         credential: identity.credential.clone(),
         secret: identity.secrets.current().clone(),
     };
-    let (mesh, incoming) = Mesh::start(mesh_identity, config, socket, seed, clock::wall)?;
+    let (mesh, incoming) = Mesh::start_on(shards, &mesh_identity, &config, seed, clock::wall)?;
     mesh.set_secrets(&identity.secrets);
     Ok((mesh, incoming))
 }

@@ -207,6 +207,7 @@ fn fixed(old: &Settings, new: &Settings) -> Vec<String> {
         ("mesh.mtu", old.mesh.mtu != new.mesh.mtu),
         ("mesh.keepalive", old.mesh.keepalive != new.mesh.keepalive),
         ("mesh.max-relayed", old.mesh.max_relayed != new.mesh.max_relayed),
+        ("mesh.shards", old.mesh.shards != new.mesh.shards),
         ("admin", old.admin != new.admin),
         ("discovery", old.discovery != new.discovery),
     ];

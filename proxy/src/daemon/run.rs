@@ -67,8 +67,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let identity = state.identity(clock::wall())?;
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+    // Before the sandbox, which hides what a container may use of the processor.
+    let shards = parts::shards(&settings);
     let sandbox = Sandbox::enter(&settings, config.as_deref());
-    let daemon = Daemon::start(&settings, &identity, state).await?;
+    let daemon = Daemon::start(&settings, &identity, state, shards).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
     let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
     let held = identity.secrets.clone();
@@ -154,12 +156,13 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: StateDir,
+        shards: usize,
     ) -> Result<Self, Error> {
         let generation = state.next_generation(clock::wall())?;
-        let socket = parts::bind_mesh(settings)?;
+        let shards = parts::bind_mesh(settings, shards)?;
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
         let ground = Ground {
-            socket: Arc::new(socket),
+            shards,
             host: Host::Kernel,
             seed: parts::seed()?,
             generation,

@@ -5,6 +5,7 @@
 //! that answers. A client that finds nobody gets a reset.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::Mesh;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::debug;
@@ -65,6 +67,19 @@ pub(super) struct Place {
     pub(super) host: Host,
     pub(super) sessions: Sessions,
     pub(super) findings: mpsc::Sender<Finding>,
+}
+
+impl Place {
+    /// Where what goes through `line` is served without waking another thread; none when there is
+    /// one thread, or the line does not go through the mesh.
+    fn runtime_of(&self, line: Line) -> Option<Handle> {
+        let peer = match line {
+            Line::Direct(node) if node != self.me => node,
+            Line::Relayed { relay, .. } => relay,
+            Line::Direct(_) | Line::Outside(_) => return None,
+        };
+        self.mesh.runtime_of(&peer).cloned()
+    }
 }
 
 /// What every session of a service shares.
@@ -122,21 +137,30 @@ impl Ingress {
         (before < self.limits.borrow().max_sessions).then_some(seat)
     }
 
+    /// Where the next session is probably served best, when that is not here.
+    pub(super) fn better_place(&self) -> Option<Handle> {
+        let line = self.route.borrow().candidates.first()?.origin.line;
+        self.place.runtime_of(line).filter(is_elsewhere)
+    }
+
     /// Serves one client to its end.
-    pub(super) async fn serve(&self, client: Tcp) {
+    pub(super) async fn serve(self: &Arc<Self>, client: Tcp) {
         let unfinished = Unfinished::new(&client);
-        let mut search = Search::new(self);
-        let found = search.run(&client).await;
-        let mut verdicts = search.connect.take_verdicts();
-        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing()));
-        self.tell(verdicts);
-        match found {
-            Ok((upstream, mut guard)) => {
+        // Boxed: what a search needs is given back when the session begins, which may last.
+        match Box::pin(self.find(&client)).await {
+            Ok((shared, upstream, mut guard)) => {
                 bump(&self.totals.connected);
                 unfinished.done();
-                let shared = search.shared.clone();
-                drop(search);
-                self.carry(client, &shared, upstream, &mut guard).await;
+                let place = self.place.runtime_of(upstream.line()).filter(is_elsewhere);
+                let (ingress, moves) = (self.clone(), place.is_some());
+                let carried = Box::pin(async move {
+                    let Ok(client) = client.move_here_if(moves) else { return };
+                    ingress.carry(client, &shared, upstream, &mut guard).await;
+                });
+                match place {
+                    Some(place) => run_on(&place, carried).await,
+                    None => carried.await,
+                }
             }
             Err(Failure::Client) => {
                 bump(&self.totals.abandoned);
@@ -147,6 +171,16 @@ impl Ingress {
                 debug!(service = %self.service, %failure, "no origin for a client");
             }
         }
+    }
+
+    /// The way to an instance that answers, and what the client has said so far.
+    async fn find(&self, client: &Tcp) -> Result<(Shared, Upstream, Guard), Failure> {
+        let mut search = Search::new(self);
+        let found = search.run(client).await;
+        let mut verdicts = search.connect.take_verdicts();
+        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing()));
+        self.tell(verdicts);
+        found.map(|(upstream, guard)| (search.shared.clone(), upstream, guard))
     }
 
     /// Tells the driver what a search has shown.
@@ -281,6 +315,19 @@ impl Ingress {
     fn budget<T>(&self, with: impl FnOnce(&mut HedgeBudget) -> T) -> T {
         with(&mut self.budget.lock().expect("no holder of this lock can panic"))
     }
+}
+
+/// Whether a runtime is another one than that of the task that asks.
+fn is_elsewhere(runtime: &Handle) -> bool {
+    runtime.id() != Handle::current().id()
+}
+
+/// Runs `work` there; it ends with the caller.
+async fn run_on(runtime: &Handle, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    let mut running = JoinSet::new();
+    running.spawn_on(work, runtime);
+    // The error is that of a runtime that is going down.
+    let _ = running.join_next().await;
 }
 
 /// A client's search for an instance that answers, under way.

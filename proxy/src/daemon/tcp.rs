@@ -111,6 +111,18 @@ pub enum Tcp {
 }
 
 impl Tcp {
+    /// If it `moves`: lets the runtime this is called in watch it from now on, instead of the one
+    /// that did.
+    ///
+    /// # Errors
+    /// The system is out of memory; the connection is closed then.
+    pub(super) fn move_here_if(self, moves: bool) -> io::Result<Self> {
+        match self {
+            Self::Kernel(tcp) if moves => Ok(Self::Kernel(TcpStream::from_std(tcp.into_std()?)?)),
+            stays => Ok(stays),
+        }
+    }
+
     /// Waits until there may be something to read, or its end.
     ///
     /// # Errors

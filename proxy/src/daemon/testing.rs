@@ -1,6 +1,6 @@
 //! Two nodes of one mesh on loopback, and what tests of streams need around them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use meshport_config::{
     Revoked, ServiceName, Subject, UnixSeconds,
 };
 use meshport_discovery::OriginState;
-use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter};
+use meshport_mesh::{Identity, Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards, UdpOuter};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::core::route::{Candidate, OriginView, PathView, Standing};
@@ -17,6 +17,7 @@ use crate::core::route::{Candidate, OriginView, PathView, Standing};
 pub(crate) use super::report::access::misfits;
 use super::tcp::Tcp;
 
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 /// Longer than anybody runs these tests.
 const CENTURY_S: u64 = 100 * 365 * 86_400;
@@ -80,13 +81,27 @@ pub(super) fn revocations(node: NodeId) -> Revocations {
     all
 }
 
+/// Nodes of four shards that know each other, with these numbers.
+pub(super) fn sharded_pair([one, other]: [u8; 2]) -> (Node, Node) {
+    let shards = || Shards::bind(LOOPBACK, 9200, MAX_SHARDS).unwrap();
+    let (one, other) = (node_on(shards(), one, ROLES), node_on(shards(), other, ROLES));
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        from.mesh.set_peer(to.mesh.node_id(), &[to.mesh.local_addr()], None);
+    }
+    (one, other)
+}
+
 fn node(number: u8, roles: &str) -> Node {
+    let socket = UdpOuter::bind(LOOPBACK).unwrap();
+    node_on(Shards::one(Arc::new(socket)), number, roles)
+}
+
+fn node_on(shards: Shards, number: u8, roles: &str) -> Node {
     let (key, credential) = (NodeKey::from_bytes([number; 32]), credential(number, roles));
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([8; 32]) };
-    let socket = UdpOuter::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let socket = Arc::new(socket);
+    let config = MeshConfig::default();
     let (mesh, incoming) =
-        Mesh::start(identity, MeshConfig::default(), socket, [number; 32], || WALL).unwrap();
+        Mesh::start_on(shards, &identity, &config, [number; 32], || WALL).unwrap();
     Node { mesh, incoming }
 }
 

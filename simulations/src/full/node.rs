@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use meshport::daemon::tcp::{Host, memory};
 use meshport::daemon::{Ground, Identity, Node as Process};
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
+use meshport_mesh::Shards;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -80,7 +81,7 @@ impl Node {
         self.generation += 1;
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(u64::from(self.boot)));
         let ground = Ground {
-            socket: Arc::new(Socket::bind(wire.clone(), at, self.boot)),
+            shards: Shards::one(Arc::new(Socket::bind(wire.clone(), at, self.boot))),
             host: self.host.clone(),
             seed: bytes32(&mut rng),
             generation: self.generation,

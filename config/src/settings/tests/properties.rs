@@ -91,6 +91,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
             (settings.state_dir, settings.admin.socket) = (top.2, top.3);
             settings.mesh.mtu = mesh.0;
             settings.mesh.max_relayed = mesh.0.into();
+            settings.mesh.shards = u32::from(mesh.0) % 5;
             settings.mesh.keepalive = mesh.1.map(Duration::from_secs);
             settings.mesh.listen = SocketAddr::new(mesh.2.ip(), mesh.2.port());
             settings.mesh.seeds = vec![format!("{NODE}@a:1,b:2").parse().unwrap()];

@@ -100,6 +100,57 @@ async fn an_address_in_use_is_an_error() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
 
+/// Which of `group` gets `datagram`.
+fn lands(group: &[Socket], datagram: &[u8]) -> usize {
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = group[0].local_addr().unwrap().as_socket().unwrap();
+    sender.send_to(datagram, port).unwrap();
+    // Loopback delivers before the call returns.
+    let mut space = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut got = group.iter().map(|socket| socket.recv(&mut space).ok());
+    let at = got.by_ref().position(|length| length == Some(datagram.len())).unwrap();
+    assert!(got.all(|length| length.is_none()), "one socket gets it");
+    at
+}
+
+#[test]
+fn the_kernel_takes_every_kind_of_datagram_to_its_shard() {
+    for count in 2..=4_u8 {
+        let group = UdpOuter::open_group("127.0.0.1:0".parse().unwrap(), count.into()).unwrap();
+        assert_eq!(group.len(), usize::from(count));
+        for peer in 0..=255_u8 {
+            let shard = usize::from(peer & 3) % usize::from(count);
+            // The receiver index: the counter of sessions, and three bytes of the peer's index.
+            let index = [0x99, peer, 0xab, 0xcd];
+            let with = |kind: u8, before: &[u8]| {
+                let mut bytes = [&[kind, 0, 0, 0], before, &index].concat();
+                bytes.resize(92, 0xee);
+                bytes
+            };
+            assert_eq!(lands(&group, &with(4, &[])), shard, "data");
+            assert_eq!(lands(&group, &with(3, &[])), shard, "a cookie");
+            assert_eq!(lands(&group, &with(2, &[1, 2, 3, 4])), shard, "a response");
+            // An initiation, whose ephemeral key begins with this byte.
+            let mut initiation = vec![0xee; 148];
+            initiation[..9].copy_from_slice(&[1, 0, 0, 0, 7, 7, 7, 7, peer]);
+            assert_eq!(lands(&group, &initiation), usize::from(peer) % usize::from(count));
+        }
+        for short in [&b""[..], &[4], &[4, 0, 0, 0, 1], &[2, 0, 0, 0, 1, 2, 3, 4, 5], &[1; 8]] {
+            assert_eq!(lands(&group, short), 0, "{short:?}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_shards_share_is_taken_for_others() {
+    let group = UdpOuter::open_group("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+    let port = group[0].local_addr().unwrap().as_socket().unwrap();
+    for count in [1, 2] {
+        let error = UdpOuter::open_group(port, count).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
+
 #[tokio::test]
 async fn segmentation_that_the_kernel_refused_is_tried_again() {
     let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);

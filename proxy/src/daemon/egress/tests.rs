@@ -335,7 +335,7 @@ async fn only_a_relay_speaks_for_others_and_only_for_those_who_are_believed() {
     ] {
         let (near, far) = pair_with([roles, "node,origin:kube-apiserver"]);
         let node = far.mesh.node_id();
-        far.mesh.set_revocations(revocations(credential(8, "node").node));
+        far.mesh.set_revocations(&revocations(credential(8, "node").node));
         serve(far, "origin:kube-apiserver", &greeter().await);
         let heard = answer(&near, node, carried(client.clone())).await;
         assert_eq!(heard, Some(said), "{roles}: {client:?}");

@@ -82,6 +82,7 @@ impl Reporter {
             let help = "Events of the encrypted mesh, by kind.";
             page.count("mesh_events", help, &[("event", &event)], value);
         }
+        shards_page(&mut page, mesh);
         for (event, value) in rows(core.discovery().counters()) {
             let help = "Events of membership and records, by kind.";
             page.count("discovery_events", help, &[("event", &event)], value);
@@ -147,6 +148,23 @@ impl Reporter {
             page.count("session_bytes", help, &labels, read(counter));
         }
         served_page(page, name, &totals);
+    }
+}
+
+/// How the work of the mesh is spread over its threads.
+#[expect(clippy::cast_precision_loss, reason = "peers are bounded")]
+fn shards_page(page: &mut Page, mesh: &Mesh) {
+    for (index, shard) in mesh.shards().iter().enumerate() {
+        let index = index.to_string();
+        let help = "Nodes whose packets and sessions a thread of the mesh serves.";
+        page.put("mesh_shard_peers", help, &[("shard", &index)], shard.peers as f64);
+        let counters = shard.counters;
+        let bytes = [("received", counters.bytes_received), ("sent", counters.bytes_sent)];
+        for (direction, value) in bytes {
+            let help = "Bytes of outer datagrams, by the thread of the mesh they went through.";
+            let labels = [("shard", index.as_str()), ("direction", direction)];
+            page.count("mesh_shard_bytes", help, &labels, value);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use meshport_mesh::Stream;
+use meshport_mesh::{Incoming, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -298,4 +298,54 @@ async fn a_failed_trial_of_an_address_outside_counts_against_it() {
     let Some(Finding::Verdicts(_, verdicts)) = finding else { panic!("{finding:?}") };
     assert_eq!(verdicts, [(Line::Outside(address), Verdict::Silent)]);
     hope.abort();
+}
+
+/// The first stream that comes to any shard of `node`, served there as an echo.
+fn echo_once(node: Node) {
+    let Incoming { streams, others, .. } = node.incoming;
+    let answer = |mut streams: mpsc::Receiver<(NodeId, Stream)>| async move {
+        let Some((_, mut stream)) = streams.recv().await else { return };
+        let mut bytes = Vec::new();
+        let used = loop {
+            if let Some((_, used)) = Header::decode(&bytes).expect("a header") {
+                break used;
+            }
+            read_more(&mut stream, &mut bytes).await;
+        };
+        // Only then may the client's bytes come: who does not speak TLS may not be asked twice.
+        say(&mut stream, b"").await;
+        while bytes.len() < used + 5 {
+            read_more(&mut stream, &mut bytes).await;
+        }
+        stream.send.write_chunk(bytes.split_off(used).into()).await.expect("open");
+        stream.send.finish().expect("open");
+        let _ = stream.send.stopped().await;
+    };
+    for other in others {
+        other.runtime.spawn(answer(other.streams));
+    }
+    tokio::spawn(answer(streams));
+}
+
+#[tokio::test]
+async fn a_session_is_carried_on_the_thread_of_its_peer() {
+    let here = Handle::current().id();
+    let (mut at_home, mut elsewhere) = (0, 0);
+    for number in 2..=7 {
+        let (near, far) = testing::sharded_pair([1, number]);
+        let (origin, mesh) = (far.mesh.node_id(), far.mesh.clone());
+        echo_once(far);
+        let ingress = ingress_to(&near, &[origin]);
+        let place = ingress.better_place();
+        assert!(place.as_ref().is_none_or(|place| place.id() != here));
+        *(if place.is_some() { &mut elsewhere } else { &mut at_home }) += 1;
+        // Begun here: the search finds out where the session belongs, and it moves there.
+        let mut client = client(&ingress, b"hello").await;
+        let mut answer = Vec::new();
+        client.shutdown().await.expect("open");
+        timeout(10 * SOON, client.read_to_end(&mut answer)).await.expect("soon").expect("whole");
+        assert_eq!(answer, b"hello");
+        drop(mesh);
+    }
+    assert!(at_home > 0 && elsewhere > 0, "{at_home} and {elsewhere}");
 }
