@@ -96,7 +96,7 @@ const CASES: &[Case] = &[
     ("stat-dir = \"/x\"", 2, 1, "stat-dir", "", "one of site, name", "state-dir"),
     ("state_dir = \"/x\"", 2, 1, "state_dir", "", "state-dir", "state-dir"),
     ("mtu = 1500", 2, 1, "mtu", "", "one of", "mesh.mtu"),
-    ("zzz = 1", 2, 1, "zzz", "", "one of site, name, state-dir, log", ""),
+    ("zzz = 1", 2, 1, "zzz", "", "one of site, name, state-dir, sandbox, log", ""),
     ("[servce]", 2, 2, "servce", "", "service", "service"),
     ("[mesh]\nmtoo = 1", 3, 1, "mesh.mtoo", "", "listen, advertise", ""),
     ("[mesh]\nlevel = \"x\"", 3, 1, "mesh.level", "", "listen", "log.level"),
