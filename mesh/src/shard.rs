@@ -11,7 +11,7 @@ use meshport_config::NodeId;
 
 use crate::tunnel::index_of;
 
-/// Most shards of a node: what [`SHARD_BITS`] can name. A core carries some 3 Gbit/s.
+/// Most shards of a node: what two bits can name. A core carries some 3 Gbit/s.
 pub const MAX_SHARDS: usize = 4;
 /// Bits of a peer's index that name its shard.
 pub(crate) const SHARD_BITS: u32 = 2;
