@@ -95,6 +95,36 @@ async fn a_bad_header_is_counted() {
     assert_eq!(count(&sessions, Answer::BadRequest), 1);
 }
 
+/// Streams of one peer that say nothing more, half a header or nonsense: meanwhile another peer is
+/// served, and when their time is up each of them is told so.
+#[tokio::test]
+async fn a_flood_of_streams_leaves_room_for_others() {
+    /// Four times the streams that a connection has room for at first.
+    const FLOOD: usize = 1024;
+    let (origin, flooder, other) = three();
+    let node = origin.mesh.node_id();
+    let sessions = serve(origin, "node,origin:kube-apiserver", &greeter().await);
+    let mut half = Header::carried(service(), credential(3, "node"), HEADER_TIMEOUT).encode();
+    half.pop();
+    let mut held = Vec::new();
+    for number in 0..FLOOD {
+        let mut stream = flooder.mesh.open_stream(node).await.expect("reachable");
+        let said = [half.clone(), vec![1], vec![9; 2000]][number % 3].clone();
+        stream.send.write_chunk(said.into()).await.expect("open");
+        held.push(stream);
+    }
+    let header = Header::direct(service(), HEADER_TIMEOUT).encode();
+    let served = timeout(Duration::from_secs(3), answer(&other, node, header)).await;
+    assert_eq!(served.expect("another peer waits"), Some(Answer::Connected));
+    for mut stream in held {
+        let mut chunk = [Bytes::new()];
+        let told = timeout(2 * HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await;
+        told.expect("nobody is held for longer").expect("an answer");
+        assert_eq!(Answer::from_code(chunk[0][0]), Some(Answer::BadRequest));
+    }
+    assert_eq!(count(&sessions, Answer::BadRequest), FLOOD as u64);
+}
+
 #[tokio::test]
 async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     let (near, far) = pair();
