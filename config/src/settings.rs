@@ -215,7 +215,7 @@ pub struct MeshSettings {
     /// the role `relay`; 0 to 100,000. Default 1,000.
     pub max_relayed: u32,
     /// Over how many threads the other nodes are spread, 1 to 4; 0 is one for each core. Default
-    /// 0.
+    /// 1.
     pub shards: u32,
 }
 
@@ -400,7 +400,7 @@ impl Default for MeshSettings {
             mtu: 9200,
             keepalive: None,
             max_relayed: 1_000,
-            shards: 0,
+            shards: 1,
         }
     }
 }
