@@ -19,6 +19,7 @@ use crate::directory::{Directory, Entry, Liveness, MAX_MEMBERS, Record};
 use crate::news::{News, Rumours};
 use crate::own::Own;
 use crate::paths::{MAX_PATHS, PathUse, Paths};
+use crate::room;
 use crate::seeds::Seeds;
 use crate::state::{Life, OriginState};
 use crate::swim::Swim;
@@ -380,12 +381,12 @@ impl Discovery {
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.transmits.pop_front()
+        room::take_first(&mut self.transmits)
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        room::take_first(&mut self.events)
     }
 
     /// When [`Self::handle_timeout`] is due.

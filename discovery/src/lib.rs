@@ -26,6 +26,7 @@ pub mod fuzzing;
 mod news;
 mod own;
 mod paths;
+mod room;
 mod rtt;
 mod seeds;
 mod snapshot;

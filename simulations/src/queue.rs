@@ -3,28 +3,52 @@
 //! Events of the same instant happen in the order in which they were scheduled, so nothing depends
 //! on the layout of a heap. Only the events of the present slice of time are in a heap; later ones
 //! lie unsorted in the slice they belong to, since a million timers of idle tunnels would make
-//! every step slow. Bounded by what the world schedules: datagrams on their way, timers of nodes,
-//! tunnels and sessions.
+//! every step slow, and a slice that is over gives its room back. Bounded by what the world
+//! schedules: datagrams on their way, timers of nodes, tunnels and sessions.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 /// A slice of time is two to the power of this many nanoseconds, 67 ms.
 const SLICE: u32 = 26;
 
-/// Time in nanoseconds, order of scheduling, place of the event.
-type Entry = (u64, u64, u32);
+/// An event and its place in the order: time in nanoseconds, then when it was scheduled. The
+/// earliest is the greatest, as a heap wants it.
+#[derive(Debug)]
+struct Entry<E> {
+    nanos: u64,
+    scheduled: u64,
+    event: E,
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.nanos, other.scheduled).cmp(&(self.nanos, self.scheduled))
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<E> Eq for Entry<E> {}
 
 /// Events in the order of their time.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
     /// Those of the present slice.
-    heap: BinaryHeap<Reverse<Entry>>,
+    heap: BinaryHeap<Entry<E>>,
     slice: u64,
-    later: BTreeMap<u64, Vec<Entry>>,
-    events: Vec<Option<E>>,
-    free: Vec<u32>,
+    later: BTreeMap<u64, Vec<Entry<E>>>,
     scheduled: u64,
     waiting: usize,
     longest: usize,
@@ -36,8 +60,6 @@ impl<E> Queue<E> {
             heap: BinaryHeap::new(),
             slice: 0,
             later: BTreeMap::new(),
-            events: Vec::new(),
-            free: Vec::new(),
             scheduled: 0,
             waiting: 0,
             longest: 0,
@@ -46,18 +68,11 @@ impl<E> Queue<E> {
 
     pub(crate) fn push(&mut self, at: Duration, event: E) {
         self.scheduled += 1;
-        let place = if let Some(place) = self.free.pop() {
-            self.events[place as usize] = Some(event);
-            place
-        } else {
-            self.events.push(Some(event));
-            u32::try_from(self.events.len() - 1).expect("fewer than 2^32 events wait")
-        };
         let nanos = u64::try_from(at.as_nanos()).expect("a run is shorter than 500 years");
-        let entry = (nanos, self.scheduled, place);
+        let entry = Entry { nanos, scheduled: self.scheduled, event };
         let slice = nanos >> SLICE;
         if slice <= self.slice {
-            self.heap.push(Reverse(entry));
+            self.heap.push(entry);
         } else {
             self.later.entry(slice).or_default().push(entry);
         }
@@ -70,21 +85,25 @@ impl<E> Queue<E> {
         if self.heap.is_empty() {
             let (slice, entries) = self.later.pop_first()?;
             self.slice = slice;
-            self.heap = entries.into_iter().map(Reverse).collect();
+            self.heap = entries.into();
         }
-        if u128::from(self.heap.peek()?.0.0) > until.as_nanos() {
+        if u128::from(self.heap.peek()?.nanos) > until.as_nanos() {
             return None;
         }
-        let Reverse((nanos, _, place)) = self.heap.pop()?;
+        let entry = self.heap.pop()?;
         self.waiting -= 1;
-        self.free.push(place);
-        let event = self.events[place as usize].take().expect("in the heap, so not taken yet");
-        Some((Duration::from_nanos(nanos), event))
+        Some((Duration::from_nanos(entry.nanos), entry.event))
     }
 
     /// The most events that ever waited.
     pub(crate) fn longest(&self) -> usize {
         self.longest
+    }
+
+    /// Events there is room for.
+    #[cfg(test)]
+    fn room(&self) -> usize {
+        self.heap.capacity() + self.later.values().map(Vec::capacity).sum::<usize>()
     }
 }
 
@@ -106,5 +125,16 @@ mod tests {
         assert_eq!(queue.longest(), 5);
         queue.push(Duration::from_secs(7), "again");
         assert_eq!(queue.pop(Duration::from_secs(8)), Some((Duration::from_secs(7), "again")));
+    }
+
+    #[test]
+    fn a_slice_that_is_over_gives_its_room_back() {
+        let mut queue = Queue::new();
+        for second in 0..10 {
+            (0..1000).for_each(|_| queue.push(Duration::from_secs(second), ()));
+        }
+        let full = queue.room();
+        while queue.pop(Duration::from_secs(8)).is_some() {}
+        assert!(queue.room() <= full / 8, "{} of {full}", queue.room());
     }
 }

@@ -1,0 +1,36 @@
+//! Queues that are long once and short ever after: a directory is restored, a thousand nodes join.
+
+use std::collections::VecDeque;
+
+/// Entries for which an empty queue keeps room: more than a busy instant brings.
+const KEPT: usize = 64;
+
+/// Takes the first entry. A queue that is empty after that gives back its room if it was long.
+pub(crate) fn take_first<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front();
+    if queue.is_empty() && queue.capacity() > KEPT {
+        *queue = VecDeque::new();
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drained_queue_gives_its_room_back() {
+        let mut queue: VecDeque<usize> = (0..10_000).collect();
+        let mut taken = 0;
+        while let Some(number) = take_first(&mut queue) {
+            assert_eq!(number, taken);
+            taken += 1;
+        }
+        assert_eq!(taken, 10_000);
+        assert!(queue.capacity() <= KEPT);
+        queue.reserve_exact(KEPT / 2);
+        let usual = queue.capacity();
+        queue.push_back(1);
+        assert_eq!((take_first(&mut queue), queue.capacity()), (Some(1), usual));
+    }
+}
