@@ -22,7 +22,7 @@ use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds};
 
 use crate::state::{Life, NodeState, OriginState, SignedState};
 use crate::table::{Named, Table};
-use crate::wire::{BUCKETS, Have, Short};
+use crate::wire::{BUCKETS, Claim, Have, Short, Standing};
 
 /// Entries, down and left ones included: three times the largest mesh this is built for.
 pub const MAX_MEMBERS: usize = 16_384;
@@ -67,6 +67,9 @@ pub struct Entry {
     pub since: Instant,
     /// The life membership knows; none before it was ever a member.
     pub(crate) life: Option<Life>,
+    /// Incarnation and standing of the strongest claim about that life that membership was given
+    /// since `liveness` is what it is.
+    claimed: Option<(u16, Standing)>,
     /// No longer told to others, because it will be forgotten.
     pub(crate) fading: bool,
     digest: u64,
@@ -123,6 +126,17 @@ impl Entry {
 
     pub(crate) fn is_alive(&self) -> bool {
         self.liveness == Liveness::Alive
+    }
+
+    /// Whether membership learns nothing from a claim: it was given that one, or a stronger one.
+    pub(crate) fn is_old_news(&self, claim: &Claim) -> bool {
+        let strongest = || self.claimed >= Some((claim.incarnation, claim.standing));
+        self.life == Some(claim.life)
+            && match self.liveness {
+                Liveness::Alive => claim.standing != Standing::Down && strongest(),
+                Liveness::Down => claim.standing == Standing::Down,
+                Liveness::Unknown | Liveness::Left => false,
+            }
     }
 
     fn is_over(&self) -> bool {
@@ -275,8 +289,13 @@ impl Directory {
 
     /// The node that a short id means, if it is known.
     pub(crate) fn resolve(&self, short: Short) -> Option<NodeId> {
-        let first = self.entries.at_least(&short.lowest()).map(Entry::node);
-        first.filter(|node| Short::of(node) == short)
+        self.entry_of(short).map(Entry::node)
+    }
+
+    /// The entry of the node that a short id means.
+    pub(crate) fn entry_of(&self, short: Short) -> Option<&Entry> {
+        let first = self.entries.at_least(&short.lowest());
+        first.filter(|entry| Short::of(&entry.credential.node) == short)
     }
 
     /// Whether a node is forgotten, or about to be, with this record or a newer one.
@@ -340,6 +359,7 @@ impl Directory {
                 liveness: Liveness::Unknown,
                 since: now,
                 life: None,
+                claimed: None,
                 fading: false,
                 digest: 0,
             });
@@ -385,9 +405,22 @@ impl Directory {
                 entry.since = now;
                 entry.fading = false;
             }
-            entry.life = life.or(entry.life);
+            let life = life.or(entry.life);
+            if before != liveness || life != entry.life {
+                entry.claimed = None;
+            }
+            entry.life = life;
             before
         })
+    }
+
+    /// Notes that membership was given a claim.
+    pub(crate) fn note_claim(&mut self, node: &NodeId, claim: &Claim) {
+        if let Some(entry) = self.entries.get_mut(node)
+            && entry.life == Some(claim.life)
+        {
+            entry.claimed = entry.claimed.max(Some((claim.incarnation, claim.standing)));
+        }
     }
 
     /// Dates an entry back, after it was read from a snapshot.

@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::{Duration, Instant};
 
 use foca::{
@@ -24,17 +23,20 @@ use rand_for_foca::rngs::Xoshiro256PlusPlus;
 
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
+use crate::room;
 use crate::state::Life;
 use crate::timers::Timers;
-use crate::wire::{Claim, MAX_DATAGRAM, Message, Standing};
+use crate::wire::{Claim, Message, Standing};
 use format::{Format, Id};
 use messages::{RawHeader, RawMessage};
 use probing::Probing;
+use repeating::{MANY_NEWS, MORE_OFTEN, protocol_config, repetitions};
 
 mod format;
 mod interface;
 mod messages;
 mod probing;
+mod repeating;
 
 pub(crate) use interface::{Output, Seen, Tally, View};
 pub(crate) use messages::{BadSwim, read_claims};
@@ -53,9 +55,6 @@ const RENEWAL: Duration = Duration::from_secs(1);
 const HASTE: Duration = Duration::from_millis(50);
 /// Sessions from which on news go along them.
 pub(crate) const MIN_CONNECTED: usize = 32;
-/// How often a random member is asked for other members, and one that is down whether it is back.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
-const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 enum Tick {
@@ -97,7 +96,7 @@ impl Swim {
         let generator = Dice::new(seed, b'f').into_generator();
         let id = Id { node: me, life };
         Self {
-            foca: Foca::new(id, protocol_config(config, 1), generator, Format),
+            foca: Foca::new(id, protocol_config(config, repetitions(1)), generator, Format),
             collector: Collector::default(),
             timers: Timers::new(MAX_TIMERS),
             probing: Probing::default(),
@@ -130,20 +129,25 @@ impl Swim {
         let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).map_err(|_| BadSwim)?;
         let claims = read_claims(rest)?;
         let me = *self.foca.identity();
-        let stale = header.to != me.life && header.message != RawMessage::Announce;
+        let announces = header.message == RawMessage::Announce;
+        let stale = header.to != me.life && !announces;
         let again = header.message == RawMessage::TurnUndead && !self.may_renew(now);
         if stale || again || from == me.node || Some(header.from) <= over {
-            return Ok(Seen { claims: Vec::new(), stale });
+            return Ok(Seen { claims: Vec::new(), stale, announces: false });
         }
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
         let data = [&from.as_bytes()[..], me.node.as_bytes(), own_part].concat();
-        let taken = self.foca.handle_data(&data, &mut self.collector);
+        // Of claims it reads only that the sender is there.
+        let taken = match header.incarnation {
+            0 => self.foca.handle_data(&data, &mut self.collector),
+            _ => self.emphatically(|it| it.foca.handle_data(&data, &mut it.collector)),
+        };
         if answered {
             self.skip_indirect();
         }
         self.settle(view, now);
-        taken.map(|()| Seen { claims, stale }).map_err(|_| BadSwim)
+        taken.map(|()| Seen { claims, stale, announces }).map_err(|_| BadSwim)
     }
 
     /// The probe has been answered: others need not be asked, and the timer for that is done with
@@ -186,8 +190,12 @@ impl Swim {
             };
             members.push(Member::new(Id { node, life: claim.life }, claim.incarnation, state));
         }
+        let is_new = |it: &Member<Id>| it.state() == State::Alive && it.incarnation() == 0;
+        let (newcomers, others): (Vec<_>, Vec<_>) = members.into_iter().partition(is_new);
         // An error is one of encoding, which cannot happen: members are far smaller than a packet.
-        let _ = self.foca.apply_many(members.into_iter(), spread, &mut self.collector);
+        let _ = self.foca.apply_many(newcomers.into_iter(), spread, &mut self.collector);
+        let others = others.into_iter();
+        let _ = self.emphatically(|it| it.foca.apply_many(others, spread, &mut it.collector));
         self.settle(view, now);
     }
 
@@ -208,8 +216,12 @@ impl Swim {
                     self.ask_again(timer, view, now);
                 }
                 Tick::Protocol { timer, .. } => {
+                    let is_gossip = matches!(timer, Timer::PeriodicGossip(_));
                     // Errors are about incomplete probes, from which it recovers by itself.
-                    let _ = self.foca.handle_timer(timer, &mut self.collector);
+                    let _ = self.emphatically(|it| it.foca.handle_timer(timer, &mut it.collector));
+                    if is_gossip {
+                        self.collector.drop_empty_gossip();
+                    }
                 }
                 Tick::Tell { id, incarnation, left } => self.tell(id, incarnation, left, now),
             }
@@ -273,7 +285,8 @@ impl Swim {
             return;
         };
         let suspect = Member::new(id, incarnation, State::Suspect);
-        let _ = self.foca.apply_many(std::iter::once(suspect), true, &mut self.collector);
+        let suspect = std::iter::once(suspect);
+        let _ = self.emphatically(|it| it.foca.apply_many(suspect, true, &mut it.collector));
         let timer = Timer::ChangeSuspectToDown { member_id: id, incarnation, token };
         self.collector.submit_after(timer, patience);
         self.settle(view, now);
@@ -281,7 +294,7 @@ impl Swim {
 
     /// Declares this node's own life over and stops taking part.
     pub(crate) fn leave(&mut self, view: &impl View, now: Instant) {
-        let _ = self.foca.leave_cluster(&mut self.collector);
+        let _ = self.emphatically(|it| it.foca.leave_cluster(&mut it.collector));
         self.settle(view, now);
         self.timers.clear();
     }
@@ -303,17 +316,31 @@ impl Swim {
 
     /// Adjusts how often news are repeated to the number of members, this node included.
     pub(crate) fn set_size(&mut self, members: usize) {
-        if members.ilog2() != self.size.max(1).ilog2() {
+        if members.max(1).ilog2() != self.size.max(1).ilog2() {
             self.size = members;
-            let config = protocol_config(&self.config, members);
-            let replaced = self.foca.set_config(config);
-            debug_assert!(replaced.is_ok(), "only the number of repetitions changes");
+            self.repeat(repetitions(members));
         }
+    }
+
+    /// How often news that come up from now on are said.
+    fn repeat(&mut self, repetitions: u8) {
+        let replaced = self.foca.set_config(protocol_config(&self.config, repetitions));
+        debug_assert!(replaced.is_ok(), "only the number of repetitions changes");
+    }
+
+    /// Lets the protocol find out what may be bad news, or refute some: that is said more often.
+    fn emphatically<R>(&mut self, find_out: impl FnOnce(&mut Self) -> R) -> R {
+        let usual = repetitions(self.size);
+        let is_rare = self.foca.updates_backlog() < MANY_NEWS;
+        self.repeat(if is_rare { usual + MORE_OFTEN } else { usual });
+        let found = find_out(self);
+        self.repeat(usual);
+        found
     }
 
     /// What is to be done next, in order.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
-        self.output.pop_front()
+        room::take_first(&mut self.output)
     }
 
     /// When [`Self::handle_timeout`] is due.
@@ -346,9 +373,10 @@ impl Swim {
     fn settle(&mut self, view: &impl View, now: Instant) {
         self.take_collected(view, now);
         let rested = self.hurried.is_none_or(|last| now.saturating_duration_since(last) >= HASTE);
-        if std::mem::take(&mut self.hurry) && rested {
+        if std::mem::take(&mut self.hurry) && rested && self.foca.updates_backlog() > 0 {
             self.hurried = Some(now);
             let _ = self.foca.gossip(&mut self.collector);
+            self.collector.drop_empty_gossip();
             self.take_collected(view, now);
         }
         if self.foca.updates_backlog() > 0
@@ -477,33 +505,6 @@ impl Swim {
     }
 }
 
-/// Each member says each news this often, so that one of a number that is e to the power of that
-/// has not been told in the end (2 or 3 of 1,000), and asks for it when it compares directories.
-fn protocol_config(config: &DiscoveryConfig, members: usize) -> Config {
-    let doublings = u8::try_from(members.max(1).ilog2()).unwrap_or(u8::MAX);
-    let repetitions = (doublings * 3 / 4).clamp(6, 24);
-    let every = |frequency, count: u8| {
-        let num_members = NonZeroUsize::new(usize::from(count)).unwrap_or(NonZeroUsize::MIN);
-        Some(PeriodicParams { frequency, num_members })
-    };
-    Config {
-        probe_period: config.probe_interval,
-        probe_rtt: config.probe_timeout,
-        num_indirect_probes: NonZeroUsize::new(usize::from(config.indirect_probes))
-            .unwrap_or(NonZeroUsize::MIN),
-        max_transmissions: NonZeroU8::new(repetitions).unwrap_or(NonZeroU8::MIN),
-        suspect_to_down_after: config.suspicion,
-        // Forgetting is the directory's business.
-        remove_down_after: None,
-        max_packet_size: NonZeroUsize::new(MAX_DATAGRAM - ENVELOPE + IDS)
-            .unwrap_or(NonZeroUsize::MIN),
-        notify_down_members: true,
-        periodic_announce: every(ANNOUNCE_EVERY, 1),
-        periodic_announce_to_down_members: every(ANNOUNCE_DOWN_EVERY, 1),
-        periodic_gossip: every(config.gossip_interval, config.gossip_fanout),
-    }
-}
-
 #[derive(Debug, Default)]
 struct Collector {
     sends: Vec<(NodeId, Vec<u8>)>,
@@ -511,6 +512,14 @@ struct Collector {
     notices: Vec<Output>,
     /// What the protocol marks its present timers with.
     token: Option<foca::TimerToken>,
+}
+
+impl Collector {
+    /// Takes back gossip without any claim: the backlog ran out before the round did. A refutation
+    /// has no claim either, since its header says it, and does not come this way.
+    fn drop_empty_gossip(&mut self) {
+        self.sends.retain(|(_, bytes)| !messages::is_empty_gossip(bytes));
+    }
 }
 
 impl Runtime<Id> for Collector {

@@ -22,6 +22,10 @@ const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 /// true death everybody has heard long before.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
+/// Origins that a newcomer is told of at once, in as many datagrams at most: those of its own site
+/// first, and some to go on with.
+const MAX_WELCOME: usize = 8;
+
 /// How long the first voice that calls a member down is remembered, and for how many members.
 const DOUBT: Duration = Duration::from_secs(5);
 const MAX_DOUBTS: usize = 4096;
@@ -42,7 +46,9 @@ impl Discovery {
 
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
         // A farewell is final until the node comes back in a later life.
-        let over = self.directory.get(&from).and_then(Entry::farewell);
+        let entry = self.directory.get(&from);
+        let over = entry.and_then(Entry::farewell);
+        let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
         let Ok(seen) = self.swim.handle_datagram((from, over), bytes, eyes!(self), now) else {
             self.counters.dropped_swim += 1;
             return;
@@ -56,12 +62,18 @@ impl Discovery {
         if seen.stale {
             self.remind(from, now);
         }
+        if seen.announces && is_new {
+            self.welcome(from, now);
+        }
         let sender_is_member = self.directory.get(&from).is_some_and(Entry::is_alive);
         if sender_is_member {
             let mut claims = Vec::with_capacity(seen.claims.len());
             for (short, claim) in seen.claims {
-                match self.directory.resolve(short) {
-                    Some(node) => {
+                match self.directory.entry_of(short) {
+                    // Each claim comes some ten times.
+                    Some(entry) if entry.node() != self.me && entry.is_old_news(&claim) => {}
+                    Some(entry) => {
+                        let node = entry.node();
                         // Whoever spreads a life should have its record. One that has not answers
                         // with the claim again, so that only membership may lead to the question.
                         if from != node && self.is_unsigned(&node, claim.life) {
@@ -97,9 +109,12 @@ impl Discovery {
             }
         }
         let refutations = self.swim.tally.refutations;
-        self.swim.apply(claims, spread, eyes!(self), now);
+        self.swim.apply(claims.iter().copied(), spread, eyes!(self), now);
         self.counters.refutations += self.swim.tally.refutations - refutations;
         self.drain_swim(now);
+        for (node, claim) in &claims {
+            self.directory.note_claim(node, claim);
+        }
     }
 
     /// The claim, if it can be believed: about a life the node has signed or shown itself in, and
@@ -229,6 +244,27 @@ impl Discovery {
         }
         let claim = Claim { life, incarnation: 0, standing: Standing::Down };
         self.apply_claims(vec![(node, claim)], true, now);
+    }
+
+    /// Tells a newcomer where the origins are, before it has asked for anything: clients may be
+    /// waiting at it, while its comparisons of directories take turns with those of all others.
+    fn welcome(&mut self, newcomer: NodeId, now: Instant) {
+        let Some(entry) = self.directory.get(&newcomer) else { return };
+        let site = &entry.credential.site;
+        let others = |entry: &&Entry| entry.node() != newcomer && entry.is_alive();
+        let origins = |near: bool| {
+            let all = self.directory.services().flat_map(|it| self.directory.origins(it));
+            let here = move |entry: &&Entry| (entry.credential.site == *site) == near;
+            all.map(|(entry, _)| entry).filter(others).filter(here)
+        };
+        let near_first = origins(true).chain(origins(false));
+        let mut told: Vec<(NodeId, bool)> = Vec::new();
+        for entry in near_first {
+            if told.len() < MAX_WELCOME && !told.contains(&(entry.node(), true)) {
+                told.push((entry.node(), true));
+            }
+        }
+        self.send_items(newcomer, &told, MAX_WELCOME, now);
     }
 
     /// Reminds a peer of this node's record and life.

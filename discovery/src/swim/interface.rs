@@ -46,6 +46,8 @@ pub(crate) struct Seen {
     pub(crate) claims: Vec<(Short, Claim)>,
     /// It was meant for another life of this node, so that its sender has old news.
     pub(crate) stale: bool,
+    /// It asks to be taken in.
+    pub(crate) announces: bool,
 }
 
 /// What happened, for the counters.

@@ -54,6 +54,13 @@ pub(crate) fn readdress(header: &RawHeader, to: Life, rest: &[u8]) -> Option<Vec
     (bytes.len() + ENVELOPE <= MAX_DATAGRAM).then_some(bytes)
 }
 
+/// Whether it is gossip and says nothing about any member.
+pub(crate) fn is_empty_gossip(bytes: &[u8]) -> bool {
+    postcard::take_from_bytes::<RawHeader>(bytes).is_ok_and(|(header, rest)| {
+        header.message == RawMessage::Gossip && matches!(rest, [] | [0, 0])
+    })
+}
+
 pub(crate) fn read_claims(mut rest: &[u8]) -> Result<Vec<(Short, Claim)>, BadSwim> {
     if rest.is_empty() {
         return Ok(Vec::new());

@@ -3,7 +3,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::directory::{Directory, Liveness, Record};
 use crate::tests::base;
+use crate::wire::Short;
 
 /// Everybody has a session with everybody unless said otherwise.
 #[derive(Default)]
@@ -328,4 +330,124 @@ fn a_node_with_nothing_to_pass_on_sleeps() {
     swim.apply([(node(3), claim(Standing::Alive))], true, &sight, now);
     assert!(swim.resting.is_none(), "there is something to pass on");
     assert!(swim.poll_timeout().unwrap() <= now + interval);
+}
+
+/// Whether a datagram is gossip, and how many claims it carries.
+fn claims_of_gossip(output: &Output) -> Option<usize> {
+    let Output::Send(_, datagram) = output else { return None };
+    let Ok(Message::Swim(bytes)) = Message::decode(datagram) else { return None };
+    let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).unwrap();
+    (header.message == RawMessage::Gossip).then(|| read_claims(rest).unwrap().len())
+}
+
+#[test]
+fn gossip_that_says_nothing_is_not_sent_except_to_refute() {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    for number in 2..20 {
+        swim.apply([(node(number), claim(Standing::Alive))], true, &sight, start);
+    }
+    let mut seen: Vec<Output> = outputs(&mut swim);
+    let mut run = |swim: &mut Swim, from: Instant, seconds: u64| {
+        let end = from + Duration::from_secs(seconds);
+        while let Some(due) = swim.poll_timeout().filter(|due| *due < end) {
+            swim.handle_timeout(&sight, due);
+            seen.extend(outputs(swim));
+        }
+        seen.drain(..).filter_map(|output| claims_of_gossip(&output)).collect::<Vec<_>>()
+    };
+    // Of those who never answer some are suspected and die meanwhile, each with a hurried round.
+    let gossip = run(&mut swim, start, 60);
+    assert!(gossip.len() > 20, "{gossip:?}");
+    assert!(gossip.iter().all(|claims| *claims > 0), "{gossip:?}");
+    let later = start + Duration::from_secs(60);
+    swim.apply([(node(1), claim(Standing::Suspect))], true, &sight, later);
+    let refutation: Vec<_> = outputs(&mut swim).iter().filter_map(claims_of_gossip).collect();
+    assert!(!refutation.is_empty(), "the header says it");
+}
+
+proptest! {
+    /// What the directory calls old news changes nothing in membership, so it need not be asked.
+    #[test]
+    fn what_is_old_news_changes_nothing(
+        steps in prop::collection::vec((0..3_u64, 0..4_u16, 0..3_u8), 1..40),
+    ) {
+        let member = crate::tests::Mesh::new(1).member(2, "a", "node");
+        let credential = std::sync::Arc::new(member.credential);
+        let (him, now, sight) = (credential.node, base(), Sight::default());
+        let mut directory = Directory::new();
+        directory.merge(&Record { credential, state: None }, now);
+        let mut swim = swim(1);
+        for (generation, incarnation, standing) in steps {
+            let all = [Standing::Alive, Standing::Suspect, Standing::Down];
+            let standing = all[usize::from(standing)];
+            let claim = Claim { life: life(generation), incarnation, standing };
+            let is_old = directory.get(&him).is_some_and(|entry| entry.is_old_news(&claim));
+            let before: Vec<_> = swim.foca.iter_membership_state().cloned().collect();
+            swim.apply([(him, claim)], true, &sight, now);
+            let after: Vec<_> = swim.foca.iter_membership_state().cloned().collect();
+            let notices: Vec<Output> = outputs(&mut swim)
+                .into_iter()
+                .filter(|output| !matches!(output, Output::Send(..)))
+                .collect();
+            if is_old {
+                prop_assert_eq!(before, after);
+                prop_assert_eq!(&notices, &[]);
+            }
+            for notice in notices {
+                match notice {
+                    Output::Up(_, life) => {
+                        directory.set_liveness(&him, Liveness::Alive, Some(life), now);
+                    }
+                    Output::Down(_, life) => {
+                        directory.set_liveness(&him, Liveness::Down, Some(life), now);
+                    }
+                    Output::Renamed(_, life) => {
+                        let liveness = directory.get(&him).expect("it is there").liveness;
+                        directory.set_liveness(&him, liveness, Some(life), now);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            directory.note_claim(&him, &claim);
+        }
+    }
+}
+
+/// In how many datagrams of gossip a claim about a node goes out, if nothing else happens.
+fn times_said(standing: Standing, others: u8) -> usize {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    let known = (2..60).map(|number| (node(number), claim(Standing::Alive)));
+    swim.apply(known, false, &sight, start);
+    outputs(&mut swim);
+    let down = (10..10 + others).map(|number| (node(number), claim(Standing::Down)));
+    swim.apply(down, true, &sight, start);
+    let about = if standing == Standing::Alive { 99 } else { 2 };
+    swim.apply([(node(about), claim(standing))], true, &sight, start);
+    let mut said = 0;
+    let end = start + Duration::from_secs(60);
+    while let Some(due) = swim.poll_timeout().filter(|due| *due < end) {
+        for output in outputs(&mut swim) {
+            let Output::Send(_, datagram) = output else { continue };
+            let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { continue };
+            let rest = postcard::take_from_bytes::<RawHeader>(bytes).unwrap().1;
+            let is_it = |(short, it): &(Short, Claim)| {
+                *short == Short::of(&node(about)) && it.standing == standing && it.incarnation == 0
+            };
+            said += usize::from(read_claims(rest).unwrap().iter().any(is_it));
+        }
+        if swim.foca.updates_backlog() == 0 && said > 0 {
+            break;
+        }
+        swim.handle_timeout(&sight, due);
+    }
+    said
+}
+
+#[test]
+fn bad_news_are_said_more_often_unless_there_are_many() {
+    let usual = usize::from(repetitions(2));
+    assert_eq!(times_said(Standing::Alive, 0), usual);
+    assert_eq!(times_said(Standing::Down, 0), usual + usize::from(MORE_OFTEN));
+    let many = u8::try_from(MANY_NEWS).unwrap();
+    assert_eq!(times_said(Standing::Down, many), usual);
 }

@@ -257,3 +257,20 @@ fn members_whose_credential_ran_out_go_and_come_back_with_the_clock() {
     net.with(0, |discovery, now| discovery.handle_credential(&credential, now, wall));
     net.until(secs(10), "return", |net| net.sees(0, 1) == Some(Liveness::Alive));
 }
+
+#[test]
+fn a_newcomer_is_told_of_the_origins_before_it_asks() {
+    let mut net = Net::with_nodes(11, 30, 3, 4);
+    net.until(secs(20), "joining", Net::agreed);
+    // Nothing but the answer to the announcement can bring records this soon.
+    net.config.sync_interval = secs(600);
+    let newcomer = net.add(1, "node");
+    net.start(newcomer, &[0]);
+    net.until(secs(2), "being taken in", |net| net.sees(0, newcomer) == Some(Liveness::Alive));
+    let round_trip = 2 * (net.latency)(1, 0);
+    net.run(ms(round_trip / 2 + 1));
+    for origin in 0..4 {
+        let known = net.sees_service(newcomer, origin);
+        assert_eq!(known, Some(OriginState::Ready), "origin {origin}");
+    }
+}

@@ -1,0 +1,55 @@
+//! How often news of members are said, and the settings of the protocol that follow from it.
+
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::time::Duration;
+
+use super::{Config, ENVELOPE, IDS, PeriodicParams};
+use crate::config::DiscoveryConfig;
+use crate::wire::MAX_DATAGRAM;
+
+/// How often each member says that there is a newcomer, at least and at most. An estimate: if
+/// everybody says a thing k times to members drawn evenly, about one in e to the power of k hears
+/// nothing (1 in 400 for 6), and learns it when directories are compared. Loss, and draws that are
+/// not quite even, make it more.
+const REPETITIONS: (u8, u8) = (6, 24);
+/// How much more often it says that one is suspected or down, or that a suspect lives. Who misses
+/// this goes on talking to somebody dead, or leaves out somebody alive. With 9 instead of 6 the
+/// estimate is 1 in 8,000.
+pub(super) const MORE_OFTEN: u8 = 3;
+/// News waiting to be said from which on none is said more often: a whole site is gone, or back,
+/// and what a member misses of it the comparisons of directories bring in any case.
+pub(super) const MANY_NEWS: usize = 16;
+/// How often a random member is asked for other members, and one that is down whether it is back.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
+const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
+
+/// How often newcomers are spoken of among so many members. In larger meshes it is more often, so
+/// that the number of those who hear nothing stays about the same.
+pub(super) fn repetitions(members: usize) -> u8 {
+    let doublings = u8::try_from(members.max(1).ilog2()).unwrap_or(u8::MAX);
+    (doublings * 3 / 4).clamp(REPETITIONS.0, REPETITIONS.1)
+}
+
+/// The protocol's own settings.
+pub(super) fn protocol_config(config: &DiscoveryConfig, repetitions: u8) -> Config {
+    let every = |frequency, count: u8| {
+        let num_members = NonZeroUsize::new(usize::from(count)).unwrap_or(NonZeroUsize::MIN);
+        Some(PeriodicParams { frequency, num_members })
+    };
+    Config {
+        probe_period: config.probe_interval,
+        probe_rtt: config.probe_timeout,
+        num_indirect_probes: NonZeroUsize::new(usize::from(config.indirect_probes))
+            .unwrap_or(NonZeroUsize::MIN),
+        max_transmissions: NonZeroU8::new(repetitions).unwrap_or(NonZeroU8::MIN),
+        suspect_to_down_after: config.suspicion,
+        // Forgetting is the directory's business.
+        remove_down_after: None,
+        max_packet_size: NonZeroUsize::new(MAX_DATAGRAM - ENVELOPE + IDS)
+            .unwrap_or(NonZeroUsize::MIN),
+        notify_down_members: true,
+        periodic_announce: every(ANNOUNCE_EVERY, 1),
+        periodic_announce_to_down_members: every(ANNOUNCE_DOWN_EVERY, 1),
+        periodic_gossip: every(config.gossip_interval, config.gossip_fanout),
+    }
+}
