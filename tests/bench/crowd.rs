@@ -1,0 +1,318 @@
+//! The scale of one origin: a real daemon with thousands of peers, each a mesh endpoint with a key,
+//! credential and socket of its own ([`endpoints`]), at addresses of their own on loopback.
+//!
+//! What the daemon costs with all of them connected, and what happens when it is killed and starts
+//! again while clients on its host and newcomers want something of it. The peers ping the daemon as
+//! often as nodes measure an idle path, and are told nothing of its end.
+
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meshport_tests::identity::Identity;
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde::Serialize;
+
+use crate::print_line;
+
+pub(crate) mod endpoints;
+
+/// The daemon.
+const ORIGIN: &str = "origin";
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// From one request of the client on the origin's host to the next.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// One origin with many peers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Crowd {
+    /// Peers
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1..=15_000))]
+    peers: u16,
+    /// Processes that they share
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    processes: u16,
+    /// Seconds that the daemon idles
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    idle: u64,
+    /// File for the figures, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What was seen.
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    peers: u16,
+    /// From the start of the peers until each had an answer.
+    joined_s: f64,
+    join_cpu_s: f64,
+    tunnels_rss_mib: f64,
+    /// Of one core, with tunnels alone.
+    tunnels_idle_percent: f64,
+    /// With a QUIC connection of each as well.
+    connected_rss_mib: f64,
+    connected_idle_percent: f64,
+    /// From the start of the new daemon until each peer had an answer again.
+    back_s: f64,
+    back_half_s: f64,
+    back_cpu_s: f64,
+    back_peak_mib: f64,
+    /// A node that joined in the midst of it: from its first packet to the answer.
+    newcomer_s: f64,
+    /// Of a client on the origin's host, from the first that was answered until all were back.
+    requests: usize,
+    requests_failed: usize,
+    request_p50_ms: f64,
+    request_p99_ms: f64,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
+    let mut figures = Figures { peers: crowd.peers, ..Figures::default() };
+    let mut world = World::new();
+    let address = world.apiserver(ORIGIN);
+    world.node(&NodePlan::new(ORIGIN, "a").origin(address));
+    world.chooses(ORIGIN, ORIGIN, LIMIT);
+    let invite = world.path("invite");
+    std::fs::write(&invite, world.invite(ORIGIN, &NodePlan::new("peer", "a")))?;
+
+    let used = |world: &mut World| world.node_mut(ORIGIN).process().processor_time();
+    let resident = |world: &mut World| mib(world.node_mut(ORIGIN).process().resident_kib());
+    let before = used(&mut world);
+    let begun = wait::now();
+    let each = crowd.peers.div_ceil(crowd.processes);
+    let shares = (0..crowd.processes)
+        .map(|index| (index * each, each.min(crowd.peers.saturating_sub(index * each))));
+    let mut groups: Vec<Group> = shares
+        .filter(|(_, count)| *count > 0)
+        .map(|share| Group::start(&world, &invite, share))
+        .collect::<io::Result<_>>()?;
+    let all = usize::from(crowd.peers);
+    wait::until("each peer is answered", LIMIT, || (answered(&groups) == all).then_some(()));
+    figures.joined_s = begun.elapsed().as_secs_f64();
+    figures.join_cpu_s = (used(&mut world) - before).as_secs_f64();
+    figures.tunnels_idle_percent = idle(&mut world, crowd.idle);
+    figures.tunnels_rss_mib = resident(&mut world);
+
+    groups.iter_mut().try_for_each(|group| group.tell("connect"))?;
+    let connected = |groups: &[Group]| sum(groups, |group| &group.connected);
+    wait::until("each peer has a connection", LIMIT, || (connected(&groups) == all).then_some(()));
+    figures.connected_idle_percent = idle(&mut world, crowd.idle);
+    figures.connected_rss_mib = resident(&mut world);
+
+    storm(&mut world, &mut groups, &invite, &mut figures)?;
+    print_line(&table(&figures));
+    if let Some(file) = &crowd.json {
+        std::fs::write(file, serde_json::to_string_pretty(&figures)?)?;
+    }
+    Ok(())
+}
+
+/// Kills the daemon, starts it again, and waits until all peers are back.
+fn storm(
+    world: &mut World,
+    groups: &mut [Group],
+    invite: &std::path::Path,
+    figures: &mut Figures,
+) -> io::Result<()> {
+    let all = usize::from(figures.peers);
+    world.kill(ORIGIN);
+    groups.iter_mut().try_for_each(|group| group.tell("again"))?;
+    wait::until("nobody is answered", LIMIT, || (answered(groups) == 0).then_some(()));
+    let begun = wait::now();
+    world.spawn(ORIGIN);
+    wait::until("the first is back", LIMIT, || (answered(groups) > 0).then_some(()));
+    let requests = Requests::start(world);
+    let newcomer_begun = wait::now();
+    let newcomer = Group::start(world, invite, (figures.peers, 1))?;
+    let (mut half, mut new) = (None, None);
+    wait::until("all are back, and the newcomer is there", LIMIT, || {
+        let back = answered(groups);
+        if back * 2 >= all {
+            half.get_or_insert(begun.elapsed());
+        }
+        if newcomer.answered.load(Ordering::Relaxed) > 0 {
+            new.get_or_insert(newcomer_begun.elapsed());
+        }
+        if back == all && figures.back_s == 0.0 {
+            figures.back_s = begun.elapsed().as_secs_f64();
+        }
+        (back == all && new.is_some()).then_some(())
+    });
+    figures.back_half_s = half.unwrap_or_default().as_secs_f64();
+    figures.newcomer_s = new.unwrap_or_default().as_secs_f64();
+    let process = world.node_mut(ORIGIN).process();
+    figures.back_cpu_s = process.processor_time().as_secs_f64();
+    figures.back_peak_mib = mib(process.peak_kib());
+    let (mut millis, failed) = requests.finish();
+    millis.sort_by(f64::total_cmp);
+    (figures.requests, figures.requests_failed) = (millis.len() + failed, failed);
+    figures.request_p50_ms = quantile(&millis, 50);
+    figures.request_p99_ms = quantile(&millis, 99);
+    Ok(())
+}
+
+/// The share of one core that the daemon takes for so many seconds, in per cent.
+fn idle(world: &mut World, seconds: u64) -> f64 {
+    let process = world.node_mut(ORIGIN).process();
+    let (begun, before) = (wait::now(), process.processor_time());
+    wait::moment(begun + Duration::from_secs(seconds));
+    let used = process.processor_time() - before;
+    used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one place")]
+fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+fn quantile(sorted: &[f64], percent: usize) -> f64 {
+    sorted
+        .get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or_default()
+}
+
+fn sum(groups: &[Group], count: impl Fn(&Group) -> &AtomicUsize) -> usize {
+    groups.iter().map(|group| count(group).load(Ordering::Relaxed)).sum()
+}
+
+fn answered(groups: &[Group]) -> usize {
+    sum(groups, |group| &group.answered)
+}
+
+/// A process with peers.
+struct Group {
+    child: Child,
+    input: ChildStdin,
+    /// Peers that had an answer since they were told "again".
+    answered: Arc<AtomicUsize>,
+    /// Peers with a QUIC connection.
+    connected: Arc<AtomicUsize>,
+}
+
+impl Group {
+    /// `share`: the number of its first peer, and how many there are.
+    fn start(world: &World, invite: &std::path::Path, share: (u16, u16)) -> io::Result<Self> {
+        let origin = world.at(ORIGIN);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("endpoints").arg("--invite").arg(invite);
+        command.args(["--origin", &Identity::read(origin.state()).node().to_string()]);
+        command.args(["--at", &origin.udp.to_string()]);
+        command.args(["--first", &share.0.to_string(), "--count", &share.1.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (input, output) = input.zip(output).ok_or(io::ErrorKind::BrokenPipe)?;
+        let counts: [Arc<AtomicUsize>; 2] = Default::default();
+        let [answered, connected] = counts.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                for (count, word) in counts.iter().zip(line.split(' ')) {
+                    count.store(word.parse().unwrap_or_default(), Ordering::Relaxed);
+                }
+            }
+        });
+        Ok(Self { child, input, answered, connected })
+    }
+
+    fn tell(&mut self, word: &str) -> io::Result<()> {
+        writeln!(self.input, "{word}")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // One that has ended already needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client on the origin's host that asks again and again.
+struct Requests {
+    stop: Arc<AtomicUsize>,
+    /// Milliseconds of each answer; how many there were none of.
+    seen: Arc<Mutex<(Vec<f64>, usize)>>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Requests {
+    fn start(world: &World) -> Self {
+        let (curl, local) = (world.curl(), world.at(ORIGIN).local);
+        let stop = Arc::new(AtomicUsize::new(0));
+        let seen: Arc<Mutex<(Vec<f64>, usize)>> = Arc::default();
+        let (ended, kept) = (stop.clone(), seen.clone());
+        let thread = thread::spawn(move || {
+            let mut next = wait::now();
+            while ended.load(Ordering::Relaxed) == 0 {
+                let begun: Instant = wait::now();
+                let answer = curl.get(local, "/version");
+                let mut kept = kept.lock().expect("nobody panics with it");
+                match answer {
+                    Ok(_) => kept.0.push(begun.elapsed().as_secs_f64() * 1000.0),
+                    Err(_) => kept.1 += 1,
+                }
+                drop(kept);
+                wait::pace(&mut next, REQUEST_INTERVAL);
+            }
+        });
+        Self { stop, seen, thread }
+    }
+
+    fn finish(self) -> (Vec<f64>, usize) {
+        self.stop.store(1, Ordering::Relaxed);
+        self.thread.join().expect("the client does not panic");
+        std::mem::take(&mut *self.seen.lock().expect("nobody panics with it"))
+    }
+}
+
+fn table(figures: &Figures) -> String {
+    let Figures { peers, joined_s, join_cpu_s, .. } = figures;
+    let rows = [
+        ("all joined".to_owned(), format!("{joined_s:.1} s, {join_cpu_s:.1} CPU-s")),
+        (
+            "with tunnels".to_owned(),
+            format!(
+                "{:.1} MiB, {:.2} % of a core",
+                figures.tunnels_rss_mib, figures.tunnels_idle_percent
+            ),
+        ),
+        (
+            "with QUIC connections".to_owned(),
+            format!(
+                "{:.1} MiB, {:.2} % of a core",
+                figures.connected_rss_mib, figures.connected_idle_percent
+            ),
+        ),
+        (
+            "back after a restart".to_owned(),
+            format!(
+                "half {:.1} s, all {:.1} s, {:.1} CPU-s, at most {:.1} MiB",
+                figures.back_half_s, figures.back_s, figures.back_cpu_s, figures.back_peak_mib
+            ),
+        ),
+        ("a newcomer meanwhile".to_owned(), format!("{:.2} s", figures.newcomer_s)),
+        (
+            "requests meanwhile".to_owned(),
+            format!(
+                "{}, {} failed; 50 % {:.1} ms, 99 % {:.1} ms",
+                figures.requests,
+                figures.requests_failed,
+                figures.request_p50_ms,
+                figures.request_p99_ms
+            ),
+        ),
+    ];
+    let lines = rows.map(|(what, figure)| format!("  {what:<24}{figure}"));
+    format!("\none origin, {peers} peers\n{}", lines.join("\n"))
+}

@@ -1,0 +1,146 @@
+//! Some of the crowd: mesh endpoints in one process, each with a key, a credential, a socket and an
+//! address of its own. They do what nodes do with an origin they do not use: measure the way there.
+//!
+//! Told on standard input: `connect`, each opens a QUIC connection and keeps it; `again`, answers
+//! are counted anew. Says on standard output how many had an answer, and how many are connected.
+
+use std::io::{self, BufRead};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use meshport_config::{Invite, Join, NodeId, NodeKey, RecordKey, UnixSeconds};
+use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter};
+use rand_core::{OsRng, RngCore};
+use tokio::time::sleep;
+
+use crate::print_line;
+
+/// From one measurement of an idle path to the next, as nodes do it.
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// How long an answer may take; then the next question is asked.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// From a question without an answer to the next: some end at once.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the counts are told.
+const TELL_INTERVAL: Duration = Duration::from_millis(50);
+/// Descriptors of one endpoint, and some for the process.
+const DESCRIPTORS: (u64, u64) = (2, 64);
+
+/// Which of them, and where to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Endpoints {
+    #[arg(long)]
+    invite: PathBuf,
+    #[arg(long)]
+    origin: NodeId,
+    #[arg(long)]
+    at: SocketAddr,
+    #[arg(long)]
+    first: u16,
+    #[arg(long)]
+    count: u16,
+}
+
+/// What all endpoints of the process share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Counts how often "again" was said, from one on.
+    round: AtomicUsize,
+    connect: AtomicBool,
+    answered: AtomicUsize,
+    connected: AtomicUsize,
+}
+
+/// Runs until standard input ends.
+///
+/// # Errors
+/// When the invite cannot be read, or an endpoint has no address.
+pub(crate) fn run(endpoints: &Endpoints) -> io::Result<()> {
+    raise_descriptors(u64::from(endpoints.count));
+    let text = std::fs::read_to_string(&endpoints.invite)?;
+    let invite = Invite::parse(text.trim()).map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let shared = Arc::new(Shared::default());
+    shared.round.store(1, Ordering::Relaxed);
+    let heard = shared.clone();
+    thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            match &*line {
+                "connect" => heard.connect.store(true, Ordering::Relaxed),
+                _ => {
+                    heard.answered.store(0, Ordering::Relaxed);
+                    heard.round.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        std::process::exit(0);
+    });
+    runtime.block_on(async {
+        for index in 0..endpoints.count {
+            let (mesh, mut incoming) = start(&invite, endpoints.first + index)?;
+            mesh.set_peer(endpoints.origin, &[endpoints.at], None);
+            tokio::spawn(async move { while incoming.events.recv().await.is_some() {} });
+            tokio::spawn(live(mesh, endpoints.origin, shared.clone()));
+        }
+        loop {
+            let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+            print_line(&format!("{} {}", count(&shared.answered), count(&shared.connected)));
+            sleep(TELL_INTERVAL).await;
+        }
+    })
+}
+
+fn raise_descriptors(endpoints: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = Some(endpoints * DESCRIPTORS.0 + DESCRIPTORS.1);
+    // Where they do not suffice, an endpoint says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+}
+
+fn start(invite: &Invite, number: u16) -> io::Result<(Mesh, Incoming)> {
+    let (key, record) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let name = format!("peer-{number}").parse().map_err(io::Error::other)?;
+    let join = Join { name: Some(name), site: None, roles: None };
+    let credential = invite.accept(&key, &record, join, wall()).map_err(io::Error::other)?;
+    let secret = invite.mesh_secret.clone();
+    // No two of a machine share an address, as no two nodes do.
+    let [high, low] = number.to_be_bytes();
+    let socket = UdpOuter::bind(SocketAddr::from((Ipv4Addr::new(127, 200, high, low), 0)))?;
+    let mut seed = [0; 32];
+    OsRng.fill_bytes(&mut seed);
+    let identity = Identity { key, credential, secret };
+    let started = Mesh::start(identity, MeshConfig::default(), Arc::new(socket), seed, wall);
+    started.map_err(io::Error::other)
+}
+
+#[expect(clippy::disallowed_methods, reason = "credentials have wall time")]
+fn wall() -> UnixSeconds {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    UnixSeconds(since.unwrap_or_default().as_secs())
+}
+
+/// One endpoint, for ever.
+async fn live(mesh: Mesh, origin: NodeId, shared: Arc<Shared>) {
+    // Not all at once: nodes begin at different times.
+    sleep(IDLE_INTERVAL.mul_f64(f64::from(OsRng.next_u32()) / f64::from(u32::MAX))).await;
+    let (mut answered_in, mut connected) = (0, false);
+    loop {
+        let round = shared.round.load(Ordering::Relaxed);
+        let answered = mesh.ping(origin, PATIENCE).await.is_ok();
+        if answered && answered_in != round && shared.round.load(Ordering::Relaxed) == round {
+            answered_in = round;
+            shared.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        if answered && !connected && shared.connect.load(Ordering::Relaxed) {
+            // The stream ends with the statement, the connection does not.
+            connected = mesh.open_stream(origin).await.is_ok();
+            shared.connected.fetch_add(usize::from(connected), Ordering::Relaxed);
+        }
+        sleep(if answered { IDLE_INTERVAL } else { PAUSE }).await;
+    }
+}
