@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use meshport_tests::wait;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{BLOCK_BYTES, Purpose};
+use crate::wire::{BLOCK_BYTES, Purpose, TLS_RECORD};
 
 /// The size of a small request and of its answer, in bytes.
 const SMALL: usize = 64;
@@ -32,9 +32,12 @@ pub(crate) enum Work {
     Request,
     /// The same on one connection beside saturating downloads.
     RequestBesideBulk,
-    /// New connections one after another: time from the connect to the first byte of an answer.
+    /// New connections one after another that begin as TLS does: time from the connect to the first
+    /// byte of an answer.
     FirstByte,
-    /// New connections as fast as eight clients open them.
+    /// The same, beginning with a byte of no known protocol.
+    FirstBytePlain,
+    /// New connections that begin as TLS does, as fast as eight clients open them.
     Connect,
     /// Connections that have answered once and then wait until the process is ended.
     Idle,
@@ -81,18 +84,24 @@ pub(crate) fn run(job: Job) -> io::Result<Seen> {
         Work::Download => bulk(job, Purpose::Download),
         Work::Request => requests(job),
         Work::RequestBesideBulk => requests_beside_bulk(job),
-        Work::FirstByte => Ok(new_ones(job, 1)),
-        Work::Connect => Ok(new_ones(job, CONNECTORS)),
+        Work::FirstByte => Ok(new_ones(job, 1, &TLS_RECORD)),
+        Work::FirstBytePlain => Ok(new_ones(job, 1, &[])),
+        Work::Connect => Ok(new_ones(job, CONNECTORS, &TLS_RECORD)),
         Work::Idle => idle(job),
     }
 }
 
 fn open(at: SocketAddr, purpose: Purpose) -> io::Result<TcpStream> {
+    connect(at, &[purpose.byte()])
+}
+
+/// A connection that has said so much.
+fn connect(at: SocketAddr, first: &[u8]) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    stream.write_all(&[purpose.byte()])?;
+    stream.write_all(first)?;
     Ok(stream)
 }
 
@@ -216,18 +225,16 @@ fn requests_beside_bulk(job: Job) -> io::Result<Seen> {
     Ok(Seen { bytes, ..seen? })
 }
 
-/// New connections, each used once, by so many clients at once.
-fn new_ones(job: Job, clients: usize) -> Seen {
+/// New connections, each used once, by so many clients at once; `header` goes first.
+fn new_ones(job: Job, clients: usize, header: &'static [u8]) -> Seen {
+    let first = [header, &[Purpose::Echo.byte(), 1]].concat();
     let begun = wait::now();
     let until = begun + Duration::from_millis(job.millis);
-    let one = move || {
+    let one = move |first: Vec<u8>| {
         let (mut micros, mut failed) = (Vec::new(), 0);
         while wait::now() < until {
             let begun = wait::now();
-            let answered = open(job.at, Purpose::Echo).and_then(|mut it| {
-                it.write_all(&[1])?;
-                it.read_exact(&mut [0])
-            });
+            let answered = connect(job.at, &first).and_then(|mut it| it.read_exact(&mut [0]));
             match answered {
                 Ok(()) => micros.push(since(begun)),
                 Err(_) => failed += 1,
@@ -235,7 +242,12 @@ fn new_ones(job: Job, clients: usize) -> Seen {
         }
         (micros, failed)
     };
-    let clients: Vec<_> = (0..clients).map(|_| thread::spawn(one)).collect();
+    let clients: Vec<_> = (0..clients)
+        .map(|_| {
+            let first = first.clone();
+            thread::spawn(move || one(first))
+        })
+        .collect();
     let mut seen = Seen::default();
     for client in clients {
         let (micros, failed) = client.join().expect("no client panics");

@@ -22,6 +22,7 @@ use meshport_tests::wait;
 
 mod chart;
 mod contenders;
+mod crowd;
 mod ground;
 mod load;
 mod rivals;
@@ -77,7 +78,7 @@ struct Arguments {
     list: bool,
 }
 
-/// What this program is to itself.
+/// What else it measures, and what it is to itself.
 #[derive(Debug, clap::Subcommand)]
 enum Inner {
     /// The server of the benchmark
@@ -86,6 +87,11 @@ enum Inner {
     /// Its clients
     #[command(hide = true)]
     Load(Job),
+    /// What thousands of peers cost one origin, and how it takes them back after a restart
+    Crowd(crowd::Crowd),
+    /// Some of these peers
+    #[command(hide = true)]
+    Endpoints(crowd::endpoints::Endpoints),
 }
 
 /// One line for whoever reads this program's output.
@@ -112,6 +118,8 @@ fn main() -> ExitCode {
             }
             return ended(seen);
         }
+        Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
+        Some(Inner::Endpoints(some)) => return ended(crowd::endpoints::run(some)),
         None => {}
     }
     if arguments.list {
@@ -214,7 +222,8 @@ fn all_work(
     for work in [Work::Upload, Work::Download, Work::Request] {
         jobs.extend(arguments.connections.iter().map(|connections| (work, *connections)));
     }
-    jobs.extend([(Work::RequestBesideBulk, 8), (Work::FirstByte, 1), (Work::Connect, 8)]);
+    jobs.extend([(Work::RequestBesideBulk, 8), (Work::FirstByte, 1), (Work::FirstBytePlain, 1)]);
+    jobs.push((Work::Connect, 8));
     jobs.retain(|(work, _)| asked(*work));
     let mut rows = Vec::new();
     // First: later its memory is what earlier work has left behind.

@@ -56,6 +56,7 @@ fn title(work: Work, connections: usize) -> String {
         Work::Request => format!("small request and answer, {many}"),
         Work::RequestBesideBulk => "small request beside 8 saturating downloads".to_owned(),
         Work::FirstByte => "new connection to its first byte".to_owned(),
+        Work::FirstBytePlain => "the same, not beginning as TLS does".to_owned(),
         Work::Connect => "new connections, 8 clients".to_owned(),
         Work::Idle => format!("{connections} idle sessions"),
     }

@@ -7,7 +7,10 @@
 //! * `d`: the server sends until the client goes away;
 //! * `e`: everything is sent back as it comes.
 //!
-//! Plain bytes without any framing, so that what is measured is what lies between.
+//! Before it there may be the header of a TLS handshake record, as clients of an apiserver begin with
+//! one: a balancer may look at it, the server skips it.
+//!
+//! Plain bytes without any other framing, so that what is measured is what lies between.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,6 +20,10 @@ use std::thread;
 pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
 /// The stack of a server thread: there are ten thousand when sessions idle.
 const STACK_BYTES: usize = 128 * 1024;
+
+/// What the first bytes of a TLS client look like: a handshake record of version 3.1 with two bytes
+/// (RFC 8446, section 5.1).
+pub(crate) const TLS_RECORD: [u8; 5] = [22, 3, 1, 0, 2];
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,10 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut first = [0];
     stream.read_exact(&mut first)?;
+    if first[0] == TLS_RECORD[0] {
+        stream.read_exact(&mut [0; TLS_RECORD.len() - 1])?;
+        stream.read_exact(&mut first)?;
+    }
     match Purpose::of(first[0]) {
         Some(Purpose::Upload) => {
             let mut block = vec![0; BLOCK_BYTES];
@@ -99,6 +110,8 @@ mod tests {
         for purpose in [Purpose::Upload, Purpose::Download, Purpose::Echo] {
             assert_eq!(Purpose::of(purpose.byte()), Some(purpose));
         }
-        assert_eq!(Purpose::of(b'x'), None);
+        for byte in [b'x', TLS_RECORD[0]] {
+            assert_eq!(Purpose::of(byte), None);
+        }
     }
 }
