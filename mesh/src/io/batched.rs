@@ -5,11 +5,11 @@
 //! one from then on. Here segmentation is tried again every [`RETRY`].
 
 use std::io;
+use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use quinn_udp::{UdpSockRef, UdpSocketState};
-use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::lock;

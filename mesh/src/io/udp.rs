@@ -1,15 +1,15 @@
 //! The real UDP socket: dual stack, GSO and GRO, don't-fragment, big buffers.
 
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{Interest, ReadBuf};
-use tokio::net::UdpSocket;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::batched::Batched;
 use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
@@ -27,7 +27,10 @@ const WHOLE_MTU: u16 = 1328;
 /// One UDP socket. Bound to `[::]` it serves IPv4 as well; IPv4 addresses appear as such.
 #[derive(Debug)]
 pub struct UdpOuter {
-    socket: UdpSocket,
+    /// Watched for what arrives only. The kernel tells of room to send each time a sent packet is
+    /// taken off the socket, which would wake the runtime once more for every send; who found no
+    /// room asks in [`UdpOuter::room`].
+    socket: AsyncFd<UdpSocket>,
     /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram:
     /// there the kernel's own defaults fragment it, and every datagram is a call of its own.
     batched: Option<Batched>,
@@ -85,7 +88,7 @@ impl UdpOuter {
     /// When the socket cannot be set up.
     pub(super) fn new(socket: Socket, mtu: u16) -> io::Result<Self> {
         let sizes = set_buffers(&socket);
-        let socket = UdpSocket::from_std(socket.into())?;
+        let socket = UdpSocket::from(socket);
         let batched = match mtu {
             WHOLE_MTU.. => Some(Batched::new(&socket)?),
             _ => None,
@@ -98,13 +101,20 @@ impl UdpOuter {
             gso = batched.as_ref().map_or(1, |batched| batched.segments(&socket)),
             "UDP socket is bound"
         );
+        let socket = watch(socket, Interest::READABLE)?;
         Ok(Self { mapped: local.is_ipv6(), wildcard: local.ip().is_unspecified(), socket, batched })
+    }
+
+    /// Waits until there may be room to send.
+    async fn room(&self) -> io::Result<()> {
+        let same = self.socket.get_ref().try_clone()?;
+        watch(same, Interest::WRITABLE)?.writable().await.map(drop)
     }
 
     fn send(&self, transmit: &OuterTransmit<'_>, source: Option<IpAddr>) -> io::Result<()> {
         let destination = self.spell(transmit.destination);
         let Some(batched) = &self.batched else {
-            return self.socket.try_send_to(transmit.contents, destination).map(|_| ());
+            return self.socket.get_ref().send_to(transmit.contents, destination).map(|_| ());
         };
         let segmented = transmit.contents.len() > transmit.segment;
         let transmit = Transmit {
@@ -114,9 +124,7 @@ impl UdpOuter {
             segment_size: segmented.then_some(transmit.segment),
             src_ip: source,
         };
-        self.socket.try_io(Interest::WRITABLE, || {
-            batched.state().try_send(UdpSockRef::from(&self.socket), &transmit)
-        })
+        batched.state().try_send(UdpSockRef::from(self.socket.get_ref()), &transmit)
     }
 
     fn poll_recv_single(
@@ -125,16 +133,21 @@ impl UdpOuter {
         buffer: &mut [u8],
         meta: &mut OuterMeta,
     ) -> Poll<io::Result<usize>> {
-        let mut buffer = ReadBuf::new(buffer);
-        let from = ready!(self.socket.poll_recv_from(cx, &mut buffer))?;
-        let length = buffer.filled().len();
-        *meta = OuterMeta {
-            from: crate::core::canonical(&from),
-            local: None,
-            length,
-            stride: length.max(1),
-        };
-        Poll::Ready(Ok(1))
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            // The error is that nothing is there.
+            let Ok(received) = ready.try_io(|socket| socket.get_ref().recv_from(buffer)) else {
+                continue;
+            };
+            let (length, from) = received?;
+            *meta = OuterMeta {
+                from: crate::core::canonical(&from),
+                local: None,
+                length,
+                stride: length.max(1),
+            };
+            return Poll::Ready(Ok(1));
+        }
     }
 
     fn spell(&self, address: SocketAddr) -> SocketAddr {
@@ -145,6 +158,12 @@ impl UdpOuter {
             other => other,
         }
     }
+}
+
+/// Lets the current runtime watch a socket.
+#[expect(deprecated, reason = "its follower is unsafe; a socket of std's keeps its descriptor")]
+fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+    AsyncFd::with_interest(socket, interest)
 }
 
 /// Asks the system's routes, which name the link and with it the MTU. Nothing is sent.
@@ -246,22 +265,18 @@ impl OuterSocket for UdpOuter {
         let mut received = [RecvMeta::default(); MESSAGES];
         let limit = buffers.len().min(meta.len()).min(MESSAGES);
         loop {
-            ready!(self.socket.poll_recv_ready(cx))?;
-            let result = self.socket.try_io(Interest::READABLE, || {
-                let socket = UdpSockRef::from(&self.socket);
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            let result = ready.try_io(|socket| {
+                let socket = UdpSockRef::from(socket.get_ref());
                 batched.state().recv(socket, &mut buffers[..limit], &mut received[..limit])
             });
-            let count = match result {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Poll::Ready(Err(error)),
-            };
+            // The error is that nothing is there.
+            let Ok(count) = result else { continue };
+            let count = count?;
             if count < limit {
                 // The queue is empty: saves the call that would say so. What comes later, or came
                 // just now, makes the socket readable again.
-                let _ = self
-                    .socket
-                    .try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+                ready.clear_ready();
             }
             for (meta, received) in meta.iter_mut().zip(&received[..count]) {
                 *meta = OuterMeta {
@@ -276,15 +291,15 @@ impl OuterSocket for UdpOuter {
     }
 
     fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
-        Box::pin(async move { self.socket.writable().await })
+        Box::pin(async move { self.room().await })
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.socket.get_ref().local_addr()
     }
 
     fn max_gso_segments(&self) -> usize {
-        self.batched.as_ref().map_or(1, |batched| batched.segments(&self.socket))
+        self.batched.as_ref().map_or(1, |batched| batched.segments(self.socket.get_ref()))
     }
 }
 

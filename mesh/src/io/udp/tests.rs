@@ -26,11 +26,8 @@ async fn receive(socket: &UdpOuter, bytes: usize) -> (SocketAddr, Option<IpAddr>
     (from, local, sizes)
 }
 
-/// A socket that is known to be writable.
-async fn loopback(address: &str) -> UdpOuter {
-    let outer = UdpOuter::bind(address.parse().unwrap()).unwrap();
-    outer.socket.writable().await.unwrap();
-    outer
+fn loopback(address: &str) -> UdpOuter {
+    UdpOuter::bind(address.parse().unwrap()).unwrap()
 }
 
 fn send(socket: &UdpOuter, destination: SocketAddr, contents: &[u8], segment: usize) {
@@ -40,7 +37,7 @@ fn send(socket: &UdpOuter, destination: SocketAddr, contents: &[u8], segment: us
 
 #[tokio::test]
 async fn a_batch_arrives_as_its_datagrams() {
-    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let (a, b) = (loopback("127.0.0.1:0"), loopback("127.0.0.1:0"));
     let segments = a.max_gso_segments().min(40);
     let contents = vec![1; segments * 1400 - 100];
     send(&a, b.local_addr().unwrap(), &contents, 1400);
@@ -53,11 +50,11 @@ async fn a_batch_arrives_as_its_datagrams() {
 
 #[tokio::test]
 async fn a_dual_stack_socket_speaks_both_and_spells_ipv4_plainly() {
-    let dual = loopback("[::]:0").await;
+    let dual = loopback("[::]:0");
     let port = dual.local_addr().unwrap().port();
     for (other, ip) in [
-        (loopback("127.0.0.1:0").await, IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        (loopback("[::1]:0").await, IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        (loopback("127.0.0.1:0"), IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        (loopback("[::1]:0"), IpAddr::V6(Ipv6Addr::LOCALHOST)),
     ] {
         let here = other.local_addr().unwrap();
         send(&other, SocketAddr::new(ip, port), b"question", 8);
@@ -73,7 +70,7 @@ async fn a_dual_stack_socket_speaks_both_and_spells_ipv4_plainly() {
 
 #[tokio::test]
 async fn a_source_address_that_is_gone_does_not_stop_the_packet() {
-    let (a, b) = (loopback("0.0.0.0:0").await, loopback("127.0.0.1:0").await);
+    let (a, b) = (loopback("0.0.0.0:0"), loopback("127.0.0.1:0"));
     let gone = Some(IpAddr::from([203, 0, 113, 77]));
     let destination = b.local_addr().unwrap();
     a.try_send(&OuterTransmit { destination, source: gone, contents: b"x", segment: 1 }).unwrap();
@@ -82,7 +79,7 @@ async fn a_source_address_that_is_gone_does_not_stop_the_packet() {
 
 #[tokio::test]
 async fn too_large_a_datagram_is_an_error_that_says_so() {
-    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let (a, b) = (loopback("127.0.0.1:0"), loopback("127.0.0.1:0"));
     let contents = vec![0; 65_530];
     let transmit = OuterTransmit {
         destination: b.local_addr().unwrap(),
@@ -95,14 +92,14 @@ async fn too_large_a_datagram_is_an_error_that_says_so() {
 
 #[tokio::test]
 async fn an_address_in_use_is_an_error() {
-    let first = loopback("127.0.0.1:0").await;
+    let first = loopback("127.0.0.1:0");
     let error = UdpOuter::bind(first.local_addr().unwrap()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
 
 /// Which of `group` gets `datagram`.
 fn lands(group: &[Socket], datagram: &[u8]) -> usize {
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = group[0].local_addr().unwrap().as_socket().unwrap();
     sender.send_to(datagram, port).unwrap();
     // Loopback delivers before the call returns.
@@ -153,7 +150,7 @@ fn a_port_that_shards_share_is_taken_for_others() {
 
 #[tokio::test]
 async fn segmentation_that_the_kernel_refused_is_tried_again() {
-    let (a, b) = (loopback("127.0.0.1:0").await, loopback("127.0.0.1:0").await);
+    let (a, b) = (loopback("127.0.0.1:0"), loopback("127.0.0.1:0"));
     let most = a.max_gso_segments();
     if most == 1 {
         return;
