@@ -375,6 +375,10 @@ impl<'a> Search<'a> {
 
     async fn run(&mut self, client: &Tcp) -> Result<(Upstream, Guard), Failure> {
         let mut states = self.shared.subscribe();
+        // Most clients have said something by now, and it leaves with the header.
+        if let Some(bytes) = splice::at_once(splice::read(client)).await {
+            self.take_bytes(bytes)?;
+        }
         loop {
             while let Some(action) = self.connect.poll(clock::now(), &mut Around(self.ingress)) {
                 if !self.carry_out(action) {

@@ -259,7 +259,7 @@ async fn after_others() {
 }
 
 /// What a future has now, if it has.
-async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+pub(super) async fn at_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
