@@ -1,8 +1,12 @@
 //! Bad input: each kind leaves the daemons serving and is counted.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::fs;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use meshport_tests::identity::Identity;
@@ -21,8 +25,8 @@ const DATAGRAMS: usize = 100;
 const CLIENTS: usize = 20;
 /// What each client that never reads has asked for.
 const UNREAD_BYTES: u64 = 1 << 30;
-/// How much a daemon may grow by while clients do not read: a stream's window is 1 MiB for each,
-/// and as much again for what is being received and for the allocator.
+/// How much a daemon may grow by while clients or an instance do not read: a stream's window is 1
+/// MiB for each, and as much again for what is being received and for the allocator.
 const MAX_GROWTH_KIB: u64 = (CLIENTS as u64) << 11;
 /// How long memory is watched once nobody reads.
 const WATCHED: Duration = Duration::from_secs(8);
@@ -43,15 +47,20 @@ impl Stage {
         let mut world = World::new();
         let address = world.apiserver("cp-a");
         let service = transfer::serve();
-        let offer = format!("\n[service.blob]\nlisten = []\norigin = \"{service}\"\n");
-        let origin = NodePlan::new("cp-a", "a").origin(address).role("origin:blob");
-        world.make(&origin.settings(&offer));
+        let offer = |name: &str, instance: SocketAddr| {
+            format!("\n[service.{name}]\nlisten = []\norigin = \"{instance}\"\n")
+        };
+        let offers = offer("blob", service) + &offer("deaf", deaf());
+        let origin = NodePlan::new("cp-a", "a").origin(address);
+        let origin = origin.role("origin:blob").role("origin:deaf");
+        world.make(&origin.settings(&offers));
         let node = world.at("cp-a").udp;
         let tap = Tap::start(node.ip(), node).expect("a free port");
         world.shaper().set_real("cp-a", tap.public()).expect("the node is there");
         world.start("cp-a");
-        let listen = "\n[service.blob]\nlisten = [\"127.0.0.1:0\"]\n";
-        world.node(&NodePlan::new("worker-b", "b").settings(listen));
+        let listen = |name: &str| format!("\n[service.{name}]\nlisten = [\"127.0.0.1:0\"]\n");
+        let listens = listen("blob") + &listen("deaf");
+        world.node(&NodePlan::new("worker-b", "b").settings(&listens));
         world.meet();
         world.chooses("worker-b", "cp-a", SETTLE);
         Self { world, tap }
@@ -83,6 +92,24 @@ impl Stage {
         }
     }
 
+    /// Resident KiB of the origin and of the client's node.
+    fn resident(&mut self) -> [u64; 2] {
+        ["cp-a", "worker-b"].map(|node| self.world.node_mut(node).process().resident_kib())
+    }
+
+    /// Watches both nodes, doing `meanwhile` again and again.
+    #[track_caller]
+    fn memory_stays_bounded(&mut self, before: [u64; 2], mut meanwhile: impl FnMut()) {
+        let mut most = before;
+        wait::throughout("memory stays bounded", WATCHED, || {
+            meanwhile();
+            let now = self.resident();
+            most = [most[0].max(now[0]), most[1].max(now[1])];
+            most.iter().zip(before).all(|(now, before)| *now <= before + MAX_GROWTH_KIB)
+        });
+        println!("resident KiB of origin and client node: {before:?}, meanwhile: {most:?}");
+    }
+
     fn blob(&self) -> SocketAddr {
         wait::until("worker-b listens for the transfer service", SETTLE, || {
             let local = self.world.at("worker-b").service("blob")?;
@@ -97,6 +124,14 @@ impl Stage {
         assert!(!seen.is_empty(), "no message of type {kind} passed the tap");
         seen
     }
+}
+
+/// An instance that takes every connection and never reads, as long as the test's process lives.
+fn deaf() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || listener.incoming().flatten().collect::<Vec<_>>());
+    address
 }
 
 /// Bytes without meaning, the same each time (xorshift32, Marsaglia 2003).
@@ -232,21 +267,39 @@ fn clients_that_send_nothing_and_clients_that_never_read() {
     drop(silent);
 
     let blob = stage.blob();
-    let resident = |stage: &mut Stage| {
-        ["cp-a", "worker-b"].map(|node| stage.world.node_mut(node).process().resident_kib())
-    };
-    let before = resident(&mut stage);
+    let before = stage.resident();
     let ask = |_| Open::download(blob, UNREAD_BYTES).expect("a session opens");
     let unread: Vec<Open> = (0..CLIENTS).map(ask).collect();
-    let mut most = before;
-    wait::throughout("memory stays bounded while nobody reads", WATCHED, || {
-        let now = resident(&mut stage);
-        most = [most[0].max(now[0]), most[1].max(now[1])];
-        most.iter().zip(before).all(|(now, before)| *now <= before + MAX_GROWTH_KIB)
-    });
-    println!("resident KiB of origin and client node: {before:?}, with unread sessions: {most:?}");
+    stage.memory_stays_bounded(before, || {});
     stage.serves();
     let open = stage.world.at("worker-b").metrics();
     assert!(open.sum("meshport_sessions_open", "service=\"blob\"") >= CLIENTS as f64);
     drop(unread);
+}
+
+#[test]
+fn uploads_to_an_instance_that_never_reads() {
+    let mut stage = Stage::new();
+    let deaf =
+        wait::until("worker-b listens", SETTLE, || stage.world.at("worker-b").service("deaf"));
+    let before = stage.resident();
+    let connect = |_| {
+        let client = TcpStream::connect(deaf).expect("the local address is open");
+        client.set_nonblocking(true).expect("it can be");
+        client
+    };
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
+    let block = vec![0x5a; 1 << 16];
+    let mut taken = 0;
+    stage.memory_stays_bounded(before, || {
+        for client in &mut clients {
+            // The error is that there is no room: what was taken before is still on its way.
+            taken += client.write(&block).unwrap_or(0);
+        }
+    });
+    println!("{taken} bytes were taken of {CLIENTS} clients");
+    assert!(taken > CLIENTS << 20, "more than a window each is on its way: {taken}");
+    stage.serves();
+    let open = stage.world.at("worker-b").metrics();
+    assert!(open.sum("meshport_sessions_open", "service=\"deaf\"") >= CLIENTS as f64);
 }

@@ -65,9 +65,12 @@ fn writing() -> BitFlags<AccessFs> {
 mod tests {
     use std::fs;
     use std::io::ErrorKind;
-    use std::os::unix::net::UnixListener;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
     use std::process::Command;
     use std::thread;
+
+    use landlock::{CompatLevel, Compatible as _};
 
     use super::*;
 
@@ -115,6 +118,28 @@ mod tests {
         restricted(|_| {
             let denied = Command::new("/usr/bin/true").status().expect_err("nothing runs");
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+        });
+    }
+
+    #[test]
+    fn others_get_no_signal_and_no_connection_by_name() {
+        let asked = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .scope(Scope::from_all(NEWEST));
+        if asked.is_err() {
+            eprintln!("not checked: this kernel is older than 6.12");
+            return;
+        }
+        let name = format!("meshport-{}-sandbox", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).expect("a name");
+        let _listener = UnixListener::bind_addr(&address).expect("the name is free");
+        UnixStream::connect_addr(&address).expect("reachable so far");
+        let parent = rustix::process::getppid().expect("somebody started this");
+        restricted(|_| {
+            let denied = UnixStream::connect_addr(&address).expect_err("out of reach");
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+            let denied = rustix::process::test_kill_process(parent).expect_err("out of reach");
+            assert_eq!(ErrorKind::from(denied.kind()), ErrorKind::PermissionDenied);
         });
     }
 }
