@@ -11,7 +11,7 @@ use meshport_config::{Credential, InnerAddr, MeshSecret, NodeId, NodeKey};
 pub struct Identity {
     /// Its WireGuard key.
     pub key: NodeKey,
-    /// The mesh's secret.
+    /// The mesh's secret, the newest one.
     pub secret: MeshSecret,
     /// The authority's statement about it.
     pub credential: Credential,
@@ -28,9 +28,11 @@ impl Identity {
             let text = text.unwrap_or_else(|error| panic!("{}/{name}: {error}", state.display()));
             text.trim().to_owned()
         };
+        let secrets = file("mesh.secret");
+        let secret = secrets.lines().next().expect("a line for the secret in force");
         Self {
             key: file("node.key").parse().expect("a node key"),
-            secret: file("mesh.secret").parse().expect("a mesh secret"),
+            secret: secret.parse().expect("a mesh secret"),
             credential: Credential::from_text(&file("credential")).expect("a credential"),
         }
     }

@@ -44,6 +44,11 @@ const REKEY_PINGS: u32 = 140;
 const FLOODS: [u32; 2] = [600, 20_000];
 /// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
+/// How long the former secret opens tunnels too: three handshakes fit into it.
+const OVERLAP: &str = "90s";
+const OVERLAP_ENDS: Duration = Duration::from_secs(120);
+/// Lines of the file of secrets during an overlap: both, the statement, the end.
+const TWO_SECRETS: usize = 4;
 /// How long the probe listens for further answers.
 const SILENCE_MS: u64 = 1500;
 
@@ -338,4 +343,41 @@ fn wireguard_go_under_load_and_with_another_secret() {
     println!("{} initiations to wireguard-go", flood.sent());
     drop(flood);
     assert!(setup.pings(3), "echoes are lost afterwards");
+}
+
+#[test]
+#[ignore = "needs root, wireguard-go and network namespaces: ./tests/run interop"]
+fn wireguard_go_while_the_mesh_has_two_secrets() {
+    let setup = Setup::new();
+    let shakes_hands = |what: &str, shared: &str| {
+        setup.anew(shared);
+        wait::until(what, SHAKES_HANDS, || {
+            setup.pings(1);
+            (setup.handshake_at() > 0).then_some(())
+        });
+        let answers = setup.show(&setup.peer.credential.to_bytes());
+        assert!(begins_with(&answers, ACKNOWLEDGED), "{what}: no answer: {answers:02x?}");
+        assert!(setup.pings(2), "{what}: echoes are lost");
+    };
+    let former = setup.peer.preshared_key(&setup.node.node());
+    shakes_hands("the only secret opens a tunnel", &former);
+
+    // A peer with one fixed pre-shared key is served whichever of the two it is.
+    let state = setup.folder.path().join("node");
+    verb(&["rotate-secret", "--overlap", OVERLAP], &state);
+    let file = fs::read_to_string(state.join("mesh.secret")).expect("a node has it");
+    assert_eq!(file.lines().count(), TWO_SECRETS);
+    let rotated = Identity::read(&state).preshared_key(&setup.peer.node());
+    assert_ne!(rotated, former);
+    shakes_hands("the former secret opens a tunnel", &former);
+    shakes_hands("the new secret opens a tunnel", &rotated);
+
+    wait::until("the former secret is erased", OVERLAP_ENDS, || {
+        let file = fs::read_to_string(state.join("mesh.secret")).expect("a node has it");
+        (file.lines().count() < TWO_SECRETS).then_some(())
+    });
+    setup.anew(&former);
+    assert!(!setup.pings(2));
+    assert_eq!(setup.handshake_at(), 0, "the former secret opens nothing any more");
+    shakes_hands("the new secret still opens a tunnel", &rotated);
 }
