@@ -198,8 +198,11 @@ impl Brain {
                 Event::Own { state, .. } => Wish::Own(state),
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
-                // Simulated sessions have no connection that waits, and none is denied.
-                Event::Revived(_) | Event::Denied { .. } => return self.poll(now),
+                // Simulated sessions have no tunnel and no connection that waits, and none is
+                // denied.
+                Event::Silent(_) | Event::Revived(_) | Event::Denied { .. } => {
+                    return self.poll(now);
+                }
                 Event::Revoked(revocation) => Wish::Revoked(revocation),
                 Event::Ignored { reason, .. } => Wish::Ignored(reason),
             });

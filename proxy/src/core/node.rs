@@ -489,7 +489,9 @@ impl NodeCore {
     fn note_path(&mut self, node: NodeId) {
         match self.path_to(&node) {
             Some(PathView::Dead) => {
-                self.silent.insert(node);
+                if self.silent.insert(node) {
+                    self.events.push_back(Event::Silent(node));
+                }
             }
             Some(PathView::Up(_)) if self.silent.remove(&node) => {
                 self.events.push_back(Event::Revived(node));

@@ -343,6 +343,7 @@ impl Driver {
                 self.mesh.set_revocations(&all);
                 self.revoked.send_replace(all);
             }
+            Event::Silent(node) => self.mesh.expect_answer(&node),
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Member { node, up } => {
                 let name = self.reporter.name(&self.core, &node);

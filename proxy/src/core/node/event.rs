@@ -66,6 +66,8 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
+    /// The path to this node is dead: its session may be one that it does not have any more.
+    Silent(NodeId),
     /// The path to this node was dead and answers again: what waits for it should not go on
     /// waiting.
     Revived(NodeId),
