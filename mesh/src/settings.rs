@@ -84,7 +84,7 @@ impl MeshConfig {
         bound(self.max_waiting_streams > 0, "max-waiting-streams must be at least 1")?;
         bound(
             self.max_streams_per_peer >= FIRST_STREAMS,
-            "max-streams-per-peer must be at least 256",
+            "max-streams-per-peer must be at least 32",
         )?;
         let keepalive = self.keepalive.is_none_or(|every| every >= Duration::from_secs(1));
         bound(keepalive, "keepalive must be at least 1 s")
@@ -96,4 +96,4 @@ impl MeshConfig {
 const MAX_PEERS: usize = 65_535;
 /// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
 /// permitted stream, so it starts small.
-pub(crate) const FIRST_STREAMS: u32 = 256;
+pub(crate) const FIRST_STREAMS: u32 = 32;
