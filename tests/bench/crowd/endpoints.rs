@@ -23,6 +23,8 @@ use crate::print_line;
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an answer may take; then the next question is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Questions without an answer after which a node calls the path dead, and tells the mesh so.
+const SILENT: u32 = 3;
 /// From a question without an answer to the next: some end at once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the counts are told.
@@ -128,10 +130,14 @@ fn wall() -> UnixSeconds {
 async fn live(mesh: Mesh, origin: NodeId, shared: Arc<Shared>) {
     // Not all at once: nodes begin at different times.
     sleep(IDLE_INTERVAL.mul_f64(f64::from(OsRng.next_u32()) / f64::from(u32::MAX))).await;
-    let (mut answered_in, mut connected) = (0, false);
+    let (mut answered_in, mut connected, mut unanswered) = (0, false, 0);
     loop {
         let round = shared.round.load(Ordering::Relaxed);
         let answered = mesh.ping(origin, PATIENCE).await.is_ok();
+        unanswered = if answered { 0 } else { unanswered + 1 };
+        if unanswered == SILENT {
+            mesh.expect_answer(&origin);
+        }
         if answered && answered_in != round && shared.round.load(Ordering::Relaxed) == round {
             answered_in = round;
             shared.answered.fetch_add(1, Ordering::Relaxed);

@@ -183,9 +183,8 @@ fn a_broken_path_is_gone_around_and_gone_back_to() {
     assert!(healthy(&net, relayed));
     assert_eq!(cut(&net, relayed), 0);
 
-    let silent = |(at, it): &&(usize, Event)| {
-        *at == A && matches!(it, Event::Silent(node) if *node == b)
-    };
+    let silent =
+        |(at, it): &&(usize, Event)| *at == A && matches!(it, Event::Silent(node) if *node == b);
     assert_eq!(net.events.iter().filter(silent).count(), 1, "said once, not with each probe");
     let revived = |net: &Net| {
         let mut events = net.events.iter();
