@@ -328,6 +328,11 @@ impl Directory {
         self.entries.drawn(draw).map(|entry| (&entry.credential.node, entry))
     }
 
+    /// Makes room for so many entries in all, instead of moving them again and again.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.entries.reserve(count.min(MAX_MEMBERS));
+    }
+
     /// The digest of each bucket.
     pub(crate) fn buckets(&self) -> &[u64] {
         &self.buckets

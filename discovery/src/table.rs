@@ -43,6 +43,13 @@ impl<T: Named> Table<T> {
         self.index.is_empty()
     }
 
+    /// Makes room for so many in all.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        let more = count.saturating_sub(self.len());
+        self.index.reserve_exact(more);
+        self.values.reserve_exact(more);
+    }
+
     pub(crate) fn get(&self, node: &NodeId) -> Option<&T> {
         let rank = self.find(node).ok()?;
         self.at(rank)

@@ -36,6 +36,7 @@ impl Discovery {
         self.wall = wall;
         let stopped = Duration::from_secs(wall.0.saturating_sub(body.saved_at));
         let mut restored = 0;
+        self.directory.reserve(body.nodes.len() + 1);
         for node in body.nodes.iter().take(MAX_MEMBERS) {
             restored += usize::from(self.restore_node(node, stopped, now));
         }

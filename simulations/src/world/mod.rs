@@ -409,8 +409,8 @@ impl World {
         }
         let mut ids = Vec::new();
         for seed in seeds {
-            let (number, address) = (number(seed), self.network.address(seed));
-            self.nodes[at].book.insert(number, address);
+            let address = self.network.address(seed);
+            self.nodes[at].book.insert(seed, address);
             ids.push(self.nodes[seed].credential.node);
         }
         brain.introduce(endpoints, ids, now);
@@ -503,7 +503,7 @@ impl World {
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(node::address);
                 if let (Some(peer), Some(address)) = (self.by_id.get(&node), address) {
-                    self.nodes[at].book.insert(number(*peer), address);
+                    self.nodes[at].book.insert(*peer, address);
                 }
             }
             Wish::Member(node, up) => {

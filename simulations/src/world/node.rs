@@ -1,7 +1,5 @@
 //! One simulated node: its process, its instance, its tunnels, its clients.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +17,7 @@ use crate::Error;
 use crate::brain::Brain;
 use crate::instance::Instance;
 use crate::scenario::{Lie, Scenario};
-use crate::tunnel::{Spread, Tunnels};
+use crate::tunnel::Tunnels;
 
 /// One node.
 pub(super) struct Node {
@@ -41,7 +39,7 @@ pub(super) struct Node {
     pub(super) instance: Option<Instance>,
     pub(super) tunnels: Tunnels,
     /// Nodes whose address it knows, and which of their addresses.
-    pub(super) book: HashMap<u32, u16, BuildHasherDefault<Spread>>,
+    pub(super) book: Book,
     pub(super) wake: Option<Duration>,
     /// Whether its directory is worth saving: something will stop it.
     pub(super) saves: bool,
@@ -58,6 +56,29 @@ pub(super) struct Node {
     /// An old datagram of its own, for a lie.
     pub(super) replay: Vec<u8>,
     pub(super) clients: Clients,
+}
+
+/// Which address of each node another one knows, by the node's number; 0 is none. Most know most
+/// others, and there are as many of these as nodes.
+#[derive(Debug, Default)]
+pub(super) struct Book(Vec<u16>);
+
+impl Book {
+    pub(super) fn get(&self, node: usize) -> Option<u16> {
+        self.0.get(node).copied().filter(|address| *address != 0)
+    }
+
+    pub(super) fn insert(&mut self, node: usize, address: u16) {
+        if self.0.len() <= node {
+            self.0.reserve_exact(node + 1 - self.0.len());
+            self.0.resize(node + 1, 0);
+        }
+        self.0[node] = address;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
 }
 
 impl Node {
@@ -128,7 +149,7 @@ pub(super) fn make(
         leaving: false,
         instance: hosts.then_some(Instance::Ready),
         tunnels: Tunnels::default(),
-        book: HashMap::default(),
+        book: Book::default(),
         wake: None,
         saves: false,
         saved: (Duration::ZERO, Arc::default()),

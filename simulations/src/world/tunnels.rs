@@ -62,7 +62,7 @@ impl World {
         }
         let now = self.now;
         let node = &mut self.nodes[from];
-        let address = node.book.get(&number(to)).copied();
+        let address = node.book.get(to);
         let tunnel = node.tunnels.entry(number(to)).or_default();
         if tunnel.is_up() {
             let (wants, to_boot) = (tunnel.wants_handshake(now), tunnel.with_boot);
@@ -135,7 +135,7 @@ impl World {
     fn initiate(&mut self, from: usize, to: usize) {
         let node = &mut self.nodes[from];
         let boot = node.boot;
-        let known = node.book.get(&number(to)).copied();
+        let known = node.book.get(to);
         let tunnel = node.tunnels.entry(number(to)).or_default();
         tunnel.attempts += 1;
         let attempts = tunnel.attempts;
@@ -270,7 +270,9 @@ impl World {
             ..Tunnel::default()
         };
         let address = tunnel.address;
-        node.book.entry(number(peer)).or_insert(address);
+        if node.book.get(peer).is_none() {
+            node.book.insert(peer, address);
+        }
         let event = Event::Expire { node: at, boot, peer, since: now };
         self.queue.push(now + REJECT_AFTER, event);
         // Keeps the other side from taking the new session for unused.
