@@ -10,6 +10,7 @@ use crate::directory::Directory;
 use crate::state::Life;
 use crate::swim::View;
 use crate::table::{Named, Table};
+use crate::wire::Short;
 
 /// Peers remembered at once.
 pub(crate) const MAX_CONTACTS: usize = 16_384;
@@ -186,6 +187,10 @@ pub(crate) struct Eyes<'a> {
 }
 
 impl View for Eyes<'_> {
+    fn resolve(&self, short: Short) -> Option<NodeId> {
+        self.directory.resolve(short)
+    }
+
     fn session(&self, peer: &NodeId) -> bool {
         self.contacts.session(peer)
     }

@@ -8,7 +8,7 @@
 //! because the mesh has proven both; other members travel as short ids. Which claims of others to
 //! believe is decided by the caller, who knows what is signed.
 //!
-//! Memory is bounded by the members the caller lets in and by [`MAX_TIMERS`].
+//! Memory is bounded by the members the caller lets in, by [`MAX_TIMERS`] and [`MAX_NEWS`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,11 +26,11 @@ use crate::dice::Dice;
 use crate::room;
 use crate::state::Life;
 use crate::timers::Timers;
-use crate::wire::{Claim, Message, Standing};
+use crate::wire::{Claim, Message, Short, Standing};
 use format::{Format, Id};
 use messages::{RawHeader, RawMessage};
 use probing::Probing;
-use repeating::{MANY_NEWS, MORE_OFTEN, protocol_config, repetitions};
+use repeating::{MANY_NEWS, MAX_NEWCOMERS, MAX_NEWS, MORE_OFTEN, protocol_config, repetitions};
 
 mod format;
 mod interface;
@@ -43,8 +43,8 @@ pub(crate) use messages::{BadSwim, read_claims};
 
 /// Timers waiting; membership has a handful of its own and one per suspicion.
 pub(crate) const MAX_TIMERS: usize = 4096;
-/// Bytes of the two node ids that stay at home, and of the datagram's own header.
-const IDS: usize = 64;
+/// Bytes of the two short ids that stay at home, and of the datagram's own header.
+const IDS: usize = 16;
 const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
 const TELLINGS: u8 = 4;
@@ -53,6 +53,9 @@ const TELLINGS: u8 = 4;
 const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn.
 const HASTE: Duration = Duration::from_millis(50);
+/// Members that whoever announces itself is told of, to go on with. The rest it learns when it
+/// compares directories, and after a partition many announce themselves who know everybody.
+const MAX_FEED: usize = 8;
 /// Sessions from which on news go along them.
 pub(crate) const MIN_CONNECTED: usize = 32;
 
@@ -64,6 +67,7 @@ enum Tick {
 
 /// The state machine of membership.
 pub(crate) struct Swim {
+    me: NodeId,
     foca: Foca<Id, Format, Xoshiro256PlusPlus, NoCustomBroadcast>,
     collector: Collector,
     timers: Timers<Tick>,
@@ -94,8 +98,9 @@ impl fmt::Debug for Swim {
 impl Swim {
     pub(crate) fn new(config: &DiscoveryConfig, me: NodeId, life: Life, seed: [u8; 32]) -> Self {
         let generator = Dice::new(seed, b'f').into_generator();
-        let id = Id { node: me, life };
+        let id = Id::new(&me, life);
         Self {
+            me,
             foca: Foca::new(id, protocol_config(config, repetitions(1)), generator, Format),
             collector: Collector::default(),
             timers: Timers::new(MAX_TIMERS),
@@ -128,16 +133,16 @@ impl Swim {
     ) -> Result<Seen, BadSwim> {
         let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).map_err(|_| BadSwim)?;
         let claims = read_claims(rest)?;
-        let me = *self.foca.identity();
+        let me = self.foca.identity().life;
         let announces = header.message == RawMessage::Announce;
-        let stale = header.to != me.life && !announces;
+        let stale = header.to != me && !announces;
         let again = header.message == RawMessage::TurnUndead && !self.may_renew(now);
-        if stale || again || from == me.node || Some(header.from) <= over {
+        if stale || again || from == self.me || Some(header.from) <= over {
             return Ok(Seen { claims: Vec::new(), stale, announces: false });
         }
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
-        let data = [&from.as_bytes()[..], me.node.as_bytes(), own_part].concat();
+        let data = [&Short::of(&from).0[..], &Short::of(&self.me).0, own_part].concat();
         // Of claims it reads only that the sender is there.
         let taken = match header.incarnation {
             0 => self.foca.handle_data(&data, &mut self.collector),
@@ -169,10 +174,10 @@ impl Swim {
         view: &impl View,
         now: Instant,
     ) {
-        let me = *self.foca.identity();
+        let life = self.life();
         let mut members = Vec::new();
         for (node, claim) in claims {
-            let about_me = node == me.node && claim.life == me.life;
+            let about_me = node == self.me && claim.life == life;
             if about_me && claim.standing == Standing::Down && !self.may_renew(now) {
                 continue;
             }
@@ -188,14 +193,17 @@ impl Swim {
                 Standing::Suspect => State::Suspect,
                 Standing::Down => State::Down,
             };
-            members.push(Member::new(Id { node, life: claim.life }, claim.incarnation, state));
+            members.push(Member::new(Id::new(&node, claim.life), claim.incarnation, state));
         }
         let is_new = |it: &Member<Id>| it.state() == State::Alive && it.incarnation() == 0;
         let (newcomers, others): (Vec<_>, Vec<_>) = members.into_iter().partition(is_new);
         // An error is one of encoding, which cannot happen: members are far smaller than a packet.
-        let _ = self.foca.apply_many(newcomers.into_iter(), spread, &mut self.collector);
-        let others = others.into_iter();
-        let _ = self.emphatically(|it| it.foca.apply_many(others, spread, &mut it.collector));
+        let waiting = self.foca.updates_backlog();
+        let (newcomers, others) = (newcomers.into_iter(), others.into_iter());
+        let passed_on = spread && waiting < MAX_NEWCOMERS;
+        let _ = self.foca.apply_many(newcomers, passed_on, &mut self.collector);
+        let passed_on = spread && waiting < MAX_NEWS;
+        let _ = self.emphatically(|it| it.foca.apply_many(others, passed_on, &mut it.collector));
         self.settle(view, now);
     }
 
@@ -204,7 +212,10 @@ impl Swim {
         while let Some(tick) = self.timers.take_due(now) {
             match tick {
                 Tick::Protocol { timer: Timer::ChangeSuspectToDown { member_id, .. }, set }
-                    if view.heard(&member_id.node).is_some_and(|heard| heard > set) => {}
+                    if view
+                        .resolve(member_id.short)
+                        .and_then(|node| view.heard(&node))
+                        .is_some_and(|heard| heard > set) => {}
                 Tick::Protocol { timer: timer @ Timer::PeriodicGossip(_), .. }
                     if self.foca.updates_backlog() == 0 =>
                 {
@@ -223,7 +234,9 @@ impl Swim {
                         self.collector.drop_empty_gossip();
                     }
                 }
-                Tick::Tell { id, incarnation, left } => self.tell(id, incarnation, left, now),
+                Tick::Tell { id, incarnation, left } => {
+                    self.tell((id, incarnation, left), view, now);
+                }
             }
             self.settle(view, now);
         }
@@ -254,8 +267,8 @@ impl Swim {
 
     /// Asks a node to take this one in, whatever is known of it.
     pub(crate) fn announce(&mut self, to: NodeId, view: &impl View, now: Instant) {
-        let id = Id { node: to, life: Life::default() };
-        let _ = self.foca.announce(id, &mut self.collector);
+        let _ = self.foca.announce(Id::new(&to, Life::default()), &mut self.collector);
+        self.collector.stranger = Some(to);
         self.settle(view, now);
     }
 
@@ -263,7 +276,7 @@ impl Swim {
     /// that is suspected already has been told, and its time to refute runs: it gets half of that
     /// from here, since what found it silent asked it anew.
     pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
-        let id = Id { node, life };
+        let id = Id::new(&node, life);
         let is_it = |member: &Member<Id>| *member.id() == id && member.state() == State::Suspect;
         let joins = self.foca.iter_members().any(is_it);
         let patience = if joins { self.config.suspicion / 2 } else { self.config.suspicion };
@@ -273,7 +286,7 @@ impl Swim {
     /// Suspects a member for a shorter time, because it is said to be down.
     pub(crate) fn verify(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
         let before = self.tally.suspicions;
-        self.accuse(Id { node, life }, self.config.suspicion / 4, view, now);
+        self.accuse(Id::new(&node, life), self.config.suspicion / 4, view, now);
         self.tally.suspicions = before;
     }
 
@@ -301,7 +314,7 @@ impl Swim {
 
     /// Goes on in a later life.
     pub(crate) fn change_life(&mut self, life: Life, view: &impl View, now: Instant) {
-        let id = Id { node: self.foca.identity().node, life };
+        let id = Id::new(&self.me, life);
         if self.foca.change_identity(id, &mut self.collector).is_ok() {
             self.incarnation = 0;
             self.settle(view, now);
@@ -310,7 +323,7 @@ impl Swim {
 
     /// Drops all memory of a node that is down.
     pub(crate) fn forget(&mut self, node: NodeId, life: Life) {
-        let timer = Timer::RemoveDown(Id { node, life });
+        let timer = Timer::RemoveDown(Id::new(&node, life));
         let _ = self.foca.handle_timer(timer, &mut self.collector);
     }
 
@@ -359,7 +372,8 @@ impl Swim {
 
     /// The incarnation in which a member is known; 0 of one that is not.
     pub(crate) fn incarnation_of(&self, node: &NodeId) -> u16 {
-        let known = self.foca.iter_members().find(|member| member.id().node == *node);
+        let short = Short::of(node);
+        let known = self.foca.iter_members().find(|member| member.id().short == short);
         known.map_or(0, Member::incarnation)
     }
 
@@ -388,32 +402,7 @@ impl Swim {
     }
 
     fn take_collected(&mut self, view: &impl View, now: Instant) {
-        let mut pinged = false;
-        let mut told = Vec::new();
-        for (mut to, mut bytes) in std::mem::take(&mut self.collector.sends) {
-            let mut number = None;
-            if let Ok((header, rest)) = postcard::take_from_bytes::<RawHeader>(&bytes) {
-                self.incarnation = self.incarnation.max(header.incarnation);
-                match header.message {
-                    RawMessage::Ping(ping) => number = Some(ping),
-                    RawMessage::Gossip => {
-                        if let Some((peer, life)) = self.connected(&told, view)
-                            && let Some(other) = messages::readdress(&header, life, rest)
-                        {
-                            (to, bytes) = (peer, other);
-                        }
-                        told.push(to);
-                    }
-                    _ => {}
-                }
-            }
-            let Some(datagram) = Message::Swim(&bytes).encode() else { continue };
-            if let Some(number) = number {
-                self.probing.begin((to, number), view.session(&to), datagram.clone());
-                pinged = true;
-            }
-            self.output.push_back(Output::Send(to, datagram));
-        }
+        let pinged = self.take_sends(view);
         for (timer, after) in std::mem::take(&mut self.collector.timers) {
             let after = self.wait(&timer, after, pinged, view);
             if matches!(timer, Timer::PeriodicGossip(_)) {
@@ -427,14 +416,64 @@ impl Swim {
             }
             self.add(now + after, Tick::Protocol { timer, set: now });
         }
-        for notice in std::mem::take(&mut self.collector.notices) {
-            self.hurry |= matches!(notice, Output::Down(..));
-            if matches!(notice, Output::Renewed(_)) {
+        for (notice, id) in std::mem::take(&mut self.collector.notices) {
+            // Who is not known is not a member for long.
+            let Some(node) = view.resolve(id.short) else { continue };
+            self.hurry |= matches!(notice, Notice::Down);
+            if matches!(notice, Notice::Renewed) {
                 self.incarnation = 0;
                 self.renewed = Some(now);
             }
-            self.output.push_back(notice);
+            self.output.push_back(match notice {
+                Notice::Up => Output::Up(node, id.life),
+                Notice::Down => Output::Down(node, id.life),
+                Notice::Renamed => Output::Renamed(node, id.life),
+                Notice::Renewed => Output::Renewed(id.life),
+            });
         }
+    }
+
+    /// The packets; true if one of them was a probe.
+    fn take_sends(&mut self, view: &impl View) -> bool {
+        let mut pinged = false;
+        let mut told = Vec::new();
+        // Only an announcement may go to somebody who is not known.
+        let stranger = self.collector.stranger.take();
+        for (to, mut bytes) in std::mem::take(&mut self.collector.sends) {
+            let stranger = stranger.filter(|node| Short::of(node) == to);
+            let Some(mut to) = stranger.or_else(|| view.resolve(to)) else { continue };
+            let mut number = None;
+            if let Ok((mut header, rest)) = postcard::take_from_bytes::<RawHeader>(&bytes) {
+                self.incarnation = self.incarnation.max(header.incarnation);
+                match header.message {
+                    RawMessage::Ping(ping) => number = Some(ping),
+                    RawMessage::Feed => bytes = messages::shorten(&header, rest, MAX_FEED),
+                    RawMessage::Gossip => {
+                        if let Some((peer, life)) = self.connected(&told, view)
+                            && let Some(other) = messages::readdress(&header, life, rest)
+                        {
+                            (to, bytes) = (peer, other);
+                        }
+                        told.push(to);
+                    }
+                    _ => {
+                        if let Some(third) = header.message.third() {
+                            let Some(whole) = view.resolve(third.short()) else { continue };
+                            third.0 = *whole.as_bytes();
+                            let Some(whole) = messages::rewrite(&header, rest) else { continue };
+                            bytes = whole;
+                        }
+                    }
+                }
+            }
+            let Some(datagram) = Message::Swim(&bytes).encode() else { continue };
+            if let Some(number) = number {
+                self.probing.begin((to, number), view.session(&to), datagram.clone());
+                pinged = true;
+            }
+            self.output.push_back(Output::Send(to, datagram));
+        }
+        pinged
     }
 
     /// Whom to tell instead of a member drawn from all of them: one to whom a session exists, where
@@ -469,7 +508,9 @@ impl Swim {
             // The first probe after joining comes at a random time, so that probes spread out.
             Timer::ProbeRandomMember(_) => self.dice.up_to(asked),
             Timer::ChangeSuspectToDown { member_id, .. } => {
-                let near = view.same_site(&member_id.node) && view.session(&member_id.node);
+                let near = view
+                    .resolve(member_id.short)
+                    .is_some_and(|node| view.same_site(&node) && view.session(&node));
                 self.probing.awareness.stretch(if near { asked / 2 } else { asked })
             }
             Timer::PeriodicAnnounce(_)
@@ -483,17 +524,15 @@ impl Swim {
         self.renewed.is_none_or(|at| now.saturating_duration_since(at) >= RENEWAL)
     }
 
-    fn tell(&mut self, id: Id, incarnation: u16, left: u8, now: Instant) {
+    fn tell(&mut self, (id, incarnation, left): (Id, u16, u8), view: &impl View, now: Instant) {
         let suspected = self.foca.iter_members().any(|member| {
             *member.id() == id
                 && member.incarnation() == incarnation
                 && member.state() == State::Suspect
         });
-        if !suspected {
-            return;
-        }
+        let Some(node) = view.resolve(id.short).filter(|_| suspected) else { return };
         let claim = Claim { life: id.life, incarnation, standing: Standing::Suspect };
-        self.output.push_back(Output::Tell(id.node, claim));
+        self.output.push_back(Output::Tell(node, claim));
         if left > 1 {
             let pause = self.config.suspicion / (2 * u32::from(TELLINGS));
             self.add(now + pause, Tick::Tell { id, incarnation, left: left - 1 });
@@ -505,11 +544,21 @@ impl Swim {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
+enum Notice {
+    Up,
+    Down,
+    Renamed,
+    Renewed,
+}
+
 #[derive(Debug, Default)]
 struct Collector {
-    sends: Vec<(NodeId, Vec<u8>)>,
+    sends: Vec<(Short, Vec<u8>)>,
+    /// To whom one of them goes, known or not.
+    stranger: Option<NodeId>,
     timers: Vec<(Timer<Id>, Duration)>,
-    notices: Vec<Output>,
+    notices: Vec<(Notice, Id)>,
     /// What the protocol marks its present timers with.
     token: Option<foca::TimerToken>,
 }
@@ -525,16 +574,16 @@ impl Collector {
 impl Runtime<Id> for Collector {
     fn notify(&mut self, notification: Notification<'_, Id>) {
         self.notices.push(match notification {
-            Notification::MemberUp(id) => Output::Up(id.node, id.life),
-            Notification::MemberDown(id) => Output::Down(id.node, id.life),
-            Notification::Rename(_, id) => Output::Renamed(id.node, id.life),
-            Notification::Rejoin(id) => Output::Renewed(id.life),
+            Notification::MemberUp(id) => (Notice::Up, *id),
+            Notification::MemberDown(id) => (Notice::Down, *id),
+            Notification::Rename(_, id) => (Notice::Renamed, *id),
+            Notification::Rejoin(id) => (Notice::Renewed, *id),
             Notification::Active | Notification::Idle | Notification::Defunct => return,
         });
     }
 
     fn send_to(&mut self, to: Id, data: &[u8]) {
-        self.sends.push((to.node, data[IDS..].to_vec()));
+        self.sends.push((to.short, data[IDS..].to_vec()));
     }
 
     fn submit_after(&mut self, timer: Timer<Id>, after: Duration) {

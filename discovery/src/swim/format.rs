@@ -11,23 +11,30 @@ use crate::state::Life;
 use crate::wire::{Claim, Short, Standing};
 
 /// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts
-/// or was declared down is back with its first packet.
+/// or was declared down is back with its first packet. By its short id, as in the directory: the
+/// protocol looks for members by going through all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id {
-    pub(crate) node: NodeId,
+    pub(crate) short: Short,
     pub(crate) life: Life,
 }
 
+impl Id {
+    pub(crate) fn new(node: &NodeId, life: Life) -> Self {
+        Self { short: Short::of(node), life }
+    }
+}
+
 impl Identity for Id {
-    type Addr = NodeId;
+    type Addr = u64;
 
     fn renew(&self) -> Option<Self> {
         let renewal = self.life.renewal.checked_add(1)?;
         Some(Self { life: Life { renewal, ..self.life }, ..*self })
     }
 
-    fn addr(&self) -> NodeId {
-        self.node
+    fn addr(&self) -> u64 {
+        u64::from_le_bytes(self.short.0)
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
@@ -36,14 +43,15 @@ impl Identity for Id {
 }
 
 impl From<Id> for RawId {
+    /// Whoever sends it puts in the rest of the id.
     fn from(id: Id) -> Self {
-        Self(*id.node.as_bytes(), id.life)
+        Self(*id.short.lowest().as_bytes(), id.life)
     }
 }
 
 impl From<RawId> for Id {
     fn from(raw: RawId) -> Self {
-        Self { node: NodeId::from_bytes(raw.0), life: raw.1 }
+        Self::new(&NodeId::from_bytes(raw.0), raw.1)
     }
 }
 
@@ -83,8 +91,8 @@ translate! {
     PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
 }
 
-/// The protocol's messages as bytes: both node ids, which never leave the node, then the header,
-/// then members as short id and claim.
+/// The protocol's messages as bytes: the short ids of both nodes, which never leave the node, then
+/// the header, then members as short id and claim.
 #[derive(Debug)]
 pub(crate) struct Format;
 
@@ -108,8 +116,8 @@ impl Codec<Id> for Format {
         if to.remaining_mut() < IDS {
             return Err(BadFormat::Room);
         }
-        to.put_slice(header.src.node.as_bytes());
-        to.put_slice(header.dst.node.as_bytes());
+        to.put_slice(&header.src.short.0);
+        to.put_slice(&header.dst.short.0);
         let raw = RawHeader {
             from: header.src.life,
             incarnation: header.src_incarnation,
@@ -123,7 +131,7 @@ impl Codec<Id> for Format {
         if from.remaining() < IDS {
             return Err(BadFormat::Malformed);
         }
-        let (mut src, mut dst) = ([0; 32], [0; 32]);
+        let (mut src, mut dst) = ([0; 8], [0; 8]);
         from.copy_to_slice(&mut src);
         from.copy_to_slice(&mut dst);
         let (raw, rest) = postcard::take_from_bytes::<RawHeader>(from.chunk())
@@ -131,9 +139,9 @@ impl Codec<Id> for Format {
         let used = from.remaining() - rest.len();
         from.advance(used);
         Ok(Header {
-            src: Id { node: NodeId::from_bytes(src), life: raw.from },
+            src: Id { short: Short(src), life: raw.from },
             src_incarnation: raw.incarnation,
-            dst: Id { node: NodeId::from_bytes(dst), life: raw.to },
+            dst: Id { short: Short(dst), life: raw.to },
             message: raw.message.into(),
         })
     }
@@ -145,7 +153,7 @@ impl Codec<Id> for Format {
             State::Down => Standing::Down,
         };
         let (life, incarnation) = (member.id().life, member.incarnation());
-        Self::put(&(Short::of(&member.id().node), Claim { life, incarnation, standing }), to)
+        Self::put(&(member.id().short, Claim { life, incarnation, standing }), to)
     }
 
     /// Members never come this way: the caller reads, checks and applies them one by one.

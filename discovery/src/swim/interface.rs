@@ -9,6 +9,8 @@ use crate::wire::{Claim, Short};
 
 /// What membership needs to know about peers from elsewhere.
 pub(crate) trait View {
+    /// The known node that a short id means.
+    fn resolve(&self, short: Short) -> Option<NodeId>;
     /// Whether a WireGuard session to the peer exists.
     fn session(&self, peer: &NodeId) -> bool;
     /// Whether the peer is in this node's site.

@@ -1,5 +1,6 @@
 //! The bytes of a membership datagram: header, then a count and that many claims.
 
+use meshport_config::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::ENVELOPE;
@@ -46,12 +47,53 @@ pub(crate) enum BadFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadSwim;
 
-/// The same message to a member in another life; none if it would not fit.
-pub(crate) fn readdress(header: &RawHeader, to: Life, rest: &[u8]) -> Option<Vec<u8>> {
-    let header = RawHeader { to, ..*header };
-    let mut bytes = postcard::to_stdvec(&header).ok()?;
+impl RawId {
+    pub(crate) fn short(&self) -> Short {
+        Short::of(&NodeId::from_bytes(self.0))
+    }
+}
+
+impl RawMessage {
+    /// The third node, where there is one.
+    pub(crate) fn third(&mut self) -> Option<&mut RawId> {
+        match self {
+            Self::PingReq(third, _)
+            | Self::IndirectPing(third, _)
+            | Self::IndirectAck(third, _)
+            | Self::ForwardedAck(third, _) => Some(third),
+            Self::Ping(_)
+            | Self::Ack(_)
+            | Self::Announce
+            | Self::Feed
+            | Self::Gossip
+            | Self::Broadcast
+            | Self::TurnUndead => None,
+        }
+    }
+}
+
+/// The same message with another header; none if it would not fit.
+pub(crate) fn rewrite(header: &RawHeader, rest: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = postcard::to_stdvec(header).ok()?;
     bytes.extend_from_slice(rest);
     (bytes.len() + ENVELOPE <= MAX_DATAGRAM).then_some(bytes)
+}
+
+/// The same message to a member in another life; none if it would not fit.
+pub(crate) fn readdress(header: &RawHeader, to: Life, rest: &[u8]) -> Option<Vec<u8>> {
+    rewrite(&RawHeader { to, ..*header }, rest)
+}
+
+/// The same message with the first few of its claims.
+pub(crate) fn shorten(header: &RawHeader, rest: &[u8], most: usize) -> Vec<u8> {
+    let mut bytes = postcard::to_stdvec(header).unwrap_or_default();
+    let mut claims = read_claims(rest).unwrap_or_default();
+    claims.truncate(most);
+    bytes.extend(u16::try_from(claims.len()).unwrap_or(0).to_be_bytes());
+    for claim in claims {
+        bytes.extend(postcard::to_stdvec(&claim).unwrap_or_default());
+    }
+    bytes
 }
 
 /// Whether it is gossip and says nothing about any member.

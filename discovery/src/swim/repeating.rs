@@ -19,8 +19,13 @@ pub(super) const MORE_OFTEN: u8 = 3;
 /// News waiting to be said from which on none is said more often: a whole site is gone, or back,
 /// and what a member misses of it the comparisons of directories bring in any case.
 pub(super) const MANY_NEWS: usize = 16;
+/// News waiting to be said, a few datagrams full, from which on newcomers that others spoke of are
+/// not added, and those from which on nothing is that others said. The protocol goes through all of
+/// them for each packet. In a mass join everybody compares directories in any case.
+pub(super) const MAX_NEWCOMERS: usize = 64;
+pub(super) const MAX_NEWS: usize = 512;
 /// How often a random member is asked for other members, and one that is down whether it is back.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
 
 /// How often newcomers are spoken of among so many members. In larger meshes it is more often, so

@@ -16,6 +16,10 @@ struct Sight {
 }
 
 impl View for Sight {
+    fn resolve(&self, short: Short) -> Option<NodeId> {
+        Some(NodeId::from_bytes([short.0[0]; 32]))
+    }
+
     fn session(&self, peer: &NodeId) -> bool {
         !self.unconnected.contains(peer)
     }
@@ -450,4 +454,47 @@ fn bad_news_are_said_more_often_unless_there_are_many() {
     assert_eq!(times_said(Standing::Down, 0), usual + usize::from(MORE_OFTEN));
     let many = u8::try_from(MANY_NEWS).unwrap();
     assert_eq!(times_said(Standing::Down, many), usual);
+}
+
+#[test]
+fn of_a_thousand_newcomers_only_some_are_spoken_of() {
+    let (mut swim, sight, start) = (swim(1), Sight::default(), base());
+    let id = |number: u32| {
+        let mut bytes = [9; 32];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        NodeId::from_bytes(bytes)
+    };
+    for number in 0..1000 {
+        swim.apply([(id(number), claim(Standing::Alive))], true, &sight, start);
+    }
+    assert_eq!((swim.foca.num_members(), swim.foca.updates_backlog()), (1000, MAX_NEWCOMERS));
+    for number in 0..1000 {
+        swim.apply([(id(number), claim(Standing::Down))], true, &sight, start);
+    }
+    assert!(swim.foca.updates_backlog() <= MAX_NEWS, "news of one member replace each other");
+    assert_eq!(swim.foca.num_members(), 0, "they are taken in nevertheless");
+}
+
+#[test]
+fn who_announces_itself_is_told_of_some_members() {
+    let (mut swim, sight, now) = (swim(1), Sight::default(), base());
+    let known = (3..200).map(|number| (node(number), claim(Standing::Alive)));
+    swim.apply(known, false, &sight, now);
+    outputs(&mut swim);
+    let mut newcomer = self::swim(2);
+    newcomer.announce(node(1), &sight, now);
+    let Some(Output::Send(_, datagram)) = newcomer.poll_output() else { panic!("nothing sent") };
+    let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
+    swim.handle_datagram((node(2), None), bytes, &sight, now).unwrap();
+    let feed = outputs(&mut swim).into_iter().find_map(|output| match output {
+        Output::Send(to, datagram) => Some((to, datagram)),
+        _ => None,
+    });
+    let (to, datagram) = feed.expect("an answer");
+    let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
+    let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).unwrap();
+    assert_eq!((to, header.message), (node(2), RawMessage::Feed));
+    assert_eq!(read_claims(rest).unwrap().len(), MAX_FEED);
+    let seen = newcomer.handle_datagram((node(1), None), bytes, &sight, now).unwrap();
+    assert_eq!(seen.claims.len(), MAX_FEED);
 }
