@@ -28,11 +28,11 @@ impl Identity {
             let text = text.unwrap_or_else(|error| panic!("{}/{name}: {error}", state.display()));
             text.trim().to_owned()
         };
-        let secrets = file("mesh.secret");
-        let secret = secrets.lines().next().expect("a line for the secret in force");
+        // The first is the one in force; before it may be the statement about it.
+        let secret = file("mesh.secret").lines().find_map(|line| line.parse().ok());
         Self {
             key: file("node.key").parse().expect("a node key"),
-            secret: secret.parse().expect("a mesh secret"),
+            secret: secret.expect("a mesh secret"),
             credential: Credential::from_text(&file("credential")).expect("a credential"),
         }
     }
