@@ -99,20 +99,8 @@ impl Tag {
     }
 }
 
-/// The bytes of `value`, at most `max` of them.
-pub(crate) fn encode<T: Serialize>(
-    value: &T,
-    what: &'static str,
-    max: usize,
-) -> Result<Vec<u8>, Error> {
-    let bytes = postcard::to_stdvec(value).map_err(|_| Error::Malformed { what })?;
-    if bytes.len() > max {
-        return Err(Error::TooLarge { what, bytes: bytes.len(), max });
-    }
-    Ok(bytes)
-}
-
-/// As [`encode`], leaving no copy of the bytes behind: written once, to a buffer that is erased.
+/// The bytes of `value`, at most `max` of them. No copy of them is left behind: written once, to a
+/// buffer that is erased.
 pub(crate) fn encode_secret<T: Serialize>(
     value: &T,
     what: &'static str,

@@ -20,6 +20,7 @@ use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::{AuthorityKey, DelegationKey, Signature};
+use crate::succession::Succession;
 
 /// The largest credential, in bytes: with a record it has to fit one datagram.
 pub const MAX_CREDENTIAL_BYTES: usize = 640;
@@ -42,6 +43,8 @@ pub enum Link {
     Revocation,
     /// A statement about the mesh's secret, signed by the authority.
     Rotation,
+    /// A node's agreement that another key goes on in its place, signed by its own.
+    Succession,
 }
 
 impl fmt::Display for Link {
@@ -51,6 +54,7 @@ impl fmt::Display for Link {
             Self::Credential => "the credential",
             Self::Revocation => "the revocation",
             Self::Rotation => "the new mesh secret",
+            Self::Succession => "the former key's agreement",
         })
     }
 }
@@ -172,6 +176,8 @@ pub struct Subject {
     pub site: SiteName,
     /// What it may do.
     pub roles: Roles,
+    /// In whose place it goes on, with that node's agreement.
+    pub succession: Option<Succession>,
 }
 
 /// The signed statement about one node.
@@ -199,6 +205,11 @@ pub struct Credential {
     /// Under which delegation it was signed; by the authority itself when absent.
     pub delegation: Option<Delegation>,
     signature: Signature,
+    /// In whose place this node goes on; covered by the signature. The byte form has it at its end,
+    /// and nothing there for a node that is nobody's successor, so that credentials are what they
+    /// were before there were successors.
+    #[serde(skip)]
+    pub succession: Option<Succession>,
 }
 
 /// What a [`Credential`]'s signature covers, after its version string.
@@ -276,6 +287,9 @@ impl Credential {
         };
         let tampered = |_| Error::Tampered { link: Link::Credential };
         signer.verify(&self.message(), &self.signature).map_err(tampered)?;
+        if let Some(succession) = &self.succession {
+            succession.verify(mesh, &self.node)?;
+        }
         self.check_limits()?;
         if self.issued_at > now.saturating_add(MAX_CLOCK_SKEW_S) {
             return Err(Error::NotYetValid { valid_from: self.issued_at, now });
@@ -302,7 +316,9 @@ impl Credential {
 
     /// The byte form, at most [`MAX_CREDENTIAL_BYTES`].
     pub fn to_bytes(&self) -> Vec<u8> {
-        encoded(self)
+        let mut bytes = encoded(self);
+        self.succession.iter().for_each(|succession| bytes.extend(encoded(succession)));
+        bytes
     }
 
     /// From the byte form, which must be all of `bytes`. Verifies nothing.
@@ -310,7 +326,18 @@ impl Credential {
     /// # Errors
     /// [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        codec::decode(bytes, WHAT, MAX_CREDENTIAL_BYTES)
+        let (what, max) = (WHAT, MAX_CREDENTIAL_BYTES);
+        if bytes.len() > max {
+            return Err(Error::TooLarge { what, bytes: bytes.len(), max });
+        }
+        let malformed = Error::Malformed { what };
+        let Ok((mut credential, rest)) = postcard::take_from_bytes::<Self>(bytes) else {
+            return Err(malformed);
+        };
+        if !rest.is_empty() {
+            credential.succession = Some(codec::decode(rest, what, max)?);
+        }
+        if credential.to_bytes() == bytes { Ok(credential) } else { Err(malformed) }
     }
 
     /// The text form: `meshport-credential-1.` and base64url.
@@ -359,13 +386,17 @@ impl Credential {
             expires_at,
             delegation,
             signature: Signature::from_bytes([0; 64]),
+            succession: subject.succession,
         }
     }
 
     /// A new credential is given out only when it is one that verifies.
     fn check_issued(self) -> Result<Self, Error> {
         self.check_limits()?;
-        codec::encode(&self, WHAT, MAX_CREDENTIAL_BYTES)?;
+        let (bytes, max) = (self.to_bytes().len(), MAX_CREDENTIAL_BYTES);
+        if bytes > max {
+            return Err(Error::TooLarge { what: WHAT, bytes, max });
+        }
         Ok(self)
     }
 
@@ -419,7 +450,9 @@ impl Credential {
             expires_at: self.expires_at,
             delegation: &self.delegation,
         };
-        signed_message(CREDENTIAL_DOMAIN, &body)
+        let mut message = signed_message(CREDENTIAL_DOMAIN, &body);
+        self.succession.iter().for_each(|succession| message.extend(encoded(succession)));
+        message
     }
 }
 
@@ -436,6 +469,6 @@ pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     message
 }
 
-fn encoded(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("names, keys and numbers always have a byte form")
 }

@@ -24,6 +24,7 @@ use crate::error::{Error, shown};
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
 use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey};
 use crate::revocation::Revoked;
+use crate::succession::Succession;
 
 /// The most seeds in an invite: enough for a few sites, short enough for one line.
 pub const MAX_SEEDS: usize = 8;
@@ -119,7 +120,7 @@ pub struct InviteParams {
     pub seeds: Vec<Seed>,
 }
 
-/// What the joining node says about itself. Both may be absent where the invite fixes them.
+/// What the joining node says about itself. All may be absent where the invite fixes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Join {
     /// Its name.
@@ -128,6 +129,8 @@ pub struct Join {
     pub site: Option<SiteName>,
     /// The roles it takes; all of the invite when absent.
     pub roles: Option<Roles>,
+    /// In whose place it goes on; nobody's when absent.
+    pub succession: Option<Succession>,
 }
 
 /// All a new node needs. Well formed, not verified: [`Invite::verify`] says whether it can be used.
@@ -232,6 +235,7 @@ impl Invite {
             name,
             site,
             roles: join.roles.unwrap_or_else(|| delegation.roles.clone()),
+            succession: join.succession,
         };
         // A clock slightly behind must not date the credential before its invite.
         let issued_at = now.max(delegation.not_before);

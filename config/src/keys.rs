@@ -10,14 +10,16 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
+use curve25519_dalek::MontgomeryPoint;
 use data_encoding::BASE64;
+use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use hkdf::Hkdf;
 use rand_core::{CryptoRng, RngCore};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -27,6 +29,9 @@ use crate::ids::{MeshId, NodeId, VerifyKey, key_from_text};
 
 /// The salt that separates these pre-shared keys from every other use of the mesh secret.
 const PSK_SALT: &[u8] = b"meshport psk v1";
+
+/// What separates the nonces of [`NodeKey::sign`] from every other use of the key.
+const NONCE_DOMAIN: &[u8] = b"meshport node signature nonce v1\0";
 
 /// A node's X25519 private key: its WireGuard key and its identity.
 ///
@@ -53,6 +58,24 @@ impl NodeKey {
     /// The key itself, for the WireGuard handshake.
     pub const fn secret(&self) -> &StaticSecret {
         &self.0
+    }
+
+    /// Signs a message with the WireGuard key itself, as XEdDSA does
+    /// (<https://signal.org/docs/specifications/xeddsa/>): the Ed25519 key that belongs to the same
+    /// point, with the sign that a Montgomery key lacks set to 0. The nonce comes from the key and
+    /// the message (RFC 8032), so none is ever used for two. As for [`RecordKey::sign`], a message
+    /// begins with what it is.
+    pub(crate) fn sign(&self, message: &[u8]) -> Signature {
+        let mut secret = Zeroizing::new([0; 64]);
+        secret[..32].copy_from_slice(self.0.as_bytes());
+        let prefix = Sha256::new().chain_update(NONCE_DOMAIN).chain_update(self.0.as_bytes());
+        secret[32..].copy_from_slice(&prefix.finalize());
+        let mut key = ExpandedSecretKey::from_bytes(&secret);
+        if VerifyingKey::from(&key).as_bytes()[31] >> 7 == 1 {
+            key.scalar = -key.scalar;
+        }
+        let public = VerifyingKey::from(&key);
+        Signature(raw_sign::<Sha512>(&key, message, &public).to_bytes())
     }
 
     /// The text form, to be written to a file that only its owner can read.
@@ -223,6 +246,18 @@ impl VerifyKey {
         VerifyingKey::from_bytes(self.as_bytes())
             .and_then(|key| key.verify_strict(message, &signature))
             .map_err(|_| Error::BadSignature)
+    }
+}
+
+impl NodeId {
+    /// Checks that the node of this WireGuard key signed exactly `message`; as strict as
+    /// [`VerifyKey::verify`].
+    ///
+    /// # Errors
+    /// [`Error::BadSignature`], also when these bytes are the key of no node.
+    pub(crate) fn verify(&self, message: &[u8], signature: &Signature) -> Result<(), Error> {
+        let point = MontgomeryPoint(*self.as_bytes()).to_edwards(0).ok_or(Error::BadSignature)?;
+        VerifyKey::from_bytes(point.compress().to_bytes()).verify(message, signature)
     }
 }
 

@@ -18,6 +18,7 @@ pub mod planted;
 mod revocation;
 mod rotation;
 mod settings;
+mod succession;
 #[cfg(test)]
 mod testing;
 
@@ -33,7 +34,7 @@ pub use ids::{
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
 pub use revocation::{
-    Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, Revocation, Revocations, Revoked,
+    Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, MAX_SUCCESSIONS, Revocation, Revocations, Revoked,
 };
 pub use rotation::{MAX_NEXT_SECRET_BYTES, MeshSecrets, NextSecret, Rotation, SecretId};
 pub use settings::{
@@ -43,3 +44,4 @@ pub use settings::{
     Period, Pin, Policy, Problem, ProblemKind, ServiceSettings, Settings, parse, parse_leniently,
     parse_with, reference,
 };
+pub use succession::Succession;

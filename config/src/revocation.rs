@@ -18,12 +18,17 @@ use crate::credential::{Credential, Link, check_mesh, signed_message};
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, UnixSeconds, VerifyKey};
 use crate::keys::{AuthorityKey, Signature};
+use crate::succession::Succession;
 
-/// The largest revocation, in bytes: seven fit one datagram.
-pub const MAX_REVOCATION_BYTES: usize = 160;
+/// The largest revocation, in bytes: six fit one datagram.
+pub const MAX_REVOCATION_BYTES: usize = 176;
 /// Revocations a mesh can have. They are kept for ever; one costs about 200 bytes on each node, and
 /// a mesh that needs more is better made anew.
 pub const MAX_REVOCATIONS: usize = 1024;
+
+/// Nodes with a new key whose former one is remembered, apart from those: what nodes sign
+/// themselves takes no room from what the authority does.
+pub const MAX_SUCCESSIONS: usize = 4096;
 
 const WHAT: &str = "a revocation";
 const DOMAIN: &[u8] = b"meshport revocation v1\0";
@@ -36,13 +41,20 @@ pub enum Revoked {
     Node(NodeId),
     /// An invite, by the key of its delegation, with all nodes that joined with it.
     Invite(VerifyKey),
+    /// A node, by its key, in whose place another one goes on: signed by itself.
+    Succeeded {
+        /// The node that is over.
+        node: NodeId,
+        /// Who goes on.
+        by: NodeId,
+    },
 }
 
 impl Revoked {
     /// Whether it says that this credential is not to be believed.
     pub fn covers(&self, credential: &Credential) -> bool {
         match self {
-            Self::Node(node) => credential.node == *node,
+            Self::Node(node) | Self::Succeeded { node, .. } => credential.node == *node,
             Self::Invite(key) => credential.delegation.as_ref().is_some_and(|it| it.key == *key),
         }
     }
@@ -53,11 +65,13 @@ impl fmt::Display for Revoked {
         match self {
             Self::Node(node) => write!(f, "node {node}"),
             Self::Invite(key) => write!(f, "invite {key}"),
+            Self::Succeeded { node, by } => write!(f, "node {node}, succeeded by {by}"),
         }
     }
 }
 
-/// The authority's statement that a node or an invite is not to be believed any more.
+/// The authority's statement that a node or an invite is not to be believed any more, or a node's
+/// own that another one goes on in its place.
 ///
 /// A value of this type is well formed, not verified: [`Revocation::verify`] says whether to
 /// believe it.
@@ -89,12 +103,30 @@ impl Revocation {
         revocation
     }
 
-    /// Checks that the authority of `mesh` signed it.
+    /// That of the node that agreed to this succession.
+    pub fn of_succession(mesh: &MeshId, by: &NodeId, succession: &Succession) -> Self {
+        let revoked = Revoked::Succeeded { node: succession.former, by: *by };
+        Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature }
+    }
+
+    /// Who goes on in the place of the revoked node, if it was replaced.
+    pub fn successor(&self) -> Option<NodeId> {
+        match self.revoked {
+            Revoked::Succeeded { by, .. } => Some(by),
+            Revoked::Node(_) | Revoked::Invite(_) => None,
+        }
+    }
+
+    /// Checks that the authority of `mesh` signed it, or the node itself that was replaced.
     ///
     /// # Errors
     /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
+        if let Revoked::Succeeded { node, by } = self.revoked {
+            let (at, signature) = (self.at, self.signature);
+            return Succession { former: node, at, signature }.verify(mesh, &by);
+        }
         let tampered = |_| Error::Tampered { link: Link::Revocation };
         mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
     }
@@ -147,20 +179,26 @@ pub enum Added {
     New,
     /// The same was revoked before.
     Known,
-    /// There are [`MAX_REVOCATIONS`] already.
+    /// There are [`MAX_REVOCATIONS`] already, or [`MAX_SUCCESSIONS`].
     Full,
 }
 
 /// The revocations a node knows, each verified by whoever added it. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations {
+    /// By the authority.
     all: Arc<BTreeMap<Revoked, Revocation>>,
+    /// By the nodes themselves, each under its former key.
+    replaced: Arc<BTreeMap<NodeId, Revocation>>,
     digest: u64,
 }
 
 impl Revocations {
     /// Adds one, which must be verified. The first of several about the same is kept.
     pub fn add(&mut self, revocation: Revocation) -> Added {
+        if let Revoked::Succeeded { node, .. } = revocation.revoked {
+            return self.add_replaced(node, revocation);
+        }
         if self.all.contains_key(&revocation.revoked) {
             return Added::Known;
         }
@@ -172,39 +210,74 @@ impl Revocations {
         Added::New
     }
 
+    fn add_replaced(&mut self, node: NodeId, revocation: Revocation) -> Added {
+        match self.replaced.len() {
+            _ if self.replaced.contains_key(&node) => Added::Known,
+            MAX_SUCCESSIONS.. => Added::Full,
+            _ => {
+                Arc::make_mut(&mut self.replaced).insert(node, revocation);
+                Added::New
+            }
+        }
+    }
+
     /// The one that says that this credential is not to be believed, if there is one.
     pub fn covering(&self, credential: &Credential) -> Option<&Revocation> {
         let invite = credential.delegation.as_ref().map(|it| Revoked::Invite(it.key));
         let node = Revoked::Node(credential.node);
-        [Some(node), invite].into_iter().flatten().find_map(|it| self.all.get(&it))
+        [Some(node), invite].into_iter().flatten().find_map(|it| self.get(&it))
     }
 
-    /// The one about this node or invite, if there is one.
+    /// The one about this node or invite, if there is one; the authority's before a node's own.
     pub fn get(&self, revoked: &Revoked) -> Option<&Revocation> {
-        self.all.get(revoked)
+        match revoked {
+            Revoked::Node(node) => self.all.get(revoked).or_else(|| self.replaced.get(node)),
+            Revoked::Invite(_) => self.all.get(revoked),
+            Revoked::Succeeded { node, .. } => self.replaced.get(node),
+        }
     }
 
     /// Whether this node is revoked by its own key.
     pub fn has_node(&self, node: &NodeId) -> bool {
-        self.all.contains_key(&Revoked::Node(*node))
+        self.get(&Revoked::Node(*node)).is_some()
     }
 
-    /// All, in a fixed order.
+    /// The node that goes on in the place of this one, as far as is known; itself when it was not
+    /// replaced.
+    pub fn successor_of(&self, node: &NodeId) -> NodeId {
+        let mut last = *node;
+        // Bounded, since whoever signs for two keys can have each succeed the other.
+        for _ in 0..self.replaced.len() {
+            match self.replaced.get(&last).and_then(Revocation::successor) {
+                Some(next) => last = next,
+                None => break,
+            }
+        }
+        last
+    }
+
+    /// All, in a fixed order: the authority's first.
     pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
+        self.by_authority().chain(self.replaced.values())
+    }
+
+    /// Those of the authority, in a fixed order.
+    pub fn by_authority(&self) -> impl Iterator<Item = &Revocation> {
         self.all.values()
     }
 
-    /// How many there are, at most [`MAX_REVOCATIONS`].
+    /// How many the authority has made, at most [`MAX_REVOCATIONS`].
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Whether the authority has made none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The same for equal sets, and as good as always another one for others; 0 for the empty set.
+    /// Of those of the authority: the same for equal sets, and as good as always another one for
+    /// others; 0 for the empty set.
     pub fn digest(&self) -> u64 {
         self.digest
     }

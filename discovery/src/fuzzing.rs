@@ -135,6 +135,7 @@ fn credential(number: u8) -> Credential {
         name: format!("worker-{number}").parse().expect("a name"),
         site: "fra".parse().expect("a site"),
         roles,
+        succession: None,
     };
     let until = WALL.saturating_add(86_400);
     Credential::issue_by_authority(&mesh(), subject, WALL, until).expect("it is valid for a day")

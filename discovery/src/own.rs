@@ -146,6 +146,12 @@ impl Own {
         }
     }
 
+    /// Goes on as another node, signing with another key.
+    pub(crate) fn succeed(&mut self, node: NodeId, key: RecordKey, now: Instant) {
+        (self.node, self.key) = (node, key);
+        self.want(Urgency::News, Duration::ZERO, now);
+    }
+
     /// Goes on in a later life.
     pub(crate) fn set_life(&mut self, life: Life, now: Instant) {
         if life > self.life {

@@ -314,6 +314,16 @@ impl Swim {
 
     /// Goes on in a later life.
     pub(crate) fn change_life(&mut self, life: Life, view: &impl View, now: Instant) {
+        self.change_identity(life, view, now);
+    }
+
+    /// Goes on as another node, in the same life.
+    pub(crate) fn succeed(&mut self, node: NodeId, view: &impl View, now: Instant) {
+        self.me = node;
+        self.change_identity(self.life(), view, now);
+    }
+
+    fn change_identity(&mut self, life: Life, view: &impl View, now: Instant) {
         let id = Id::new(&self.me, life);
         if self.foca.change_identity(id, &mut self.collector).is_ok() {
             self.incarnation = 0;

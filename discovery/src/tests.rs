@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use meshport_config::{
     AuthorityKey, Credential, Delegation, DelegationKey, Grant, MeshId, NodeKey, RecordKey, Role,
-    Roles, Subject, UnixSeconds,
+    Roles, Subject, Succession, UnixSeconds,
 };
 
 use crate::state::{NodeState, SignedState};
@@ -72,10 +72,34 @@ impl Mesh {
             name: format!("worker-{number}").parse().unwrap(),
             site: site.parse().unwrap(),
             roles: roles(roles_text),
+            succession: None,
         };
         let expires = UnixSeconds(at.0 + 300 * 24 * 3600);
         let credential =
             Credential::issue_by_delegation(&self.delegation, &self.key, subject, at, expires);
+        Member { credential: credential.unwrap(), seed }
+    }
+}
+
+impl Mesh {
+    /// The member that goes on in the place of another, with keys of its own.
+    pub(crate) fn successor(&self, former: &Member, number: u32) -> Member {
+        let mut seed = [8; 32];
+        seed[4..8].copy_from_slice(&number.to_le_bytes());
+        let (key, known) = (NodeKey::from_bytes(seed), &former.credential);
+        let agreed =
+            Succession::agree(&NodeKey::from_bytes(former.seed), &key.public(), &known.mesh, WALL);
+        let subject = Subject {
+            node: key.public(),
+            record_key: RecordKey::from_bytes(seed).public(),
+            name: known.name.clone(),
+            site: known.site.clone(),
+            roles: known.roles.clone(),
+            succession: Some(agreed),
+        };
+        let times = (known.issued_at, known.expires_at);
+        let credential =
+            Credential::issue_by_delegation(&self.delegation, &self.key, subject, times.0, times.1);
         Member { credential: credential.unwrap(), seed }
     }
 }

@@ -146,6 +146,7 @@ pub(crate) fn credential(choices: &[u8]) -> Credential {
         name: format!("worker-{}", script.short()).parse().expect("a name"),
         site: "fra".parse().expect("a site"),
         roles: roles.parse().expect("roles"),
+        succession: None,
     };
     let issued = UnixSeconds(NOW.0 - u64::from(script.short()));
     let until = NOW.saturating_add(1 + u64::from(script.short()));

@@ -93,7 +93,7 @@ pub fn invite(data: &[u8]) {
     let join = Join {
         name: Some("worker-1".parse().expect("a name")),
         site: Some("fra".parse().expect("a site")),
-        roles: None,
+        ..Join::default()
     };
     let keys = (NodeKey::from_bytes([2; 32]), RecordKey::from_bytes([3; 32]));
     if let Ok(credential) = invite.accept(&keys.0, &keys.1, join, NOW) {

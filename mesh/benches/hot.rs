@@ -42,6 +42,7 @@ fn start(number: u8, switch: &Switch) -> (Mesh, Incoming) {
         name: "bench".parse().unwrap(),
         site: "local".parse().unwrap(),
         roles: "node".parse().unwrap(),
+        succession: None,
     };
     let authority = AuthorityKey::from_bytes([1; 32]);
     let until = UnixSeconds(WALL.0 + 3600);

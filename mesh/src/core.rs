@@ -21,6 +21,7 @@ mod receive;
 mod revoke;
 mod rotate;
 mod send;
+mod succeed;
 mod timers;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -41,7 +42,9 @@ use crate::tunnel::{Gate, Tunnel};
 use crate::{MeshCounters, MeshError};
 
 pub(crate) use hand_over::{Batch, HandOver};
-pub(crate) use receive::StreamPacket;
+pub(crate) use receive::{Claim, StreamPacket};
+use succeed::Former;
+
 pub(crate) use send::{SEAL_OVERHEAD, StreamBatch};
 
 /// Outgoing datagrams that may wait to be polled: one turn makes few, a flood must not make many.
@@ -64,6 +67,8 @@ pub(crate) enum Notice {
     Ready,
     /// Streams and connections of this peer are dead: it was removed or is another process now.
     Cut(NodeId, &'static str),
+    /// The streams and connections of the first are the second's from now on.
+    Renamed(NodeId, NodeId),
     /// An echo request with this token was answered.
     Pong(NodeId, u32),
 }
@@ -115,7 +120,8 @@ pub(crate) struct Core {
     identity: Identity,
     config: MeshConfig,
     node: NodeId,
-    address: Ipv6Addr,
+    /// Whom this node was before, while others may still speak to that one.
+    former: Option<Former>,
     credential: Vec<u8>,
     /// New in every process; peers see a restart by it.
     instance: u64,
@@ -173,7 +179,7 @@ impl Core {
         let instance = rng.next_u64();
         Ok(Self {
             node,
-            address: InnerAddr::derive(&credential.mesh, &node).ip(),
+            former: None,
             credential: credential.to_bytes(),
             instance,
             gate: Arc::new(Gate::new(identity.key.secret(), config.handshakes_per_second)),
@@ -210,9 +216,18 @@ impl Core {
         self.peers.len()
     }
 
+    /// This node.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// This node's inner address.
     pub(crate) fn address(&self) -> Ipv6Addr {
-        self.address
+        self.inner(&self.node).ip()
+    }
+
+    fn inner(&self, node: &NodeId) -> InnerAddr {
+        InnerAddr::derive(&self.identity.credential.mesh, node)
     }
 
     /// The next datagram to send.
@@ -277,8 +292,11 @@ impl Core {
         endpoints: &[SocketAddr],
         credential: Option<&Credential>,
     ) {
-        if node == self.node {
+        if self.is_me(&node) {
             return;
+        }
+        if let Some(credential) = credential.filter(|it| it.node == node) {
+            self.follow_if_good(credential, now);
         }
         if self.is_shut_out(&node) {
             self.out.counters.peers_refused += 1;
@@ -317,11 +335,11 @@ impl Core {
     }
 
     fn add(&mut self, node: NodeId, now: Now, provisional_until: Option<Instant>) -> Slot {
-        let inner = InnerAddr::derive(&self.identity.credential.mesh, &node);
-        let psk = self.first_psk(&node);
+        let inner = self.inner(&node);
+        let terms = self.terms(self.secrets.current(), self.node, node);
         let gate = &self.gate;
         self.peers.insert(|index| {
-            let tunnel = Tunnel::new(gate, &node, &psk, index);
+            let tunnel = Tunnel::new(gate, &terms, index);
             let mut peer = Peer::new(node, inner, tunnel, now.instant);
             peer.provisional_until = provisional_until;
             peer
@@ -380,7 +398,7 @@ impl Core {
         self.peers.get(self.peers.of_address(address)?).map(|peer| peer.node)
     }
 
-    /// The inner address of a known node.
+    /// What the streams of a known node are kept under.
     pub(crate) fn address_of(&self, node: &NodeId) -> Result<Ipv6Addr, MeshError> {
         self.peer(node).map(|peer| peer.address).ok_or(MeshError::UnknownPeer(*node))
     }
@@ -417,7 +435,7 @@ impl Core {
     }
 
     fn slot(&self, node: &NodeId) -> Result<Slot, MeshError> {
-        if *node == self.node {
+        if self.is_me(node) {
             return Err(MeshError::OwnNode(*node));
         }
         self.peers.of_node(node).ok_or(MeshError::UnknownPeer(*node))

@@ -52,6 +52,8 @@ pub struct MeshCounters {
     pub admissions: u64,
     /// Peers whose sessions ended because the authority revoked them.
     pub peers_revoked: u64,
+    /// Peers that have gone on under another key.
+    pub peers_succeeded: u64,
     /// Peers found to have been restarted.
     pub restarts_seen: u64,
     /// Handshake initiations sent under the other of two secrets, since one had no answer.

@@ -50,6 +50,13 @@ pub enum MeshEvent {
         /// The verified credential.
         credential: Box<Credential>,
     },
+    /// A peer goes on under another key, with its sessions and streams, and agrees to that itself.
+    Succeeded {
+        /// Whom it was.
+        former: NodeId,
+        /// Who it is, verified.
+        credential: Box<Credential>,
+    },
     /// An admitted peer has a WireGuard session now and had none before.
     SessionUp(NodeId),
     /// A peer that was up has no session any more.

@@ -30,7 +30,7 @@ pub use io::{
     ShardStatus, ShardStreams, Shards, Stream, UdpOuter, WallClock,
 };
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
-pub use shard::MAX_SHARDS;
+pub use shard::{MAX_SHARDS, is_same_shard};
 
 #[doc(hidden)]
 pub use io::testing;

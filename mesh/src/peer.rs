@@ -107,6 +107,8 @@ pub(crate) enum Need {
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) inner: InnerAddr,
+    /// What its streams are kept under: its inner address, or while it goes on in the place of
+    /// another node the address that one had.
     pub(crate) address: Ipv6Addr,
     pub(crate) tunnel: Tunnel,
     /// Named by the caller; survives without a session.
@@ -288,7 +290,7 @@ impl Peer {
     /// A session was agreed in this half of the tunnel, by either side.
     pub(crate) fn agreed_in(&mut self, mark: u8, now: Instant) {
         self.tunnel.activate(mark, now + REJECT_AFTER);
-        self.agreed_under = Some(self.tunnel.secret());
+        self.agreed_under = Some(self.tunnel.under().secret);
     }
 
     /// Whether an answered session waits for its first packet.

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
 
-use meshport_config::NodeId;
+use meshport_config::{InnerAddr, NodeId};
 
 use crate::peer::Peer;
 use crate::shard::{Place, SHARD_BITS};
@@ -84,6 +84,26 @@ impl Peers {
         self.settle(slot);
         self.free.push_back(slot.0);
         Some(peer)
+    }
+
+    /// The peer at `slot` is `node` from now on, which no other peer is.
+    pub(crate) fn rename(&mut self, slot: Slot, node: NodeId, inner: InnerAddr) {
+        let Some(peer) = self.slots.get_mut(slot.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.by_node.remove(&peer.node);
+        (peer.node, peer.inner) = (node, inner);
+        self.by_node.insert(node, slot);
+    }
+
+    /// The streams of the peer at `slot` are kept under `address` from now on.
+    pub(crate) fn readdress(&mut self, slot: Slot, address: Ipv6Addr) {
+        let Some(peer) = self.slots.get_mut(slot.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.by_address.remove(&peer.address);
+        peer.address = address;
+        self.by_address.insert(address, slot);
     }
 
     /// The peer at `slot` is no longer provisional.

@@ -58,6 +58,12 @@ pub(crate) fn owner(node: &NodeId, of: usize) -> usize {
     usize::from(u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]])) % of.max(1)
 }
 
+/// Whether two nodes belong to the same shard of any other one, however many it has: a node that
+/// goes on as the other one stays where its sessions are.
+pub fn is_same_shard(one: &NodeId, other: &NodeId) -> bool {
+    (1..=MAX_SHARDS).all(|of| owner(one, of) == owner(other, of))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

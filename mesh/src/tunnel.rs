@@ -3,8 +3,8 @@
 //! Owns the sessions of one peer ([`Tunnel`]) and the check of incoming initiations ([`Gate`]).
 //! boringtun's tunnel has one pre-shared key, for ever: while the mesh has two secrets, a
 //! [`Tunnel`] has a [`Half`] for each that was needed, so that sessions agreed under one live on
-//! while the next is agreed under the other. Which half a datagram is for stands in its receiver
-//! index.
+//! while the next is agreed under the other. The same while a node is followed by itself under
+//! another key. Which half a datagram is for stands in its receiver index.
 //!
 //! boringtun keeps the Noise handshake, the AEAD, the replay window and the death of sessions
 //! after 180 s. It does not decide when to talk: retries, rekeys and keepalives are
@@ -49,9 +49,9 @@ const MAX_INITIATIONS_PER_SOURCE: u32 = 50;
 /// Sources that are counted at once, about 100 bytes each; under load others wait for the next
 /// second.
 const MAX_SOURCES: usize = 4096;
-/// Halves beside the main one: one for the other secret, and one whose secret is erased and whose
-/// session lasts a little longer.
-const MAX_SPARES: usize = 2;
+/// Halves beside the main one: one for the other secret, one for the other key, and one whose
+/// secret is erased and whose session lasts a little longer.
+const MAX_SPARES: usize = 3;
 /// Where in the 24 bits of a peer's receiver index the number of its half is. The 16 below name the
 /// peer, and the last two its shard.
 pub(crate) const MARK_SHIFT: u32 = 16 + SHARD_BITS;
@@ -262,13 +262,37 @@ pub(crate) struct Tunnel {
     index: u32,
 }
 
-/// The sessions that were agreed under one secret.
+/// What sessions are agreed under: a secret of the mesh and the keys of both nodes, each of which
+/// may be followed by another while sessions live on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Under {
+    pub(crate) secret: SecretId,
+    pub(crate) own: NodeId,
+    pub(crate) peer: NodeId,
+}
+
+/// The inner addresses of both nodes, which come from their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) own: Ipv6Addr,
+    pub(crate) peer: Ipv6Addr,
+}
+
+/// All that a half is made from, beside the own private key.
+pub(crate) struct Terms {
+    pub(crate) under: Under,
+    pub(crate) ends: Ends,
+    pub(crate) psk: Zeroizing<[u8; 32]>,
+}
+
+/// The sessions that were agreed under one secret and one pair of keys.
 struct Half {
     tunn: Tunn,
     /// Whether data can be sealed now. Sessions end only in `tick`, so this stays exact.
     session: bool,
     mark: u8,
-    secret: SecretId,
+    under: Under,
+    between: Ends,
     /// When no session of it can be in use any more; unknown while it is the main half.
     ends: Option<Instant>,
 }
@@ -282,43 +306,60 @@ impl std::fmt::Debug for Tunnel {
     }
 }
 
-/// A secret's name and the pre-shared key it gives for one peer.
-pub(crate) type Psk = (SecretId, Zeroizing<[u8; 32]>);
-
 impl Tunnel {
     /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
     /// unasked: keepalives are off here and done by the peer.
-    pub(crate) fn new(gate: &Gate, peer: &NodeId, psk: &Psk, index: u32) -> Self {
-        Self { main: Half::new(gate, peer, psk, index, 0), spares: Vec::new(), index }
+    pub(crate) fn new(gate: &Gate, terms: &Terms, index: u32) -> Self {
+        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index }
     }
 
-    /// Whether there is a half for this secret.
-    pub(crate) fn knows(&self, secret: &SecretId) -> bool {
-        self.halves().any(|half| half.secret == *secret)
+    /// Begins anew, without any session.
+    pub(crate) fn restart(&mut self, gate: &Gate, terms: &Terms) {
+        *self = Self::new(gate, terms, self.index);
     }
 
-    /// Adds a half for another secret.
-    pub(crate) fn add(&mut self, gate: &Gate, peer: &NodeId, psk: &Psk) {
+    /// Whether there is a half for this.
+    pub(crate) fn knows(&self, under: &Under) -> bool {
+        self.halves().any(|half| half.under == *under)
+    }
+
+    /// Adds a half for another secret or key.
+    pub(crate) fn add(&mut self, gate: &Gate, terms: &Terms) {
         // Of those without a session, else of all, the oldest gives way.
         if self.spares.len() >= MAX_SPARES {
             let idle = self.spares.iter().position(|half| !half.session);
             self.spares.remove(idle.unwrap_or(0));
         }
         let is_free = |mark: &u8| self.halves().all(|half| half.mark != *mark);
-        let mark = (0..=u8::MAX).find(is_free).expect("there are three halves at most");
-        self.spares.push(Half::new(gate, peer, psk, self.index, mark));
+        let mark = (0..=u8::MAX).find(is_free).expect("there are four halves at most");
+        self.spares.push(Half::new(gate, terms, self.index, mark));
     }
 
-    /// Forgets what belongs to no secret that `is_valid`, except sessions until their end.
-    pub(crate) fn retain(&mut self, is_valid: impl Fn(&SecretId) -> bool, now: Instant) {
+    /// Forgets what is under nothing that `is_valid`, except sessions until their end.
+    pub(crate) fn retain(&mut self, is_valid: impl Fn(&Under) -> bool, now: Instant) {
         if !self.main.session
-            && !is_valid(&self.main.secret)
-            && let Some(valid) = self.spares.iter().position(|half| is_valid(&half.secret))
+            && !is_valid(&self.main.under)
+            && let Some(valid) = self.spares.iter().position(|half| is_valid(&half.under))
         {
             self.main = self.spares.swap_remove(valid);
         }
         let lives = |half: &Half| half.session && half.ends.is_none_or(|at| at > now);
-        self.spares.retain(|half| lives(half) || is_valid(&half.secret));
+        self.spares.retain(|half| lives(half) || is_valid(&half.under));
+    }
+
+    /// Erases what has another private key than that of `own`, sessions included. False when
+    /// nothing else is left, and the tunnel has to begin anew.
+    pub(crate) fn keep_only(&mut self, own: &NodeId) -> bool {
+        self.spares.retain(|half| half.under.own == *own);
+        if self.main.under.own == *own {
+            return true;
+        }
+        let live = self.spares.iter().position(|half| half.session).unwrap_or(0);
+        if live >= self.spares.len() {
+            return false;
+        }
+        self.main = self.spares.swap_remove(live);
+        true
     }
 
     /// From now on this half seals: its session is the newest. That of the other is no longer
@@ -331,9 +372,22 @@ impl Tunnel {
         }
     }
 
-    /// The secret under which the present session was agreed, or would be.
-    pub(crate) fn secret(&self) -> SecretId {
-        self.main.secret
+    /// What the present session was agreed under, or would be.
+    pub(crate) fn under(&self) -> Under {
+        self.main.under
+    }
+
+    /// The inner addresses of packets that are sealed now.
+    pub(crate) fn ends(&self) -> Ends {
+        self.main.between
+    }
+
+    /// The inner addresses of packets of the half with this mark.
+    pub(crate) fn ends_of(&self, mark: u8) -> Option<Ends> {
+        if self.main.mark == mark {
+            return Some(self.main.between);
+        }
+        self.spares.iter().find(|half| half.mark == mark).map(|half| half.between)
     }
 
     /// Whether data can be sealed.
@@ -370,25 +424,25 @@ impl Tunnel {
         }
     }
 
-    /// Answers an initiation under this secret, and says by which half.
+    /// Answers an initiation under this, and says by which half.
     pub(crate) fn answer(
         &mut self,
-        secret: &SecretId,
+        under: &Under,
         datagram: &[u8],
         out: &mut [u8],
     ) -> (u8, Opened) {
-        match self.half(secret) {
+        match self.half(under) {
             Some(half) => (half.mark, half.open(datagram, out)),
             None => (0, Opened::Failed(Failure::NoSession)),
         }
     }
 
-    /// A new handshake initiation under this secret, even when one is under way.
-    pub(crate) fn initiate(&mut self, secret: &SecretId, out: &mut [u8]) -> Option<usize> {
+    /// A new handshake initiation under this, even when one is under way.
+    pub(crate) fn initiate(&mut self, under: &Under, out: &mut [u8]) -> Option<usize> {
         if out.len() < MIN_OUTPUT {
             return None;
         }
-        match self.half(secret)?.tunn.format_handshake_initiation(out, true) {
+        match self.half(under)?.tunn.format_handshake_initiation(out, true) {
             TunnResult::WriteToNetwork(packet) => Some(packet.len()),
             _ => None,
         }
@@ -399,7 +453,7 @@ impl Tunnel {
         if out.len() < MIN_OUTPUT {
             return None;
         }
-        // Nothing new is begun under another secret than the session's but by the peer.
+        // Nothing new is begun under anything else than the session's but by the peer.
         for half in &mut self.spares {
             half.tick(out);
         }
@@ -416,22 +470,22 @@ impl Tunnel {
         std::iter::once(&self.main).chain(&self.spares)
     }
 
-    fn half(&mut self, secret: &SecretId) -> Option<&mut Half> {
-        std::iter::once(&mut self.main).chain(&mut self.spares).find(|half| half.secret == *secret)
+    fn half(&mut self, under: &Under) -> Option<&mut Half> {
+        std::iter::once(&mut self.main).chain(&mut self.spares).find(|half| half.under == *under)
     }
 }
 
 impl Half {
-    fn new(gate: &Gate, peer: &NodeId, (secret, psk): &Psk, index: u32, mark: u8) -> Self {
+    fn new(gate: &Gate, terms: &Terms, index: u32, mark: u8) -> Self {
         let tunn = Tunn::new(
             gate.secret.clone(),
-            PublicKey::from(*peer.as_bytes()),
-            Some(**psk),
+            PublicKey::from(*terms.under.peer.as_bytes()),
+            Some(*terms.psk),
             None,
             index ^ (u32::from(mark) << MARK_SHIFT),
             Some(gate.unlimited.clone()),
         );
-        Self { tunn, session: false, mark, secret: *secret, ends: None }
+        Self { tunn, session: false, mark, under: terms.under, between: terms.ends, ends: None }
     }
 
     fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Opened {

@@ -47,6 +47,7 @@ impl Mesh {
             name: name.parse().map_err(|error| wrong(&error))?,
             site: scenario.sites[site].name.clone(),
             roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+            succession: None,
         };
         let until = self.from.saturating_add(LIFETIME_S);
         let credential = Credential::issue_by_authority(&self.authority, subject, self.from, until)

@@ -29,6 +29,7 @@ fn subject() -> Subject {
         name: "worker-7".parse().unwrap(),
         site: "fra".parse().unwrap(),
         roles: Role::Node.into(),
+        succession: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
-use super::{Discovery, Event};
+use super::{Discovery, Event, LocalNode};
 use crate::directory::{Entry, Liveness, Merge, Record, credential_order};
 use crate::state::SignedState;
 use crate::verify::Rejected;
@@ -174,7 +174,33 @@ impl Discovery {
             _ => {}
         }
         self.adjust_path(node, now);
+        self.end_former(&record.credential, now);
         outcome
+    }
+
+    /// Whoever a verified credential succeeds is over. After the successor was reported, so that
+    /// what the former one has goes over to it.
+    fn end_former(&mut self, credential: &Credential, now: Instant) {
+        if let Some(end) = credential.ends_former() {
+            self.revoke(end, None, now);
+        }
+    }
+
+    /// This node goes on as `me`, whose credential says whom it succeeds: the node it was. The
+    /// others learn both from the credential.
+    pub fn succeed(&mut self, me: LocalNode, now: Instant) {
+        let LocalNode { credential, record_key } = me;
+        let former = std::mem::replace(&mut self.me, credential.node);
+        self.credential = Arc::new(credential);
+        self.directory.remove(&former);
+        let record = Record { credential: Arc::clone(&self.credential), state: None };
+        self.directory.merge(&record, now);
+        self.directory.set_liveness(&self.me, Liveness::Alive, Some(self.swim.life()), now);
+        self.swim.succeed(self.me, super::eyes!(self), now);
+        self.drain_swim(now);
+        self.own.succeed(self.me, record_key, now);
+        self.end_former(&record.credential, now);
+        self.settle(now);
     }
 
     /// True when it is the first thing heard of a node.

@@ -1,13 +1,15 @@
-//! What the authority has taken back: taken in, acted on, passed on and compared.
+//! What the authority has taken back, and who was succeeded by another key: taken in, acted on,
+//! passed on and compared.
 //!
 //! News of a revocation floods: whoever hears of one for the first time tells all peers it is
 //! connected to, and once more after [`AGAIN`], since nobody acknowledges. What that misses the
 //! comparison of directories finds: the digest of the revocations is part of it, and on a
-//! difference both sides send what they have, a bounded part at a time.
+//! difference both sides send what they have, a bounded part at a time. That a node was succeeded
+//! is in its successor's credential as well, which everybody has, so those need no comparison.
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{Added, Credential, NodeId, Revocation, Revocations};
+use meshport_config::{Added, Credential, NodeId, Revocation, Revocations, Revoked};
 
 use super::{Discovery, Event};
 use crate::directory::Entry;
@@ -15,8 +17,8 @@ use crate::news::MAX_TOLD;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Message, Standing};
 
-/// Revocations in one datagram: 160 bytes each at most, and their lengths.
-const PER_DATAGRAM: usize = 7;
+/// Revocations in one datagram: 176 bytes each at most, and their lengths.
+const PER_DATAGRAM: usize = 6;
 /// Datagrams sent on one difference; the next comparison sends others.
 const MAX_DATAGRAMS: usize = 16;
 /// After this news of a revocation is told once more.
@@ -63,6 +65,9 @@ impl Discovery {
                 if self.revocations.get(&it.revoked) == Some(&it) {
                     return Ok(());
                 }
+                if !self.concerns(&it) {
+                    return Ok(());
+                }
                 it.verify(&self.mesh)?;
                 self.revoke(it, Some(from), now);
                 Ok(())
@@ -71,6 +76,16 @@ impl Discovery {
                 self.counters.rejected_revocations += 1;
                 self.report_ignored(from, now, || format!("a revocation: {reason}"));
             }
+        }
+    }
+
+    /// Whether a revocation is worth being kept. Anybody can make up keys and have one succeed the
+    /// other, so it has to be about a node that is known; who was never heard of is told of with
+    /// its first record.
+    fn concerns(&self, revocation: &Revocation) -> bool {
+        match revocation.revoked {
+            Revoked::Succeeded { node, .. } => self.directory.get(&node).is_some(),
+            Revoked::Node(_) | Revoked::Invite(_) => true,
         }
     }
 
@@ -110,7 +125,12 @@ impl Discovery {
         }
     }
 
-    fn revoke(&mut self, revocation: Revocation, from: Option<NodeId>, now: Instant) -> Added {
+    pub(super) fn revoke(
+        &mut self,
+        revocation: Revocation,
+        from: Option<NodeId>,
+        now: Instant,
+    ) -> Added {
         let added = self.revocations.add(revocation.clone());
         match added {
             Added::Known => return added,
@@ -167,7 +187,7 @@ impl Discovery {
     }
 
     fn send_revocations(&mut self, to: NodeId, now: Instant) {
-        let all: Vec<Vec<u8>> = self.revocations.iter().map(Revocation::to_bytes).collect();
+        let all: Vec<Vec<u8>> = self.revocations.by_authority().map(Revocation::to_bytes).collect();
         // From a random one on, so that those cut off come another time.
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =

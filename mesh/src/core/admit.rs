@@ -31,6 +31,7 @@ impl Core {
                     && instance == self.instance
                 {
                     peer.showing.acknowledged();
+                    self.move_to_new_key(slot, now);
                 }
             }
             Some(Control::Refused { reason }) => {
@@ -64,16 +65,21 @@ impl Core {
         self.check_credential(&credential, now).map_err(MeshError::Identity)?;
         self.credential = credential.to_bytes();
         self.identity.credential = credential;
-        let slots: Vec<Slot> = self.peers.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
+        self.show_to_all(now);
+        Ok(())
+    }
+
+    /// Shows the credential to every peer with a session at once, to the others when they have one.
+    pub(super) fn show_to_all(&mut self, now: Now) {
+        for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
             peer.showing.wanted(now.instant);
             if peer.session.is_none() {
                 peer.showing.session_down();
             }
             self.serve(slot, now);
+            self.arm(slot);
         }
-        Ok(())
     }
 
     fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {
@@ -98,12 +104,14 @@ impl Core {
     fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), String> {
         let credential = Credential::from_bytes(bytes).map_err(|error| error.to_string())?;
         let Some(peer) = self.peers.get(slot) else { return Ok(()) };
-        if credential.node != peer.node {
+        let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
+        let follows = credential.succession.as_ref().is_some_and(|it| it.former == peer.node);
+        if credential.node != peer.node && !follows {
             return Err(format!("it is for another node, {}", credential.node));
         }
-        let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
         if !known {
             self.check_credential(&credential, now)?;
+            let slot = self.follow(&credential).unwrap_or(slot);
             self.admit(slot, credential);
         }
         Ok(())
@@ -218,8 +226,7 @@ impl Core {
     }
 
     pub(super) fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
-        let Some(address) = self.peers.get(slot).map(|peer| peer.address) else { return };
-        let flow = self.flow(address, ports::CONTROL, port);
+        let Some(flow) = self.flow(slot, ports::CONTROL, port) else { return };
         let packet = Zeroizing::new(udp_packet(&flow, &message.encode()));
         self.send_packet(slot, now, &packet);
     }

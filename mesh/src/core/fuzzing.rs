@@ -16,6 +16,7 @@ use meshport_config::{
 use super::send::udp_packet;
 use super::{Core, Transmit};
 use crate::event::{MeshEvent, Now, Route};
+use crate::inner::Flow;
 use crate::tunnel::DATA_OVERHEAD;
 use crate::{Identity, MeshConfig, ports};
 
@@ -107,6 +108,7 @@ fn identity(number: u8, authority: u8, secret: u8) -> Identity {
         name: format!("node-{number}").parse().expect("a name"),
         site: "fra".parse().expect("a site"),
         roles: "node".parse().expect("a role"),
+        succession: None,
     };
     let (from, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + 86_400));
     let authority = AuthorityKey::from_bytes([authority; 32]);
@@ -250,7 +252,9 @@ impl Wire {
 
     fn inner(&mut self, from: u8, port: u16, payload: &[u8]) {
         let to = self.of(VICTIM, |core, _| core.address());
-        let packet = self.of(from, |core, _| udp_packet(&core.flow(to, port, port), payload));
+        let source = self.of(from, |core, _| core.address());
+        let flow = Flow { source, destination: to, source_port: port, destination_port: port };
+        let packet = udp_packet(&flow, payload);
         self.sealed(from, &packet);
     }
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use meshport_config::NodeId;
 use rand::RngCore;
 
-use super::Core;
+use super::{Claim, Core};
 use crate::event::Route;
 use crate::peers::Peers;
 use crate::shard::Place;
@@ -21,8 +20,8 @@ pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
     /// A datagram starts every `stride` bytes; only the last may be shorter.
     pub(crate) stride: usize,
-    /// A handshake initiation that has passed the gate, and the node it claims to be of.
-    pub(crate) claimed: Option<NodeId>,
+    /// A handshake initiation that has passed the gate, and what it claims.
+    pub(crate) claimed: Option<Claim>,
 }
 
 impl Batch {
@@ -73,7 +72,7 @@ impl Core {
         shard: usize,
         route: Route,
         datagram: &[u8],
-        claimed: Option<NodeId>,
+        claimed: Option<Claim>,
     ) {
         self.out.counters.handed_over += 1;
         if let Some(HandOver { shard: to, batch }) = self.out.hand_overs.back_mut()

@@ -12,7 +12,7 @@ use crate::inner::{self, Packet, Udp};
 use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
-use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, classify};
+use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classify};
 
 /// Least gap between two initiations of one peer that are answered (50 per second, as
 /// wireguard-go).
@@ -28,10 +28,19 @@ const STRAY_GAP: Duration = Duration::from_millis(100);
 /// [`Core::handle_datagram`], behind [`inner::UDP_OVERHEAD`] bytes of headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamPacket {
-    /// The peer's inner address.
+    /// What the peer's streams are kept under.
     pub(crate) from: Ipv6Addr,
     /// Its length in bytes.
     pub(crate) length: usize,
+}
+
+/// What an initiation that has passed the gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// This node, or whom it was before: for whose key it was made.
+    pub(crate) own: NodeId,
+    /// Whose it is, if it is authentic.
+    pub(crate) node: NodeId,
 }
 
 impl Core {
@@ -102,7 +111,7 @@ impl Core {
         let session = SessionId { mark, low: (receiver & 0xff) as u8 };
         self.authenticated(slot, now, from, session, length);
         let found = match opened {
-            Opened::Packet(length) => self.handle_inner(slot, now, &out[..length]),
+            Opened::Packet(length) => self.handle_inner((slot, mark), now, &out[..length]),
             Opened::NotIp => {
                 self.out.counters.dropped_inner_malformed += 1;
                 None
@@ -148,8 +157,9 @@ impl Core {
     }
 
     fn handle_initiation(&mut self, now: Now, from: Route, datagram: &[u8], out: &mut [u8]) {
-        let node = match self.gate.check(now.instant, from.remote, datagram, out) {
-            Checked::Initiator(node) if node != self.node => node,
+        let (own, checked) = self.check_initiation(now, from, datagram, out);
+        let claim = match checked {
+            Checked::Initiator(node) if !self.is_me(&node) => Claim { own, node },
             Checked::Cookie(length) => {
                 self.out.counters.cookies_sent += 1;
                 self.out.transmit(from, out[..length].to_vec());
@@ -168,20 +178,36 @@ impl Core {
                 return;
             }
         };
-        match self.place.other_owner(&node) {
-            Some(owner) => self.hand_over(owner, from, datagram, Some(node)),
-            None => self.handle_claimed(now, from, datagram, out, node),
+        match self.place.other_owner(&claim.node) {
+            Some(owner) => self.hand_over(owner, from, datagram, Some(claim)),
+            None => self.handle_claimed(now, from, datagram, out, claim),
         }
     }
 
-    /// An initiation that has passed the gate and claims to be of `node`, which belongs here.
+    /// Lets the gate judge an initiation: the one whose key it was made for.
+    fn check_initiation(
+        &self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> (NodeId, Checked) {
+        match (self.gate.check(now.instant, from.remote, datagram, out), &self.former) {
+            (Checked::BadMac, Some(former)) => {
+                (former.node, former.gate.check(now.instant, from.remote, datagram, out))
+            }
+            (checked, _) => (self.node, checked),
+        }
+    }
+
+    /// An initiation that has passed the gate and claims to be of a node that belongs here.
     pub(crate) fn handle_claimed(
         &mut self,
         now: Now,
         from: Route,
         datagram: &[u8],
         out: &mut [u8],
-        node: NodeId,
+        Claim { own, node }: Claim,
     ) {
         if self.is_shut_out(&node) {
             // Its key was read with one of the handshake's computations, and no more are made.
@@ -203,7 +229,7 @@ impl Core {
                 return;
             }
         };
-        let accepted = self.answer_initiation(slot, now, from, datagram, out);
+        let accepted = self.answer_initiation((slot, own), now, from, datagram, out);
         if known.is_none() {
             if accepted {
                 self.evict_provisional();
@@ -218,7 +244,7 @@ impl Core {
     /// True when the peer's tunnel accepted the initiation.
     fn answer_initiation(
         &mut self,
-        slot: Slot,
+        (slot, own): (Slot, NodeId),
         now: Now,
         from: Route,
         datagram: &[u8],
@@ -232,11 +258,12 @@ impl Core {
             return false;
         }
         let ids = self.secret_ids(now);
-        self.equip(slot, &ids, now);
+        self.equip(slot, &ids, own, now);
         let mut accepted = false;
         for secret in ids {
             let Some(peer) = self.peers.get_mut(slot) else { break };
-            match peer.tunnel.answer(&secret, datagram, out) {
+            let under = Under { secret, own, peer: peer.node };
+            match peer.tunnel.answer(&under, datagram, out) {
                 (mark, Opened::Reply(length)) => {
                     // Bytes 4 to 8 of a response are the receiver index of the new session.
                     peer.answered(SessionId { mark, low: out[4] }, now.instant);
@@ -366,7 +393,12 @@ impl Core {
     }
 
     /// An authenticated inner packet.
-    fn handle_inner(&mut self, slot: Slot, now: Now, packet: &[u8]) -> Option<StreamPacket> {
+    fn handle_inner(
+        &mut self,
+        (slot, mark): (Slot, u8),
+        now: Now,
+        packet: &[u8],
+    ) -> Option<StreamPacket> {
         let parsed = match inner::parse(packet) {
             Ok(parsed) => parsed,
             Err(inner::InnerError::Checksum) => {
@@ -383,11 +415,12 @@ impl Core {
             Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
         };
         let peer = self.peers.get(slot)?;
-        if source != peer.address {
+        let ends = peer.tunnel.ends_of(mark)?;
+        if source != ends.peer {
             self.out.counters.dropped_inner_source += 1;
             return None;
         }
-        if destination != self.address {
+        if destination != ends.own {
             self.out.counters.dropped_inner_destination += 1;
             return None;
         }
@@ -417,7 +450,7 @@ impl Core {
         if port == ports::STREAMS {
             // Not verified: the tunnel authenticates every byte, and this is the hot path.
             let length = udp.payload.len();
-            return Some(StreamPacket { from: udp.flow.source, length });
+            return Some(StreamPacket { from: self.peers.get(slot)?.address, length });
         }
         if !udp.checksum_ok() {
             self.out.counters.dropped_inner_checksum += 1;

@@ -1,9 +1,10 @@
 //! Credentials that the authority has taken back.
 
-use meshport_config::{Credential, NodeId, Revocations};
+use meshport_config::{Credential, NodeId, Revocations, Revoked};
 
 use super::Core;
 use crate::event::Now;
+use crate::peer::Peer;
 use crate::peers::Slot;
 
 impl Core {
@@ -11,14 +12,10 @@ impl Core {
     /// their handshakes are not answered any more.
     pub(crate) fn set_revocations(&mut self, revocations: Revocations, now: Now) {
         self.revocations = revocations;
-        let covered = |credential: &Credential| self.revocations.covering(credential).is_some();
         let lost: Vec<(Slot, NodeId)> = self
             .peers
             .iter()
-            .filter(|(_, peer)| {
-                self.revocations.has_node(&peer.node)
-                    || peer.credential.as_deref().is_some_and(covered)
-            })
+            .filter(|(_, peer)| self.is_lost(peer))
             .map(|(slot, peer)| (slot, peer.node))
             .collect();
         for (slot, node) in lost {
@@ -29,6 +26,22 @@ impl Core {
             self.remove(slot, "the peer is revoked");
         }
         self.ask_again(now);
+    }
+
+    fn is_lost(&self, peer: &Peer) -> bool {
+        match self.revocations.get(&Revoked::Node(peer.node)) {
+            Some(revocation) => match revocation.successor() {
+                // It takes the session over; if not, that ends by itself, within minutes.
+                Some(successor) if self.peers.of_node(&successor).is_none() => {
+                    peer.session.is_none()
+                }
+                _ => true,
+            },
+            None => {
+                let credential = peer.credential.as_deref();
+                credential.is_some_and(|it| self.revocations.covering(it).is_some())
+            }
+        }
     }
 
     /// Whether nothing of this node is processed, not even a handshake.

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{MeshSecret, MeshSecrets, NextSecret, SecretId};
+use meshport_config::{MeshSecret, MeshSecrets, NextSecret, NodeId, SecretId};
 
 use super::Core;
 use crate::admission::Control;
@@ -19,7 +19,7 @@ use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
-use crate::tunnel::Psk;
+use crate::tunnel::{Ends, Terms, Under};
 
 /// Least gap between two times the secret is sent to one peer.
 const HAND_GAP: Duration = Duration::from_millis(100);
@@ -64,30 +64,35 @@ impl Core {
         self.valid_secrets(now).map(SecretId::of).collect()
     }
 
-    /// The peer's tunnel has a half for each of these secrets, and none without use for others.
-    pub(super) fn equip(&mut self, slot: Slot, ids: &[SecretId], now: Now) {
-        let Some(peer) = self.peers.get(slot) else { return };
-        let missing = |id: &&SecretId| !peer.tunnel.knows(id);
-        let missing: Vec<SecretId> = ids.iter().filter(missing).copied().collect();
-        let node = peer.node;
-        for id in missing {
-            let secret = self.valid_secrets(now).find(|secret| SecretId::of(secret) == id);
-            let Some(psk) = secret.map(|secret| (id, secret.psk(&self.node, &node))) else {
-                continue;
-            };
-            if let Some(peer) = self.peers.get_mut(slot) {
-                peer.tunnel.add(&self.gate, &node, &psk);
+    /// The peer's tunnel has a half for this node's key `own` under each of these secrets, and none
+    /// without use for anything else.
+    pub(super) fn equip(&mut self, slot: Slot, ids: &[SecretId], own: NodeId, now: Now) {
+        let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
+        for id in ids {
+            let under = Under { secret: *id, own, peer: node };
+            let is_known = self.peers.get(slot).is_some_and(|peer| peer.tunnel.knows(&under));
+            let secret = self.valid_secrets(now).find(|secret| SecretId::of(secret) == *id);
+            let Some(secret) = secret.filter(|_| !is_known) else { continue };
+            let (terms, gate) = (self.terms(secret, own, node), self.gate_of(&own).cloned());
+            if let (Some(peer), Some(gate)) = (self.peers.get_mut(slot), gate) {
+                peer.tunnel.add(&gate, &terms);
             }
         }
+        let (me, former) = (self.node, self.former.as_ref().map(|former| former.node));
+        let is_valid = |under: &Under| {
+            let is_own = under.own == me || Some(under.own) == former;
+            is_own && under.peer == node && ids.contains(&under.secret)
+        };
         if let Some(peer) = self.peers.get_mut(slot) {
-            peer.tunnel.retain(|secret| ids.contains(secret), now.instant);
+            peer.tunnel.retain(is_valid, now.instant);
         }
     }
 
-    /// The pre-shared key for a new peer.
-    pub(super) fn first_psk(&self, node: &meshport_config::NodeId) -> Psk {
-        let current = self.secrets.current();
-        (SecretId::of(current), current.psk(&self.node, node))
+    /// What a half of a peer's tunnel is made from.
+    pub(super) fn terms(&self, secret: &MeshSecret, own: NodeId, peer: NodeId) -> Terms {
+        let under = Under { secret: SecretId::of(secret), own, peer };
+        let ends = Ends { own: self.inner(&own).ip(), peer: self.inner(&peer).ip() };
+        Terms { under, ends, psk: secret.psk(&own, &peer) }
     }
 
     /// Under which secret the next initiation to a peer goes.
@@ -232,7 +237,7 @@ impl Core {
         (count, self.revocations.digest())
     }
 
-    fn slots(&self) -> Vec<Slot> {
+    pub(super) fn slots(&self) -> Vec<Slot> {
         self.peers.iter().map(|(slot, _)| slot).collect()
     }
 }

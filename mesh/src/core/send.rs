@@ -9,7 +9,7 @@ use crate::event::{Now, Route};
 use crate::inner::{self, Flow, UDP_OVERHEAD};
 use crate::peer::QUEUE_LIMIT;
 use crate::peers::Slot;
-use crate::tunnel::{DATA_OVERHEAD, MIN_OUTPUT};
+use crate::tunnel::{DATA_OVERHEAD, Ends, MIN_OUTPUT};
 use crate::{MAX_DATAGRAM, MeshError, ports};
 
 /// Bytes a sealed QUIC datagram is longer than the datagram itself.
@@ -52,7 +52,7 @@ impl Core {
             return None;
         }
         self.refresh(slot, now);
-        let flow = self.flow(*to, ports::STREAMS, ports::STREAMS);
+        let flow = self.flow(slot, ports::STREAMS, ports::STREAMS)?;
         let peer = self.peers.get_mut(slot)?;
         let (Some(route), Some(_)) = (peer.endpoint, peer.session) else {
             self.queue_streams(slot, now, &flow, contents.chunks(segment));
@@ -108,8 +108,8 @@ impl Core {
             return Err(MeshError::TooLarge { length: payload.len(), limit: MAX_DATAGRAM });
         }
         let slot = self.slot(&to)?;
-        let address = self.address_of(&to)?;
-        let packet = udp_packet(&self.flow(address, port, port), payload);
+        let flow = self.flow(slot, port, port).ok_or(MeshError::UnknownPeer(to))?;
+        let packet = udp_packet(&flow, payload);
         self.refresh(slot, now);
         self.send_or_queue(slot, now, packet)
     }
@@ -120,9 +120,10 @@ impl Core {
     /// As [`Core::send_datagram`].
     pub(crate) fn send_echo(&mut self, now: Now, to: NodeId, token: u32) -> Result<(), MeshError> {
         let slot = self.slot(&to)?;
-        let address = self.address_of(&to)?;
         self.refresh(slot, now);
-        self.send_or_queue(slot, now, inner::echo_request(&self.address, &address, token))
+        let ends = self.peers.get(slot).map(|peer| peer.tunnel.ends());
+        let Ends { own, peer } = ends.ok_or(MeshError::UnknownPeer(to))?;
+        self.send_or_queue(slot, now, inner::echo_request(&own, &peer, token))
     }
 
     fn send_or_queue(&mut self, slot: Slot, now: Now, packet: Vec<u8>) -> Result<(), MeshError> {
@@ -183,9 +184,10 @@ impl Core {
         true
     }
 
-    /// From this node to `to`.
-    pub(super) fn flow(&self, to: Ipv6Addr, source_port: u16, destination_port: u16) -> Flow {
-        Flow { source: self.address, destination: to, source_port, destination_port }
+    /// From this node to a peer, as its next packet is sealed.
+    pub(super) fn flow(&self, slot: Slot, source_port: u16, destination_port: u16) -> Option<Flow> {
+        let Ends { own: source, peer: destination } = self.peers.get(slot)?.tunnel.ends();
+        Some(Flow { source, destination, source_port, destination_port })
     }
 }
 

@@ -5,6 +5,7 @@ mod hostile;
 mod rotate;
 mod sessions;
 mod shards;
+mod succeed;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,6 +37,7 @@ fn credential(authority: u8, number: u8, until: UnixSeconds) -> Credential {
         name: format!("node-{number}").parse().unwrap(),
         site: "fra".parse().unwrap(),
         roles: "node".parse().unwrap(),
+        succession: None,
     };
     let issued = UnixSeconds(until.0.min(WALL.0) - 3600);
     let authority = AuthorityKey::from_bytes([authority; 32]);

@@ -1,11 +1,13 @@
 //! What is due without a packet: handshakes, rekeys, keepalives, hellos, expiry.
 
+use meshport_config::SecretId;
+
 use super::{Core, Notice, Output};
 use crate::MeshError;
 use crate::event::{MeshEvent, Now, Route};
 use crate::peer::{Need, Peer};
 use crate::peers::Slot;
-use crate::tunnel::MIN_OUTPUT;
+use crate::tunnel::{MIN_OUTPUT, Under};
 
 /// First byte of a handshake initiation.
 const TYPE_INITIATION: u8 = 1;
@@ -137,18 +139,18 @@ impl Core {
     fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
         let jitter = self.jitter();
         let ids = self.secret_ids(now);
-        let chosen = self.peers.get(slot).map(|peer| self.choose_secret(peer, &ids));
+        let chosen = self.peers.get(slot).map(|peer| self.choose(peer, &ids));
         let Some(peer) = self.peers.get_mut(slot) else { return };
         peer.last_tick = now.instant;
         let mut packet = [0; MIN_OUTPUT];
         if let Some(length) = peer.tunnel.tick(&mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
-            if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.secret()) {
-                // The session's secret is not that of the next: the peer begins it, now or soon.
+            if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.under()) {
+                // The next is under something else: the peer begins it, now or soon.
             } else if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
                 peer.initiated(now.instant, jitter);
-                (peer.tried, peer.again) = (chosen, false);
+                (peer.tried, peer.again) = (chosen.map(|under| under.secret), false);
                 self.out.counters.initiations_sent += 1;
                 send_to_all(&mut self.out, &routes, bytes);
             } else if let Some(route) = peer.endpoint {
@@ -170,7 +172,7 @@ impl Core {
     }
 
     /// Notices that the tunnel's session ended.
-    fn check_session(&mut self, slot: Slot, now: Now) {
+    pub(super) fn check_session(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.tunnel.has_session() || peer.session.is_none() {
             return;
@@ -195,25 +197,32 @@ impl Core {
             return true;
         }
         let ids = self.secret_ids(now);
-        let Some(peer) = self.peers.get(slot) else { return false };
-        let (secret, tried) = (self.choose_secret(peer, &ids), peer.tried);
+        let Some(peer) = self.peers.get(slot).filter(|peer| !self.is_shut_out(&peer.node)) else {
+            return false;
+        };
+        let (under, tried) = (self.choose(peer, &ids), peer.tried);
         let is_repeated = peer.attempt.is_some_and(|attempt| attempt.tries > 0);
         let routes = handshake_routes(peer);
         if routes.is_empty() {
             return false;
         }
-        self.equip(slot, &ids, now);
+        self.equip(slot, &ids, under.own, now);
         let Some(peer) = self.peers.get_mut(slot) else { return false };
         let mut packet = [0; MIN_OUTPUT];
-        let Some(length) = peer.tunnel.initiate(&secret, &mut packet) else { return false };
+        let Some(length) = peer.tunnel.initiate(&under, &mut packet) else { return false };
         peer.initiated(now.instant, jitter);
-        (peer.tried, peer.again) = (Some(secret), false);
-        if is_repeated && tried != Some(secret) {
+        (peer.tried, peer.again) = (Some(under.secret), false);
+        if is_repeated && tried != Some(under.secret) {
             self.out.counters.initiations_other_secret += 1;
         }
         self.out.counters.initiations_sent += 1;
         send_to_all(&mut self.out, &routes, &packet[..length]);
         true
+    }
+
+    /// Under what the next initiation to a peer goes: always this node's newest key.
+    fn choose(&self, peer: &Peer, ids: &[SecretId]) -> Under {
+        Under { secret: self.choose_secret(peer, ids), own: self.node, peer: peer.node }
     }
 
     fn give_up(&mut self, slot: Slot, now: Now) {

@@ -16,6 +16,7 @@ pub(super) async fn drive(link: Arc<Link>, streams: Arc<Streams>) {
             match notice {
                 Notice::Ready => link.ready.notify_waiters(),
                 Notice::Cut(node, reason) => streams.cut(&node, reason),
+                Notice::Renamed(former, node) => streams.rename(&former, node),
                 Notice::Pong(node, token) => streams.pong(&node, token),
             }
         }

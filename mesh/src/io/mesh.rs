@@ -37,7 +37,6 @@ pub struct Mesh {
 
 #[derive(Debug)]
 struct Inner {
-    node: NodeId,
     local: SocketAddr,
     /// At least one. A peer belongs to the one that [`owner`] names.
     shards: Vec<Shard>,
@@ -194,7 +193,7 @@ impl Mesh {
         }
         let others = queues.split_off(1);
         let streams = queues.swap_remove(0).streams;
-        let inner = Inner { node: identity.key.public(), local, shards: started };
+        let inner = Inner { local, shards: started };
         Ok((Mesh { inner: Arc::new(inner) }, Incoming { events, streams, others }))
     }
 
@@ -226,9 +225,14 @@ impl Mesh {
         self.each().map(status).collect()
     }
 
-    /// This node.
+    /// This node; another one after [`Mesh::succeed`].
     pub fn node_id(&self) -> NodeId {
-        self.inner.node
+        self.first().link.look(Core::node)
+    }
+
+    /// Whether this is this node, as it is or, until [`Mesh::retire`], was.
+    pub fn is_own(&self, node: &NodeId) -> bool {
+        self.first().link.look(|core| core.is_me(node))
     }
 
     /// The outer address of the socket.
@@ -328,6 +332,26 @@ impl Mesh {
         })
     }
 
+    /// Goes on as `identity`, whose credential says that it succeeds this node. Open sessions and
+    /// streams stay: each peer is shown the credential and makes a new session with the new key.
+    /// Until [`Mesh::retire`] the former key answers those who do not know of it.
+    ///
+    /// # Errors
+    /// [`MeshError::Identity`] when it is nobody's successor or another node's, when its credential
+    /// is not valid now, or when an earlier succession is not over.
+    pub fn succeed(&self, identity: &Identity) -> Result<(), MeshError> {
+        let gate = self.first().link.look(|core| core.gate_for(identity));
+        self.each().try_for_each(|shard| {
+            let (identity, gate) = (identity.clone(), gate.clone());
+            shard.link.turn(|core, now| core.succeed(identity, gate, now))
+        })
+    }
+
+    /// Erases the former key. Sessions that were never made anew with the present one end.
+    pub fn retire(&self) {
+        self.each().for_each(|shard| shard.link.turn(Core::retire));
+    }
+
     /// Whether this node believes a credential now that came in another way than from its holder:
     /// its signatures, its time, and that it is not revoked.
     ///
@@ -360,7 +384,7 @@ impl Mesh {
     /// [`MeshError::NoEndpoint`], [`MeshError::OwnNode`], [`MeshError::ConnectionLost`] or
     /// [`MeshError::Closed`].
     pub async fn open_stream(&self, to: NodeId) -> Result<Stream, MeshError> {
-        if to == self.inner.node {
+        if self.is_own(&to) {
             return Err(MeshError::OwnNode(to));
         }
         let shard = self.shard(&to);

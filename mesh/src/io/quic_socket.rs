@@ -13,14 +13,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-use meshport_config::NodeId;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
 use super::link::Link;
 use super::lock;
 use super::outer::OuterMeta;
-use crate::core::{Batch, StreamPacket};
+use crate::core::{Batch, Claim, StreamPacket};
 use crate::event::Route;
 use crate::inner::UDP_OVERHEAD;
 use crate::ports;
@@ -51,7 +50,7 @@ struct Receiver {
     message: usize,
     offset: usize,
     /// The messages are one batch of another shard; it may be an initiation that claims this.
-    claimed: Option<NodeId>,
+    claimed: Option<Claim>,
     /// Whose turn it is: other shards', or the socket's.
     others_first: bool,
     /// Where one datagram is opened.
@@ -137,8 +136,8 @@ impl Receiver {
                     let end = message.len().min(self.offset + meta.stride.max(1));
                     let datagram = &message[self.offset..end];
                     self.offset = end;
-                    if let Some(node) = self.claimed {
-                        core.handle_claimed(now, route, datagram, &mut self.opened, node);
+                    if let Some(claim) = self.claimed {
+                        core.handle_claimed(now, route, datagram, &mut self.opened, claim);
                         continue;
                     }
                     pack.open(datagram.len(), &mut self.opened, |out| {

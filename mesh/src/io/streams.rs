@@ -304,6 +304,27 @@ impl Streams {
         Some(live)
     }
 
+    /// A peer is another node from now on, and its connections stay. An attempt under way serves
+    /// those who wait for it and nobody later.
+    pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
+        let mut outgoing = lock(&self.outgoing);
+        if let Some(Outgoing::Ready(live)) = outgoing.remove(former) {
+            outgoing.entry(node).or_insert(Outgoing::Ready(live));
+        }
+        let mut incoming = lock(&self.incoming);
+        if let Some(live) = incoming.remove(former) {
+            incoming.entry(node).or_insert(live);
+        }
+    }
+
+    /// Whose connection it is now; it was `node`'s.
+    fn holder(&self, live: &Live, node: NodeId) -> NodeId {
+        match live.connection.remote_address().ip() {
+            IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)).unwrap_or(node),
+            IpAddr::V4(_) => node,
+        }
+    }
+
     fn close(&self, live: &Live, reason: &str) {
         if live.is_open() {
             count(&self.counters.cut);
@@ -365,6 +386,7 @@ impl Streams {
             old.connection.close(VarInt::from_u32(CODE_REPLACED), b"replaced by a newer one");
         }
         self.take_streams(node, &live, &streams).await;
+        let node = self.holder(&live, node);
         let mut incoming = lock(&self.incoming);
         if incoming.get(&node).is_some_and(|current| current.is(&live)) {
             incoming.remove(&node);
@@ -390,7 +412,7 @@ impl Streams {
                 continue;
             };
             count(&self.counters.streams_accepted);
-            let link = self.link.clone();
+            let (link, node) = (self.link.clone(), self.holder(live, node));
             slot.send((node, Stream::new(node, send, recv, &live.streams, link, address)));
             // Every permitted stream costs memory whether it is used or not.
             let open = live.streams.load(Ordering::Relaxed);

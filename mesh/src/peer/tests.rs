@@ -2,15 +2,17 @@ use meshport_config::{AuthorityKey, MeshSecret, NodeKey};
 use proptest::prelude::*;
 
 use super::*;
-use crate::tunnel::Gate;
+use crate::tunnel::{Ends, Gate, Terms, Under};
 
 fn peer(now: Instant) -> Peer {
     let own = NodeKey::from_bytes([1; 32]);
     let other = NodeKey::from_bytes([2; 32]).public();
     let mesh = AuthorityKey::from_bytes([3; 32]).public();
     let secret = MeshSecret::from_bytes([4; 32]);
-    let psk = (SecretId::of(&secret), secret.psk(&own.public(), &other));
-    let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &other, &psk, 7);
+    let under = Under { secret: SecretId::of(&secret), own: own.public(), peer: other };
+    let ends = Ends { own: Ipv6Addr::LOCALHOST, peer: Ipv6Addr::LOCALHOST };
+    let terms = Terms { under, ends, psk: secret.psk(&own.public(), &other) };
+    let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &terms, 7);
     Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel, now)
 }
 

@@ -27,8 +27,18 @@ fn start() -> Instant {
 
 /// The tunnel of one node to another.
 fn tunnel(from: u8, to: u8) -> Tunnel {
-    let psk = (id(), Zeroizing::new([1; 32]));
-    Tunnel::new(&gate(from), &key(to).public(), &psk, u32::from(from))
+    Tunnel::new(&gate(from), &terms(from, to, id(), 1), u32::from(from))
+}
+
+fn terms(from: u8, to: u8, secret: SecretId, psk: u8) -> Terms {
+    let (own, peer) = (key(from).public(), key(to).public());
+    let ends = Ends { own: Ipv6Addr::LOCALHOST, peer: Ipv6Addr::LOCALHOST };
+    Terms { under: Under { secret, own, peer }, ends, psk: Zeroizing::new([psk; 32]) }
+}
+
+/// What a tunnel's sessions are under, with this secret.
+fn under(tunnel: &Tunnel, secret: SecretId) -> Under {
+    Under { secret, ..tunnel.under() }
 }
 
 /// The name of the one secret here.
@@ -38,7 +48,8 @@ fn id() -> SecretId {
 
 fn initiation(tunnel: &mut Tunnel) -> Vec<u8> {
     let mut out = vec![0; ROOM];
-    let length = tunnel.initiate(&id(), &mut out).unwrap();
+    let under = tunnel.under();
+    let length = tunnel.initiate(&under, &mut out).unwrap();
     out.truncate(length);
     out
 }
@@ -171,7 +182,8 @@ fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
         let mut out = vec![0; length];
         let enough = length >= MIN_OUTPUT;
         assert_eq!(one.seal(&packet(), &mut out).is_some(), enough, "{length}");
-        assert_eq!(one.initiate(&id(), &mut out).is_some(), enough, "{length}");
+        let under = one.under();
+        assert_eq!(one.initiate(&under, &mut out).is_some(), enough, "{length}");
         assert_eq!(two.open(0, &datagram, &mut out) != Opened::Failed(Failure::Invalid), enough);
         let _ = one.tick(&mut out);
     }
@@ -215,25 +227,25 @@ fn numbers_at_the_end_of_their_range_are_no_messages() {
 }
 
 /// The second secret of two that the mesh has for a while.
-fn other() -> (SecretId, Zeroizing<[u8; 32]>) {
-    (SecretId::of(&MeshSecret::from_bytes([2; 32])), Zeroizing::new([2; 32]))
+fn other() -> SecretId {
+    SecretId::of(&MeshSecret::from_bytes([2; 32]))
 }
 
 #[test]
 fn sessions_of_two_secrets_live_side_by_side_and_the_newest_seals() {
     let (mut one, mut two) = connected();
     let old = sealed(&mut one);
-    for (tunnel, gate, peer) in [(&mut one, gate(1), 2), (&mut two, gate(2), 1)] {
-        tunnel.add(&gate, &key(peer).public(), &other());
-        assert!(tunnel.knows(&id()) && tunnel.knows(&other().0));
+    for (tunnel, from, to) in [(&mut one, 1, 2), (&mut two, 2, 1)] {
+        tunnel.add(&gate(from), &terms(from, to, other(), 2));
+        assert!([id(), other()].iter().all(|it| tunnel.knows(&under(tunnel, *it))));
     }
     let mut out = [0; ROOM];
-    let length = one.initiate(&other().0, &mut out).unwrap();
+    let length = one.initiate(&under(&one, other()), &mut out).unwrap();
     let first = out[..length].to_vec();
     // The answer under the wrong secret opens nothing, and leaves room for the right one.
-    let mut answers = [id(), other().0].map(|secret| {
+    let mut answers = [id(), other()].map(|secret| {
         let mut out = [0; ROOM];
-        let (mark, opened) = two.answer(&secret, &first, &mut out);
+        let (mark, opened) = two.answer(&under(&two, secret), &first, &mut out);
         let Opened::Reply(length) = opened else { panic!("{opened:?}") };
         (mark, out[..length].to_vec())
     });
@@ -244,13 +256,13 @@ fn sessions_of_two_secrets_live_side_by_side_and_the_newest_seals() {
     one.activate(1, now());
     assert_eq!(two.open(answers[1].0, &confirms, &mut out), Opened::Nothing);
     two.activate(1, now());
-    assert_eq!((one.secret(), two.secret()), (other().0, other().0));
+    assert_eq!((one.under().secret, two.under().secret), (other(), other()));
     // What was sealed before arrives later, and what is sealed now is under the other secret.
     assert_eq!(two.open(0, &old, &mut out), Opened::Packet(40));
     let new = sealed(&mut one);
     assert_eq!(two.open(1, &new, &mut out), Opened::Packet(40));
-    two.retain(|secret| *secret == other().0, now());
-    assert!(!two.knows(&id()), "its time was over");
+    two.retain(|under| under.secret == other(), now());
+    assert!(!two.knows(&under(&two, id())), "its time was over");
 }
 
 fn now() -> Instant {

@@ -52,6 +52,7 @@ impl World {
             name: name.parse().unwrap(),
             site: "fra".parse().unwrap(),
             roles: "node".parse().unwrap(),
+            succession: None,
         };
         let issued = UnixSeconds(until.0.min(WALL.0) - 3600);
         Credential::issue_by_authority(&self.authority, subject, issued, until).unwrap()

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey};
 use serde::{Deserialize, Serialize};
 
-use super::credentials::SecretStatus;
+use super::credentials::{FormerKey, SecretStatus};
 
 /// A node as people refer to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub struct Status {
     /// Which secret of the mesh is in force.
     #[serde(default)]
     pub secret: SecretStatus,
+    /// The key this node had before, while it still answers.
+    #[serde(default)]
+    pub former_key: Option<FormerKey>,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
     /// What an operator should look at, one sentence each.

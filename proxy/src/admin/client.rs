@@ -19,7 +19,10 @@ use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
     ServiceStatus, Status,
 };
-use super::credentials::{CredentialRow, RenewReport, RenewRequest, RotateReport, RotateRequest};
+use super::credentials::{
+    CredentialRow, RenewReport, RenewRequest, RotateKeyReport, RotateKeyRequest, RotateReport,
+    RotateRequest,
+};
 use super::explain::Explanation;
 use crate::Error;
 
@@ -123,6 +126,14 @@ impl AdminClient {
     /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
     pub async fn rotate(&self, request: &RotateRequest) -> Result<RotateReport, Error> {
         self.ask(Method::POST, "/rotate-secret", Some(to_json(request)?), MAX_TIME).await
+    }
+
+    /// Lets the daemon's node go on under a new key; answered when that is kept and in use.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when it is not the successor of the daemon's node.
+    pub async fn rotate_key(&self, request: &RotateKeyRequest) -> Result<RotateKeyReport, Error> {
+        self.ask(Method::POST, "/rotate-key", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Round trips through the tunnel.

@@ -1,4 +1,4 @@
-//! The answers of `meshport credentials`, `renew` and `rotate-secret`, as data.
+//! The answers of `meshport credentials`, `renew`, `rotate-secret` and `rotate-key`, as data.
 //!
 //! The same rules as in [`super::api`]: fields are only ever added, times are Unix seconds.
 
@@ -21,7 +21,7 @@ pub enum Validity {
     EndsSoon,
     /// It has ended.
     Ended,
-    /// The authority has taken it back, for ever.
+    /// It was taken back, by the authority or for a new key, for ever.
     Revoked,
 }
 
@@ -66,8 +66,11 @@ pub struct CredentialRow {
     pub issued_at: Option<UnixSeconds>,
     /// When it ends.
     pub expires_at: Option<UnixSeconds>,
-    /// When the authority took it back.
+    /// When the authority took it back, or its node went on under another key.
     pub revoked_at: Option<UnixSeconds>,
+    /// Who goes on in the place of its node, when that has a new key.
+    #[serde(default)]
+    pub successor: Option<NodeId>,
     /// Whether it opens anything.
     pub validity: Validity,
     /// The number of the mesh's secret that its holder has; absent until it says so.
@@ -133,5 +136,46 @@ pub struct RotateReport {
     /// Until when the former one opens tunnels too; absent when there is none.
     pub former_ends_at: Option<UnixSeconds>,
     /// Whether it was news to the daemon.
+    pub is_new: bool,
+}
+
+/// The key a node had before its present one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerKey {
+    /// Whom the node was with it.
+    pub node: NodeId,
+    /// When it is erased.
+    pub ends_at: UnixSeconds,
+}
+
+/// `meshport rotate-key` as handed to a daemon.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct RotateKeyRequest {
+    /// The new keys and the credential, as the file `node.next` has them.
+    pub identity: String,
+    /// How long the former key answers too, in seconds.
+    pub overlap_s: u64,
+}
+
+impl fmt::Debug for RotateKeyRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RotateKeyRequest(redacted)")
+    }
+}
+
+impl Drop for RotateKeyRequest {
+    fn drop(&mut self) {
+        self.identity.zeroize();
+    }
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotateKeyReport {
+    /// Who the node is now.
+    pub node: NodeId,
+    /// Who it was, while that key still answers.
+    pub former: Option<FormerKey>,
+    /// Whether that was news to the daemon.
     pub is_new: bool,
 }

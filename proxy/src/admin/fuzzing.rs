@@ -12,7 +12,7 @@ use crate::daemon::{Handle, Question};
 pub struct Asked {
     /// Questions that change nothing.
     pub questions: usize,
-    /// Requests to drain, revoke, renew or ping.
+    /// Requests to drain, revoke, renew, rotate or ping.
     pub commands: usize,
 }
 
@@ -30,7 +30,9 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
                 Question::Drain(..)
                 | Question::Ping(..)
                 | Question::Revoke(..)
-                | Question::Renew(..) => counts.commands += 1,
+                | Question::Renew(..)
+                | Question::Rotate(..)
+                | Question::RotateKey(..) => counts.commands += 1,
                 _ => counts.questions += 1,
             }
         }

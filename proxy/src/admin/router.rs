@@ -1,6 +1,7 @@
 //! One request to one answer, for both listeners.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,10 +15,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::api::{DrainRequest, PingRequest, RevokeRequest};
-use super::credentials::{RenewRequest, RotateRequest};
+use super::credentials::{RenewRequest, RotateKeyRequest, RotateRequest};
 use super::metrics;
 use crate::Error;
 use crate::daemon::Handle;
+use crate::daemon::state::NextIdentity;
+use crate::daemon::succession::Next;
 
 /// How long the driver may take for a question that needs no network.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -64,9 +67,10 @@ where
             | "/healthz",
             _,
         ) => ("GET, HEAD", false),
-        ("/ping" | "/drain" | "/revoke" | "/renew" | "/rotate-secret", Door::Socket) => {
-            ("POST", true)
-        }
+        (
+            "/ping" | "/drain" | "/revoke" | "/renew" | "/rotate-secret" | "/rotate-key",
+            Door::Socket,
+        ) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
                         /credentials /metrics /healthz";
@@ -90,6 +94,7 @@ where
         "/revoke" => answer_revoke(handle, request.into_body()).await,
         "/renew" => answer_renew(handle, request.into_body()).await,
         "/rotate-secret" => answer_rotate(handle, request.into_body()).await,
+        "/rotate-key" => answer_rotate_key(handle, request.into_body()).await,
         _ => answer_page(handle, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
@@ -172,6 +177,19 @@ where
     let next = NextSecret::from_text(&request.next)
         .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
     Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.rotate(next)).await?))
+}
+
+async fn answer_rotate_key<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: RotateKeyRequest = read(body, "rotate-key").await?;
+    let identity: Result<NextIdentity, meshport_config::Error> = request.identity.parse();
+    let identity =
+        identity.map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let overlap = Duration::from_secs(request.overlap_s);
+    let next = Next { identity: Arc::new(identity), overlap };
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.rotate_key(next)).await?))
 }
 
 async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>

@@ -77,6 +77,7 @@ mod tests {
             issued_at: None,
             expires_at: expires_at.map(UnixSeconds),
             revoked_at: None,
+            successor: None,
             validity: Validity::Valid,
             secret_number: None,
         }

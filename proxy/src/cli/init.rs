@@ -118,6 +118,7 @@ fn first_node(
         name: super::join::name_or_host_name(args.name.as_ref())?,
         site: site.clone(),
         roles: Roles::new(args.roles.iter().cloned())?,
+        succession: None,
     };
     let expires_at = now.saturating_add(args.credential_ttl.seconds());
     let credential = Credential::issue_by_authority(authority, subject, now, expires_at)?;

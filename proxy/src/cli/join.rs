@@ -123,7 +123,7 @@ pub(crate) fn join(
     };
     let fresh = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let accept = |(node, record): &(NodeKey, RecordKey)| {
-        let join = Join { name: Some(name.clone()), site: args.site.clone(), roles: None };
+        let join = Join { name: Some(name.clone()), site: args.site.clone(), ..Join::default() };
         invite.accept(node, record, join, now)
     };
     let mesh = accept(&fresh)?.mesh;
@@ -142,6 +142,9 @@ pub(crate) fn join(
         add_seeds(&mut seeds, former.seeds);
     } else {
         state.remove_directory()?;
+    }
+    if args.force {
+        state.remove_next()?;
     }
     write(&state, &keys, &invite.mesh_secret, args.force)?;
     state.store_seeds(&seeds)?;

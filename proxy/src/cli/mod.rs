@@ -25,6 +25,7 @@ mod query;
 mod render;
 mod renew;
 mod revoke;
+mod rotate_key;
 mod rotate_secret;
 mod run;
 mod stand_in;
@@ -165,6 +166,14 @@ enum Verb {
     /// those that are away miss nothing. Needs the authority's key.
     #[command(after_long_help = text::ROTATE_SECRET)]
     RotateSecret(rotate_secret::RotateSecretArgs),
+    /// Give this node new keys, while its sessions go on
+    ///
+    /// For when its state folder or a backup of it may have been seen. The node keeps its name, its
+    /// address and its sessions; peers learn of the new key within a second, and the former one is
+    /// revoked in the whole mesh. Signed by the authority's key, or by an invite, and by the
+    /// present key itself.
+    #[command(after_long_help = text::ROTATE_KEY)]
+    RotateKey(rotate_key::RotateKeyArgs),
     /// Open a local address that leads to the nearest healthy origin, from any machine
     ///
     /// For an operator's laptop: no daemon, no root, no configuration. Needs an invite with the
@@ -246,6 +255,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Credentials(args) => credentials::run(args),
         Verb::Renew(args) => renew::run(args),
         Verb::RotateSecret(args) => rotate_secret::run(args),
+        Verb::RotateKey(args) => rotate_key::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),
         Verb::Hosts(args) => hosts::run(args),
         Verb::Generate(args) => generate::run(args),

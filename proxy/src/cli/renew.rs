@@ -5,7 +5,7 @@
 //! it.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::{
@@ -58,7 +58,7 @@ pub(crate) struct RenewOutcome {
 }
 
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
-    let state = StateDir::open(state_dir(args)?)?;
+    let state = StateDir::open(state_dir(&args.daemon)?)?;
     let line = args.invite.as_deref().map(line).transpose()?;
     let (former, credential) =
         renew(&state, line.as_ref().map(|it| it.trim()), args, clock::wall())?;
@@ -83,11 +83,7 @@ pub(crate) fn renew(
     args: &RenewArgs,
     now: UnixSeconds,
 ) -> Result<(Credential, Credential), Error> {
-    let missing = || Error::State {
-        path: state.path().to_owned(),
-        what: "there is no node here whose credential could be renewed".into(),
-        remedy: "Run `meshport join INVITE`".into(),
-    };
+    let missing = || no_node(state);
     let former = state.credential()?.ok_or_else(missing)?;
     let keys = state.node_key()?.zip(state.record_key()?).ok_or_else(missing)?;
     former.check_keys(&keys.0.public(), &keys.1.public())?;
@@ -96,7 +92,7 @@ pub(crate) fn renew(
     let credential = match invite {
         Some(line) => by_invite(line, &former, &keys, at)?,
         None => {
-            let authority = authority(state, args)?;
+            let authority = authority(state, args.authority.as_deref(), "renew")?;
             let until = at.saturating_add(args.credential_ttl.seconds());
             Credential::issue_by_authority(&authority, subject(&former), at, until)?
         }
@@ -117,6 +113,8 @@ fn subject(former: &Credential) -> Subject {
         name: former.name.clone(),
         site: former.site.clone(),
         roles: former.roles.clone(),
+        // Whoever never heard of the former key learns of its end from this.
+        succession: former.succession.clone(),
     }
 }
 
@@ -136,21 +134,35 @@ fn by_invite(
         ));
     }
     let (name, site) = (Some(former.name.clone()), Some(former.site.clone()));
-    Ok(invite.accept(node, record, Join { name, site, roles: None }, now)?)
+    let succession = former.succession.clone();
+    Ok(invite.accept(node, record, Join { name, site, roles: None, succession }, now)?)
 }
 
-fn authority(state: &StateDir, args: &RenewArgs) -> Result<AuthorityKey, Error> {
-    let authority = match &args.authority {
+/// The authority's key, from a file or from the folder. `verb` takes an invite in its place.
+pub(super) fn authority(
+    state: &StateDir,
+    file: Option<&Path>,
+    verb: &str,
+) -> Result<AuthorityKey, Error> {
+    let authority = match file {
         Some(path) => read_authority_key(path)?,
         None => state.authority_key()?,
     };
     authority.ok_or_else(|| {
-        Error::Usage(
+        Error::Usage(format!(
             "the authority's key is not here; name its file with --authority, or let `meshport \
-             invite` make a line where it is and give that: meshport renew INVITE"
-                .into(),
-        )
+             invite` make a line where it is and give that: meshport {verb} INVITE"
+        ))
     })
+}
+
+/// There is no node in the folder.
+pub(super) fn no_node(state: &StateDir) -> Error {
+    Error::State {
+        path: state.path().to_owned(),
+        what: "there is no node here".into(),
+        remedy: "Run `meshport join INVITE`".into(),
+    }
 }
 
 /// Whether a running daemon has taken it up.
@@ -164,7 +176,8 @@ fn tell(args: &RenewArgs, credential: &Credential) -> Result<bool, Error> {
     }
 }
 
-fn line(word: &str) -> Result<Zeroizing<String>, Error> {
+/// A word of the command line, or standard input.
+pub(super) fn line(word: &str) -> Result<Zeroizing<String>, Error> {
     if word != "-" {
         return Ok(Zeroizing::new(word.to_owned()));
     }
@@ -174,9 +187,10 @@ fn line(word: &str) -> Result<Zeroizing<String>, Error> {
     Ok(text)
 }
 
-fn state_dir(args: &RenewArgs) -> Result<PathBuf, Error> {
+/// The state folder of the daemon here.
+pub(super) fn state_dir(args: &DaemonArgs) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
-    let DaemonArgs { config, state_dir, .. } = &args.daemon;
+    let DaemonArgs { config, state_dir, .. } = args;
     let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
     let of_file = of_file.map(|settings| settings.state_dir);
     Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))

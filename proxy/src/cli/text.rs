@@ -197,6 +197,18 @@ EXAMPLES:
     meshport rotate-secret --import - < next.txt
 ";
 
+pub(super) const ROTATE_KEY: &str = "\
+EXAMPLES:
+  On the machine with the authority's key:
+    meshport rotate-key
+
+  On every other, with a line that `meshport invite` made for the same site and roles:
+    meshport rotate-key - < invite.txt
+
+Update all nodes to a version that knows this verb first: older ones refuse the new key. Other nodes
+find this one again by themselves, whatever their seeds say; new invites have to name the new key.
+";
+
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
   Beside the kubeconfig you have, which keeps the user:

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::{
-    Added, Credential, NodeId, NodeName, Revocation, Revocations, Role, ServiceName, SiteName,
-    UnixSeconds,
+    Added, Credential, NodeId, NodeName, Revocation, Revocations, Revoked, Role, ServiceName,
+    SiteName, UnixSeconds,
 };
 use meshport_discovery::{
     Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Rejected, Transmit,
@@ -182,6 +182,19 @@ impl NodeCore {
     /// This node has another credential from now on: what it may offer is announced, the rest not.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.discovery.set_credential(credential, now);
+        self.announce_services(credential, now);
+    }
+
+    /// This node goes on as `me`, whose credential says that it succeeds the node it was.
+    pub fn succeed(&mut self, me: LocalNode, now: Instant) {
+        let credential = me.credential.clone();
+        self.me = credential.node;
+        self.stale = true;
+        self.discovery.succeed(me, now);
+        self.announce_services(&credential, now);
+    }
+
+    fn announce_services(&mut self, credential: &Credential, now: Instant) {
         let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
         for (name, state) in own {
             match credential.roles.may_offer(name) {
@@ -471,6 +484,10 @@ impl NodeCore {
             }
             Found::Revoked(revocation) => {
                 self.stale = true;
+                if let Revoked::Succeeded { node, by } = revocation.revoked {
+                    let busy = std::mem::take(&mut self.busy);
+                    self.busy = busy.into_iter().map(|line| line.renamed(node, by)).collect();
+                }
                 self.events.push_back(Event::Revoked(revocation));
             }
             Found::Ignored { node, reason } => {

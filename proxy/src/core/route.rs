@@ -102,6 +102,19 @@ impl Line {
         }
     }
 
+    /// The same line when a node on it is called otherwise.
+    #[must_use]
+    pub fn renamed(self, former: NodeId, node: NodeId) -> Self {
+        let now = |it: NodeId| if it == former { node } else { it };
+        match self {
+            Self::Direct(origin) => Self::Direct(now(origin)),
+            Self::Relayed { origin, relay } => {
+                Self::Relayed { origin: now(origin), relay: now(relay) }
+            }
+            Self::Outside(address) => Self::Outside(address),
+        }
+    }
+
     /// The node that this node's packets go to.
     pub fn first_hop(&self) -> Option<NodeId> {
         match *self {

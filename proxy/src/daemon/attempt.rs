@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
 use tokio::time::{Instant, timeout};
 
@@ -125,7 +125,6 @@ pub(super) struct Target {
     pub(super) mesh: Mesh,
     pub(super) host: Host,
     pub(super) service: ServiceName,
-    pub(super) me: NodeId,
     pub(super) line: Line,
     /// The address of the own instance, if this node has one.
     pub(super) own: Option<String>,

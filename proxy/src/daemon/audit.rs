@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use meshport_config::{Credential, NodeId, Revocation, ServiceName, UnixSeconds};
+use meshport_config::{Credential, NodeId, Revocation, Revoked, ServiceName, UnixSeconds};
 use tracing::info;
 
 use super::clock;
@@ -121,11 +121,16 @@ impl Audit {
         );
     }
 
-    /// The authority has taken something back.
+    /// The authority has taken something back, or a node goes on under another key.
     pub(super) fn revoked(&self, revocation: &Revocation) {
-        // There are few of them, and only the authority can make more.
+        // There are few of them, and only the authority and nodes themselves can make more.
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let (revoked, at) = (&revocation.revoked, revocation.at);
+        if let Revoked::Succeeded { node, by } = revoked {
+            let (event, former) = ("succeeded", node);
+            info!(target: "audit", event, former = %former, node = %by, %at, suppressed = 0);
+            return;
+        }
         info!(target: "audit", event = "revoked", %revoked, %at, suppressed = 0);
     }
 
@@ -156,6 +161,22 @@ impl Audit {
             event = "secret-rotated",
             number, former_until, node, suppressed = 0,
         );
+    }
+
+    /// This node goes on with another key.
+    pub(super) fn key_rotated(&self, node: &NodeId, former: &NodeId, former_until: UnixSeconds) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        info!(
+            target: "audit",
+            event = "key-rotated",
+            node = %node, former = %former, former_until = %former_until, suppressed = 0,
+        );
+    }
+
+    /// The key before it opens nothing any more.
+    pub(super) fn key_retired(&self, former: &NodeId) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        info!(target: "audit", event = "key-retired", former = %former, suppressed = 0);
     }
 
     /// The secret before it opens nothing any more.
@@ -293,16 +314,20 @@ mod tests {
             audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
             audit.renewed(&peer);
+            audit.key_rotated(&peer.node, &peer.node, peer.expires_at);
+            audit.key_retired(&peer.node);
             audit.rotated(2, Some(peer.expires_at), Some(&peer.node));
             audit.retired(2);
             drop(audit.operator_session(&peer, Some(peer.node), &service()));
         });
-        let expected: [&[&str]; 9] = [
+        let expected: [&[&str]; 11] = [
             &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["client", "event", "name", "node", "reason", "service", "suppressed"],
             &["at", "event", "revoked", "suppressed"],
             &["credential", "event", "expires_at", "node", "suppressed"],
+            &["event", "former", "former_until", "node", "suppressed"],
+            &["event", "former", "suppressed"],
             &["event", "former_until", "node", "number", "suppressed"],
             &["event", "number", "suppressed"],
             &["event", "name", "node", "relay", "service", "suppressed"],
@@ -323,6 +348,8 @@ mod tests {
             "stream-refused",
             "revoked",
             "renewed",
+            "key-rotated",
+            "key-retired",
             "secret-rotated",
             "secret-retired",
             "operator-session-started",

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, Revocation, Revocations, ServiceName,
+    Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, Revocation, Revocations, Revoked,
+    ServiceName,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
@@ -37,6 +38,7 @@ use super::report::Reporter;
 use super::rotation::Rotating;
 use super::session::Finding;
 use super::sessions::{Sessions, Side};
+use super::succession::{Next, Succeeding};
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
 const MAX_OUTCOMES: usize = 2 * crate::core::node::MAX_SERVICES;
@@ -73,6 +75,12 @@ pub(super) enum Order {
     Secrets(Box<MeshSecrets>),
     /// A new secret of the mesh could not be kept, for this reason.
     SecretsLost(String),
+    /// Go on as this node, which is kept.
+    Succeed(Box<Next>),
+    /// A new key could not be kept, for this reason.
+    KeyLost(String),
+    /// Erase the former key.
+    RetireKey,
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
@@ -123,6 +131,8 @@ pub(super) struct Driver {
     pub(super) own: watch::Sender<Arc<Credential>>,
     /// The mesh's secrets, and a new one on its way to the disk.
     pub(super) rotating: Rotating,
+    /// A new key of this node on its way to the disk.
+    pub(super) succeeding: Succeeding,
 }
 
 impl Driver {
@@ -211,6 +221,7 @@ impl Driver {
                 self.reporter.audit.gone(&node);
                 self.core.handle_session(node, false, now);
             }
+            MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
@@ -338,10 +349,16 @@ impl Driver {
                 self.send_all();
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
-                warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
-                self.reporter.audit.revoked(&revocation);
                 self.mesh.set_revocations(&all);
                 self.revoked.send_replace(all);
+                self.reporter.audit.revoked(&revocation);
+                if let Revoked::Succeeded { node, by } = revocation.revoked {
+                    self.sessions.rename(node, by);
+                    let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
+                    self.obey(Order::Seeds(seeds));
+                } else {
+                    warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
+                }
             }
             Event::Silent(node) => self.mesh.expect_answer(&node),
             Event::Revived(node) => self.mesh.renew_connection(&node),
@@ -417,6 +434,7 @@ impl Driver {
                 let _ = to.send(is_new.map(|is_new| RenewReport { expires_at, is_new }));
             }
             Question::Rotate(next, to) => self.rotate(&next, to),
+            Question::RotateKey(next, to) => self.rotate_key(next, to),
             Question::Drain(request, to) => {
                 let answer = self.drain(&request, now);
                 let _ = to.send(answer);
@@ -435,6 +453,7 @@ impl Driver {
         let now = clock::now();
         match order {
             Order::Seeds(seeds) => {
+                let seeds = self.called_now(seeds);
                 for (node, configured) in &seeds {
                     let entry = self.core.discovery().directory().get(node);
                     let announced = entry.map_or(&[][..], meshport_discovery::Entry::endpoints);
@@ -474,6 +493,9 @@ impl Driver {
             }
             Order::Secrets(secrets) => self.take_secrets(*secrets),
             Order::SecretsLost(error) => self.lose_secrets(error),
+            Order::Succeed(next) => self.succeed(&next),
+            Order::KeyLost(error) => self.lose_key(error),
+            Order::RetireKey => self.retire_key(),
             Order::Wake(slept) => {
                 self.mesh.wake(slept);
                 self.core.wake(now);

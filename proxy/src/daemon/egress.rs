@@ -117,7 +117,9 @@ impl Egress {
             return refuse(stream, Answer::BadRequest).await;
         };
         let may_relay = self.own.borrow().roles.contains(&Role::Relay);
-        match relay::receive((self.place.me, peer), header.target, header.hops, may_relay) {
+        // Who opened it may not know yet that this node has another key.
+        let target = header.target.filter(|target| !self.place.mesh.is_own(target));
+        match relay::receive((self.place.mesh.node_id(), peer), target, header.hops, may_relay) {
             Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
             Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
             Receive::Refuse => {

@@ -12,7 +12,9 @@ use crate::admin::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample,
     ServiceStatus, Status,
 };
-use crate::admin::credentials::{CredentialRow, RenewReport, RotateReport};
+use crate::admin::credentials::{CredentialRow, RenewReport, RotateKeyReport, RotateReport};
+
+use super::succession::Next;
 use crate::admin::explain::Explanation;
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
@@ -30,6 +32,7 @@ pub(crate) enum Question {
     Credentials(oneshot::Sender<Vec<CredentialRow>>),
     Renew(Box<Credential>, oneshot::Sender<Result<RenewReport, String>>),
     Rotate(Box<NextSecret>, oneshot::Sender<Result<RotateReport, String>>),
+    RotateKey(Next, oneshot::Sender<Result<RotateKeyReport, String>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
     Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
@@ -137,6 +140,15 @@ impl Handle {
     pub async fn rotate(&self, next: NextSecret) -> Result<RotateReport, Error> {
         let question = |answer| Question::Rotate(Box::new(next), answer);
         self.ask(question).await?.map_err(Error::Refused)
+    }
+
+    /// Lets the node go on under a new key; answers when it is kept here and in use.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], when it is not the successor of this node, and when it cannot be
+    /// kept.
+    pub(crate) async fn rotate_key(&self, next: Next) -> Result<RotateKeyReport, Error> {
+        self.ask(|answer| Question::RotateKey(next, answer)).await?.map_err(Error::Refused)
     }
 
     async fn ask<T>(

@@ -31,6 +31,7 @@ use super::rotation::Rotating;
 use super::session::{MAX_FINDINGS, Place};
 use super::sessions::Sessions;
 use super::state::Identity;
+use super::succession::Succeeding;
 use super::tcp::Host;
 use super::vigil::{MAX_DESTINATIONS, Reading, TICK, Vigil};
 use super::{Handle, clock, descriptors, endpoints, parts};
@@ -172,12 +173,13 @@ impl Leaf {
             revoked: watch::Sender::default(),
             own: watch::Sender::new(Arc::new(identity.credential.clone())),
             rotating,
+            // Nobody brings one: a leaf has no admin socket.
+            succeeding: Succeeding::new().0,
         };
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.obey(Order::Seeds(plain.collect()));
-        let (me, host) = (identity.credential.node, Host::Kernel);
-        let place = Place { me, mesh: mesh.clone(), host, sessions, findings };
+        let place = Place { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
         let mut listeners = JoinSet::new();
         services.serve(&settings, &place, &mut driver, &mut listeners);
         let routes = driver.routes[&service].subscribe();
@@ -281,6 +283,7 @@ fn reporter(
         audit: Audit::default(),
         services,
         rosters: BTreeMap::new(),
+        former_key: None,
     }
 }
 

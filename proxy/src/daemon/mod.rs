@@ -34,6 +34,7 @@ mod session;
 mod sessions;
 mod splice;
 pub mod state;
+pub(crate) mod succession;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;

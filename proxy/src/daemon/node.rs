@@ -35,6 +35,7 @@ use super::rotation::Rotating;
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
 use super::state::Identity;
+use super::succession::{Next, Succeeding};
 use super::tcp::{Host, Listener};
 use super::{Handle, clock, endpoints, fallback, listen, parts};
 
@@ -89,6 +90,7 @@ pub struct Node {
     revocations: watch::Receiver<Revocations>,
     own: watch::Receiver<Arc<Credential>>,
     secrets: watch::Receiver<Option<MeshSecrets>>,
+    keys: watch::Receiver<Option<Next>>,
     /// Accept clients; the sessions end with them.
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -101,7 +103,6 @@ impl Node {
     /// An address cannot be bound, a file the settings name does not serve, or the identity is not
     /// valid now.
     pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
-        parts::warn_of_missing_roles(settings, &identity.credential);
         let Ground { shards, host, seed, generation, seeds, .. } = ground;
         let [mesh_seed, core_seed] = parts::two_seeds(seed);
         let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
@@ -112,6 +113,7 @@ impl Node {
         let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
         let sources = sources(settings, &reporter, &host);
 
+        let (mut listeners, mut tasks) = (JoinSet::new(), JoinSet::new());
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
         let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
@@ -120,6 +122,7 @@ impl Node {
         let (revoked, revocations) = watch::channel(ground.revocations.clone());
         let (renewed, own) = watch::channel(Arc::new(credential.clone()));
         let (rotating, secrets) = Rotating::new(identity.secrets.clone());
+        let (succeeding, keys) = Succeeding::new();
         let mut driver = Driver {
             core: parts::build_core(settings, identity, generation, core_seed, None),
             mesh: mesh.clone(),
@@ -139,19 +142,17 @@ impl Node {
             revoked,
             own: renewed,
             rotating,
+            succeeding,
         };
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
 
-        let me = identity.credential.node;
-        let mut listeners = JoinSet::new();
         let (at, all) = (host.clone(), sessions.clone());
-        let place = Place { me, mesh: mesh.clone(), host: at, sessions: all, findings };
+        let place = Place { mesh: mesh.clone(), host: at, sessions: all, findings };
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
         let egress = egress(settings, place, driver.reporter.audit.clone(), watched);
         let routes = subscribe(&driver.routes);
-        let mut tasks = JoinSet::new();
         for ShardStreams { runtime, streams } in others {
             tasks.spawn_on(egress.clone().run(streams), &runtime);
         }
@@ -170,6 +171,7 @@ impl Node {
             revocations,
             own,
             secrets,
+            keys,
             listeners,
             tasks,
         })
@@ -203,6 +205,11 @@ impl Node {
     /// New secrets of the mesh, to be kept and then ordered.
     pub(super) fn offered_secrets(&self) -> watch::Receiver<Option<MeshSecrets>> {
         self.secrets.clone()
+    }
+
+    /// New keys of this node, to be kept and then ordered.
+    pub(super) fn offered_keys(&self) -> watch::Receiver<Option<Next>> {
+        self.keys.clone()
     }
 
     /// Sessions that are open, of all kinds.
@@ -300,6 +307,7 @@ fn reporter(
         audit: Audit::default(),
         services,
         rosters: BTreeMap::new(),
+        former_key: None,
     };
     announce_start(&reporter);
     reporter

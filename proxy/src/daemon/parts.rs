@@ -60,7 +60,8 @@ pub(super) fn start_mesh(
     Ok((mesh, incoming))
 }
 
-/// The node's decisions, at their beginning; a leaf's when it is to be one, of these services.
+/// The node's decisions, at their beginning; a leaf's when it is to be one, of these services. Says
+/// what they cannot be taken for.
 pub(super) fn build_core(
     settings: &Settings,
     identity: &Identity,
@@ -68,6 +69,7 @@ pub(super) fn build_core(
     seed: [u8; 32],
     leaf_of: Option<Vec<ServiceName>>,
 ) -> NodeCore {
+    warn_of_missing_roles(settings, &identity.credential);
     let me = LocalNode {
         credential: identity.credential.clone(),
         record_key: identity.record_key.clone(),
@@ -129,7 +131,7 @@ pub(super) fn probers(
 
 /// A service that is offered without the role for it is ignored by every other node: say so here,
 /// where it can be mended.
-pub(super) fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
+fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
     for (name, service) in &settings.services {
         if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
             warn!(

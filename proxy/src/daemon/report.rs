@@ -15,7 +15,7 @@ use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, Status,
 };
-use crate::admin::credentials::SecretStatus;
+use crate::admin::credentials::{FormerKey, SecretStatus};
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
 use crate::core::roster::Roster;
@@ -47,6 +47,8 @@ pub(super) struct Reporter {
     pub(super) audit: Audit,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
     /// What the cluster's own lists say, for services whose list is read.
+    /// Which key still answers beside the present one.
+    pub(super) former_key: Option<FormerKey>,
     pub(super) rosters: BTreeMap<ServiceName, Roster>,
 }
 
@@ -102,6 +104,7 @@ impl Reporter {
             absent,
             warnings: self.warnings(core, &services, &secret),
             secret,
+            former_key: self.former_key.clone(),
             services,
         }
     }

@@ -21,7 +21,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, dumps, parts, rotation};
+use super::{clock, descriptors, dumps, parts, rotation, succession};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -64,6 +64,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let (config, reread) = source.unzip();
     dumps::forbid();
     let _lock = state.lock()?;
+    state.settle_next()?;
     let identity = state.identity(clock::wall())?;
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
@@ -73,7 +74,11 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let daemon = Daemon::start(&settings, &identity, state, shards).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
     let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
+    let keys = daemon.node.offered_keys();
+    let keep_key = succession::keep(daemon.state.clone(), keys, orders.clone());
     let held = identity.secrets.clone();
+    // Its keys may be replaced: nothing but what uses them holds them.
+    drop(identity);
     let keep = rotation::keep(daemon.state.clone(), held, offers, revocations.clone(), orders);
     let reload = Reload::new(settings, reread, Some(daemon.state.clone())).within(sandbox);
     let end = tokio::select! {
@@ -81,6 +86,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = keep => Ok(()),
+        () = keep_key => Ok(()),
     };
     daemon.stop().await;
     end

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -62,7 +62,6 @@ pub(super) struct SessionLimits {
 /// The rest of the daemon, as sessions see it.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    pub(super) me: NodeId,
     pub(super) mesh: Mesh,
     pub(super) host: Host,
     pub(super) sessions: Sessions,
@@ -74,7 +73,7 @@ impl Place {
     /// one thread, or the line does not go through the mesh.
     fn runtime_of(&self, line: Line) -> Option<Handle> {
         let peer = match line {
-            Line::Direct(node) if node != self.me => node,
+            Line::Direct(node) if !self.mesh.is_own(&node) => node,
             Line::Relayed { relay, .. } => relay,
             Line::Direct(_) | Line::Outside(_) => return None,
         };
@@ -189,7 +188,10 @@ impl Ingress {
             return;
         }
         // Evidence that finds no room is only missed until the next.
-        let own_refused = verdicts.contains(&(Line::Direct(self.place.me), Verdict::Refused));
+        let own_refused = verdicts.iter().any(|(line, verdict)| {
+            let is_own = line.origin().is_some_and(|origin| self.place.mesh.is_own(&origin));
+            is_own && *verdict == Verdict::Refused
+        });
         let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
         let _ = self.place.findings.try_send(verdicts);
         if own_refused {
@@ -267,7 +269,6 @@ impl Ingress {
             mesh: self.place.mesh.clone(),
             host: self.place.host.clone(),
             service: self.service.clone(),
-            me: self.place.me,
             line: candidate.origin.line,
             own: self.limits.borrow().own.clone(),
             left,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use meshport_config::ServiceName;
+use meshport_config::{NodeId, ServiceName};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
@@ -98,6 +98,44 @@ struct Open {
     by_line: BTreeMap<Key, Group>,
     by_side: BTreeMap<(ServiceName, Side), u64>,
     by_peer: BTreeMap<(Side, Line), u64>,
+    /// Nodes that have another key by now, while sessions from before are open: they stay under
+    /// the line they began on, and are the successor's to everybody who asks.
+    renamed: BTreeMap<NodeId, NodeId>,
+}
+
+impl Open {
+    /// The line as it is called now.
+    fn now(&self, line: Line) -> Line {
+        if self.renamed.is_empty() {
+            return line;
+        }
+        let mut line = line;
+        // A bound for names that lead in a circle.
+        for _ in 0..self.renamed.len() {
+            let names = [line.origin(), line.first_hop()];
+            let old = names.into_iter().flatten().find_map(|it| self.renamed.get_key_value(&it));
+            let Some((former, node)) = old else { break };
+            line = line.renamed(*former, *node);
+        }
+        line
+    }
+
+    /// The groups of a service on one side of a line, whatever it was called when they began.
+    fn groups(
+        &self,
+        service: &ServiceName,
+        side: Side,
+        line: Line,
+    ) -> impl Iterator<Item = &Group> {
+        let own = self.by_line.get(&(service.clone(), side, line));
+        let service = service.clone();
+        let former = self.by_line.iter().filter(move |((of, at, on), _)| {
+            *on != line && *at == side && *of == service && self.now(*on) == line
+        });
+        // There are none to look for as long as nobody has another key.
+        let former = (!self.renamed.is_empty()).then_some(former);
+        own.into_iter().chain(former.into_iter().flatten().map(|(_, group)| group))
+    }
 }
 
 /// Takes one from a count that ends with zero.
@@ -182,19 +220,28 @@ impl Sessions {
 
     /// Open sessions of one service on one side and line.
     pub(super) fn count_line(&self, service: &ServiceName, side: Side, line: Line) -> u64 {
-        self.lock().by_line.get(&(service.clone(), side, line)).map_or(0, |group| group.count)
+        self.lock().groups(service, side, line).map(|group| group.count).sum()
     }
 
     /// The lines of one service that have open sessions on one side, with how many.
     pub(super) fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
         let open = self.lock();
         let groups = open.by_line.iter().filter(|((of, at, _), _)| of == service && *at == side);
-        groups.map(|((_, _, line), group)| (*line, group.count)).collect()
+        let mut lines: BTreeMap<Line, u64> = BTreeMap::new();
+        for ((_, _, line), group) in groups {
+            *lines.entry(open.now(*line)).or_default() += group.count;
+        }
+        lines.into_iter().collect()
     }
 
     /// Open sessions on one side and line over all services.
     pub(super) fn count_peer(&self, side: Side, line: Line) -> u64 {
-        self.lock().by_peer.get(&(side, line)).copied().unwrap_or(0)
+        let open = self.lock();
+        let of = open.by_peer.iter().filter(|((at, on), _)| *at == side && open.now(*on) == line);
+        match open.renamed.is_empty() {
+            true => open.by_peer.get(&(side, line)).copied().unwrap_or(0),
+            false => of.map(|(_, count)| count).sum(),
+        }
     }
 
     /// Open sessions of one service on one side.
@@ -216,15 +263,35 @@ impl Sessions {
     pub(super) fn busy(&self) -> BTreeSet<Line> {
         let open = self.lock();
         let keys = open.by_line.keys();
-        keys.filter(|(_, side, _)| side.goes_out()).map(|(_, _, line)| *line).collect()
+        keys.filter(|(_, side, _)| side.goes_out()).map(|(_, _, line)| open.now(*line)).collect()
+    }
+
+    /// A node goes on under another key: its sessions are the successor's from now on.
+    pub(super) fn rename(&self, former: NodeId, node: NodeId) {
+        let mut open = self.lock();
+        let Open { by_line, renamed, .. } = &mut *open;
+        // Names that nothing is open under any more; a chain is kept as a whole.
+        let is_used = |name: &NodeId| {
+            by_line.keys().any(|(_, _, line)| match line {
+                Line::Direct(node) => node == name,
+                Line::Relayed { origin, relay } => origin == name || relay == name,
+                Line::Outside(_) => false,
+            })
+        };
+        if !renamed.keys().any(is_used) {
+            renamed.clear();
+        }
+        renamed.insert(former, node);
+        drop(open);
+        self.inner.busy_changed.notify_one();
     }
 
     /// Tells the sessions from here that go on a line to reset themselves, each at a moment of its
     /// own within `window`. Returns how many they are.
     pub(super) fn cut(&self, service: &ServiceName, line: Line, window: Duration) -> u64 {
         let open = self.lock();
-        let groups = [Side::Client, Side::Relayed].map(|side| (service.clone(), side, line));
-        let groups = groups.iter().filter_map(|key| open.by_line.get(key));
+        let sides = [Side::Client, Side::Relayed];
+        let groups = sides.into_iter().flat_map(|side| open.groups(service, side, line));
         groups
             .map(|group| {
                 group.cut.send_replace(Some(window));
@@ -238,12 +305,15 @@ impl Sessions {
     /// and nobody took is void; with a `count` of 0 also what was taken by sessions still there.
     pub(super) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
         let open = self.lock();
-        let Some(group) = open.by_line.get(&(service.clone(), Side::Client, line)) else { return };
-        let moves = &group.moves;
-        moves.insist.store(insist, Ordering::Relaxed);
-        moves.recalls.fetch_add(u64::from(count == 0), Ordering::Relaxed);
-        moves.permits.forget_permits(moves.permits.available_permits());
-        moves.permits.add_permits(usize::try_from(count.min(group.count)).unwrap_or(usize::MAX));
+        let mut left = count;
+        for group in open.groups(service, Side::Client, line) {
+            let (moves, these) = (&group.moves, left.min(group.count));
+            left -= these;
+            moves.insist.store(insist, Ordering::Relaxed);
+            moves.recalls.fetch_add(u64::from(count == 0), Ordering::Relaxed);
+            moves.permits.forget_permits(moves.permits.available_permits());
+            moves.permits.add_permits(usize::try_from(these).unwrap_or(usize::MAX));
+        }
     }
 
     /// Waits until [`Sessions::busy`] may have changed.
@@ -351,8 +421,6 @@ pub(super) fn bump(counter: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
-    use meshport_config::NodeId;
-
     use super::*;
 
     fn line(number: u8) -> Line {
@@ -396,6 +464,34 @@ mod tests {
         let open = sessions.lock();
         assert!(open.by_side.is_empty() && open.by_peer.is_empty(), "names of peers stay");
         assert!(open.by_line.is_empty());
+    }
+
+    #[tokio::test]
+    async fn sessions_of_a_node_with_a_new_key_are_its_successors() {
+        let sessions = Sessions::default();
+        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
+        let node = |number| NodeId::from_bytes([number; 32]);
+        let relayed = |relay| Line::Relayed { origin: node(9), relay: node(relay) };
+        let mut one = sessions.open(&service, Side::Client, line(1));
+        let carried = sessions.open(&service, Side::Client, relayed(1));
+        let served = sessions.open(&service, Side::Served, line(1));
+        sessions.rename(node(1), node(2));
+        sessions.rename(node(2), node(3));
+        let mut two = sessions.open(&service, Side::Client, line(3));
+        assert_eq!(sessions.count_line(&service, Side::Client, line(3)), 2);
+        assert_eq!(sessions.count_line(&service, Side::Client, line(1)), 1, "if one asks for it");
+        assert_eq!(sessions.count_peer(Side::Served, line(3)), 1);
+        assert_eq!(sessions.busy(), BTreeSet::from([line(3), relayed(3)]));
+        let lines = sessions.lines(&service, Side::Client);
+        assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);
+        // What happens to the successor's line happens to all of them.
+        assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 2);
+        one.cut(0.5).await;
+        two.cut(0.5).await;
+        drop((one, two, carried, served));
+        assert!(sessions.busy().is_empty() && sessions.lock().by_line.is_empty());
+        sessions.rename(node(5), node(6));
+        assert_eq!(sessions.lock().renamed.len(), 1, "names that nobody needs are forgotten");
     }
 
     #[tokio::test]

@@ -11,12 +11,14 @@
 //! | `generation` | the number of the last start | no |
 //! | `directory` | what was known of the others, for a cold boot | no |
 //! | `revocations` | what the authority has taken back, one signed line each | no |
+//! | `node.next` | who the node is to be, while its keys are replaced | yes |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600 and is written whole (`files`). A file that is missing or damaged is
 //! an error that names it and the remedy, never a silent reset. Each file has a bound on its size.
 
 mod files;
+mod next;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +30,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MeshId, MeshSecret, MeshSecrets, NodeKey,
-    RecordKey, Revocation, Revocations, Seed, UnixSeconds,
+    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MAX_SUCCESSIONS, MeshId, MeshSecret,
+    MeshSecrets, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds,
 };
 use zeroize::Zeroizing;
 
@@ -37,6 +39,7 @@ use self::files::{Content, state_error};
 use crate::Error;
 
 pub use self::files::Existing;
+pub use self::next::NextIdentity;
 
 /// A key, secret, credential or counter in text form is far below this, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
@@ -47,8 +50,8 @@ const MAX_SEEDS_BYTES: usize = 256 * 1024;
 /// A directory of ten thousand members at 3 KiB each, in bytes.
 const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
 
-/// [`MAX_REVOCATIONS`] lines of 240 bytes, in bytes.
-const MAX_REVOCATIONS_BYTES: usize = MAX_REVOCATIONS * 256;
+/// Lines of 260 bytes at most, in bytes.
+const MAX_REVOCATIONS_BYTES: usize = (MAX_REVOCATIONS + MAX_SUCCESSIONS) * 260;
 
 const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
@@ -298,7 +301,8 @@ impl StateDir {
                 state_error(&path, format!("line {}: {error}", index + 1), remedy)
             })?;
             if all.add(revocation) == Added::Full {
-                let what = format!("has more than {MAX_REVOCATIONS} lines");
+                let what =
+                    format!("has more than {MAX_REVOCATIONS} or {MAX_SUCCESSIONS} of a kind");
                 return Err(state_error(&path, what, "Remove some"));
             }
         }

@@ -67,6 +67,7 @@ pub(crate) fn credential(number: u8, roles: &str) -> Credential {
         name: format!("node-{number}").parse().unwrap(),
         site: "fra".parse().unwrap(),
         roles: roles.parse().unwrap(),
+        succession: None,
     };
     let authority = AuthorityKey::from_bytes([9; 32]);
     let (issued, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));

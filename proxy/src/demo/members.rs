@@ -86,6 +86,7 @@ impl Founding {
             name: name(plan)?,
             site: site(plan)?,
             roles: roles(plan)?,
+            succession: None,
         };
         let expires_at = self.now.saturating_add(CREDENTIAL_TTL_S);
         Ok(Credential::issue_by_authority(&self.authority, subject, self.now, expires_at)?)

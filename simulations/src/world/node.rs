@@ -131,6 +131,7 @@ pub(super) fn make(
         name: name.parse().map_err(|error| wrong(&error))?,
         site: config.name.clone(),
         roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+        succession: None,
     };
     let from = UnixSeconds(WALL_START);
     let until = from.saturating_add(CREDENTIAL_LIFETIME_S);

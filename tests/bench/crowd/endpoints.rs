@@ -107,7 +107,7 @@ fn raise_descriptors(endpoints: u64) {
 fn start(invite: &Invite, number: u16) -> io::Result<(Mesh, Incoming)> {
     let (key, record) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let name = format!("peer-{number}").parse().map_err(io::Error::other)?;
-    let join = Join { name: Some(name), site: None, roles: None };
+    let join = Join { name: Some(name), ..Join::default() };
     let credential = invite.accept(&key, &record, join, wall()).map_err(io::Error::other)?;
     let secret = invite.mesh_secret.clone();
     // No two of a machine share an address, as no two nodes do.

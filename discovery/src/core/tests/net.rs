@@ -170,6 +170,23 @@ impl Net {
     }
 
     /// Stops a node without a word. Its peers keep their sessions, as WireGuard does.
+    /// A node goes on with another key; the mesh shows its credential to its peers.
+    pub(super) fn succeed(&mut self, number: usize) {
+        let member = self.mesh.successor(&self.nodes[number].member, number as u32);
+        let credential = member.credential.clone();
+        let me = LocalNode { credential: credential.clone(), record_key: member.record_key() };
+        self.index.insert(credential.node, number);
+        self.nodes[number].member = member;
+        let (wall, peers) = (self.wall(), self.nodes[number].sessions.clone());
+        for peer in peers {
+            self.with(peer, |discovery, now| {
+                discovery.handle_credential(&credential, now, wall);
+                discovery.handle_session(credential.node, true, now);
+            });
+        }
+        self.with(number, |discovery, now| discovery.succeed(me, now));
+    }
+
     pub(super) fn crash(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         node.discovery = None;

@@ -1,9 +1,11 @@
 //! What the authority takes back: how fast all know, and that it stays so.
 
-use meshport_config::{Added, AuthorityKey, Revocation, Revoked};
+use meshport_config::{Added, AuthorityKey, NodeKey, Revocation, Revoked, Succession};
 
 use super::net::{Net, ms, secs};
 use crate::core::Event;
+use crate::directory::Entry;
+use crate::state::OriginState;
 use crate::tests::WALL;
 use crate::wire::Message;
 
@@ -83,4 +85,49 @@ fn an_invite_takes_its_nodes_along_and_nobody_else_revokes() {
         discovery.handle_revocation(&real, now).expect("the authority's");
     });
     assert_eq!(net.get(2).directory().len(), 1, "itself");
+}
+
+#[test]
+fn a_node_that_goes_on_with_another_key_is_that_node_to_all_and_the_former_never_comes_back() {
+    let mut net = Net::with_nodes(24, 40, 4, 3);
+    net.loss_percent = 1;
+    net.run(secs(30));
+    let (former, begun) = (net.id(1), net.now());
+    net.succeed(1);
+    let new = net.id(1);
+    assert_ne!(new, former);
+    net.until(secs(3), "all know the new key", |net| {
+        net.running().all(|it| {
+            let directory = net.get(it).directory();
+            let known = directory.get(&new).is_some_and(Entry::is_alive);
+            known && directory.get(&former).is_none()
+        })
+    });
+    net.until(secs(3), "and where the service is", |net| {
+        net.running().all(|it| it == 1 || net.sees_service(it, 1) == Some(OriginState::Ready))
+    });
+    net.run(secs(60));
+    assert!(net.running().all(|it| net.get(it).directory().alive() == 40));
+    let (end, other) = (net.get(7).revocations().successor_of(&former), net.id(2));
+    assert_eq!((end, net.get(7).revocations().successor_of(&other)), (new, other));
+    let told = |event: &Event| matches!(event, Event::Revoked(it) if it.successor() == Some(new));
+    assert!(net.running().all(|it| net.count_events(it, begun, told) == 1));
+}
+
+#[test]
+fn made_up_keys_that_succeed_each_other_fill_no_table() {
+    let mut net = Net::with_nodes(25, 3, 1, 1);
+    net.run(secs(10));
+    let mesh = net.mesh.authority.public();
+    for number in 0..50_u8 {
+        let [one, other] = [number, 100 + number].map(|it| NodeKey::from_bytes([it; 32]));
+        let agreed = Succession::agree(&one, &other.public(), &mesh, WALL);
+        let statement = Revocation::of_succession(&mesh, &other.public(), &agreed);
+        statement.verify(&mesh).expect("it is signed");
+        let bytes = statement.to_bytes();
+        net.inject(1, 2, Message::Revoked(vec![&bytes]).encode().expect("small"));
+    }
+    net.run(secs(2));
+    assert_eq!(net.get(2).revocations().iter().count(), 0);
+    assert_eq!(net.get(2).counters().rejected_revocations, 0, "who passes it on may know more");
 }

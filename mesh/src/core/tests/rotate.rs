@@ -42,7 +42,7 @@ fn keep(net: &mut Net, number: u8) -> bool {
 
 /// Under which secret the session of two nodes was agreed.
 fn agreed(net: &Net, number: u8, other: u8) -> SecretId {
-    net.nodes[&at(number)].peer(&id(other)).unwrap().tunnel.secret()
+    net.nodes[&at(number)].peer(&id(other)).unwrap().tunnel.under().secret
 }
 
 fn of(number: u8) -> SecretId {

@@ -32,6 +32,7 @@ fn status() -> Status {
         members: MemberCounts::default(),
         absent: Vec::new(),
         secret: SecretStatus::default(),
+        former_key: None,
         services: Vec::new(),
         warnings: Vec::new(),
     }
@@ -58,6 +59,7 @@ fn reply(question: Question) {
         Question::Credentials(answer) => drop(answer.send(Vec::new())),
         Question::Renew(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Rotate(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::RotateKey(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Explain(answer) => drop(answer.send(Vec::new())),
         Question::Ping(request, answer) => drop(answer.send(pinged(&request))),

@@ -148,7 +148,7 @@ fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, 
     // An invite that leaves the site open leaves it to the machine; a laptop has none.
     let open = invite.delegation.site.is_none();
     let site = open.then(|| "laptop".parse()).transpose()?;
-    let join = Join { name: Some(name.clone()), site, roles };
+    let join = Join { name: Some(name.clone()), site, roles, succession: None };
     let credential = invite.accept(&node_key, &record_key, join, now)?;
     let secrets = invite.mesh_secret.clone().into();
     Ok(Identity { node_key, record_key, secrets, credential })

@@ -33,6 +33,7 @@ pub(crate) fn credentials(rows: &[CredentialRow], now: u64, width: Option<usize>
             text(row.issued_at.map(|at| age(now.saturating_sub(at.0)))),
             text(row.expires_at.map(|at| age(at.0.saturating_sub(now)))),
             match row.revoked_at {
+                Some(at) if row.successor.is_some() => format!("replaced {at}"),
                 Some(at) => format!("{} {at}", row.validity.word()),
                 None => row.validity.word().to_owned(),
             },
@@ -67,6 +68,7 @@ mod tests {
                 issued_at: Some(UnixSeconds(now - 2 * day)),
                 expires_at: Some(expires_at),
                 revoked_at: None,
+                successor: None,
                 validity: Validity::of(expires_at, UnixSeconds(now)),
                 secret_number: own.then_some(3),
             }
@@ -81,12 +83,15 @@ mod tests {
             validity: Validity::Revoked,
             ..row(3, 9, false)
         };
-        let text = credentials(&[row(1, 200, true), row(2, 12, false), revoked], now, None);
+        let replaced = CredentialRow { successor: row(1, 1, true).node, ..revoked.clone() };
+        let rows = [row(1, 200, true), row(2, 12, false), revoked, replaced];
+        let text = credentials(&rows, now, None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("*  node-1  fra   node") && lines[1].contains("valid"));
         assert!(lines[0].contains("SECRET") && lines[1].contains("   3  "), "{text}");
         assert!(lines[2].contains("12d") && lines[2].contains("ends soon"), "{text}");
         assert!(lines[3].contains("revoked 2027-01-14T08:00:00Z"), "{text}");
+        assert!(lines[4].contains("replaced 2027-01-14T08:00:00Z"), "{text}");
         assert_eq!(row(1, 0, false).validity, Validity::Ended);
     }
 }

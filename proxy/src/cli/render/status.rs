@@ -77,6 +77,11 @@ fn header(status: &Status, now: u64, width: Option<usize>) -> String {
         let text = format!("mesh secret {number}, the former one opens tunnels for {left}; {who}");
         lines.push_str(&wrapped(&text, 0, width));
     }
+    if let Some(former) = &status.former_key {
+        let (key, left) = (former.node.short(), age(former.ends_at.0.saturating_sub(now)));
+        let text = format!("a new key is in use; the former one ({key}) answers for {left}");
+        lines.push_str(&wrapped(&text, 0, width));
+    }
     lines
 }
 

@@ -90,6 +90,7 @@ fn sample() -> Status {
             since_s: 192,
         }],
         secret: SecretStatus::default(),
+        former_key: None,
         services: vec![service()],
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
     }

@@ -40,6 +40,7 @@ impl Net {
                     name: format!("node-{it}").parse().expect("a name"),
                     site: format!("site-{it}").parse().expect("a site"),
                     roles: roles.parse().expect("roles"),
+                    succession: None,
                 };
                 let until = UnixSeconds(WALL.0 + 86_400);
                 Credential::issue_by_authority(&authority, subject, WALL, until).expect("valid")
@@ -381,6 +382,7 @@ fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
         name: before.name.clone(),
         site: before.site.clone(),
         roles: "node".parse().expect("roles"),
+        succession: None,
     };
     let (from, until) = (UnixSeconds(WALL.0 + 1), before.expires_at);
     let later = Credential::issue_by_authority(&authority, subject, from, until).expect("valid");

@@ -88,6 +88,11 @@ impl NodeCore {
         // Of a node that is no member any more, records say nothing.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
+        // Of one that has just come in the place of another nothing may be known yet.
+        let mut ends = self.discovery.revocations().iter();
+        if entry.is_none() && ends.any(|it| it.successor() == Some(*relay)) {
+            return PathView::Unmeasured;
+        }
         match self.path_to(relay) {
             _ if lost || entry.is_none() => PathView::Dead,
             Some(PathView::Dead) => PathView::Dead,

@@ -39,7 +39,7 @@ impl Link {
         let (service, left) = (target.service.clone(), target.left);
         let opened = clock::now();
         let mut link = match target.line {
-            Line::Direct(node) if node == target.me => {
+            Line::Direct(node) if target.mesh.is_own(&node) => {
                 let own = target.own.as_deref();
                 let own = own.ok_or_else(|| Failure::Path("this node offers it no more".into()))?;
                 Self::plain(&target.host, own).await?

@@ -40,13 +40,7 @@ fn serve_for(
     let (_, leaving) = watch::channel(false);
     let Node { mesh, incoming: Incoming { streams, .. } } = far;
     let (findings, _) = mpsc::channel(1);
-    let place = Place {
-        me: mesh.node_id(),
-        mesh,
-        host: Host::Kernel,
-        sessions: sessions.clone(),
-        findings,
-    };
+    let place = Place { mesh, host: Host::Kernel, sessions: sessions.clone(), findings };
     let egress = Egress {
         place,
         own: watch::channel(Arc::new(credential(2, roles))).1,

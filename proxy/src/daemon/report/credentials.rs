@@ -49,6 +49,7 @@ fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
         issued_at: Some(credential.issued_at),
         expires_at: Some(credential.expires_at),
         revoked_at: None,
+        successor: None,
         validity: Validity::of(credential.expires_at, now),
         secret_number: None,
     }
@@ -56,7 +57,7 @@ fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
 
 fn revoked(revocation: &Revocation) -> CredentialRow {
     let (node, invite) = match revocation.revoked {
-        Revoked::Node(node) => (Some(node), None),
+        Revoked::Node(node) | Revoked::Succeeded { node, .. } => (Some(node), None),
         Revoked::Invite(key) => (None, Some(key)),
     };
     CredentialRow {
@@ -69,6 +70,7 @@ fn revoked(revocation: &Revocation) -> CredentialRow {
         issued_at: None,
         expires_at: None,
         revoked_at: Some(revocation.at),
+        successor: revocation.successor(),
         validity: Validity::Revoked,
         secret_number: None,
     }

@@ -229,6 +229,10 @@ fn node_page(page: &mut Page, status: &Status, leaves: usize) {
         let help = "When the former secret of the mesh ends, Unix time; absent without one.";
         page.put("mesh_secret_former_ends_seconds", help, &[], ends.0 as f64);
     }
+    if let Some(former) = &status.former_key {
+        let help = "When the former key of this node ends, Unix time; absent without one.";
+        page.put("former_key_ends_seconds", help, &[], former.ends_at.0 as f64);
+    }
     let members = &status.members;
     for (state, count) in [("alive", members.alive), ("down", members.down), ("left", members.left)]
     {

@@ -1,3 +1,4 @@
+use meshport_config::NodeId;
 use meshport_mesh::{Incoming, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -28,10 +29,10 @@ fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
     };
     let limits = SessionLimits { connect, max_sessions: 10, own: None };
     let (_, limits) = watch::channel(Arc::new(limits));
-    let (me, mesh) = (near.mesh.node_id(), near.mesh.clone());
+    let mesh = near.mesh.clone();
     let (findings, _) = mpsc::channel(1);
     let (host, sessions) = (Host::Kernel, Sessions::default());
-    let place = Place { me, mesh, host, sessions, findings };
+    let place = Place { mesh, host, sessions, findings };
     (Ingress::new(place, service(), routes, limits), sender)
 }
 

@@ -135,6 +135,24 @@ pub(super) fn write(path: &Path, bytes: &[u8], existing: Existing) -> Result<(),
         Existing::Replace | Existing::ReplaceForOwner => temporary.rename_to(path)?,
         Existing::Keep => temporary.link_to(path)?,
     }
+    sync_dir_of(path)
+}
+
+/// As [`write()`], replacing what is there, for the owner of another file: a new secret for whoever
+/// has read the present one.
+pub(super) fn write_like(path: &Path, bytes: &[u8], other: &Path) -> Result<(), Error> {
+    let owner = other.symlink_metadata().ok().map(|it| (it.uid(), it.gid()));
+    Temporary::write(path, bytes, owner)?.rename_to(path)?;
+    sync_dir_of(path)
+}
+
+/// Removes a file for good.
+pub(super) fn remove(path: &Path) -> Result<(), Error> {
+    fs::remove_file(path).map_err(Error::io(format!("remove {}", path.display())))?;
+    sync_dir_of(path)
+}
+
+fn sync_dir_of(path: &Path) -> Result<(), Error> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let sync = File::open(dir).and_then(|dir| dir.sync_all());
     sync.map_err(Error::io(format!("sync the folder {}", dir.display())))

@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use meshport_config::{NextSecret, Revoked, Role, Subject};
+use meshport_config::{NextSecret, Revoked, Role, Subject, Succession};
 use rand_core::OsRng;
 use tempfile::TempDir;
 
@@ -38,6 +38,7 @@ fn joined_by(authority: &AuthorityKey) -> (TempDir, StateDir) {
         name: "worker-7".parse().expect("a name"),
         site: "fra".parse().expect("a name"),
         roles: Role::Node.into(),
+        succession: None,
     };
     let until = NOW.saturating_add(DAY);
     let credential = Credential::issue_by_authority(authority, subject, NOW, until);
@@ -425,4 +426,79 @@ fn a_renewed_credential_belongs_to_whom_the_old_one_did() {
     assert_eq!(state.credential().expect("readable"), Some(credential.clone()));
     state.store_credential(&credential, Existing::Replace).expect("stored");
     assert_eq!(owner(), own);
+}
+
+/// New keys for the node of a folder.
+fn next(state: &StateDir, authority: &AuthorityKey) -> NextIdentity {
+    let (known, key) = (state.credential().unwrap().unwrap(), state.node_key().unwrap().unwrap());
+    let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let agreed = Succession::agree(&key, &node_key.public(), &known.mesh, NOW);
+    let subject = Subject {
+        node: node_key.public(),
+        record_key: record_key.public(),
+        name: known.name,
+        site: known.site,
+        roles: known.roles,
+        succession: Some(agreed),
+    };
+    let until = NOW.saturating_add(DAY);
+    let credential = Credential::issue_by_authority(authority, subject, NOW, until).unwrap();
+    NextIdentity { node_key, record_key, credential }
+}
+
+#[test]
+fn a_change_of_keys_that_was_cut_short_is_finished_at_the_next_start() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    for done in 0..4 {
+        let (_folder, state) = joined_by(&authority);
+        let (before, next) = (state.identity(NOW).expect("whole"), next(&state, &authority));
+        state.settle_next().expect("nothing to do");
+        assert_eq!(state.identity(NOW).expect("whole").credential, before.credential);
+        state.store_next(&next).expect("stored");
+        let path = state.path().join("node.next");
+        assert_eq!(mode(&path), 0o600);
+        // As a crash may leave it.
+        let replace = Existing::Replace;
+        if done > 0 {
+            state.store_node_key(&next.node_key, replace).expect("stored");
+        }
+        if done > 1 {
+            state.store_record_key(&next.record_key, replace).expect("stored");
+        }
+        if done > 2 {
+            state.store_credential(&next.credential, replace).expect("stored");
+        }
+        state.settle_next().expect("it is finished");
+        assert!(!path.exists());
+        let after = state.identity(NOW).expect("whole");
+        assert_eq!(after.credential, next.credential);
+        assert_eq!(after.node_key.public(), next.node_key.public());
+        let revoked = state.revocations(&authority.public()).expect("whole");
+        assert!(revoked.covering(&before.credential).is_some());
+        state.settle_next().expect("nothing to do");
+        let shown = format!("{next:?}");
+        assert!(!shown.contains(next.record_key.to_text().as_str()), "{shown}");
+    }
+}
+
+#[test]
+fn no_damage_to_new_keys_changes_the_node() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let (before, next) = (state.identity(NOW).expect("whole"), next(&state, &authority));
+    state.store_next(&next).expect("stored");
+    let path = state.path().join("node.next");
+    let content = fs::read(&path).expect("it is there");
+    let flipped = (0..content.len() - 1).map(|at| {
+        let mut damaged = content.clone();
+        damaged[at] ^= 1 << (at % 7);
+        damaged
+    });
+    let cut = (0..content.len() - 1).map(|length| content[..length].to_vec());
+    for damaged in flipped.chain(cut) {
+        fs::write(&path, &damaged).expect("written");
+        let refused = message(state.settle_next());
+        assert!(refused.contains("node.next") && refused.contains("rotate-key"), "{refused}");
+        assert_eq!(state.identity(NOW).expect("whole").credential, before.credential);
+    }
 }

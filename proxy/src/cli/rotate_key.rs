@@ -1,0 +1,177 @@
+//! `meshport rotate-key`: new keys for the node of this machine, while its sessions go on.
+//!
+//! The node becomes another one with the same name, since a node is its key. The authority's key
+//! signs its credential, or an invite does; the present key signs that it agrees. A running daemon
+//! keeps all of it and goes on with it; where none runs it is written for the next one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use meshport_config::{
+    Credential, Invite, Join, NodeId, NodeKey, RecordKey, Subject, Succession, UnixSeconds,
+};
+use meshport_mesh::is_same_shard;
+use rand_core::OsRng;
+use serde::Serialize;
+
+use super::join::Joined;
+use super::lifetime::Lifetime;
+use super::query::DaemonArgs;
+use super::renew::{authority, line, no_node, state_dir};
+use super::{clock, output, runtime};
+use crate::Error;
+use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
+use crate::daemon::state::{NextIdentity, StateDir};
+
+/// `meshport rotate-key`
+#[derive(Debug, Args)]
+pub(crate) struct RotateKeyArgs {
+    /// The line of an invite that allows what this node is; "-" reads it from standard input
+    /// [default: the authority's key signs]
+    #[arg(value_name = "INVITE")]
+    pub(crate) invite: Option<String>,
+    /// The authority's key [default: authority.key in the state folder]
+    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
+    pub(crate) authority: Option<PathBuf>,
+    /// How long the new credential is valid; an invite says that itself
+    #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
+    pub(crate) credential_ttl: Lifetime,
+    /// How long the former key answers too, for peers that are out of reach meanwhile
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    pub(crate) overlap: Lifetime,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    #[serde(flatten)]
+    pub(crate) joined: Joined,
+    /// Who the node is from now on.
+    pub(crate) node: NodeId,
+    /// Who it was, while a running daemon still answers for that key.
+    pub(crate) former: Option<FormerKey>,
+    /// False when the last change was not over, so that this one was not begun.
+    pub(crate) is_new: bool,
+    /// Whether a running daemon has gone on with it.
+    pub(crate) in_force: bool,
+}
+
+pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
+    let state = StateDir::open(state_dir(&args.daemon)?)?;
+    let invite = args.invite.as_deref().map(line).transpose()?;
+    let next = make(&state, invite.as_ref().map(|it| it.trim()), args, clock::wall())?;
+    let outcome = hand_over(args, &state, &next)?;
+    if args.json {
+        return output::json(&outcome);
+    }
+    output::answer(&said(&outcome))?;
+    if outcome.is_new {
+        output::advice(match outcome.in_force {
+            true => {
+                "No session ends. Seeds and invites that name the former key lead nowhere after \
+                 the overlap."
+            }
+            false => "No daemon answers here; the next one begins with it.",
+        });
+    }
+    Ok(())
+}
+
+fn said(outcome: &Outcome) -> String {
+    let Outcome { node, former, is_new, .. } = outcome;
+    let former = former.as_ref().map_or_else(String::new, |FormerKey { node, ends_at }| {
+        format!("; the former one ({}) answers until {ends_at}", node.short())
+    });
+    match is_new {
+        true => format!("key {} is this node's from now on{former}\n", node.short()),
+        false => format!("key {} was this node's before{former}. Nothing changes\n", node.short()),
+    }
+}
+
+/// New keys, a credential for them, and the present key's agreement in it.
+pub(crate) fn make(
+    state: &StateDir,
+    invite: Option<&str>,
+    args: &RotateKeyArgs,
+    now: UnixSeconds,
+) -> Result<NextIdentity, Error> {
+    let former = state.credential()?.ok_or_else(|| no_node(state))?;
+    let key = state.node_key()?.ok_or_else(|| no_node(state))?;
+    former.check_keys(&key.public(), &former.record_key)?;
+    if former.roles.is_leaf() {
+        return Err(Error::Usage(
+            "this is an operator's machine: join again with a new invite for a new key".into(),
+        ));
+    }
+    let node_key = successor(&key);
+    let record_key = RecordKey::generate(&mut OsRng);
+    let succession = Some(Succession::agree(&key, &node_key.public(), &former.mesh, now));
+    let (name, site) = (former.name.clone(), former.site.clone());
+    let credential = match invite {
+        Some(line) => {
+            let join = Join { name: Some(name), site: Some(site), roles: None, succession };
+            Invite::parse(line)?.accept(&node_key, &record_key, join, now)?
+        }
+        None => {
+            let authority = authority(state, args.authority.as_deref(), "rotate-key")?;
+            let subject = Subject {
+                node: node_key.public(),
+                record_key: record_key.public(),
+                name,
+                site,
+                roles: former.roles.clone(),
+                succession,
+            };
+            let until = now.saturating_add(args.credential_ttl.seconds());
+            Credential::issue_by_authority(&authority, subject, now, until)?
+        }
+    };
+    credential.verify(&former.mesh, now)?;
+    if let Some(revocation) = state.revocations(&former.mesh)?.covering(&credential) {
+        let (revoked, at) = (revocation.revoked, revocation.at);
+        return Err(meshport_config::Error::Revoked { revoked, at }.into());
+    }
+    Ok(NextIdentity { node_key, record_key, credential })
+}
+
+/// A key whose peers keep it on the thread where they have the sessions of the present one.
+fn successor(key: &NodeKey) -> NodeKey {
+    loop {
+        let next = NodeKey::generate(&mut OsRng);
+        if is_same_shard(&key.public(), &next.public()) {
+            return next;
+        }
+    }
+}
+
+/// To the daemon, else to its folder.
+fn hand_over(
+    args: &RotateKeyArgs,
+    state: &StateDir,
+    next: &NextIdentity,
+) -> Result<Outcome, Error> {
+    let overlap = Duration::from_secs(args.overlap.seconds());
+    let request = RotateKeyRequest {
+        identity: std::mem::take(&mut *next.to_text()),
+        overlap_s: overlap.as_secs(),
+    };
+    let joined = Joined::of(&next.credential);
+    match runtime()?.block_on(args.daemon.client()?.rotate_key(&request)) {
+        Ok(RotateKeyReport { node, former, is_new }) => {
+            Ok(Outcome { joined, node, former, is_new, in_force: true })
+        }
+        Err(Error::NoDaemon { .. }) => {
+            let _lock = state.lock()?;
+            state.store_next(next)?;
+            let node = next.credential.node;
+            Ok(Outcome { joined, node, former: None, is_new: true, in_force: false })
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,128 @@
+//! New keys for a node: both and their credential in one file, whose name is its commitment.
+//!
+//! Three files cannot be replaced at once. So the new ones are written whole as `node.next`; from
+//! the moment it has that name the node is the new one, and putting its parts where they belong is
+//! repeated until it is done. Before that moment nothing has changed.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use meshport_config::{Credential, NodeKey, RecordKey};
+use zeroize::Zeroizing;
+
+use super::files::{self, Content, Existing};
+use super::{MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged, read_text};
+use crate::Error;
+
+const NEXT: &str = "node.next";
+/// The last line, so that none can be missing unnoticed.
+const END: &str = "end";
+const FROM_SCRATCH: &str = "Remove the file to keep the node as it was, then run `meshport \
+                            rotate-key` again";
+
+/// Who a node is to be.
+#[derive(Clone)]
+pub struct NextIdentity {
+    /// The WireGuard key.
+    pub node_key: NodeKey,
+    /// Signs the node's records.
+    pub record_key: RecordKey,
+    /// Who it is, signed.
+    pub credential: Credential,
+}
+
+impl NextIdentity {
+    /// Checks that the parts belong together.
+    ///
+    /// # Errors
+    /// As [`Credential::check_keys`].
+    pub fn check(&self) -> Result<(), meshport_config::Error> {
+        self.credential.check_keys(&self.node_key.public(), &self.record_key.public())
+    }
+
+    /// The text form: a line for each part and a last one. A password.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let (node, record) = (self.node_key.to_text(), self.record_key.to_text());
+        let credential = self.credential.to_text();
+        let length = node.len() + record.len() + credential.len() + END.len() + 4;
+        let mut text = Zeroizing::new(String::with_capacity(length));
+        for line in [node.as_str(), record.as_str(), credential.as_str(), END] {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl FromStr for NextIdentity {
+    type Err = meshport_config::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = Self::Err::Malformed { what: "a node's new keys" };
+        let mut lines = text.trim().lines();
+        let mut line = || lines.next().ok_or(malformed.clone());
+        let (node, record, credential, end) = (line()?, line()?, line()?, line()?);
+        if end != END || lines.next().is_some() {
+            return Err(malformed);
+        }
+        let (node_key, record_key) = (node.parse()?, record.parse()?);
+        let next = Self { node_key, record_key, credential: Credential::from_text(credential)? };
+        next.check()?;
+        // Its time is judged later; what is damaged must not take the place of what is whole.
+        next.credential.verify(&next.credential.mesh, next.credential.issued_at)?;
+        Ok(next)
+    }
+}
+
+impl fmt::Debug for NextIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = self.credential.node;
+        f.debug_struct("NextIdentity").field("node", &node).finish_non_exhaustive()
+    }
+}
+
+impl StateDir {
+    /// Commits the node to new keys. It is for whoever owns the present ones.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_next(&self, next: &NextIdentity) -> Result<(), Error> {
+        files::write_like(&self.next(), next.to_text().as_bytes(), &self.file(NODE_KEY))
+    }
+
+    /// Puts new keys that the node is committed to where they belong. Call it only under the lock.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file is damaged, [`Error::Io`] when something cannot be written;
+    /// the next call goes on.
+    pub fn settle_next(&self) -> Result<(), Error> {
+        let path = self.next();
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Secret)? else { return Ok(()) };
+        let next: NextIdentity =
+            text.parse().map_err(|error| damaged(&path, &error, FROM_SCRATCH))?;
+        let NextIdentity { node_key, record_key, credential } = &next;
+        if let Some(end) = credential.ends_former() {
+            let mut all = self.revocations(&credential.mesh)?;
+            all.add(end);
+            self.store_revocations(&all)?;
+        }
+        self.store_node_key(node_key, Existing::Replace)?;
+        self.store_record_key(record_key, Existing::Replace)?;
+        self.store_credential(credential, Existing::Replace)?;
+        files::remove(&path)
+    }
+
+    /// Forgets new keys that nothing has used yet, for a node that is made anew.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be removed.
+    pub fn remove_next(&self) -> Result<(), Error> {
+        let path = self.next();
+        if path.exists() { files::remove(&path) } else { Ok(()) }
+    }
+
+    fn next(&self) -> PathBuf {
+        self.file(NEXT)
+    }
+}
