@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use foca::{
     Codec, Config, Foca, Header, Identity, Member, Message as Protocol, NoCustomBroadcast,
-    Notification, PeriodicParams, Runtime, State, Timer,
+    Notification, PeriodicParams, Runtime, State, Timer, TimerToken,
 };
 use meshport_config::NodeId;
 use rand_for_foca::rngs::Xoshiro256PlusPlus;
@@ -27,11 +27,13 @@ use crate::room;
 use crate::state::Life;
 use crate::timers::Timers;
 use crate::wire::{Claim, Message, Short, Standing};
+use collector::{Collector, Notice};
 use format::{Format, Id};
 use messages::{RawHeader, RawMessage};
 use probing::Probing;
 use repeating::{MANY_NEWS, MAX_NEWCOMERS, MAX_NEWS, MORE_OFTEN, protocol_config, repetitions};
 
+mod collector;
 mod format;
 mod interface;
 mod messages;
@@ -551,56 +553,6 @@ impl Swim {
 
     fn add(&mut self, due: Instant, tick: Tick) {
         self.tally.dropped_timers += u64::from(!self.timers.add(due, tick));
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Notice {
-    Up,
-    Down,
-    Renamed,
-    Renewed,
-}
-
-#[derive(Debug, Default)]
-struct Collector {
-    sends: Vec<(Short, Vec<u8>)>,
-    /// To whom one of them goes, known or not.
-    stranger: Option<NodeId>,
-    timers: Vec<(Timer<Id>, Duration)>,
-    notices: Vec<(Notice, Id)>,
-    /// What the protocol marks its present timers with.
-    token: Option<foca::TimerToken>,
-}
-
-impl Collector {
-    /// Takes back gossip without any claim: the backlog ran out before the round did. A refutation
-    /// has no claim either, since its header says it, and does not come this way.
-    fn drop_empty_gossip(&mut self) {
-        self.sends.retain(|(_, bytes)| !messages::is_empty_gossip(bytes));
-    }
-}
-
-impl Runtime<Id> for Collector {
-    fn notify(&mut self, notification: Notification<'_, Id>) {
-        self.notices.push(match notification {
-            Notification::MemberUp(id) => (Notice::Up, *id),
-            Notification::MemberDown(id) => (Notice::Down, *id),
-            Notification::Rename(_, id) => (Notice::Renamed, *id),
-            Notification::Rejoin(id) => (Notice::Renewed, *id),
-            Notification::Active | Notification::Idle | Notification::Defunct => return,
-        });
-    }
-
-    fn send_to(&mut self, to: Id, data: &[u8]) {
-        self.sends.push((to.short, data[IDS..].to_vec()));
-    }
-
-    fn submit_after(&mut self, timer: Timer<Id>, after: Duration) {
-        if let Timer::ProbeRandomMember(token) = &timer {
-            self.token = Some(*token);
-        }
-        self.timers.push((timer, after));
     }
 }
 

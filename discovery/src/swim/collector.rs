@@ -1,0 +1,61 @@
+//! What the protocol asks for during one call: packets, timers, notices.
+
+use std::time::Duration;
+
+use meshport_config::NodeId;
+
+use super::format::Id;
+use super::{IDS, Notification, Runtime, Timer, TimerToken, messages};
+use crate::wire::Short;
+
+/// What became of a member, or of this node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Notice {
+    Up,
+    Down,
+    Renamed,
+    Renewed,
+}
+
+/// Collects it, to be taken over when the call is done.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    pub(super) sends: Vec<(Short, Vec<u8>)>,
+    /// To whom one of them goes, known or not.
+    pub(super) stranger: Option<NodeId>,
+    pub(super) timers: Vec<(Timer<Id>, Duration)>,
+    pub(super) notices: Vec<(Notice, Id)>,
+    /// What the protocol marks its present timers with.
+    pub(super) token: Option<TimerToken>,
+}
+
+impl Collector {
+    /// Takes back gossip without any claim: the backlog ran out before the round did. A refutation
+    /// has no claim either, since its header says it, and does not come this way.
+    pub(super) fn drop_empty_gossip(&mut self) {
+        self.sends.retain(|(_, bytes)| !messages::is_empty_gossip(bytes));
+    }
+}
+
+impl Runtime<Id> for Collector {
+    fn notify(&mut self, notification: Notification<'_, Id>) {
+        self.notices.push(match notification {
+            Notification::MemberUp(id) => (Notice::Up, *id),
+            Notification::MemberDown(id) => (Notice::Down, *id),
+            Notification::Rename(_, id) => (Notice::Renamed, *id),
+            Notification::Rejoin(id) => (Notice::Renewed, *id),
+            Notification::Active | Notification::Idle | Notification::Defunct => return,
+        });
+    }
+
+    fn send_to(&mut self, to: Id, data: &[u8]) {
+        self.sends.push((to.short, data[IDS..].to_vec()));
+    }
+
+    fn submit_after(&mut self, timer: Timer<Id>, after: Duration) {
+        if let Timer::ProbeRandomMember(token) = &timer {
+            self.token = Some(*token);
+        }
+        self.timers.push((timer, after));
+    }
+}
