@@ -7,8 +7,8 @@
 //! * `d`: the server sends until the client goes away;
 //! * `e`: everything is sent back as it comes.
 //!
-//! Before it there may be the header of a TLS handshake record, as clients of an apiserver begin with
-//! one: a balancer may look at it, the server skips it.
+//! Before it there may be the header of a TLS handshake record, as clients of an apiserver begin
+//! with one: a balancer may look at it, the server skips it.
 //!
 //! Plain bytes without any other framing, so that what is measured is what lies between.
 

@@ -52,6 +52,11 @@ pub fn pace(next: &mut Instant, interval: Duration) {
     *next = now() + interval;
 }
 
+/// Spaces the turns of one of many loads in a process.
+pub async fn between_turns(interval: Duration) {
+    tokio::time::sleep(interval).await;
+}
+
 /// Returns at `at`: for a schedule, in which the time itself is the condition.
 pub fn moment(at: Instant) {
     std::thread::sleep(at.saturating_duration_since(now()));

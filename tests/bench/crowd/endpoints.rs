@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use meshport_config::{Invite, Join, NodeId, NodeKey, RecordKey, UnixSeconds};
 use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter};
+use meshport_tests::wait;
 use rand_core::{OsRng, RngCore};
-use tokio::time::sleep;
 
 use crate::print_line;
 
@@ -91,7 +91,7 @@ pub(crate) fn run(endpoints: &Endpoints) -> io::Result<()> {
         loop {
             let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
             print_line(&format!("{} {}", count(&shared.answered), count(&shared.connected)));
-            sleep(TELL_INTERVAL).await;
+            wait::between_turns(TELL_INTERVAL).await;
         }
     })
 }
@@ -129,7 +129,8 @@ fn wall() -> UnixSeconds {
 /// One endpoint, for ever.
 async fn live(mesh: Mesh, origin: NodeId, shared: Arc<Shared>) {
     // Not all at once: nodes begin at different times.
-    sleep(IDLE_INTERVAL.mul_f64(f64::from(OsRng.next_u32()) / f64::from(u32::MAX))).await;
+    let share = f64::from(OsRng.next_u32()) / f64::from(u32::MAX);
+    wait::between_turns(IDLE_INTERVAL.mul_f64(share)).await;
     let (mut answered_in, mut connected, mut unanswered) = (0, false, 0);
     loop {
         let round = shared.round.load(Ordering::Relaxed);
@@ -147,6 +148,6 @@ async fn live(mesh: Mesh, origin: NodeId, shared: Arc<Shared>) {
             connected = mesh.open_stream(origin).await.is_ok();
             shared.connected.fetch_add(usize::from(connected), Ordering::Relaxed);
         }
-        sleep(if answered { IDLE_INTERVAL } else { PAUSE }).await;
+        wait::between_turns(if answered { IDLE_INTERVAL } else { PAUSE }).await;
     }
 }

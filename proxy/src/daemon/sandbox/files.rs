@@ -139,7 +139,7 @@ mod tests {
             let denied = UnixStream::connect_addr(&address).expect_err("out of reach");
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
             let denied = rustix::process::test_kill_process(parent).expect_err("out of reach");
-            assert_eq!(ErrorKind::from(denied.kind()), ErrorKind::PermissionDenied);
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
         });
     }
 }
