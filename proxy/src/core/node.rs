@@ -66,6 +66,9 @@ pub struct CoreConfig {
     pub services: BTreeMap<ServiceName, ServiceConfig>,
 }
 
+/// Events for which an empty queue keeps room.
+const KEPT_EVENTS: usize = 64;
+
 /// One node. See the module's doc for how to drive it.
 #[derive(Debug)]
 pub struct NodeCore {
@@ -371,7 +374,12 @@ impl NodeCore {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        // A restored directory brings an event for each node once; its room is not needed again.
+        if self.events.is_empty() && self.events.capacity() > KEPT_EVENTS {
+            self.events = VecDeque::new();
+        }
+        event
     }
 
     /// The next question to an own instance that is due.
