@@ -45,8 +45,8 @@ const FLOODS: [u32; 2] = [600, 20_000];
 /// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
 /// How long the former secret opens tunnels too: three handshakes fit into it.
-const OVERLAP: &str = "90s";
-const OVERLAP_ENDS: Duration = Duration::from_secs(120);
+const OVERLAP: &str = "60s";
+const OVERLAP_ENDS: Duration = Duration::from_secs(90);
 /// Lines of the file of secrets during an overlap: both, the statement, the end.
 const TWO_SECRETS: usize = 4;
 /// How long the probe listens for further answers.
