@@ -171,3 +171,14 @@ async fn segmentation_that_the_kernel_refused_is_tried_again() {
         assert_eq!(receive(&b, 4200).await.2, [1400; 3]);
     }
 }
+
+#[tokio::test]
+async fn who_waits_for_room_is_told_of_it_and_receiving_goes_on() {
+    let (a, b) = (Arc::new(loopback("127.0.0.1:0")), loopback("127.0.0.1:0"));
+    for _ in 0..2 {
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(10), a.clone().writable());
+        waited.await.expect("there is room").unwrap();
+        send(&b, a.local_addr().unwrap(), b"still here", 10);
+        assert_eq!(receive(&a, 10).await.2, [10]);
+    }
+}
