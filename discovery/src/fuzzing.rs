@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use meshport_config::fuzzing::Script;
 use meshport_config::{
-    AuthorityKey, Credential, NodeId, NodeKey, RecordKey, Revocation, Roles, Subject, UnixSeconds,
+    AuthorityKey, Credential, NodeId, NodeKey, RecordKey, Revocation, Roles, Subject, Succession,
+    UnixSeconds,
 };
 use sha2::{Digest, Sha256};
 
@@ -299,6 +300,9 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
     let other = AuthorityKey::from_bytes([9; 32]);
     let revocation = Revocation::issue(&other, meshport_config::Revoked::Node(*node), WALL);
     let revocation = revocation.to_bytes();
+    let former = NodeKey::from_bytes([9; 32]);
+    let succession = Succession::agree(&former, node, &mesh().public(), WALL);
+    let succeeded = Revocation::of_succession(&mesh().public(), node, &succession).to_bytes();
     for message in [
         Message::Items(vec![item]),
         Message::Rumours(vec![Item { credential: None, ..item }]),
@@ -307,6 +311,7 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
         Message::NewsSeen(1, 2),
         Message::Probe([1; 8]),
         Message::Revoked(vec![&revocation]),
+        Message::Revoked(vec![&succeeded, &revocation]),
     ] {
         let bytes = message.encode().expect("it fits");
         seeds.push(("message", [&[0], &bytes[1..]].concat()));

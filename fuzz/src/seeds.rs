@@ -1,10 +1,11 @@
 //! Inputs that real encoders write, one list per target: where the fuzzer begins.
 
+use meshport::daemon::state::NextIdentity;
 use meshport::wire::Header;
 use meshport_config::fuzzing::{Script, invite_payload};
 use meshport_config::{
     Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, MeshSecret, NodeKey,
-    RecordKey, Revocation, Revoked, Seed, Settings, Subject, UnixSeconds, reference,
+    RecordKey, Revocation, Revoked, Seed, Settings, Subject, Succession, UnixSeconds, reference,
 };
 use rand_core::{CryptoRng, Error, RngCore};
 use std::time::Duration;
@@ -44,6 +45,8 @@ fn measured(bytes: &[u8]) -> Vec<u8> {
 fn outer() -> Vec<Vec<u8>> {
     let hello = [&[1, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0], &measured(&credential(&[1]).to_bytes())[..]];
     let hello = measured(&hello.concat());
+    let successor = credential(&[3]).to_bytes();
+    let successor = [&[1, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &measured(&successor)].concat();
     let mut seeds = vec![
         // A datagram; a recorded one changed, cut and repeated; a while; a question.
         [&[0][..], &measured(&[4, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 9]), &[8]].concat(),
@@ -56,6 +59,8 @@ fn outer() -> Vec<Vec<u8>> {
         [&[5, 0][..], &hello, &[5, 0], &measured(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 9])].concat(),
         [&[4][..], &measured(&[0x60, 0, 0, 0, 0, 8, 58, 64]), &[5, 0], &measured(b"\x01\x03no")]
             .concat(),
+        // Somebody who goes on in another's place.
+        [&[6, 0][..], &measured(&successor), &[3, 0, 100, 8, 5, 0], &measured(&successor)].concat(),
         // A session that grows old, is renewed and ends.
         vec![3, 110, 0, 8, 3, 40, 0, 8, 3, 200, 0, 3, 200, 0, 8],
     ];
@@ -134,19 +139,24 @@ fn discovery() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A credential that the authority of the corpus has signed, itself or by an invite, as the bytes
-/// say.
+/// A credential that the authority of the corpus has signed, itself or by an invite, for a new node
+/// or one in the place of another, as the bytes say.
 pub(crate) fn credential(choices: &[u8]) -> Credential {
     let mut script = Script::new(choices);
-    let delegated = script.byte() & 1 == 1;
+    let kind = script.byte();
+    let (delegated, succeeds) = (kind & 1 == 1, kind & 2 == 2);
     let roles = ["node", "node,origin:kube-apiserver", "relay,node", "operator"][script.below(4)];
+    let (byte, mesh) = (script.byte(), authority().public());
+    let node = NodeKey::from_bytes([byte; 32]).public();
+    // Bits that a private key does not have make no other node.
+    let former = NodeKey::from_bytes([byte ^ 0x10; 32]);
     let subject = Subject {
-        node: NodeKey::from_bytes([script.byte(); 32]).public(),
+        node,
         record_key: RecordKey::from_bytes([script.byte(); 32]).public(),
         name: format!("worker-{}", script.short()).parse().expect("a name"),
         site: "fra".parse().expect("a site"),
         roles: roles.parse().expect("roles"),
-        succession: None,
+        succession: succeeds.then(|| Succession::agree(&former, &node, &mesh, NOW)),
     };
     let issued = UnixSeconds(NOW.0 - u64::from(script.short()));
     let until = NOW.saturating_add(1 + u64::from(script.short()));
@@ -175,20 +185,21 @@ fn grant(roles: &str) -> Grant {
 fn revocation(choice: u8) -> Revocation {
     let revoked = match choice {
         0 => Revoked::Node(NodeKey::from_bytes([9; 32]).public()),
-        _ => Revoked::Invite(DelegationKey::from_bytes([9; 32]).public()),
+        1 => Revoked::Invite(DelegationKey::from_bytes([9; 32]).public()),
+        _ => return credential(&[2]).ends_former().expect("it has a former node"),
     };
     Revocation::issue(&authority(), revoked, NOW)
 }
 
 fn credentials() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for choices in [[0, 0, 0], [1, 0, 1], [1, 0, 3]] {
+    for choices in [[0, 0, 0], [1, 0, 1], [1, 0, 3], [2, 0, 0], [3, 0, 1]] {
         let good = credential(&choices);
         seeds.push([&[0][..], &good.to_bytes()].concat());
         seeds.push([&[2][..], good.to_text().as_bytes()].concat());
         seeds.push([&[3, 0, 9, 3][..], &choices].concat());
     }
-    for choice in [0, 1] {
+    for choice in [0, 1, 2] {
         seeds.push([&[1][..], &revocation(choice).to_bytes()].concat());
         seeds.push([&[2][..], revocation(choice).to_text().as_bytes()].concat());
     }
@@ -267,11 +278,14 @@ fn requests() -> Vec<Vec<u8>> {
         seeds.push([&[0][..], request.as_bytes()].concat());
     }
     let node = NodeKey::from_bytes([9; 32]).public();
+    let next = next_identity().replace('\n', "\\n");
     for (path, body) in [
         ("ping", "{\"target\":\"worker-7\",\"count\":2}".to_owned()),
         ("drain", "{\"service\":\"kube-apiserver\",\"draining\":true}".to_owned()),
         ("revoke", format!("{{\"revocation\":\"{}\"}}", revocation(0).to_text())),
         ("renew", format!("{{\"credential\":\"{}\"}}", credential(&[1]).to_text())),
+        ("rotate-key", format!("{{\"identity\":\"{next}\",\"overlap_s\":600}}")),
+        ("rotate-secret", "{\"next\":\"meshport-next-secret-1.AAAA\"}".to_owned()),
         ("ping", format!("{{\"target\":\"{node}\",\"count\":101}}")),
     ] {
         let length = body.len();
@@ -287,9 +301,20 @@ fn requests() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// New keys of a node, as the daemon is told of them and as they lie in its folder.
+fn next_identity() -> String {
+    let next = NextIdentity {
+        node_key: NodeKey::from_bytes([0; 32]),
+        record_key: RecordKey::from_bytes([0; 32]),
+        credential: credential(&[2]),
+    };
+    next.check().expect("the credential is for these keys");
+    next.to_text().to_string()
+}
+
 fn files() -> Vec<Vec<u8>> {
     let secret = MeshSecret::from_bytes([6; 32]);
-    let contents: [Vec<u8>; 8] = [
+    let contents: [Vec<u8>; 9] = [
         NodeKey::from_bytes([5; 32]).to_text().as_bytes().to_vec(),
         RecordKey::from_bytes([5; 32]).to_text().as_bytes().to_vec(),
         secret.to_text().as_bytes().to_vec(),
@@ -297,7 +322,8 @@ fn files() -> Vec<Vec<u8>> {
         credential(&[1]).to_text().into_bytes(),
         format!("# made by hand\n{}\n\n{}", seed(), seed()).into_bytes(),
         b"1800000001".to_vec(),
-        format!("{}\n{}", revocation(0).to_text(), revocation(1).to_text()).into_bytes(),
+        [0, 1, 2].map(|it| revocation(it).to_text()).join("\n").into_bytes(),
+        next_identity().into_bytes(),
     ];
     assert_eq!(contents.len(), FILES.len());
     let numbered = (0_u8..).zip(contents);

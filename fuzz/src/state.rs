@@ -13,7 +13,7 @@ use crate::statements::authority;
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 /// The files that are read, in the order of the leading byte.
-pub(crate) const FILES: [&str; 8] = [
+pub(crate) const FILES: [&str; 9] = [
     "node.key",
     "record.key",
     "mesh.secret",
@@ -22,6 +22,7 @@ pub(crate) const FILES: [&str; 8] = [
     "seeds",
     "generation",
     "revocations",
+    "node.next",
 ];
 
 /// One file of a folder has any content: it is an error that names the file and says what to do, or
@@ -46,7 +47,10 @@ fn in_folder(folder: &TempDir, data: &[u8]) {
         assert!(message.lines().count() == 1, "{message}");
         assert_eq!(fs::read(&path).expect("it is there"), content, "a damaged file was changed");
     }
-    fs::remove_file(&path).expect("the file is ours");
+    for name in FILES {
+        // Most are not there: few files write others.
+        let _ = fs::remove_file(folder.path().join(name));
+    }
 }
 
 /// Reads a file, stores what it says, and reads that.
@@ -81,6 +85,16 @@ fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
             if let Ok(after) = dir.next_generation(NOW) {
                 assert!(after > next, "a generation that does not grow");
             }
+        }
+        "node.next" => {
+            dir.settle_next().map_err(told)?;
+            let present = "new keys are whole before they are put in their places";
+            let node = dir.node_key().expect(present).expect(present);
+            let record = dir.record_key().expect(present).expect(present);
+            let credential = dir.credential().expect(present).expect(present);
+            assert_eq!(credential.check_keys(&node.public(), &record.public()), Ok(()));
+            let ended = dir.revocations(&credential.mesh).expect(present);
+            assert!(ended.covering(&credential).is_none(), "new keys that end themselves");
         }
         _ => {
             let mesh = authority().public();

@@ -19,7 +19,11 @@ pub fn credential(data: &[u8]) {
         2 => any_text(&String::from_utf8_lossy(script.all())),
         _ => {
             let (flip, bit) = (script.short(), script.byte() % 8);
-            changed(&crate::seeds::credential(script.all()), flip, bit);
+            let good = crate::seeds::credential(script.all());
+            changed(&good, flip, bit);
+            if let Some(end) = good.ends_former() {
+                changed_end(&good, &end, flip, bit);
+            }
         }
     }
 }
@@ -41,7 +45,11 @@ fn any_revocation(bytes: &[u8]) {
     let mut all = Revocations::default();
     all.add(read.clone());
     all.add(read.clone());
-    assert_eq!((all.len(), all.get(&read.revoked)), (1, Some(&read)));
+    assert_eq!((all.iter().count(), all.get(&read.revoked)), (1, Some(&read)));
+    // Neither the authority nor the former node of the corpus has signed it, but by its seeds.
+    if read.verify(&authority().public()).is_ok() {
+        assert!(all.by_authority().count() == 1 || read.successor().is_some());
+    }
 }
 
 fn any_text(text: &str) {
@@ -69,6 +77,21 @@ fn changed(good: &Credential, flip: u16, bit: u8) {
     bytes[at] ^= 1 << bit;
     if let Ok(other) = Credential::from_bytes(&bytes) {
         assert!(other.verify(&mesh, NOW).is_err(), "a changed credential is believed");
+    }
+}
+
+/// The former node's agreement, which ends that node and not its successor, and the same with one
+/// bit changed.
+fn changed_end(good: &Credential, end: &Revocation, flip: u16, bit: u8) {
+    let mesh = authority().public();
+    assert_eq!(end.verify(&mesh), Ok(()), "a good agreement is refused");
+    assert_eq!(end.successor(), Some(good.node));
+    assert!(!end.revoked.covers(good), "a successor is ended by its own credential");
+    let mut bytes = end.to_bytes();
+    let at = usize::from(flip) % bytes.len();
+    bytes[at] ^= 1 << bit;
+    if let Ok(other) = Revocation::from_bytes(&bytes) {
+        assert!(other.verify(&mesh).is_err(), "a changed agreement is believed");
     }
 }
 
