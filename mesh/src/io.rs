@@ -9,6 +9,7 @@
 //! each lock is held for one turn, never across an await. Lock order: quinn's own locks, then the
 //! link's send lock, then its core lock, then an [`inbox`]'s.
 
+mod backlog;
 mod batched;
 mod congestion;
 mod driver;

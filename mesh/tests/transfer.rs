@@ -169,6 +169,39 @@ async fn a_reader_that_stops_stops_the_writer() {
 }
 
 #[tokio::test]
+async fn streams_that_nobody_reads_hold_nobody_up() {
+    const CHUNKS: usize = 256;
+    let (a, mut b) = udp();
+    let mut unread = Vec::new();
+    let mut writers = Vec::new();
+    for _ in 0..8 {
+        let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+        writers.push(tokio::spawn(async move {
+            let data = Bytes::from(vec![1; CHUNK]);
+            loop {
+                if let Err(error) = stream.send.write_chunk(data.clone()).await {
+                    return error;
+                }
+            }
+        }));
+        unread.push(within(LIMIT, b.incoming.streams.recv()).await.unwrap());
+    }
+    for number in 0..2 {
+        let stream = a.mesh.open_stream(id(2)).await.unwrap();
+        let receive = async {
+            receive_all(b.incoming.streams.recv().await.unwrap().1, number, CHUNKS).await;
+        };
+        let both = async { tokio::join!(send_all(stream, number, CHUNKS), receive) };
+        within(LIMIT, both).await;
+    }
+    // Whatever they wait for, they hear of the end.
+    b.mesh.close().await;
+    for writer in writers {
+        within(LIMIT, writer).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn half_close_works_in_both_directions() {
     let (a, mut b) = udp();
     let mut ours = within(LIMIT, a.mesh.open_stream(id(2))).await.unwrap();

@@ -5,6 +5,8 @@
 //! through while it receives none repeats old ones with whatever it sends. The controller is the
 //! one who is told of packets that are acknowledged for the first time.
 //!
+//! It is also the one who knows what has left the streams: it keeps the connection's [`Backlog`].
+//!
 //! *Short*: CUBIC grows until something is lost. Between two fast nodes nothing is: what is in
 //! flight beyond the path lies in the socket of the receiver, which is busy, and every small
 //! request waits behind it. So no more is in flight than fills the path and a queue of
@@ -19,28 +21,43 @@ use quinn::Connection;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 
+use super::backlog::Backlog;
+
 /// Bytes that may wait in front of the receiver besides what fills the path: a core opens them in
 /// a few milliseconds, and a single stream has no more in flight either.
 const QUEUE_BYTES: u64 = 1 << 20;
 /// The fastest path that is filled, in bytes per second: more than a core seals.
 const PATH_RATE: u64 = 500_000_000;
 
-/// Makes such controllers.
+/// Makes such controllers, all for one connection.
 #[derive(Debug, Default)]
-pub(super) struct BoundedCubic(Arc<CubicConfig>);
+pub(super) struct BoundedCubic {
+    cubic: Arc<CubicConfig>,
+    backlog: Arc<Backlog>,
+}
 
 impl ControllerFactory for BoundedCubic {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let inner = self.0.clone().build(now, current_mtu);
-        Box::new(Bounded { inner, acknowledged: 0, bound: bound(Duration::ZERO) })
+        let inner = self.cubic.clone().build(now, current_mtu);
+        let (backlog, bound) = (self.backlog.clone(), bound(Duration::ZERO));
+        Box::new(Bounded { inner, acknowledged: 0, bound, backlog })
     }
 }
 
 /// Bytes of packets that the peer of a connection has acknowledged. Packets that only acknowledge
 /// are not among them.
 pub(super) fn acknowledged(connection: &Connection) -> u64 {
-    let state = connection.congestion_state().into_any().downcast::<Bounded>();
-    state.map_or(0, |controller| controller.acknowledged)
+    controller(connection).map_or(0, |controller| controller.acknowledged)
+}
+
+/// What a connection has still to send.
+pub(super) fn backlog(connection: &Connection) -> Arc<Backlog> {
+    controller(connection).map(|controller| controller.backlog.clone()).unwrap_or_default()
+}
+
+/// As it is now.
+fn controller(connection: &Connection) -> Option<Box<Bounded>> {
+    connection.congestion_state().into_any().downcast().ok()
 }
 
 struct Bounded {
@@ -48,6 +65,7 @@ struct Bounded {
     acknowledged: u64,
     /// Most bytes in flight.
     bound: u64,
+    backlog: Arc<Backlog>,
 }
 
 /// Most bytes in flight on a path whose shortest round trip took `rtt`.
@@ -58,6 +76,7 @@ fn bound(rtt: Duration) -> u64 {
 
 impl Controller for Bounded {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+        self.backlog.sent(bytes);
         self.inner.on_sent(now, bytes, last_packet_number);
     }
 
@@ -83,6 +102,10 @@ impl Controller for Bounded {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
+        // Limited by what there is to send, or nothing is under way although nothing was in the way.
+        if app_limited || in_flight == 0 {
+            self.backlog.drained();
+        }
         self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
 
@@ -93,6 +116,7 @@ impl Controller for Bounded {
         is_persistent_congestion: bool,
         lost_bytes: u64,
     ) {
+        self.backlog.lost(lost_bytes);
         self.inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
     }
 
@@ -111,7 +135,8 @@ impl Controller for Bounded {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), ..*self })
+        let (inner, backlog) = (self.inner.clone_box(), self.backlog.clone());
+        Box::new(Self { inner, backlog, ..*self })
     }
 
     fn initial_window(&self) -> u64 {
@@ -146,7 +171,8 @@ mod tests {
         let second = controller.window();
         assert!(second < first);
         assert_eq!(controller.clone_box().window(), second);
-        let bounded = Bounded { inner: controller, acknowledged: 0, bound: second - 1 };
+        let backlog = Arc::default();
+        let bounded = Bounded { inner: controller, acknowledged: 0, bound: second - 1, backlog };
         assert_eq!(bounded.window(), second - 1);
     }
 }

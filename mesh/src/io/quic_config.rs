@@ -29,10 +29,12 @@ const STREAM_WINDOW: u32 = 1 << 20;
 /// The same for all streams of a connection. It must not be smaller than the sum over the busy
 /// streams: quinn serves streams that wait for it last in, first out.
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// A connection without any packet ends after this.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The side that opened a connection sends something this often.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// A connection without any packet ends after this: what a peer that has vanished may still hold of
+/// this node. Failures are found long before, by the probes of paths and origins.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// The side that opened a connection sends something this often. Each costs both sides two turns,
+/// and an origin has thousands of peers.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// First guess of the RTT when the handshake did not measure it.
 const DEFAULT_RTT: Duration = Duration::from_millis(50);
 /// Added to a measured RTT for the work at both ends.
@@ -186,7 +188,7 @@ impl QuicSetup {
 }
 
 fn idle_timeout() -> IdleTimeout {
-    IdleTimeout::try_from(IDLE_TIMEOUT).expect("half a minute is within QUIC's bounds")
+    IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
 }
 
 /// Random connection ids.

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use halves::{RecvHalf, SendHalf, Stream};
 
+use super::backlog::Backlog;
 use super::congestion;
 use super::link::Link;
 use super::lock;
@@ -49,11 +50,13 @@ pub(super) struct Live {
     connection: Connection,
     /// Streams open on it.
     streams: Arc<AtomicUsize>,
+    backlog: Arc<Backlog>,
 }
 
 impl Live {
     fn new(connection: Connection) -> Self {
-        Self { connection, streams: Arc::default() }
+        let backlog = congestion::backlog(&connection);
+        Self { connection, streams: Arc::default(), backlog }
     }
 
     fn is_open(&self) -> bool {
@@ -163,7 +166,7 @@ impl Streams {
                 Ok((send, recv)) => {
                     count(&self.counters.streams_opened);
                     let link = self.link.clone();
-                    return Ok(Stream::new(node, send, recv, &live.streams, link, address));
+                    return Ok(Stream::new(node, (send, recv), &live, link, address));
                 }
                 // The cached connection died in between; the next round makes a new one.
                 Err(error) => {
@@ -413,7 +416,7 @@ impl Streams {
             };
             count(&self.counters.streams_accepted);
             let (link, node) = (self.link.clone(), self.holder(live, node));
-            slot.send((node, Stream::new(node, send, recv, &live.streams, link, address)));
+            slot.send((node, Stream::new(node, (send, recv), live, link, address)));
             // Every permitted stream costs memory whether it is used or not.
             let open = live.streams.load(Ordering::Relaxed);
             if open * 2 > permitted as usize && permitted < self.max_streams {

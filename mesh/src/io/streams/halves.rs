@@ -1,14 +1,17 @@
 //! A stream's two halves, without quinn's types.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::Ipv6Addr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
 use bytes::Bytes;
 use meshport_config::NodeId;
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 
+use super::Live;
 use crate::MeshError;
 use crate::io::link::Link;
 
@@ -37,16 +40,16 @@ pub struct Stream {
 impl Stream {
     pub(super) fn new(
         node: NodeId,
-        send: SendStream,
-        recv: RecvStream,
-        streams: &Arc<AtomicUsize>,
+        (send, recv): (SendStream, RecvStream),
+        live: &Live,
         link: Arc<Link>,
         address: Ipv6Addr,
     ) -> Self {
-        streams.fetch_add(1, Ordering::Relaxed);
-        let open = Arc::new(Open(streams.clone()));
+        live.streams.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(Open(live.streams.clone()));
+        let (live, _open) = (live.clone(), open.clone());
         Self {
-            send: SendHalf { stream: send, node, ended: false, link, address, _open: open.clone() },
+            send: SendHalf { stream: send, node, ended: false, link, address, live, _open },
             recv: RecvHalf { stream: recv, node, _open: open },
         }
     }
@@ -61,17 +64,31 @@ pub struct SendHalf {
     ended: bool,
     link: Arc<Link>,
     address: Ipv6Addr,
+    live: Live,
     _open: Arc<Open>,
 }
 
 impl SendHalf {
-    /// Writes all of `chunk` without copying it. Waits while the peer's window is full.
+    /// Writes all of `chunk` without copying it. Waits while the peer's window is full and, with
+    /// much data, while other streams of the connection have more to send.
     ///
     /// # Errors
     /// [`MeshError::Stopped`] when the peer stopped reading, [`MeshError::ConnectionLost`], or
     /// [`MeshError::StreamClosed`] after an end of this half.
     pub async fn write_chunk(&mut self, chunk: Bytes) -> Result<(), MeshError> {
-        self.stream.write_chunk(chunk).await.map_err(|error| match error {
+        let (length, backlog) = (chunk.len(), &self.live.backlog);
+        let entered = backlog.enter(length, &self.live.connection).await;
+        entered.map_err(|error| lost(self.node, &error))?;
+        let mut writing = pin!(self.stream.write_chunk(chunk));
+        let written = match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
+            Poll::Ready(written) => written,
+            // Who reads slowly must not keep the others waiting.
+            Poll::Pending => {
+                backlog.leave(length);
+                writing.await
+            }
+        };
+        written.map_err(|error| match error {
             WriteError::Stopped(code) => MeshError::Stopped(code.into_inner()),
             WriteError::ConnectionLost(error) => lost(self.node, &error),
             WriteError::ClosedStream | WriteError::ZeroRttRejected => MeshError::StreamClosed,
