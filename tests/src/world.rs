@@ -39,6 +39,7 @@ pub struct NodePlan {
     site: String,
     origin: Option<SocketAddr>,
     roles: Vec<String>,
+    mtu: Option<u16>,
     settings: String,
 }
 
@@ -50,6 +51,7 @@ impl NodePlan {
             site: site.to_owned(),
             origin: None,
             roles: vec!["node".to_owned()],
+            mtu: None,
             settings: String::new(),
         }
     }
@@ -70,6 +72,13 @@ impl NodePlan {
     #[must_use]
     pub fn role(mut self, role: &str) -> Self {
         self.roles.push(role.to_owned());
+        self
+    }
+
+    /// Sends packets of so many bytes at most, as in networks with this MTU.
+    #[must_use]
+    pub fn mtu(mut self, bytes: u16) -> Self {
+        self.mtu = Some(bytes);
         self
     }
 
@@ -487,11 +496,12 @@ fn join(node: &Node, invite: &str) {
 }
 
 fn settings(node: &Node, public: SocketAddr) -> String {
-    let NodePlan { site, origin, settings, .. } = &node.plan;
+    let NodePlan { site, origin, mtu, settings, .. } = &node.plan;
     let state = node.state.display();
+    let mtu = mtu.map_or_else(String::new, |bytes| format!("mtu = {bytes}\n"));
     let mut text = format!(
         "site = \"{site}\"\nstate-dir = \"{state}\"\n\n[mesh]\nlisten = \"{}\"\n\
-         advertise = [\"{public}\"]\n\n[admin]\nhttp = \"off\"\n\n\
+         advertise = [\"{public}\"]\n{mtu}\n[admin]\nhttp = \"off\"\n\n\
          [service.kube-apiserver]\nlisten = [\"{}\"]\n",
         node.udp, node.local
     );

@@ -45,6 +45,8 @@ pub(crate) struct Endpoints {
     first: u16,
     #[arg(long)]
     count: u16,
+    #[arg(long)]
+    mtu: u16,
 }
 
 /// What all endpoints of the process share.
@@ -83,7 +85,7 @@ pub(crate) fn run(endpoints: &Endpoints) -> io::Result<()> {
     });
     runtime.block_on(async {
         for index in 0..endpoints.count {
-            let (mesh, mut incoming) = start(&invite, endpoints.first + index)?;
+            let (mesh, mut incoming) = start(&invite, endpoints.first + index, endpoints.mtu)?;
             mesh.set_peer(endpoints.origin, &[endpoints.at], None);
             tokio::spawn(async move { while incoming.events.recv().await.is_some() {} });
             tokio::spawn(live(mesh, endpoints.origin, shared.clone()));
@@ -104,7 +106,7 @@ fn raise_descriptors(endpoints: u64) {
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
 }
 
-fn start(invite: &Invite, number: u16) -> io::Result<(Mesh, Incoming)> {
+fn start(invite: &Invite, number: u16, mtu: u16) -> io::Result<(Mesh, Incoming)> {
     let (key, record) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let name = format!("peer-{number}").parse().map_err(io::Error::other)?;
     let join = Join { name: Some(name), ..Join::default() };
@@ -116,7 +118,8 @@ fn start(invite: &Invite, number: u16) -> io::Result<(Mesh, Incoming)> {
     let mut seed = [0; 32];
     OsRng.fill_bytes(&mut seed);
     let identity = Identity { key, credential, secret };
-    let started = Mesh::start(identity, MeshConfig::default(), Arc::new(socket), seed, wall);
+    let config = MeshConfig { mtu, ..MeshConfig::default() };
+    let started = Mesh::start(identity, config, Arc::new(socket), seed, wall);
     started.map_err(io::Error::other)
 }
 
