@@ -102,7 +102,7 @@ impl Controller for Bounded {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        // Limited by what there is to send, or nothing is under way although nothing was in the way.
+        // Limited by what there is to send, or nothing is under way although it might be.
         if app_limited || in_flight == 0 {
             self.backlog.drained();
         }
