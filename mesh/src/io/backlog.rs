@@ -2,9 +2,9 @@
 //!
 //! QUIC gives each stream that has data a packet in turn. With 64 that all have much, every packet
 //! that arrives belongs to another stream, and the receiver pays a write to another socket for
-//! each: twice the processor time of one stream. So pieces of at least [`BULK_BYTES`] wait here, first
-//! come first served, until less than [`BACKLOG_BYTES`] are unsent: the packets of a moment then
-//! belong to a few streams, which still take turns, and who has little to say does not wait at all.
+//! each: twice the processor time of one stream. So pieces of at least [`BULK_BYTES`] wait here,
+//! first come first served, until less than [`BACKLOG_BYTES`] are unsent: the packets of a moment
+//! then belong to a few streams, which still take turns, and who has little to say does not wait.
 //!
 //! What is unsent can only be estimated: by what was written, less what the congestion controller
 //! hears of. The estimate is a little high and is put right whenever everything has been sent.
