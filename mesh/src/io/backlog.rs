@@ -3,8 +3,8 @@
 //! QUIC gives each stream that has data a packet in turn. With 64 that all have much, every packet
 //! that arrives belongs to another stream, and the receiver pays a write to another socket for
 //! each: twice the processor time of one stream. So pieces of at least [`BULK_BYTES`] wait here,
-//! first come first served, until less than [`BACKLOG_BYTES`] are unsent: the packets of a moment
-//! then belong to a few streams, which still take turns, and who has little to say does not wait.
+//! first come first served, until less than [`BACKLOG_BYTES`] are unsent, and are sent in that
+//! order. Who has little to say does not wait, and goes ahead of what has been let in.
 //!
 //! What is unsent can only be estimated: by what was written, less what the congestion controller
 //! hears of. The estimate is a little high and is put right whenever everything has been sent.
@@ -22,9 +22,19 @@ use super::lock;
 const BACKLOG_BYTES: u64 = 128 << 10;
 /// Pieces below this go on at once, in bytes: no bulk, or its end.
 const BULK_BYTES: usize = 16 << 10;
+/// Bytes of others that came before and that a piece below that goes ahead of: as many as are let
+/// in. More of little pieces than this do not keep bulk from being sent.
+const HEAD_START: u64 = BACKLOG_BYTES + (64 << 10);
+/// Pieces that came within so many bytes of each other have the same rank: 64 TiB have one each.
+/// What comes after them has the lowest, and is sent by turns.
+const RANK_BYTES: u64 = 16 << 10;
 /// The part of what is sent that is no data of streams: headers, acknowledgements. One in this
 /// many, more than there really is: too little would let the backlog grow for ever.
 const OVERHEAD: u64 = 16;
+
+/// When a piece is sent: before those of a lower rank. QUIC calls it the stream's priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank(pub(super) i32);
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -34,18 +44,32 @@ pub(super) struct Backlog(Mutex<State>);
 struct State {
     /// Bytes that were written and, as far as one knows, not sent.
     unsent: u64,
+    /// Bytes let in so far. It never begins anew: a piece whose stream's window is full keeps its
+    /// rank, which would be lower than those of all later ones.
+    passed: u64,
     /// Pieces that wait, with their lengths: at most one for each stream.
-    waiting: VecDeque<(u64, oneshot::Sender<()>)>,
+    waiting: VecDeque<(u64, oneshot::Sender<Rank>)>,
 }
 
 impl State {
+    fn pass(&mut self, length: u64) -> Rank {
+        let head_start = if length < BULK_BYTES as u64 { HEAD_START } else { 0 };
+        let place = HEAD_START + self.passed - head_start;
+        self.unsent += length;
+        self.passed += length;
+        let rank = i64::from(i32::MAX) - (place / RANK_BYTES).cast_signed();
+        Rank(i32::try_from(rank).unwrap_or(i32::MIN))
+    }
+
     fn admit(&mut self) {
         while self.unsent < BACKLOG_BYTES
             && let Some((length, waiting)) = self.waiting.pop_front()
         {
             // Whoever does not wait any more has no piece.
-            if waiting.send(()).is_ok() {
-                self.unsent += length;
+            if !waiting.is_closed() {
+                let rank = self.pass(length);
+                // It may have left since; then a little is counted that will not be sent.
+                let _ = waiting.send(rank);
             }
         }
     }
@@ -61,25 +85,27 @@ impl Backlog {
         &self,
         length: usize,
         connection: &Connection,
-    ) -> Result<(), ConnectionError> {
-        let Some(turn) = self.queue(length) else { return Ok(()) };
+    ) -> Result<Rank, ConnectionError> {
+        let turn = match self.queue(length) {
+            Ok(rank) => return Ok(rank),
+            Err(turn) => turn,
+        };
         tokio::select! {
-            // It is never dropped without a word: the state belongs to who waits.
-            _ = turn => Ok(()),
+            // What waits is not dropped before this is.
+            Ok(rank) = turn => Ok(rank),
             error = connection.closed() => Err(error),
         }
     }
 
-    /// Counts a piece that may be written now; otherwise says when.
-    fn queue(&self, length: usize) -> Option<oneshot::Receiver<()>> {
-        let (bytes, mut state) = (length as u64, lock(&self.0));
+    /// Counts a piece that may be written now; otherwise it waits.
+    fn queue(&self, length: usize) -> Result<Rank, oneshot::Receiver<Rank>> {
+        let mut state = lock(&self.0);
         if length < BULK_BYTES || (state.unsent < BACKLOG_BYTES && state.waiting.is_empty()) {
-            state.unsent += bytes;
-            return None;
+            return Ok(state.pass(length as u64));
         }
         let (turn, waiting) = oneshot::channel();
-        state.waiting.push_back((bytes, turn));
-        Some(waiting)
+        state.waiting.push_back((length as u64, turn));
+        Err(waiting)
     }
 
     /// A piece that was counted does not go on: its stream's window is full.
@@ -115,16 +141,25 @@ mod tests {
 
     const PIECE: usize = 64 << 10;
 
-    fn is_admitted(turn: &mut Option<oneshot::Receiver<()>>) -> bool {
-        turn.as_mut().is_none_or(|turn| turn.try_recv().is_ok())
+    type Turn = Result<Rank, oneshot::Receiver<Rank>>;
+
+    fn rank(turn: &mut Turn) -> Option<Rank> {
+        match turn {
+            Ok(rank) => Some(*rank),
+            Err(turn) => turn.try_recv().ok(),
+        }
+    }
+
+    fn are_admitted(turns: &mut [Turn]) -> Vec<bool> {
+        turns.iter_mut().map(|turn| rank(turn).is_some()).collect()
     }
 
     /// A backlog with as many pieces as it takes, and so many that wait.
-    fn full(waiting: usize) -> (Backlog, Vec<Option<oneshot::Receiver<()>>>) {
+    fn full(waiting: usize) -> (Backlog, Vec<Turn>) {
         let backlog = Backlog::default();
         let mut taken = 0;
         while lock(&backlog.0).unsent < BACKLOG_BYTES {
-            assert!(backlog.queue(PIECE).is_none());
+            backlog.queue(PIECE).unwrap();
             taken += 1;
         }
         assert_eq!(taken, 2);
@@ -135,25 +170,45 @@ mod tests {
     #[test]
     fn bulk_waits_in_order_and_little_does_not() {
         let (backlog, mut turns) = full(3);
-        assert!(turns.iter_mut().all(|turn| !is_admitted(turn)));
-        assert!(backlog.queue(BULK_BYTES - 1).is_none());
+        assert_eq!(are_admitted(&mut turns), [false; 3]);
+        backlog.queue(BULK_BYTES - 1).unwrap();
         // That one goes first, then there is room for one more, the first.
         backlog.sent(40 << 10);
-        assert_eq!(turns.iter_mut().map(is_admitted).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(are_admitted(&mut turns), [true, false, false]);
         // Nobody overtakes who waits.
         backlog.leave(PIECE);
         let mut late = backlog.queue(PIECE);
         backlog.leave(PIECE);
-        assert_eq!(turns[1..].iter_mut().map(is_admitted).collect::<Vec<_>>(), [true, true]);
-        assert!(!is_admitted(&mut late));
+        assert_eq!(are_admitted(&mut turns[1..]), [true, true]);
+        assert_eq!(rank(&mut late), None);
+    }
+
+    #[test]
+    fn little_goes_ahead_but_not_for_ever() {
+        let backlog = Backlog::default();
+        let bulk = [backlog.queue(PIECE).unwrap(), backlog.queue(PIECE).unwrap()];
+        assert!(bulk[0] > bulk[1]);
+        let little = backlog.queue(100).unwrap();
+        assert!(little > bulk[0]);
+        let more: Vec<Rank> = (0..40).map(|_| backlog.queue(8 << 10).unwrap()).collect();
+        assert!(more.is_sorted_by(|a, b| a >= b));
+        let ahead = more.iter().filter(|rank| **rank > bulk[0]).count() as u64;
+        assert_eq!(ahead * (8 << 10), HEAD_START - 2 * PIECE as u64);
+        // Whoever has waited long does not come after those who have not.
+        backlog.drained();
+        assert!(backlog.queue(PIECE).unwrap() < more[39]);
+        lock(&backlog.0).passed = 64 << 40;
+        backlog.drained();
+        let last = [backlog.queue(PIECE).unwrap(), backlog.queue(PIECE).unwrap()];
+        assert_eq!(last, [Rank(i32::MIN); 2]);
     }
 
     #[test]
     fn who_gives_up_has_no_turn() {
         let (backlog, mut turns) = full(3);
-        turns.remove(0);
+        drop(turns.remove(0));
         backlog.leave(PIECE);
-        assert_eq!(turns.iter_mut().map(is_admitted).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(are_admitted(&mut turns), [true, false]);
     }
 
     #[test]
@@ -161,14 +216,14 @@ mod tests {
         let (backlog, mut turns) = full(1);
         // As many bytes as were written, headers included, leave some of them unsent.
         backlog.sent(2 * PIECE as u64);
-        assert!(is_admitted(&mut turns[0]));
+        assert_eq!(are_admitted(&mut turns), [true]);
         assert!(lock(&backlog.0).unsent > PIECE as u64);
         backlog.lost(1200);
         backlog.drained();
         assert_eq!(lock(&backlog.0).unsent, 0);
         let (backlog, mut turns) = full(1);
         backlog.drained();
-        assert!(is_admitted(&mut turns[0]));
+        assert_eq!(are_admitted(&mut turns), [true]);
         assert_eq!(lock(&backlog.0).unsent, PIECE as u64);
     }
 }

@@ -78,7 +78,9 @@ impl SendHalf {
     pub async fn write_chunk(&mut self, chunk: Bytes) -> Result<(), MeshError> {
         let (length, backlog) = (chunk.len(), &self.live.backlog);
         let entered = backlog.enter(length, &self.live.connection).await;
-        entered.map_err(|error| lost(self.node, &error))?;
+        let rank = entered.map_err(|error| lost(self.node, &error))?;
+        // Fails only for a stream that has ended, as the write does then.
+        let _ = self.stream.set_priority(rank.0);
         let mut writing = pin!(self.stream.write_chunk(chunk));
         let written = match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
             Poll::Ready(written) => written,
