@@ -108,6 +108,17 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
     }
 }
 
+/// The state folder of a daemon, of which the same is known.
+///
+/// # Errors
+/// As [`of_file`].
+pub(crate) fn state_dir(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
+    let paths = Paths::of_this_user()?;
+    let of_file = of_file(config, state_dir, &paths)?.map(|settings| settings.state_dir);
+    let named = state_dir.map(Path::to_owned).or(of_file);
+    Ok(named.unwrap_or_else(|| paths.state_dir().to_owned()))
+}
+
 fn socket_in(text: &str, paths: &Paths) -> PathBuf {
     let mut defaults = defaults(None, paths);
     let parse = |defaults: &Defaults| parse_leniently(text, defaults).0;

@@ -4,6 +4,7 @@
 //! a thin `run` around it that reads the clock and writes the answer. Standard output carries the
 //! answer only; advice and errors go to standard error.
 
+mod authority;
 mod check;
 mod credentials;
 mod demo;

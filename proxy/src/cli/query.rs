@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use meshport_config::{Period, ServiceName};
 
-use super::load::socket;
+use super::load::{socket, state_dir};
 use super::{clock, output, render, runtime};
 use crate::Error;
 use crate::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
 use crate::admin::client::AdminClient;
 use crate::admin::explain::Explanation;
+use crate::daemon::StateDir;
 
 /// A person's curiosity must not load a path.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -79,6 +80,11 @@ impl DaemonArgs {
             Some(path) => Ok(AdminClient::new(path)),
             None => socket(self.config.as_deref(), self.state_dir.as_deref()).map(AdminClient::new),
         }
+    }
+
+    /// The state folder of that daemon.
+    pub(super) fn state(&self) -> Result<StateDir, Error> {
+        StateDir::open(state_dir(self.config.as_deref(), self.state_dir.as_deref())?)
     }
 }
 

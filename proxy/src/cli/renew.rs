@@ -4,27 +4,21 @@
 //! the daemon shows it to its peers without ending a session, and one that does not run begins with
 //! it.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use meshport_config::{
-    AuthorityKey, Credential, Invite, Join, NodeKey, RecordKey, Subject, UnixSeconds,
+    Credential, Invite, Join, MeshId, NodeKey, RecordKey, Revocation, Subject, UnixSeconds,
 };
 use serde::Serialize;
-use zeroize::Zeroizing;
 
 use super::join::Joined;
 use super::lifetime::Lifetime;
-use super::paths::Paths;
 use super::query::DaemonArgs;
-use super::{clock, load, output, runtime};
+use super::{authority, clock, output, runtime};
 use crate::Error;
 use crate::admin::credentials::RenewRequest;
-use crate::daemon::state::{Existing, StateDir, read_authority_key};
-
-/// The longest line taken from standard input, in bytes; far above any invite.
-const MAX_INVITE_BYTES: u64 = 64 * 1024;
+use crate::daemon::state::{Existing, StateDir};
 
 /// `meshport renew`
 #[derive(Debug, Args)]
@@ -58,8 +52,8 @@ pub(crate) struct RenewOutcome {
 }
 
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
-    let state = StateDir::open(state_dir(&args.daemon)?)?;
-    let line = args.invite.as_deref().map(line).transpose()?;
+    let state = args.daemon.state()?;
+    let line = args.invite.as_deref().map(authority::line).transpose()?;
     let (former, credential) =
         renew(&state, line.as_ref().map(|it| it.trim()), args, clock::wall())?;
     let in_force = tell(args, &credential)?;
@@ -92,16 +86,13 @@ pub(crate) fn renew(
     let credential = match invite {
         Some(line) => by_invite(line, &former, &keys, at)?,
         None => {
-            let authority = authority(state, args.authority.as_deref(), "renew")?;
+            let (file, folder) = (args.authority.as_deref(), || state.authority_key());
+            let authority = authority::key_or_invite(file, folder, "renew")?;
             let until = at.saturating_add(args.credential_ttl.seconds());
             Credential::issue_by_authority(&authority, subject(&former), at, until)?
         }
     };
-    credential.verify(&former.mesh, now)?;
-    if let Some(revocation) = state.revocations(&former.mesh)?.covering(&credential) {
-        let (revoked, at) = (revocation.revoked, revocation.at);
-        return Err(meshport_config::Error::Revoked { revoked, at }.into());
-    }
+    check(state, &credential, &former.mesh, now)?;
     state.store_credential(&credential, Existing::ReplaceForOwner)?;
     Ok((former, credential))
 }
@@ -138,22 +129,20 @@ fn by_invite(
     Ok(invite.accept(node, record, Join { name, site, roles: None, succession }, now)?)
 }
 
-/// The authority's key, from a file or from the folder. `verb` takes an invite in its place.
-pub(super) fn authority(
+/// Whether the mesh will believe a new credential, as far as the folder knows.
+pub(super) fn check(
     state: &StateDir,
-    file: Option<&Path>,
-    verb: &str,
-) -> Result<AuthorityKey, Error> {
-    let authority = match file {
-        Some(path) => read_authority_key(path)?,
-        None => state.authority_key()?,
-    };
-    authority.ok_or_else(|| {
-        Error::Usage(format!(
-            "the authority's key is not here; name its file with --authority, or let `meshport \
-             invite` make a line where it is and give that: meshport {verb} INVITE"
-        ))
-    })
+    credential: &Credential,
+    mesh: &MeshId,
+    now: UnixSeconds,
+) -> Result<(), Error> {
+    credential.verify(mesh, now)?;
+    match state.revocations(mesh)?.covering(credential) {
+        Some(Revocation { revoked, at, .. }) => {
+            Err(meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// There is no node in the folder.
@@ -174,24 +163,4 @@ fn tell(args: &RenewArgs, credential: &Credential) -> Result<bool, Error> {
         Err(Error::NoDaemon { .. }) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// A word of the command line, or standard input.
-pub(super) fn line(word: &str) -> Result<Zeroizing<String>, Error> {
-    if word != "-" {
-        return Ok(Zeroizing::new(word.to_owned()));
-    }
-    let mut text = Zeroizing::new(String::new());
-    let read = std::io::stdin().lock().take(MAX_INVITE_BYTES).read_to_string(&mut text);
-    read.map_err(Error::io("read the invite from standard input"))?;
-    Ok(text)
-}
-
-/// The state folder of the daemon here.
-pub(super) fn state_dir(args: &DaemonArgs) -> Result<PathBuf, Error> {
-    let paths = Paths::of_this_user()?;
-    let DaemonArgs { config, state_dir, .. } = args;
-    let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
-    let of_file = of_file.map(|settings| settings.state_dir);
-    Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))
 }

@@ -3,23 +3,17 @@
 //! The authority's key signs a line; a running daemon of the mesh spreads it. Where both are on one
 //! machine that is one step, else the line is printed here and handed over there with --import.
 
-use std::io::{self, Read};
 use std::path::PathBuf;
 
 use clap::Args;
 use meshport_config::{Invite, NodeId, Revocation, Revoked};
 use serde::Serialize;
 
-use super::paths::Paths;
 use super::query::DaemonArgs;
-use super::{clock, load, output, runtime};
+use super::{authority, clock, output, runtime};
 use crate::Error;
 use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use crate::admin::client::AdminClient;
-use crate::daemon::state::{StateDir, read_authority_key};
-
-/// The longest line read from standard input, in bytes: an invite.
-const MAX_LINE_BYTES: u64 = 16 * 1024;
 
 /// `meshport revoke`
 #[derive(Debug, Args)]
@@ -57,7 +51,7 @@ struct Printed {
 pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let revocation = match &args.import {
-        Some(line) => Revocation::from_text(&text(line)?)?,
+        Some(line) => Revocation::from_text(&authority::line(line)?)?,
         None => sign(args, &client)?,
     };
     if args.print {
@@ -93,31 +87,12 @@ fn said(report: &RevokeReport) -> String {
     }
 }
 
-/// A word of the command line, or standard input.
-fn text(word: &str) -> Result<String, Error> {
-    if word != "-" {
-        return Ok(word.to_owned());
-    }
-    let mut text = String::new();
-    let read = io::stdin().lock().take(MAX_LINE_BYTES).read_to_string(&mut text);
-    read.map_err(Error::io("read standard input"))?;
-    Ok(text)
-}
-
 fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
-    let target = text(args.target.as_deref().unwrap_or_default())?;
+    let target = authority::line(args.target.as_deref().unwrap_or_default())?;
     let target = target.trim();
-    let authority = match &args.authority {
-        Some(path) => read_authority_key(path)?,
-        None => StateDir::open(state_dir(args)?)?.authority_key()?,
-    };
-    let authority = authority.ok_or_else(|| {
-        Error::Usage(
-            "the authority's key is not here; name its file with --authority, or sign where it is \
-             with --print and hand the line over with --import"
-                .into(),
-        )
-    })?;
+    let folder = || args.daemon.state()?.authority_key();
+    let file = args.authority.as_deref();
+    let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;
     let revoked = match Invite::parse(target) {
         Ok(invite) => invite.revoked(),
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
@@ -138,14 +113,6 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
         }
     }
     Ok(Revocation::issue(&authority, revoked, clock::wall()))
-}
-
-fn state_dir(args: &RevokeArgs) -> Result<PathBuf, Error> {
-    let paths = Paths::of_this_user()?;
-    let DaemonArgs { config, state_dir, .. } = &args.daemon;
-    let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
-    let of_file = of_file.map(|settings| settings.state_dir);
-    Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))
 }
 
 /// The one node that is called so.

@@ -18,11 +18,14 @@ use serde::Serialize;
 use super::join::Joined;
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
-use super::renew::{authority, line, no_node, state_dir};
-use super::{clock, output, runtime};
+use super::renew::{check, no_node};
+use super::{authority, clock, output, runtime};
 use crate::Error;
 use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
 use crate::daemon::state::{NextIdentity, StateDir};
+
+/// Keys drawn until one fits: all of them fail once in 10^37 times.
+const SUCCESSOR_TRIES: usize = 1000;
 
 /// `meshport rotate-key`
 #[derive(Debug, Args)]
@@ -63,8 +66,8 @@ pub(crate) struct Outcome {
 }
 
 pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
-    let state = StateDir::open(state_dir(&args.daemon)?)?;
-    let invite = args.invite.as_deref().map(line).transpose()?;
+    let state = args.daemon.state()?;
+    let invite = args.invite.as_deref().map(authority::line).transpose()?;
     let next = make(&state, invite.as_ref().map(|it| it.trim()), args, clock::wall())?;
     let outcome = hand_over(args, &state, &next)?;
     if args.json {
@@ -109,7 +112,7 @@ pub(crate) fn make(
             "this is an operator's machine: join again with a new invite for a new key".into(),
         ));
     }
-    let node_key = successor(&key);
+    let node_key = successor(&key)?;
     let record_key = RecordKey::generate(&mut OsRng);
     let succession = Some(Succession::agree(&key, &node_key.public(), &former.mesh, now));
     let (name, site) = (former.name.clone(), former.site.clone());
@@ -119,7 +122,8 @@ pub(crate) fn make(
             Invite::parse(line)?.accept(&node_key, &record_key, join, now)?
         }
         None => {
-            let authority = authority(state, args.authority.as_deref(), "rotate-key")?;
+            let (file, folder) = (args.authority.as_deref(), || state.authority_key());
+            let authority = authority::key_or_invite(file, folder, "rotate-key")?;
             let subject = Subject {
                 node: node_key.public(),
                 record_key: record_key.public(),
@@ -132,22 +136,17 @@ pub(crate) fn make(
             Credential::issue_by_authority(&authority, subject, now, until)?
         }
     };
-    credential.verify(&former.mesh, now)?;
-    if let Some(revocation) = state.revocations(&former.mesh)?.covering(&credential) {
-        let (revoked, at) = (revocation.revoked, revocation.at);
-        return Err(meshport_config::Error::Revoked { revoked, at }.into());
-    }
+    check(state, &credential, &former.mesh, now)?;
     Ok(NextIdentity { node_key, record_key, credential })
 }
 
-/// A key whose peers keep it on the thread where they have the sessions of the present one.
-fn successor(key: &NodeKey) -> NodeKey {
-    loop {
-        let next = NodeKey::generate(&mut OsRng);
-        if is_same_shard(&key.public(), &next.public()) {
-            return next;
-        }
-    }
+/// A key whose peers keep it on the thread where they have the sessions of the present one: one in
+/// twelve is.
+fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
+    let keys = std::iter::repeat_with(|| NodeKey::generate(&mut OsRng)).take(SUCCESSOR_TRIES);
+    let of_same_shard = |next: &NodeKey| is_same_shard(&key.public(), &next.public());
+    let none = || Error::Usage("no fitting key was drawn; run the command again".into());
+    keys.into_iter().find(of_same_shard).ok_or_else(none)
 }
 
 /// To the daemon, else to its folder.

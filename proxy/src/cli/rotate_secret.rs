@@ -3,25 +3,19 @@
 //! The authority's key signs for it; a running daemon keeps it and hands it to the members. Where
 //! no daemon runs it is written for the next one, and where no node is, for the invites to come.
 
-use std::io::Read;
 use std::path::PathBuf;
 
 use clap::Args;
-use meshport_config::{AuthorityKey, MeshId, MeshSecret, MeshSecrets, NextSecret, UnixSeconds};
+use meshport_config::{MeshId, MeshSecret, MeshSecrets, NextSecret, UnixSeconds};
 use rand_core::OsRng;
 use serde::Serialize;
-use zeroize::Zeroizing;
 
 use super::lifetime::Lifetime;
-use super::paths::Paths;
 use super::query::DaemonArgs;
-use super::{clock, load, output, runtime};
+use super::{authority, clock, output, runtime};
 use crate::Error;
 use crate::admin::credentials::{RotateReport, RotateRequest};
-use crate::daemon::state::{Existing, StateDir, read_authority_key};
-
-/// The longest line taken from standard input, in bytes; far above any.
-const MAX_LINE_BYTES: u64 = 16 * 1024;
+use crate::daemon::state::{Existing, StateDir};
 
 /// `meshport rotate-secret`
 #[derive(Debug, Args)]
@@ -56,9 +50,9 @@ pub(crate) struct Outcome {
 }
 
 pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
-    let (state, now) = (StateDir::open(state_dir(args)?)?, clock::wall());
+    let (state, now) = (args.daemon.state()?, clock::wall());
     let next = match &args.import {
-        Some(line) => Some(NextSecret::from_text(&text(line)?)?),
+        Some(line) => Some(NextSecret::from_text(&authority::line(line)?)?),
         None => sign(&state, args, now)?,
     };
     if let (Some(next), true) = (&next, args.print) {
@@ -108,7 +102,8 @@ pub(crate) fn sign(
     args: &RotateSecretArgs,
     now: UnixSeconds,
 ) -> Result<Option<NextSecret>, Error> {
-    let authority = authority(state, args)?;
+    let (file, folder) = (args.authority.as_deref(), || state.authority_key());
+    let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;
     let mut held = secrets(state)?;
     held.retire(now);
     let of_rotation = held.rotation().map(|rotation| rotation.mesh);
@@ -189,37 +184,4 @@ fn mesh(state: &StateDir) -> Result<Option<MeshId>, Error> {
     let of_node = state.credential()?.map(|credential| credential.mesh);
     let of_authority = state.authority_key()?.map(|authority| authority.public());
     Ok(of_node.or(of_authority))
-}
-
-fn authority(state: &StateDir, args: &RotateSecretArgs) -> Result<AuthorityKey, Error> {
-    let authority = match &args.authority {
-        Some(path) => read_authority_key(path)?,
-        None => state.authority_key()?,
-    };
-    authority.ok_or_else(|| {
-        Error::Usage(
-            "the authority's key is not here; name its file with --authority, or sign where it is \
-             with --print and hand the line over with --import"
-                .into(),
-        )
-    })
-}
-
-/// A word of the command line, or standard input.
-fn text(word: &str) -> Result<Zeroizing<String>, Error> {
-    if word != "-" {
-        return Ok(Zeroizing::new(word.to_owned()));
-    }
-    let mut text = Zeroizing::new(String::new());
-    let read = std::io::stdin().lock().take(MAX_LINE_BYTES).read_to_string(&mut text);
-    read.map_err(Error::io("read standard input"))?;
-    Ok(text)
-}
-
-fn state_dir(args: &RotateSecretArgs) -> Result<PathBuf, Error> {
-    let paths = Paths::of_this_user()?;
-    let DaemonArgs { config, state_dir, .. } = &args.daemon;
-    let of_file = load::of_file(config.as_deref(), state_dir.as_deref(), &paths)?;
-    let of_file = of_file.map(|settings| settings.state_dir);
-    Ok(state_dir.clone().or(of_file).unwrap_or_else(|| paths.state_dir().to_owned()))
 }
