@@ -25,6 +25,7 @@ mod contenders;
 mod crowd;
 mod ground;
 mod load;
+mod quiet;
 mod rivals;
 mod row;
 mod table;
@@ -89,6 +90,8 @@ enum Inner {
     Load(Job),
     /// What thousands of peers cost one origin, and how it takes them back after a restart
     Crowd(crowd::Crowd),
+    /// What nodes cost while nobody wants anything of them, in meshes of several sizes
+    Quiet(quiet::Quiet),
     /// Some of these peers
     #[command(hide = true)]
     Endpoints(crowd::endpoints::Endpoints),
@@ -119,6 +122,7 @@ fn main() -> ExitCode {
             return ended(seen);
         }
         Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
+        Some(Inner::Quiet(quiet)) => return ended(quiet::run(quiet)),
         Some(Inner::Endpoints(some)) => return ended(crowd::endpoints::run(some)),
         None => {}
     }

@@ -127,6 +127,19 @@ impl Process {
         own + descendants(self.id()).into_iter().filter_map(processor_time).sum::<Duration>()
     }
 
+    /// How often its threads have gone to sleep so far: each time something woke one before.
+    pub fn wakeups(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.id()));
+        let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+        let of_task = |status: String| {
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|count| count.trim().parse::<u64>().ok())
+        };
+        let all = tasks.into_iter().flatten().flatten().filter_map(status).filter_map(of_task);
+        all.sum()
+    }
+
     /// The most memory it has had resident, in KiB; of each of the descendants it has now as well.
     pub fn peak_kib(&self) -> u64 {
         let all = descendants(self.id()).into_iter().chain([self.id()]);
