@@ -15,21 +15,21 @@ const NEWCOMER_S: u64 = 6;
 /// A list that apiservers answer from their caches.
 const CACHED: &str = "/api/v1/namespaces/default/configmaps?resourceVersion=0";
 
-/// Makes every apiserver refuse new connections, as if it were gone, or be there again.
+/// Makes every apiserver refuse new connections, as if it were gone, or be there again: all at the
+/// same moment, as well as that goes.
 fn refuse(cluster: &Cluster, on: bool) {
-    for number in 1..=cluster.origins() {
-        let host = cluster.host(number);
-        let nft = |rule: &str| {
-            let done = host.command("nft").args(rule.split(' ')).status();
-            assert!(done.expect("nft can be run").success(), "nft {rule}");
-        };
-        if on {
-            nft("add table ip gone");
-            nft("add chain ip gone input { type filter hook input priority 0 ; }");
-            nft("add rule ip gone input tcp dport 6443 reject with tcp reset");
-        } else {
-            nft("delete table ip gone");
-        }
+    let rules = if on {
+        "add table ip gone; \
+         add chain ip gone input { type filter hook input priority 0 ; }; \
+         add rule ip gone input tcp dport 6443 reject with tcp reset"
+    } else {
+        "delete table ip gone"
+    };
+    let start = |number| cluster.host(number).command("nft").arg(rules).spawn();
+    let all: Vec<_> = (1..=cluster.origins()).map(start).collect();
+    for started in all {
+        let done = started.and_then(|mut started| started.wait());
+        assert!(done.expect("nft can be run").success(), "nft {rules}");
     }
 }
 
@@ -71,8 +71,8 @@ fn a_stalled_etcd_cuts_nothing_and_a_gap_of_three_seconds_costs_nothing() {
 
     cluster.all_are_ready();
     drop(watch);
-    refuse(&cluster, true);
     let gone = wait::now();
+    refuse(&cluster, true);
     let (get, create) = (kubectl.clone(), kubectl.clone());
     let calls = [
         std::thread::spawn(move || get.call(&["get", "ns"])),
