@@ -153,7 +153,9 @@ impl Core {
             return;
         };
         sealed.truncate(length);
-        peer.sent(now.instant, packet.len(), !packet.is_empty(), false);
+        let is_data = !packet.is_empty();
+        let prompt = is_data && std::mem::take(&mut peer.expects_answer);
+        peer.sent(now.instant, packet.len(), is_data, prompt);
         self.out.transmit(route, sealed);
     }
 

@@ -188,6 +188,23 @@ fn silence_after_stream_data_is_noticed_in_a_second() {
 }
 
 #[test]
+fn silence_that_is_known_already_is_noticed_in_a_second_whatever_is_sent() {
+    for echo in [false, true] {
+        let mut net = Net::new(2);
+        net.connect(1, 2);
+        net.seconds(1);
+        net.keep = Box::new(|_| false);
+        net.node(1, |core, _| core.expect_answer_of(&id(2)));
+        match echo {
+            true => net.node(1, |core, now| core.send_echo(now, id(2), 1)).unwrap(),
+            false => net.send(1, 2, b"a probe").unwrap(),
+        }
+        net.run(Duration::from_millis(1100));
+        assert_eq!(net.counters(1).handshakes_after_silence, 1, "echo: {echo}");
+    }
+}
+
+#[test]
 fn a_batch_of_stream_datagrams_comes_out_as_it_went_in() {
     let mut net = Net::new(2);
     let payload: Vec<u8> = (0..2500u32).map(|n| n as u8).collect();
