@@ -145,6 +145,8 @@ pub struct MeshCounters {
     pub connections_accepted: u64,
     /// QUIC connections cut because the peer was removed, restarted or came back.
     pub connections_cut: u64,
+    /// QUIC connections closed because this node had used them for minutes no more.
+    pub connections_unused: u64,
     /// QUIC connection attempts that failed.
     pub connections_failed: u64,
     /// QUIC connection attempts of peers refused because of a bound.

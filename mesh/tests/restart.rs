@@ -227,11 +227,36 @@ async fn an_idle_mesh_uses_no_timers_but_its_keepalives() {
     let before = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
     tokio::time::sleep(Duration::from_secs(100)).await;
     let after = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
-    // A ping each 10 s and its acknowledgement.
-    assert!(after.0 - before.0 <= 14, "{}", after.0 - before.0);
-    assert!(after.1 - before.1 <= 14, "{}", after.1 - before.1);
+    // A ping each 30 s and its acknowledgement.
+    assert!(after.0 - before.0 <= 6, "{}", after.0 - before.0);
+    assert!(after.1 - before.1 <= 6, "{}", after.1 - before.1);
     round_trip(&a.mesh, id(2), b"still there").await.unwrap();
     assert_eq!(a.mesh.counters().connections_opened, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_uses_is_closed_and_made_again() {
+    let switch = Switch::new(1);
+    let (a, _task, b) = connected(&switch).await;
+    let idle = |mesh: &Mesh| mesh.peers()[0].quic_rtt.is_none();
+    // Two moments of looking lie between the last use and the end, and at most three.
+    tokio::time::sleep(Duration::from_secs(299)).await;
+    assert!(!idle(&a.mesh), "it was used a moment ago");
+    tokio::time::sleep(Duration::from_secs(302)).await;
+    assert!(idle(&a.mesh) && idle(&b), "both sides have given it up");
+    let counters = a.mesh.counters();
+    assert_eq!((counters.connections_unused, counters.connections_cut), (1, 0));
+
+    let mut held = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut held.send, b"x").await;
+    tokio::time::sleep(Duration::from_secs(2000)).await;
+    write(&mut held.send, b"y").await;
+    for sent in [b"x", b"y"] {
+        // A stream that is silent for long keeps its connection.
+        assert_eq!(read_some(&mut held.recv).await.unwrap().as_deref(), Some(&sent[..]));
+    }
+    let counters = a.mesh.counters();
+    assert_eq!((counters.connections_opened, counters.connections_unused), (2, 1));
 }
 
 /// How long the first new stream takes after `silence` in which a stream was written to.

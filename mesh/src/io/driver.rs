@@ -5,12 +5,17 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::time::MissedTickBehavior;
+
 use super::link::Link;
-use super::streams::Streams;
+use super::streams::{Streams, UNUSED};
 use crate::core::{Core, Notice};
 
 /// Runs until the link is closed.
 pub(super) async fn drive(link: Arc<Link>, streams: Arc<Streams>) {
+    let mut unused = tokio::time::interval(UNUSED);
+    // After a long sleep nobody has had time to use anything.
+    unused.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !link.is_closed() {
         while let Some(notice) = link.poll_notice() {
             match notice {
@@ -23,6 +28,7 @@ pub(super) async fn drive(link: Arc<Link>, streams: Arc<Streams>) {
         let plan = link.plan();
         tokio::select! {
             () = link.wake.notified() => {}
+            _ = unused.tick() => streams.close_unused(),
             () = until(plan.timer) => link.turn(Core::handle_timeout),
             () = when(plan.events_wait, link.room_for_events()) => {}
             () = when(plan.blocked, async { drop(link.socket.clone().writable().await) }) => {}

@@ -3,7 +3,9 @@
 //! Each side of a pair opens streams on a connection of its own: at most one outgoing connection
 //! per peer, opened on demand and shared by everyone who asks meanwhile, and at most one incoming
 //! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
-//! cut at once instead of waiting for its idle timeout.
+//! cut at once instead of waiting for its idle timeout. One that nobody has used for [`UNUSED`] is
+//! closed by the side that made it: an origin has thousands of peers, and each connection costs it
+//! memory and keepalives. The next stream makes a new one and pays a round trip.
 //!
 //! Bounds: streams per peer and streams that wait for the user are
 //! [`MeshConfig`](crate::MeshConfig)'s, pings under way are [`PINGS`].
@@ -12,7 +14,7 @@ mod halves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +37,9 @@ use crate::{MeshCounters, MeshError, PeerStatus, ports};
 const PINGS: usize = 256;
 /// How long an incoming stream waits for the user before it is refused.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
+/// An outgoing connection is closed when no stream was open on it, and none asked for, from one of
+/// these moments to the next.
+pub(super) const UNUSED: Duration = Duration::from_secs(300);
 /// Close code: the mesh is closed.
 pub(super) const CODE_CLOSED: u32 = 0;
 /// Close code: the connection belongs to a state of the peer that is gone.
@@ -43,6 +48,8 @@ const CODE_CUT: u32 = 1;
 const CODE_REPLACED: u32 = 2;
 /// Stream code: nobody took the stream in time.
 const CODE_BUSY: u32 = 3;
+/// Close code: nobody uses the connection.
+const CODE_UNUSED: u32 = 5;
 
 /// A live connection and what is counted about it.
 #[derive(Debug, Clone)]
@@ -50,13 +57,15 @@ pub(super) struct Live {
     connection: Connection,
     /// Streams open on it.
     streams: Arc<AtomicUsize>,
+    /// Somebody wanted it since [`Streams::close_unused`] looked.
+    wanted: Arc<AtomicBool>,
     backlog: Arc<Backlog>,
 }
 
 impl Live {
     fn new(connection: Connection) -> Self {
         let backlog = congestion::backlog(&connection);
-        Self { connection, streams: Arc::default(), backlog }
+        Self { connection, streams: Arc::default(), wanted: Arc::new(true.into()), backlog }
     }
 
     fn is_open(&self) -> bool {
@@ -91,6 +100,7 @@ struct Counters {
     opened: AtomicU64,
     accepted: AtomicU64,
     cut: AtomicU64,
+    unused: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
     streams_opened: AtomicU64,
@@ -198,7 +208,10 @@ impl Streams {
     fn cached(self: &Arc<Self>, endpoint: &Endpoint, node: NodeId) -> Result<Live, Outcome> {
         let mut outgoing = lock(&self.outgoing);
         match outgoing.get(&node) {
-            Some(Outgoing::Ready(live)) if live.is_open() => return Ok(live.clone()),
+            Some(Outgoing::Ready(live)) if live.is_open() => {
+                live.wanted.store(true, Ordering::Relaxed);
+                return Ok(live.clone());
+            }
             Some(Outgoing::Connecting(_, outcome)) => return Err(outcome.clone()),
             _ => {}
         }
@@ -305,6 +318,21 @@ impl Streams {
         let live = live.clone();
         outgoing.remove(node);
         Some(live)
+    }
+
+    /// Closes the outgoing connections that nobody has used since the last call.
+    pub(super) fn close_unused(&self) {
+        lock(&self.outgoing).retain(|_, entry| {
+            let Outgoing::Ready(live) = entry else { return true };
+            // Both are asked: a stream that stays open wants its connection.
+            let is_used = live.streams.load(Ordering::Relaxed) > 0;
+            let keep = live.wanted.swap(is_used, Ordering::Relaxed) || is_used;
+            if !keep && live.is_open() {
+                count(&self.counters.unused);
+                live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
+            }
+            keep
+        });
     }
 
     /// A peer is another node from now on, and its connections stay. An attempt under way serves
@@ -491,6 +519,7 @@ impl Streams {
         total.connections_opened = load(&self.counters.opened);
         total.connections_accepted = load(&self.counters.accepted);
         total.connections_cut = load(&self.counters.cut);
+        total.connections_unused = load(&self.counters.unused);
         total.connections_failed = load(&self.counters.failed);
         total.connections_refused = load(&self.counters.refused);
         total.streams_opened = load(&self.counters.streams_opened);
