@@ -322,7 +322,7 @@ fn files() -> Vec<Vec<u8>> {
         credential(&[1]).to_text().into_bytes(),
         format!("# made by hand\n{}\n\n{}", seed(), seed()).into_bytes(),
         b"1800000001".to_vec(),
-        [0, 1, 2].map(|it| revocation(it).to_text()).join("\n").into_bytes(),
+        ([0, 1, 2].map(|it| revocation(it).to_text()).join("\n") + "\nend 3").into_bytes(),
         next_identity().into_bytes(),
     ];
     assert_eq!(contents.len(), FILES.len());

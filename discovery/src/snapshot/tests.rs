@@ -101,6 +101,86 @@ fn damage_another_version_and_another_mesh_are_told_apart() {
     assert_eq!(fresh.directory().len(), 1, "nothing was restored");
 }
 
+/// Every content with one bit flipped, and every beginning of it.
+fn damages(content: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let flips = (0..content.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)));
+    let flipped = flips.map(|(at, bit)| {
+        let mut damaged = content.to_vec();
+        damaged[at] ^= 1 << bit;
+        damaged
+    });
+    flipped.chain((0..content.len()).map(|length| content[..length].to_vec()))
+}
+
+/// Any content under a good checksum.
+fn sealed(content: &[u8]) -> Vec<u8> {
+    let mut bytes = [&MAGIC[..], &[FORMAT], content].concat();
+    let checksum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+#[test]
+fn no_flipped_bit_and_no_missing_end_restores_anything() {
+    let mesh = Mesh::new(1);
+    let good = informed(&mesh).snapshot();
+    let mut fresh = node(&mesh, 1);
+    for damaged in damages(&good) {
+        let refused = fresh.restore(&damaged, base(), WALL);
+        assert!(matches!(refused, Err(DiscoveryError::SnapshotDamaged { .. })), "{refused:?}");
+    }
+    assert_eq!(fresh.directory().len(), 1, "nothing was restored");
+    assert_eq!(fresh.restore(&good, base(), WALL), Ok(4));
+}
+
+/// As a disk does not do it, and somebody who knows the format does.
+#[test]
+fn damage_under_a_good_checksum_restores_nothing_that_was_not_signed() {
+    let mesh = Mesh::new(1);
+    let mut small = node(&mesh, 1);
+    let member = mesh.member(2, "a", "node");
+    small.handle_credential(&member.credential, base(), WALL);
+    let record = member.sign(member.state(1, 1));
+    let news = crate::wire::Message::News(crate::wire::Item {
+        short: crate::wire::Short::of(&member.credential.node),
+        credential: None,
+        state: Some(record.as_bytes()),
+        claim: None,
+    });
+    let bytes = news.encode().unwrap();
+    small.handle_datagram(member.credential.node, &bytes, base(), WALL);
+    let good = small.snapshot();
+    let signed = |directory: &Directory| {
+        let entry = |node: &Member| {
+            let entry = directory.get(&node.credential.node)?;
+            Some(((*entry.credential).clone(), entry.state.clone()))
+        };
+        entry(&member)
+    };
+    let (credential, state) = signed(small.directory()).expect("it is known");
+    assert!(state.is_some(), "it told its record");
+    let (mut refused, mut less, mut same) = (0, 0, 0);
+    for damaged in damages(&good[HEADER..good.len() - CHECKSUM]) {
+        let mut fresh = node(&mesh, 1);
+        if fresh.restore(&sealed(&damaged), base(), WALL).is_err() {
+            refused += 1;
+            assert_eq!(fresh.directory().len(), 1);
+            continue;
+        }
+        assert!(fresh.directory().len() <= 2, "somebody was made up");
+        match signed(fresh.directory()) {
+            None => less += 1,
+            Some(found) => {
+                same += 1;
+                assert_eq!(found.0, credential);
+                assert!(found.1.is_none() || found.1 == state, "a record that nobody signed");
+            }
+        }
+    }
+    println!("{refused} refused, {less} without the member, {same} with it as it was signed");
+    assert!(refused > 0 && less > 0 && same > 0);
+}
+
 #[test]
 fn how_long_a_node_has_been_gone_survives_the_restart() {
     let (mesh, start) = (Mesh::new(1), base());

@@ -452,6 +452,10 @@ pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
     let Some(bytes) = directory else { return };
     match core.restore(bytes, clock::now(), clock::wall()) {
         Ok(nodes) => info!(nodes, "took up the saved directory"),
-        Err(error) => warn!(%error, "the saved directory is damaged; seeds will fill it"),
+        Err(error) => warn!(
+            %error,
+            "starting without what the file directory in the state folder says: seeds and peers \
+             tell it again, and the next save replaces the file"
+        ),
     }
 }

@@ -50,8 +50,11 @@ const MAX_SEEDS_BYTES: usize = 256 * 1024;
 /// A directory of ten thousand members at 3 KiB each, in bytes.
 const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
 
-/// Lines of 260 bytes at most, in bytes.
-const MAX_REVOCATIONS_BYTES: usize = (MAX_REVOCATIONS + MAX_SUCCESSIONS) * 260;
+/// Lines of 260 bytes at most, and the last one, in bytes.
+const MAX_REVOCATIONS_BYTES: usize = (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * 260;
+/// Begins the last line of the revocations, before their number: a file that was cut between two
+/// lines would otherwise read as fewer.
+const END: &str = "end ";
 
 const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
@@ -68,6 +71,12 @@ const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets n
 const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
+const TOLD_AGAIN: &str =
+    "Restore it from a backup, or remove it: the other nodes tell this one again what is revoked";
+const WRITE_ANEW: &str =
+    "Correct it, or write it anew: a line NODE@ADDRESS:PORT for each node to announce to";
+const CLOCK_COUNTS: &str = "If the clock of this machine is right, remove the file: the wall clock \
+                            then gives the next number";
 
 /// An existing state folder. Cheap to clone; holds no file open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,8 +188,8 @@ impl StateDir {
     /// [`Error::Trust`] when the credential itself is refused, for example because it expired.
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
-        // First: a damaged credential would accuse the files beside it.
-        credential.verify(&credential.mesh, now)?;
+        // First: a credential that opens nothing would accuse the files beside it.
+        self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
         let mut secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
@@ -200,6 +209,16 @@ impl StateDir {
             return Err(meshport_config::Error::Revoked { revoked, at }.into());
         }
         Ok(Identity { node_key, record_key, secrets, credential })
+    }
+
+    fn in_force(&self, credential: &Credential, now: UnixSeconds) -> Result<(), Error> {
+        credential.verify(&credential.mesh, now).map_err(|error| match error {
+            meshport_config::Error::NotYetValid { valid_from, now } => {
+                let what = format!("is valid from {valid_from} on, and it is {now} here");
+                state_error(&self.file(CREDENTIAL), what, "Set the clock of this machine right")
+            }
+            error => error.into(),
+        })
     }
 
     /// The WireGuard key; `None` when there is none yet.
@@ -234,18 +253,21 @@ impl StateDir {
         read_authority_key(&self.file(AUTHORITY_KEY))
     }
 
-    /// The node's credential, not verified.
+    /// The node's credential as it was signed, whether it is still valid or not.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
     pub fn credential(&self) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Public)? else {
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))? else {
             return Ok(None);
         };
-        Credential::from_text(text.trim())
-            .map(Some)
-            .map_err(|error| damaged(&path, &error, JOIN_AGAIN))
+        let credential = Credential::from_text(text.trim())
+            .map_err(|error| damaged(&path, &error, JOIN_AGAIN))?;
+        // Only whole ones are stored. What a changed one says of site or times accuses others.
+        let whole = credential.verify(&credential.mesh, credential.issued_at);
+        let why = "what it says does not fit its signature";
+        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &why, JOIN_AGAIN))
     }
 
     /// The nodes to announce to; empty when there is no such file.
@@ -254,7 +276,8 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
         let path = self.file(SEEDS);
-        let text = read_text(&path, MAX_SEEDS_BYTES, Content::Public)?.unwrap_or_default();
+        let content = (Content::Public, WRITE_ANEW);
+        let text = read_text(&path, MAX_SEEDS_BYTES, content)?.unwrap_or_default();
         let mut seeds = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -288,23 +311,29 @@ impl StateDir {
     /// such file.
     ///
     /// # Errors
-    /// As [`StateDir::node_key`].
+    /// As [`StateDir::node_key`]; also when lines are missing.
     pub fn revocations(&self, mesh: &MeshId) -> Result<Revocations, Error> {
         let path = self.file(REVOCATIONS);
-        let text = read_text(&path, MAX_REVOCATIONS_BYTES, Content::Public)?.unwrap_or_default();
         let mut all = Revocations::default();
-        for (index, line) in text.lines().enumerate() {
+        let content = (Content::Public, TOLD_AGAIN);
+        let Some(text) = read_text(&path, MAX_REVOCATIONS_BYTES, content)? else { return Ok(all) };
+        let mut lines: Vec<&str> = text.lines().collect();
+        let end = lines.pop().and_then(|line| line.strip_prefix(END)?.parse::<usize>().ok());
+        for (index, line) in lines.iter().enumerate() {
             let revocation = Revocation::from_text(line)
                 .and_then(|revocation| revocation.verify(mesh).map(|()| revocation));
             let revocation = revocation.map_err(|error| {
-                let remedy = "Remove that line; the other nodes tell this one what is revoked";
-                state_error(&path, format!("line {}: {error}", index + 1), remedy)
+                state_error(&path, format!("line {}: {error}", index + 1), TOLD_AGAIN)
             })?;
             if all.add(revocation) == Added::Full {
                 let what =
                     format!("has more than {MAX_REVOCATIONS} or {MAX_SUCCESSIONS} of a kind");
-                return Err(state_error(&path, what, "Remove some"));
+                return Err(state_error(&path, what, TOLD_AGAIN));
             }
+        }
+        if end != Some(all.iter().count()) {
+            let why = "the last line does not give the number of the others: some are missing";
+            return Err(damaged(&path, &why, TOLD_AGAIN));
         }
         Ok(all)
     }
@@ -314,7 +343,8 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::store_directory`].
     pub fn store_revocations(&self, all: &Revocations) -> Result<(), Error> {
-        let lines: String = all.iter().map(|it| it.to_text() + "\n").collect();
+        let lines = all.iter().map(|it| it.to_text() + "\n");
+        let lines: String = lines.chain([format!("{END}{}\n", all.iter().count())]).collect();
         files::write(&self.file(REVOCATIONS), lines.as_bytes(), Existing::Replace)
     }
 
@@ -442,14 +472,10 @@ impl StateDir {
 
     fn generation(&self) -> Result<u64, Error> {
         let path = self.file(GENERATION);
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Public)? else {
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, CLOCK_COUNTS))? else {
             return Ok(0);
         };
-        text.trim().parse().map_err(|_not_a_number| {
-            let remedy = "If the clock of this machine is right, remove the file: the wall clock \
-                          then gives the next number";
-            state_error(&path, "is damaged (not a number)", remedy)
-        })
+        text.trim().parse().map_err(|_not_a_number| damaged(&path, &"not a number", CLOCK_COUNTS))
     }
 
     fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {
@@ -487,7 +513,7 @@ pub fn read_authority_key(path: &Path) -> Result<Option<AuthorityKey>, Error> {
 }
 
 fn load_secret<T: FromStr<Err: Display>>(path: &Path, remedy: &str) -> Result<Option<T>, Error> {
-    let Some(text) = read_text(path, MAX_TEXT_BYTES, Content::Secret)? else {
+    let Some(text) = read_text(path, MAX_TEXT_BYTES, (Content::Secret, remedy))? else {
         return Ok(None);
     };
     text.trim().parse().map(Some).map_err(|error| damaged(path, &error, remedy))
@@ -496,7 +522,7 @@ fn load_secret<T: FromStr<Err: Display>>(path: &Path, remedy: &str) -> Result<Op
 fn read_text(
     path: &Path,
     max_bytes: usize,
-    content: Content,
+    (content, remedy): (Content, &str),
 ) -> Result<Option<Zeroizing<String>>, Error> {
     let Some(mut bytes) = files::read(path, max_bytes, content)? else {
         return Ok(None);
@@ -505,7 +531,7 @@ fn read_text(
         Ok(text) => Ok(Some(Zeroizing::new(text))),
         Err(error) => {
             drop(Zeroizing::new(error.into_bytes()));
-            Err(damaged(path, &"not text", JOIN_AGAIN))
+            Err(damaged(path, &"not text", remedy))
         }
     }
 }

@@ -98,7 +98,8 @@ impl StateDir {
     /// the next call goes on.
     pub fn settle_next(&self) -> Result<(), Error> {
         let path = self.next();
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, Content::Secret)? else { return Ok(()) };
+        let content = (Content::Secret, FROM_SCRATCH);
+        let Some(text) = read_text(&path, MAX_TEXT_BYTES, content)? else { return Ok(()) };
         let next: NextIdentity =
             text.parse().map_err(|error| damaged(&path, &error, FROM_SCRATCH))?;
         let NextIdentity { node_key, record_key, credential } = &next;

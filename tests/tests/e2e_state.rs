@@ -1,0 +1,111 @@
+//! Damaged files of a state folder, as an operator meets them: what the daemon says, and that doing
+//! as it says helps.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meshport_tests::process::{meshport, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+const SETTLE: Duration = Duration::from_secs(40);
+const NODE: &str = "worker";
+
+fn three_nodes() -> World {
+    let mut world = World::new();
+    let address = world.apiserver("cp");
+    world.node(&NodePlan::new("cp", "a").origin(address));
+    world.node(&NodePlan::new(NODE, "a"));
+    world.node(&NodePlan::new("other", "a"));
+    world.meet();
+    world.chooses(NODE, "cp", SETTLE);
+    world
+}
+
+fn file(world: &World, name: &str) -> PathBuf {
+    world.at(NODE).state().join(name)
+}
+
+/// Ends the daemon as an operator does, which saves.
+#[track_caller]
+fn stop(world: &mut World) {
+    let process = world.node_mut(NODE).process();
+    process.signal("TERM");
+    assert!(process.ended(SETTLE).success());
+}
+
+/// Starts the daemon, which must end with the exit code of a state folder; what it says.
+#[track_caller]
+fn refused(world: &mut World) -> String {
+    let before = world.node_mut(NODE).process().output().len();
+    world.spawn(NODE);
+    let process = world.node_mut(NODE).process();
+    assert_eq!(process.ended(SETTLE).code(), Some(4));
+    process.output()[before..].to_owned()
+}
+
+#[test]
+fn a_damaged_directory_is_told_and_learned_again_from_others() {
+    let mut world = three_nodes();
+    let path = file(&world, "directory");
+    let who = fs::read(file(&world, "credential")).expect("it is there");
+    stop(&mut world);
+    let whole = fs::read(&path).expect("it was saved");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    let damages = [Vec::new(), whole[..whole.len() / 2].to_vec(), flipped];
+    for damaged in damages {
+        fs::write(&path, &damaged).expect("it is ours");
+        let before = world.node_mut(NODE).process().output().len();
+        world.start(NODE);
+        world.meet();
+        world.chooses(NODE, "cp", SETTLE);
+        assert_eq!(world.get(NODE, "/version").status, 200);
+        stop(&mut world);
+        let said = world.node_mut(NODE).process().output()[before..].to_owned();
+        let line = said.lines().find(|line| line.contains("the file directory"));
+        let line = line.unwrap_or_else(|| panic!("nothing is said of it: {said}"));
+        println!("{line}");
+        for words in ["WARN", "the saved directory is damaged", "seeds and peers tell it again"] {
+            assert!(line.contains(words), "{words}: {line}");
+        }
+        assert_ne!(fs::read(&path).expect("it is saved"), damaged, "the damage is kept");
+        assert_eq!(fs::read(file(&world, "credential")).expect("it is there"), who);
+    }
+    // What was saved last is whole.
+    let before = world.node_mut(NODE).process().output().len();
+    world.start(NODE);
+    let said = world.node_mut(NODE).process().output()[before..].to_owned();
+    assert!(said.contains("took up the saved directory"), "{said}");
+}
+
+#[test]
+fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
+    let mut world = three_nodes();
+    let gone = world.invite("cp", &NodePlan::new("x", "a"));
+    let state = world.at("cp").state().to_string_lossy().into_owned();
+    run_ok(&meshport().to_string_lossy(), &["revoke", &gone, "--state-dir", &state]);
+    let path = file(&world, "revocations");
+    wait::until("the node keeps the revocation", SETTLE, || path.exists().then_some(()));
+    stop(&mut world);
+    let whole = fs::read_to_string(&path).expect("it is there");
+    assert_eq!(whole.lines().count(), 2, "{whole}");
+    let line = whole.lines().next().expect("a revocation").len();
+    for length in [0, line / 2, line, line + 1] {
+        fs::write(&path, &whole[..length]).expect("it is ours");
+        let said = refused(&mut world);
+        println!("{}", said.trim_end());
+        assert_eq!(said.lines().count(), 1, "one line says it: {said}");
+        for words in [&*path.to_string_lossy(), "remove it", "tell this one again"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), whole[..length]);
+    }
+    fs::remove_file(&path).expect("as it was told");
+    world.start(NODE);
+    wait::until("the others tell it again", SETTLE, || {
+        (fs::read_to_string(&path).ok()? == whole).then_some(())
+    });
+    assert_eq!(world.get(NODE, "/version").status, 200);
+}
