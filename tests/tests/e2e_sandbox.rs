@@ -1,8 +1,11 @@
 //! What a running daemon has given up, and what it can still do.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -81,4 +84,83 @@ fn without_a_sandbox_it_says_so() {
     assert!(of_all_threads(id, "Seccomp:").iter().all(|value| value == "0"));
     let output = world.node_mut("cp").process().output();
     assert!(output.contains("without a sandbox"), "it says so:\n{output}");
+}
+
+/// A program as another process of the same user runs it: for root without the rights that let it
+/// look into processes that do not want it.
+fn as_the_same_user(program: &str) -> Command {
+    let is_root = fs::metadata("/proc/self").expect("this process runs").uid() == 0;
+    let mut command = Command::new(if is_root { "setpriv" } else { program });
+    if is_root {
+        command.args(["--bounding-set=-sys_ptrace,-perfmon,-sys_admin", program]);
+    }
+    command
+}
+
+/// Whether such a process may read something of what is in the memory of another.
+fn can_be_looked_into(process: u32) -> bool {
+    let environment = format!("/proc/{process}/environ");
+    as_the_same_user("cat").arg(environment).output().expect("cat runs").status.success()
+}
+
+/// The limits of core dumps, as the kernel writes them: the one in force, and what it can be
+/// raised to.
+fn core_limits(process: u32) -> [String; 2] {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).expect("it runs");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+    let mut words = line.expect("the kernel says it").split_whitespace().map(str::to_owned);
+    [words.next().expect("a limit"), words.next().expect("a limit")]
+}
+
+/// Waits until `meshport` is what runs there, and has seen to it that nobody may look into it.
+#[track_caller]
+fn hidden(process: u32) {
+    let is_meshport = || {
+        let program = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+        (program.trim() == "meshport").then_some(())
+    };
+    wait::until("meshport runs", SETTLE, is_meshport);
+    wait::until("it cannot be looked into", SETTLE, || {
+        (!can_be_looked_into(process)).then_some(())
+    });
+    assert!(is_meshport().is_some(), "it ended");
+    assert_eq!(core_limits(process)[0], "0", "a core dump may be written");
+}
+
+#[test]
+fn no_verb_with_keys_in_its_memory_can_be_dumped_or_looked_into() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |name: &str, command: &mut Command| {
+        Process::start(name, command, &folder.path().join(name))
+    };
+    // The question itself can be answered with yes.
+    let other = start("tail", as_the_same_user("tail").args(["-f", "/dev/null"]));
+    wait::until("another program can be", SETTLE, || {
+        (other.arguments().first()? == "tail" && can_be_looked_into(other.id())).then_some(())
+    });
+    let mut world = one_origin("");
+    let daemon = world.node_mut("cp").process().id();
+    hidden(daemon);
+    assert_eq!(core_limits(daemon)[1], "0", "the limit can be raised");
+
+    // A leaf, whose command may want to be dumped.
+    let invite = world.invite("cp", &NodePlan::operator("laptop", "a"));
+    let mut forward = as_the_same_user(&meshport().to_string_lossy());
+    forward.args(["forward", "--no-save", "--listen", "127.0.0.1:0", "--invite", &invite]);
+    forward.args(["--mesh-listen", "127.0.0.1:0"]);
+    let forward = start("forward", &mut forward);
+    hidden(forward.id());
+    assert_eq!(core_limits(forward.id())[1], core_limits(std::process::id())[1]);
+
+    // A verb with the authority's key, that waits for a line.
+    let mut verb = as_the_same_user(&meshport().to_string_lossy());
+    verb.args(["revoke", "-", "--state-dir"]).arg(world.at("cp").state());
+    let verb = verb.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut verb = verb.expect("the binary can be run");
+    hidden(verb.id());
+    assert_eq!(core_limits(verb.id()), ["0", "0"]);
+    drop(verb.stdin.take());
+    let ended = verb.wait_with_output().expect("a child can be waited for");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("nothing was given"), "{said}");
 }

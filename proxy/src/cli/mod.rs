@@ -9,6 +9,7 @@ mod check;
 mod credentials;
 mod demo;
 mod drain;
+mod dumps;
 mod forward;
 mod generate;
 mod hosts;
@@ -42,6 +43,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use self::dumps::Children;
 use crate::Error;
 use crate::daemon::clock;
 
@@ -229,6 +231,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // Whatever the verb, an invite or a key may come into its memory.
+    let runs_a_command = matches!(cli.verb, Verb::Forward(_));
+    dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
     match run(&cli.verb) {
         Ok(code) => ExitCode::from(code),
         Err(error) => ExitCode::from(output::report(&error)),

@@ -90,6 +90,10 @@ fn said(report: &RevokeReport) -> String {
 fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
     let target = authority::line(args.target.as_deref().unwrap_or_default())?;
     let target = target.trim();
+    if target.is_empty() {
+        let empty = "nothing was given: name a node, or give the line of an invite";
+        return Err(Error::Usage(empty.into()));
+    }
     let folder = || args.daemon.state()?.authority_key();
     let file = args.authority.as_deref();
     let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;

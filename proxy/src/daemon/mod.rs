@@ -11,7 +11,6 @@ mod audit;
 pub(crate) mod clock;
 mod descriptors;
 mod driver;
-mod dumps;
 mod egress;
 mod endpoints;
 mod fallback;

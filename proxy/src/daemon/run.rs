@@ -21,7 +21,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, dumps, parts, rotation, succession};
+use super::{clock, descriptors, parts, rotation, succession};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -62,7 +62,6 @@ impl std::fmt::Debug for Options {
 pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, source, state } = options;
     let (config, reread) = source.unzip();
-    dumps::forbid();
     let _lock = state.lock()?;
     state.settle_next()?;
     let identity = state.identity(clock::wall())?;
