@@ -1,7 +1,9 @@
 //! Key material stays where it belongs: nothing that a whole life of a mesh prints or writes, apart
 //! from the files made for it and the invite lines, contains any of it in any usual form.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -16,11 +18,36 @@ use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Files of a state folder whose purpose is to hold a secret.
-const HOMES: [&str; 4] = ["node.key", "record.key", "mesh.secret", "authority.key"];
+const HOMES: [&str; 5] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT];
+/// New keys on their way into the places of the former ones.
+const NEXT: &str = "node.next";
 const SECRET_BYTES: usize = 32;
+/// Most bytes of a line with a secret: a checksum may be before it. Statements are longer.
+const MAX_LINE_BYTES: usize = SECRET_BYTES + 8;
+/// Identities that a saved invite of an operator makes.
+const SLOTS: usize = 4;
+/// Two keys of each of two nodes, before and after their change, and of each identity of a laptop;
+/// two secrets of the mesh; the authority's key.
+const DISTINCT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1;
 /// How many characters of an encoding count as a leak: half of a key. Encodings begin at any byte
 /// of what they encode, so the first and last characters differ with what is around.
 const TELLING: usize = SECRET_BYTES / 2;
+
+/// What reaches a cluster today.
+const KUBECONFIG: &str = "\
+apiVersion: v1
+kind: Config
+clusters:
+- cluster: {server: 'https://10.99.0.11:6443'}
+  name: prod
+contexts:
+- context: {cluster: prod, user: me}
+  name: prod
+current-context: prod
+users:
+- name: me
+  user: {token: s3cret}
+";
 
 /// A secret and where it is kept.
 struct Secret {
@@ -30,17 +57,30 @@ struct Secret {
 }
 
 impl Secret {
-    /// Reads a file that holds 32 bytes in base64, or a tag, a dot, and base64url of a checksum
-    /// and 32 bytes.
-    fn read(path: &Path) -> Self {
-        let text = fs::read_to_string(path).expect("a secret's file").trim().to_owned();
-        let bytes = match text.rsplit_once('.') {
-            Some((_, tail)) => BASE64URL_NOPAD.decode(tail.as_bytes()).expect("base64url"),
-            None => BASE64.decode(text.as_bytes()).expect("base64"),
-        };
-        let bytes = bytes[bytes.len() - SECRET_BYTES..].to_vec();
+    /// The secrets in a file: lines of 32 bytes in base64, or of a tag, a dot, and base64url of a
+    /// checksum and 32 bytes, among lines of other things.
+    fn all_of(path: &Path) -> Vec<Self> {
         let home = path.file_name().expect("a file").to_string_lossy().into_owned();
-        Self { home, bytes, text }
+        let text = fs::read_to_string(path).expect("a secret's file");
+        let of_line = |line: &str| {
+            let bytes = match line.rsplit_once('.') {
+                Some((_, tail)) => BASE64URL_NOPAD.decode(tail.as_bytes()),
+                None => BASE64.decode(line.as_bytes()),
+            };
+            let bytes = bytes.ok()?;
+            let is_secret = (SECRET_BYTES..=MAX_LINE_BYTES).contains(&bytes.len());
+            let bytes = is_secret.then(|| bytes[bytes.len() - SECRET_BYTES..].to_vec())?;
+            Some(Self { home: home.clone(), bytes, text: line.to_owned() })
+        };
+        let found: Vec<Self> = text.lines().filter_map(of_line).collect();
+        assert!(!found.is_empty(), "{home} holds no secret");
+        found
+    }
+
+    /// The secrets of a state folder.
+    fn in_folder(folder: &Path) -> Vec<Self> {
+        let paths = HOMES.iter().map(|home| folder.join(home));
+        paths.filter(|path| path.is_file()).flat_map(|path| Self::all_of(&path)).collect()
     }
 
     /// The forms in which it could be found, each with a name for the report.
@@ -121,10 +161,8 @@ fn talkative() -> (World, Vec<Secret>) {
         fs::write(&config, format!("{text}{log}")).expect("written");
         world.start(name);
     }
-    let homes = HOMES.iter().flat_map(|home| ["cp", "worker"].map(|name| (name, home)));
-    let paths = homes.map(|(name, home)| world.at(name).state().join(home));
-    let secrets: Vec<Secret> =
-        paths.filter(|path| path.is_file()).map(|path| Secret::read(&path)).collect();
+    let folders = ["cp", "worker"].map(|name| world.at(name).state());
+    let secrets: Vec<Secret> = folders.iter().flat_map(|it| Secret::in_folder(it)).collect();
     // Two nodes have two keys each and share the mesh's secret; one has the authority's.
     assert_eq!(secrets.len(), 7);
     (world, secrets)
@@ -134,12 +172,18 @@ fn talkative() -> (World, Vec<Secret>) {
 fn ask_everything(world: &World, seen: &mut Seen) {
     let config = world.path("worker.toml").display().to_string();
     let state = world.at("cp").state().display().to_string();
-    for verb in ["status", "explain", "credentials", "check", "drain", "status"] {
+    for verb in ["status", "routes", "explain", "peers", "credentials", "check", "drain", "status"]
+    {
         seen.run(&[verb, "--config", &config]);
         seen.run(&[verb, "--config", &config, "--json"]);
     }
     seen.run(&["renew", "--authority", &state, "--config", &config]);
-    seen.run(&["revoke", "worker", "--state-dir", &state]);
+    let source = world.path("kubeconfig");
+    fs::write(&source, KUBECONFIG).expect("written");
+    let source = source.display().to_string();
+    seen.run(&["kubeconfig", "--from", &source, "--config", &config]);
+    let merged = world.path("merged").display().to_string();
+    seen.run(&["kubeconfig", "--from", &source, "--merge", &merged, "--config", &config]);
     let socket = world.at("cp").state().join("meshport.sock").display().to_string();
     for page in ["metrics", "status", "livez", "nothing-here"] {
         let url = format!("http://meshport/{page}");
@@ -148,8 +192,37 @@ fn ask_everything(world: &World, seen: &mut Seen) {
     }
 }
 
+/// Gives both nodes new keys, one through its daemon and one while it has none, and the mesh a new
+/// secret. What all of them are now, and the file that a daemon finds.
+fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8>) {
+    let [cp, worker] = ["cp", "worker"].map(|name| world.at(name).state().to_owned());
+    let (cp_text, worker_text) = (cp.display().to_string(), worker.display().to_string());
+    seen.run(&["rotate-key", "--state-dir", &cp_text]);
+    seen.run(&["rotate-key", "--json", "--state-dir", &cp_text]);
+    seen.run(&["rotate-secret", "--overlap", "1h", "--state-dir", &cp_text]);
+    seen.run(&["rotate-secret", "--json", "--state-dir", &cp_text]);
+    wait::until("the worker has the new secret", SETTLE, || {
+        let lines = fs::read_to_string(worker.join("mesh.secret")).ok()?.lines().count();
+        (lines > 1).then_some(())
+    });
+    let invite = world.invite("cp", &NodePlan::new("worker", "a"));
+    world.node_mut("worker").process().signal("TERM");
+    world.node_mut("worker").process().ended(SETTLE);
+    seen.run(&["rotate-key", &invite, "--state-dir", &worker_text]);
+    let next = worker.join(NEXT);
+    assert_eq!(fs::metadata(&next).expect("it waits for a daemon").mode() & 0o777, 0o600);
+    let waiting = fs::read(&next).expect("it is there");
+    let mut secrets = Secret::in_folder(&worker);
+    world.start("worker");
+    assert!(!next.exists(), "the daemon goes on with it");
+    world.meet();
+    world.get("worker", "/version");
+    secrets.extend(Secret::in_folder(&cp));
+    (secrets, waiting)
+}
+
 /// Starts on folders whose secrets are damaged, and says what is wrong with them.
-fn damage_everything(world: &World, scratch: &Path, seen: &mut Seen) {
+fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen) {
     for home in HOMES {
         let folder = scratch.join(home);
         let copied = run(
@@ -158,6 +231,10 @@ fn damage_everything(world: &World, scratch: &Path, seen: &mut Seen) {
         );
         assert!(copied.status.success(), "a state folder can be copied");
         let path = folder.join(home);
+        if home == NEXT {
+            fs::write(&path, next).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        }
         let text = fs::read_to_string(&path).expect("a secret");
         let (first, rest) = text.split_at(text.len() / 2);
         fs::write(&path, format!("{first}!{rest}")).expect("written");
@@ -171,44 +248,58 @@ fn damage_everything(world: &World, scratch: &Path, seen: &mut Seen) {
     }
 }
 
-/// A leaf with an invite, whose own folder holds its secrets.
-fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) {
+/// A leaf with an invite, which saves its secrets in a folder of its own: those.
+fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> Vec<Secret> {
     let invite = world.invite("cp", &NodePlan::operator("laptop", "a"));
     let line = scratch.join("invite");
     fs::write(&line, invite).expect("written");
+    let (place, folder) = (world.place("laptop", "a"), world.path("laptop"));
     let mut command = Command::new(meshport());
-    command.args(["forward", "--invite"]).arg(&line);
-    command.args(["--listen", "127.0.0.1:0", "--mesh-listen", "127.0.0.1:0"]);
-    command.env("HOME", scratch).env("XDG_STATE_HOME", scratch.join("home"));
-    command.env("RUST_LOG", "trace");
+    command.args(["forward", "--log-level", "trace", "--name", "laptop", "--invite"]).arg(&line);
+    command.args(["--listen", "127.0.0.1:0", "--mesh-listen", &place.to_string()]);
+    command.arg("--credential").arg(&folder);
     let log = scratch.join("forward.log");
     let mut forward = Process::start("forward", &mut command, &log);
-    wait::until("the forward says something", SETTLE, || {
-        (!forward.output().is_empty()).then_some(())
+    let local = wait::until("the forward serves and has saved what it is", SETTLE, || {
+        let said = forward.output();
+        let line = said.lines().find(|line| line.contains(" leads to "))?;
+        let local = line.split(' ').next()?.parse().ok()?;
+        folder.join("0/directory").exists().then_some(local)
     });
+    let answer = world.curl().get(local, "/version").expect("the forward leads there");
+    assert_eq!(answer.status, 200);
     forward.signal("TERM");
     forward.ended(SETTLE);
-    seen.0.push(("the forward's log".to_owned(), fs::read(&log).expect("a log")));
+    let text = fs::read(&log).expect("a log");
+    assert!(text.windows(5).any(|it| it == b"TRACE"), "it does not say all it can");
+    seen.0.push(("the forward's log".to_owned(), text));
+    (0..SLOTS).flat_map(|slot| Secret::in_folder(&folder.join(slot.to_string()))).collect()
 }
 
 #[test]
 fn no_key_material_in_anything_that_is_printed_or_written() {
-    let (mut world, secrets) = talkative();
+    let (mut world, mut secrets) = talkative();
     world.meet();
     world.chooses("worker", "cp", SETTLE);
     world.get("worker", "/version");
     let scratch = tempfile::tempdir().expect("a folder");
     let mut seen = Seen::default();
-    operate(&mut world, scratch.path(), &mut seen);
+    secrets.extend(operate(&mut world, scratch.path(), &mut seen));
     ask_everything(&world, &mut seen);
+    let (changed, next) = change_everything(&mut world, &mut seen);
+    secrets.extend(changed);
+    let state = world.at("cp").state().display().to_string();
+    seen.run(&["revoke", "worker", "--state-dir", &state]);
     for name in ["cp", "worker"] {
         world.node_mut(name).process().signal("TERM");
         world.node_mut(name).process().ended(SETTLE);
     }
-    damage_everything(&world, scratch.path(), &mut seen);
+    damage_everything(&world, scratch.path(), &next, &mut seen);
     seen.files(&world.path("."));
     let total: usize = seen.0.iter().map(|(_, text)| text.len()).sum();
-    assert!(seen.0.len() > 30 && total > 100_000, "too little was seen: {total} bytes");
+    assert!(seen.0.len() > 50 && total > 100_000, "too little was seen: {total} bytes");
+    let distinct: BTreeSet<&[u8]> = secrets.iter().map(|secret| &*secret.bytes).collect();
+    assert_eq!(distinct.len(), DISTINCT, "not all secrets there were are looked for");
     let mut leaks = Vec::new();
     for secret in &secrets {
         let search = secret.search();
