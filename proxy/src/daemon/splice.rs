@@ -8,7 +8,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
@@ -62,11 +62,13 @@ pub(super) async fn with_stream(
     let unfinished = Unfinished::new(&tcp);
     let Stream { mut send, mut recv } = stream;
     let Carried { up, down } = carried;
-    let both = async {
-        let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
-        tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp)
+    let result = {
+        let both = pin!(async {
+            let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
+            tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp)
+        });
+        unless(pin!(cut), both).await
     };
-    let result = unless(cut, both).await;
     if let Err(error) = result {
         send.reset(ABORTED);
         recv.stop(ABORTED);
@@ -86,11 +88,11 @@ pub(super) async fn with_tcp(
 ) -> io::Result<()> {
     let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
     let Carried { up, down } = carried;
-    let both = async {
+    let both = pin!(async {
         let up = between(&one, &two, vec![early.up], up);
         tokio::try_join!(up, between(&two, &one, early.down, down))
-    };
-    unless(cut, both).await?;
+    });
+    unless(pin!(cut), both).await?;
     unfinished.into_iter().for_each(Unfinished::done);
     Ok(())
 }
@@ -103,11 +105,13 @@ pub(super) async fn between_streams(
     rest: Bytes,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let both = async {
-        let there = pass(&mut one.recv, &mut two.send, rest);
-        tokio::try_join!(there, pass(&mut two.recv, &mut one.send, Bytes::new()))
+    let result = {
+        let both = pin!(async {
+            let there = pass(&mut one.recv, &mut two.send, rest);
+            tokio::try_join!(there, pass(&mut two.recv, &mut one.send, Bytes::new()))
+        });
+        unless(pin!(cut), both).await
     };
-    let result = unless(cut, both).await;
     if let Err(error) = result {
         for stream in [&mut one, &mut two] {
             stream.send.reset(ABORTED);
@@ -159,31 +163,31 @@ pub(super) async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
 /// Writes all of `chunks`, leaving them empty.
 pub(super) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     let mut first = 0;
-    while first < chunks.len() {
-        if chunks[first].is_empty() {
+    loop {
+        while chunks.get(first).is_some_and(Bytes::is_empty) {
             first += 1;
-            continue;
         }
-        let slices: [IoSlice<'_>; READ_CHUNKS] = std::array::from_fn(|at| {
-            IoSlice::new(chunks.get(first + at).map_or(&[], Bytes::as_ref))
-        });
-        let mut written =
-            match tcp.try_write_vectored(&slices[..slices.len().min(chunks.len() - first)]) {
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tcp.writable().await?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-        while written > 0 {
-            let taken = written.min(chunks[first].len());
-            chunks[first].advance(taken);
-            written -= taken;
-            if chunks[first].is_empty() {
-                first += 1;
-            }
+        if first == chunks.len() {
+            return Ok(());
         }
+        match try_write(tcp, &mut chunks[first..]) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes what the connection takes now and removes it. Apart from [`write`], which would keep the
+/// slices for as long as it waits.
+fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
+    let slices: [IoSlice<'_>; READ_CHUNKS] =
+        std::array::from_fn(|at| IoSlice::new(chunks.get(at).map_or(&[], Bytes::as_ref)));
+    let mut written = tcp.try_write_vectored(&slices[..slices.len().min(chunks.len())])?;
+    for chunk in chunks {
+        let taken = written.min(chunk.len());
+        chunk.advance(taken);
+        written -= taken;
     }
     Ok(())
 }
@@ -214,35 +218,56 @@ async fn to_tcp(
 ) -> io::Result<()> {
     count.fetch_add(total(&first), Ordering::Relaxed);
     write(tcp, &mut first).await?;
-    let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    while let Some(filled) = gather(recv, &mut chunks).await? {
-        count.fetch_add(total(&chunks[..filled]), Ordering::Relaxed);
-        write(tcp, &mut chunks[..filled]).await?;
+    let mut chunks = Vec::new();
+    while gather(recv, &mut chunks).await? {
+        count.fetch_add(total(&chunks), Ordering::Relaxed);
+        write(tcp, &mut chunks).await?;
     }
     tcp.finish();
     Ok(())
 }
 
-/// What there is to read of a stream, waiting for something; `None` at the end.
+/// What there is to read of a stream, in place of what is in `chunks`, waiting for something; false
+/// at the end.
 ///
 /// Beside other streams a stream gets its data a datagram at a time, and a write of each would
 /// cost more than all the rest. So the other tasks are let go first, the one that receives among
 /// them, for as long as each round of theirs brings more.
-async fn gather(recv: &mut RecvHalf, chunks: &mut [Bytes]) -> io::Result<Option<usize>> {
-    let Some(mut filled) = recv.read_chunks(chunks).await.map_err(io::Error::other)? else {
-        return Ok(None);
-    };
-    while filled < chunks.len() && total(&chunks[..filled]) < READ_BYTES as u64 {
+async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    if !next(recv, chunks).await? {
+        return Ok(false);
+    }
+    while chunks.len() < READ_CHUNKS && total(chunks) < READ_BYTES as u64 {
         after_others().await;
-        match at_once(recv.read_chunks(&mut chunks[filled..])).await {
-            Some(Ok(Some(more))) => filled += more,
-            // The end comes up again with the next call.
-            Some(Ok(None)) | None => break,
-            // A reset does not: the next call would take it for the end.
-            Some(Err(error)) => return Err(io::Error::other(error)),
+        if !more(recv, chunks).await? {
+            break;
         }
     }
-    Ok(Some(filled))
+    Ok(true)
+}
+
+/// As [`gather`], but takes what is there first. No room for chunks is held while it waits.
+async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    chunks.clear();
+    if more(recv, chunks).await? {
+        return Ok(true);
+    }
+    *chunks = Vec::new();
+    let mut first = [Bytes::new()];
+    let filled = recv.read_chunks(&mut first).await.map_err(io::Error::other)?;
+    chunks.extend(first);
+    Ok(filled.is_some())
+}
+
+/// Adds what there is to read now; false when there is nothing, or the end, which comes up again.
+async fn more(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    let filled = chunks.len();
+    chunks.resize(READ_CHUNKS, Bytes::new());
+    let read = at_once(recv.read_chunks(&mut chunks[filled..])).await;
+    // A reset does not come up again: the next call would take it for the end.
+    let read = read.transpose().map_err(io::Error::other)?.flatten();
+    chunks.truncate(filled + read.unwrap_or(0));
+    Ok(read.is_some())
 }
 
 /// Lets every task go that is ready now.
@@ -272,9 +297,9 @@ async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Resu
     if !rest.is_empty() {
         send.write_chunk(rest).await.map_err(io::Error::other)?;
     }
-    let mut chunks: [Bytes; READ_CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    while let Some(filled) = recv.read_chunks(&mut chunks).await.map_err(io::Error::other)? {
-        for chunk in &mut chunks[..filled] {
+    let mut chunks = Vec::new();
+    while next(recv, &mut chunks).await? {
+        for chunk in &mut chunks {
             send.write_chunk(std::mem::take(chunk)).await.map_err(io::Error::other)?;
         }
     }
@@ -292,9 +317,10 @@ async fn between(from: &Tcp, to: &Tcp, mut first: Vec<Bytes>, count: &AtomicU64)
     Ok(())
 }
 
+/// Both are borrowed: a future that takes others keeps room for each of them twice.
 async fn unless<T>(
-    cut: impl Future<Output = ()>,
-    carry: impl Future<Output = io::Result<T>>,
+    cut: Pin<&mut impl Future<Output = ()>>,
+    carry: Pin<&mut impl Future<Output = io::Result<T>>>,
 ) -> io::Result<T> {
     tokio::select! {
         result = carry => result,
