@@ -265,6 +265,12 @@ impl Brain {
         self.core.discovery().directory()
     }
 
+    /// What its discovery has counted.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> &meshport_discovery::Counters {
+        self.core.discovery().counters()
+    }
+
     pub(crate) fn paths(&self) -> usize {
         self.core.discovery().paths().len()
     }

@@ -51,6 +51,10 @@ pub struct Measures {
     pub timeline: Vec<Second>,
     /// Changes of nodes' first choices.
     pub route_changes: u64,
+    /// Openings and requests that each relay has carried on.
+    pub carried: BTreeMap<usize, u64>,
+    /// Times a liar did something else than an honest node would have.
+    pub lies: u64,
     /// When something was last taken away or given back.
     pub(crate) disturbed: Option<Duration>,
 }
@@ -104,6 +108,8 @@ pub struct Traffic {
     pub tunnel_bytes: u64,
     /// Datagrams of tunnels.
     pub tunnel_packets: u64,
+    /// Answers to handshakes, each of which is a session unless it is lost.
+    pub handshakes: u64,
     /// Clients' sessions, with all headers.
     pub session_bytes: u64,
 }

@@ -40,6 +40,8 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "route_changes": measures.route_changes,
         "bytes_per_node_per_s": gossip,
         "tunnel_bytes_per_node_per_s": tunnel,
+        "handshakes": measures.traffic.handshakes,
+        "lies": measures.lies,
         "gossip_payload_bytes_per_node_per_s":
             share(measures.traffic.gossip_payload_bytes, running_s),
         "packets_per_node_per_s": share(measures.traffic.gossip_packets, running_s),

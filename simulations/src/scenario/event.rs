@@ -91,7 +91,7 @@ pub struct Event {
     pub settings: toml::Table,
     /// Nodes that lie from now on, or for `for-s` seconds, in the way `how` says.
     pub lie: Option<String>,
-    /// The lie.
+    /// The lie: `ready`, `garbage`, `replay`, `silent`, `relay`, `near` or `accuse`.
     pub how: Option<Lie>,
     /// Nodes that the authority shuts out for ever. Who hears of its own revocation ends, as the
     /// daemon does.
@@ -124,6 +124,10 @@ pub enum Lie {
     Silent,
     /// It passes streams that it should relay to anybody but the node they are for.
     Relay,
+    /// It signs that it is no time at all from every origin.
+    Near,
+    /// It tells everybody, each second, that all others are down, or by turns suspect.
+    Accuse,
 }
 
 /// Something that happens at one moment.

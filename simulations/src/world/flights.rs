@@ -96,6 +96,7 @@ impl World {
             Receive::Refuse => self.send_back(to, word(flight, Step::Refused)),
             Receive::Carry(target) => {
                 let Some(target) = self.by_id.get(&target).copied() else { return };
+                *self.measures.carried.entry(to).or_default() += 1;
                 self.check_relaying(to, target, &flight);
                 let onward = Flight { target: None, hops: Hops::None, ..flight };
                 self.carry_on(to, target, onward);
@@ -118,6 +119,7 @@ impl World {
     fn carry_on_wrongly(&mut self, at: usize, flight: Flight) {
         let anybody = self.rng.random_range(0..self.nodes.len());
         if anybody != at {
+            self.measures.lies += 1;
             self.carry_on(at, anybody, Flight { hops: Hops::None, ..flight });
         }
     }

@@ -336,7 +336,9 @@ impl World {
             let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
             let serves = line.is_some_and(|line| self.works(at, &line));
             let others = || self.origins.iter().any(|origin| self.serves(at, *origin));
-            let lied = self.origins.iter().any(|origin| self.nodes[*origin].lie.is_some());
+            let through = line.and_then(|line| self.by_id.get(&line.first_hop()?).copied());
+            let lies = |node: &usize| self.nodes[*node].lie.is_some();
+            let lied = self.origins.iter().chain(&through).any(lies);
             if !serves && !lied && others() {
                 let to = first.map_or("nobody", |first| self.nodes[first].name.as_str());
                 let state = first.and_then(|first| self.nodes[first].instance);

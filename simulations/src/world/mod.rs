@@ -34,6 +34,7 @@ mod faults;
 mod flights;
 mod following;
 mod guard;
+mod lies;
 mod moves;
 mod node;
 mod revoked;
@@ -298,6 +299,11 @@ impl World {
 
     /// Runs to the end and says what there was to see.
     pub fn run(mut self) -> Run {
+        self.play();
+        self.finish()
+    }
+
+    fn play(&mut self) {
         let mut in_this_instant = 0;
         while let Some((at, event)) = self.queue.pop(self.end) {
             debug_assert!(at >= self.now, "time goes forward");
@@ -313,7 +319,6 @@ impl World {
             self.now = self.end;
             self.check_end();
         }
-        self.finish()
     }
 
     fn handle(&mut self, event: Event) {
@@ -365,6 +370,7 @@ impl World {
             }
             Event::Starve { node, stall, until } => self.starve(node, stall, until),
             Event::Look => {
+                self.accuse();
                 self.look();
                 self.queue.push(self.now + LOOK, Event::Look);
             }
@@ -487,6 +493,7 @@ impl World {
                 let node = &self.nodes[at];
                 let honest = node.instance.unwrap_or(Instance::Down);
                 let says = if node.lie == Some(Lie::Ready) { Instance::Ready } else { honest };
+                self.measures.lies += u64::from(says != honest);
                 let health = &self.overrides.site(node.site).services[&service()].health;
                 let patience = match question {
                     Question::Alive => health.timeout,

@@ -22,39 +22,6 @@ impl World {
         self.send(from, to, Payload::Gossip(payload));
     }
 
-    /// What becomes of a liar's gossip.
-    fn distort(
-        &mut self,
-        from: usize,
-        to: usize,
-        mut payload: Vec<u8>,
-    ) -> Option<(usize, Vec<u8>)> {
-        let Some(lie) = self.nodes[from].lie else { return Some((to, payload)) };
-        match lie {
-            Lie::Ready | Lie::Relay => {}
-            Lie::Garbage => {
-                if self.rng.random::<bool>() {
-                    // The version and the kind stay, so that what is behind them is read.
-                    payload.iter_mut().skip(2).for_each(|byte| *byte = self.rng.random());
-                }
-            }
-            Lie::Replay => {
-                let keeps = self.nodes[from].replay.is_empty() || self.rng.random_ratio(1, 8);
-                if keeps {
-                    self.nodes[from].replay.clone_from(&payload);
-                }
-                let old = self.nodes[from].replay.clone();
-                let anybody = self.rng.random_range(0..self.nodes.len());
-                if anybody != from {
-                    self.send(from, anybody, Payload::Gossip(old));
-                }
-            }
-            // Only the echo of a path probe, which is the kind 10, is let through.
-            Lie::Silent => return (payload.get(1) == Some(&10)).then_some((to, payload)),
-        }
-        Some((to, payload))
-    }
-
     /// Sends a payload through the tunnel to a peer, which is made if there is none.
     pub(super) fn send(&mut self, from: usize, to: usize, payload: Payload) {
         if self.shuts_out(from, to) {
@@ -195,6 +162,7 @@ impl World {
             confirms: Duration::ZERO,
             body: Body::Response,
         };
+        self.measures.traffic.handshakes += 1;
         self.wire(packet, address, RESPONSE, "response");
     }
 
@@ -234,7 +202,7 @@ impl World {
         match payload {
             Payload::Gossip(bytes) => {
                 let peer = self.nodes[from].credential.node;
-                if self.nodes[to].lie != Some(Lie::Silent) || bytes.get(1) == Some(&9) {
+                if self.nodes[to].lie != Some(Lie::Silent) || kind(&bytes) == "probe" {
                     self.with_brain(to, |brain, now, wall| brain.datagram(peer, &bytes, now, wall));
                 }
             }
