@@ -236,6 +236,7 @@ impl World {
             second.tunnel_bytes += sum.bytes;
             book.measures.traffic.tunnel_bytes += sum.bytes;
             book.measures.traffic.tunnel_packets += sum.datagrams;
+            book.measures.traffic.handshakes += sum.handshakes;
         }
         if !now.as_secs().is_multiple_of(SAVE_INTERVAL.as_secs()) {
             return;

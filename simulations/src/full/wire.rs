@@ -51,11 +51,12 @@ struct Port {
 /// Until when each process stands still, as far as the others can tell.
 type Still = Vec<Duration>;
 
-/// Bytes and datagrams that nodes have sent, all headers counted.
+/// Bytes and datagrams that nodes have sent, all headers counted, and answers to handshakes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sum {
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
+    pub(super) handshakes: u64,
 }
 
 /// All sockets and everything between them.
@@ -122,6 +123,7 @@ impl Wire {
         let (at, size) = (machine::now(), bytes.len() + HEADERS);
         self.sum.datagrams += 1;
         self.sum.bytes += size as u64;
+        self.sum.handshakes += u64::from(kind(bytes) == "response");
         let known = whose(to).filter(|(_, receiver)| *receiver < self.ports.len());
         let (fate, to) = match known {
             Some((address, to)) => (self.network.carry(at, (from, to), address, size), to),
