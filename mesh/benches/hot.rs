@@ -10,10 +10,11 @@ use bytes::Bytes;
 use divan::Bencher;
 use divan::counter::BytesCount;
 use meshport_config::{
-    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Subject, UnixSeconds,
+    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Revocation, Revocations,
+    Revoked, Subject, UnixSeconds,
 };
-use meshport_mesh::testing::Switch;
-use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshEvent};
+use meshport_mesh::testing::{Datagram, Switch};
+use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshCounters, MeshEvent};
 use tokio::runtime::{Builder, Runtime};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -35,7 +36,10 @@ fn at(number: u8) -> SocketAddr {
 }
 
 fn start(number: u8, switch: &Switch) -> (Mesh, Incoming) {
-    let key = NodeKey::from_bytes([number; 32]);
+    start_as(NodeKey::from_bytes([number; 32]), number, switch)
+}
+
+fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
     let subject = Subject {
         node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
@@ -49,7 +53,9 @@ fn start(number: u8, switch: &Switch) -> (Mesh, Incoming) {
     let credential = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
     let socket = switch.attach(at(number));
-    Mesh::start(identity, MeshConfig::default(), socket, [number; 32], || WALL).unwrap()
+    // Nobody is asked for a cookie: it is the rest that is measured.
+    let config = MeshConfig { handshakes_per_second: u32::MAX, ..MeshConfig::default() };
+    Mesh::start(identity, config, socket, [number; 32], || WALL).unwrap()
 }
 
 /// Two nodes that know each other; the second sends back what comes on streams and datagrams.
@@ -155,4 +161,93 @@ fn datagram(bencher: Bencher<'_, '_>, length: usize) {
             }
         });
     });
+}
+
+/// A node that has shut node 2 out, and what reaches it.
+struct Door {
+    runtime: Runtime,
+    switch: Switch,
+    mesh: Mesh,
+    // Its events may wait here.
+    _incoming: Incoming,
+}
+
+impl Door {
+    fn new() -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let switch = Switch::new(1);
+        let (mesh, incoming) = runtime.block_on(async { start(1, &switch) });
+        let mut revocations = Revocations::default();
+        let authority = AuthorityKey::from_bytes([1; 32]);
+        revocations.add(Revocation::issue(&authority, Revoked::Node(id(2)), WALL));
+        mesh.set_revocations(&revocations);
+        Self { runtime, switch, mesh, _incoming: incoming }
+    }
+
+    /// What the node with this key says first.
+    fn initiation_of(&self, key: NodeKey) -> Vec<u8> {
+        let elsewhere = Switch::new(1);
+        elsewhere.capture();
+        self.runtime.block_on(async {
+            let (mesh, _incoming) = start_as(key, 2, &elsewhere);
+            mesh.set_peer(id(1), &[at(1)], None);
+            mesh.connect(&id(1));
+            loop {
+                if let Some(said) = elsewhere.captured().pop() {
+                    return said.bytes;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    /// Delivers a datagram and waits until it is counted.
+    fn take(&self, bytes: Vec<u8>, count: fn(&MeshCounters) -> u64) {
+        let before = count(&self.mesh.counters());
+        self.runtime.block_on(async {
+            self.switch.inject(&Datagram { from: at(2), to: at(1), bytes });
+            while count(&self.mesh.counters()) == before {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
+
+/// A datagram that is nothing: what the way to the node costs in all of these.
+#[divan::bench]
+fn shut_out_nothing(bencher: Bencher<'_, '_>) {
+    let door = Door::new();
+    bencher.bench_local(|| door.take(vec![9; 148], |it| it.dropped_malformed));
+}
+
+/// Data of a session that a revoked node had.
+#[divan::bench]
+fn shut_out_data(bencher: Bencher<'_, '_>) {
+    let door = Door::new();
+    let data = [&[4, 0, 0, 0][..], &[7; 144]].concat();
+    bencher.bench_local(|| door.take(data.clone(), |it| it.dropped_unknown_session));
+}
+
+/// The initiation of a revoked node.
+#[divan::bench]
+fn shut_out_initiation(bencher: Bencher<'_, '_>) {
+    let door = Door::new();
+    let first = door.initiation_of(NodeKey::from_bytes([2; 32]));
+    bencher.bench_local(|| door.take(first.clone(), |it| it.dropped_revoked));
+}
+
+/// The initiation of a node that nobody has heard of: a fresh handshake.
+#[divan::bench]
+fn taken_in_initiation(bencher: Bencher<'_, '_>) {
+    let door = Door::new();
+    let mut number = 0_u64;
+    let strangers = || {
+        number += 1;
+        let mut key = [3; 32];
+        key[8..16].copy_from_slice(&number.to_le_bytes());
+        door.initiation_of(NodeKey::from_bytes(key))
+    };
+    bencher
+        .with_inputs(strangers)
+        .bench_local_values(|first| door.take(first, |it| it.initiations_accepted));
 }

@@ -133,6 +133,37 @@ fn rekeys_cost_no_request() {
     assert!(number(&result["requests"]["total"]) > 250.0);
 }
 
+/// A datagram in a trace: when it was sent, what it is, and from whom; none for one that was lost.
+fn datagram(line: &str) -> Option<(f64, &str, &str)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [at, kind, from, _to, _size, "sent"] = words[..] else { return None };
+    Some((at.parse().ok()?, kind, from))
+}
+
+/// boringtun calls a tunnel expired that had no session for 540 s, and its own clock is virtual
+/// here: the first handshake that passes afterwards is answered, and data follows it at once.
+#[test]
+fn a_peer_that_was_silent_for_eleven_minutes_is_reached_by_one_handshake() {
+    let name = format!("meshport-{}-silent.trace", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let trace = path.to_str().expect("a name");
+    let result = result(&["--full", "--trace", trace], &here("tests/full/silent.toml"));
+    let text = std::fs::read_to_string(&path).expect("the trace");
+    std::fs::remove_file(&path).expect("it is there");
+    let passed: Vec<_> = text.lines().filter_map(datagram).collect();
+    let (first, kind, initiator) = *passed.first().expect("the way is back");
+    assert!(first >= 660.0, "something passed a way that is cut: {first}");
+    assert_eq!(kind, "initiation");
+    let after = |kind: &str, from_initiator: bool| {
+        let is_it = |it: &&(f64, &str, &str)| it.1 == kind && (it.2 == initiator) == from_initiator;
+        passed.iter().find(is_it).expect("it follows").0 - first
+    };
+    assert!(after("response", false) < 0.03, "{}", after("response", false));
+    assert!(after("data", true) < 0.06, "{}", after("data", true));
+    assert!(after("data", false) < 0.1, "{}", after("data", false));
+    assert_eq!(number(&result["nearest_share_at_end"]), 1.0);
+}
+
 #[test]
 fn what_this_level_does_not_know_is_said() {
     let ready = |name: &str| here(&format!("scenarios/{name}.toml"));

@@ -174,6 +174,19 @@ fn a_key_of_small_order_agrees_with_nobody() {
     }
 }
 
+/// A value that can be erased and for whose end there is something to do: that is all these types
+/// do at their end. Of boringtun's tunnel, and of ring's keys in it, nobody promises as much.
+#[test]
+fn static_keys_and_secrets_are_erased_when_dropped() {
+    fn erases_itself<T: zeroize::Zeroize>(_: &T) -> bool {
+        std::mem::needs_drop::<T>()
+    }
+    assert!(!erases_itself(&[1_u8; 32]));
+    assert!(erases_itself(&gate(1).secret));
+    assert!(erases_itself(&terms(1, 2, id(), 1).psk));
+    assert!(erases_itself(&MeshSecret::from_bytes([1; 32])));
+}
+
 #[test]
 fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
     let (mut one, mut two) = connected();

@@ -258,6 +258,40 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.reaches(1, 3));
 }
 
+/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which computes
+/// the rest and answers. For a revoked node there is no tunnel: only its name is computed, nothing
+/// is kept by which a repetition would be known, and nothing is sent.
+#[test]
+fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
+    let mut net = Net::new(3);
+    net.node(1, |core, _| {
+        core.remove_peer(&id(2));
+        core.remove_peer(&id(3));
+    });
+    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
+    for number in [2, 3] {
+        net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
+        let sent = net.node(number, |core, _| core.poll_transmit()).unwrap();
+        let before = net.counters(1);
+        for _ in 0..50 {
+            net.deliver(at(number), at(1), &sent.bytes);
+        }
+        let answers = net.node(1, |core, _| std::iter::from_fn(|| core.poll_transmit()).count());
+        let is_kept = net.nodes[&at(1)].peer(&id(number)).is_some();
+        let after = net.counters(1);
+        let accepted = after.initiations_accepted - before.initiations_accepted;
+        let known_again = after.dropped_frequent_initiation - before.dropped_frequent_initiation;
+        let dropped = after.dropped_revoked - before.dropped_revoked;
+        if number == 2 {
+            assert_eq!((dropped, accepted, known_again), (50, 0, 0));
+            assert_eq!((answers, is_kept), (0, false));
+        } else {
+            assert_eq!((dropped, accepted, known_again), (0, 1, 49));
+            assert_eq!((answers, is_kept), (1, true));
+        }
+    }
+}
+
 #[test]
 fn another_credential_is_shown_to_all_and_cuts_nobody() {
     let mut net = Net::new(3);

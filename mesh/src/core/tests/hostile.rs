@@ -343,3 +343,40 @@ proptest! {
         prop_assert!(net.reaches(1, 2));
     }
 }
+
+/// The numbers by which `number` wants to be answered: of its first session, and of its next one.
+fn session_numbers(net: &mut Net, number: u8, peer: u8) -> [u32; 2] {
+    [(); 2].map(|()| {
+        net.sent.clear();
+        net.node(number, |core, now| core.connect(now, &id(peer))).unwrap();
+        net.pump();
+        net.seconds(200);
+        let first = net.sent.iter().find(|it| it.is_initiation() && it.from == at(number)).unwrap();
+        u32::from_le_bytes(*first.bytes[4..].first_chunk().unwrap())
+    })
+}
+
+/// Whoever watches can tell that two sessions of one process are with the same peer, and nothing
+/// that outlives the process.
+#[test]
+fn numbers_of_sessions_are_masked_anew_in_every_process() {
+    let mut net = Net::new(3);
+    let [first, next] = session_numbers(&mut net, 1, 2);
+    let of_peer = |number: u32| number >> 8;
+    assert_ne!(first, next);
+    assert_eq!(of_peer(first), of_peer(next), "a process has one number for a peer");
+    let [other, _] = session_numbers(&mut net, 1, 3);
+    assert_ne!(of_peer(first), of_peer(other));
+    // The same node again, in the same place of the same table: only the seed differs.
+    let mut seen = vec![of_peer(first)];
+    for process in 100..104 {
+        let core = Core::new(identity(1), MeshConfig::default(), [process; 32], net.now).unwrap();
+        net.nodes.insert(at(1), core);
+        for peer in [2, 3] {
+            net.node(1, |core, now| core.set_peer(now, id(peer), &[at(peer)], None));
+        }
+        let [number, _] = session_numbers(&mut net, 1, 2);
+        assert!(!seen.contains(&of_peer(number)), "{number:#x} among {seen:#x?}");
+        seen.push(of_peer(number));
+    }
+}
