@@ -88,3 +88,50 @@ fn credentials_are_renewed_under_open_sessions() {
     assert!(log.contains("the own credential is renewed"), "{log}");
     assert!(!log.contains("member down") && !log.contains("sessions reset"), "{log}");
 }
+
+/// The own credential's end as the status warns of it, if it does.
+fn warned(world: &World, node: &str) -> Option<String> {
+    let warnings = world.at(node).status()?["warnings"].as_array()?.clone();
+    let mut texts = warnings.iter().filter_map(|it| it.as_str().map(str::to_owned));
+    texts.find(|text| text.contains("this node's credential"))
+}
+
+#[test]
+fn twenty_days_before_the_end_log_status_and_metric_say_so() {
+    let mut world = World::new();
+    world.node(&NodePlan::new("cp", "fra"));
+    world.make(&NodePlan::new("worker", "fra"));
+    let seed = world.shaper().public_addr("cp").expect("it has one").to_string();
+    let flags = ["--site", "fra", "--ttl", "1h", "--credential-ttl", "485h", "--endpoint", &seed];
+    let line = ok(&world, "cp", "invite", &[&flags[..], &["--role", "node"]].concat());
+    ok(&world, "worker", "join", &[&line, "--force", "--name", "worker"]);
+    world.start("worker");
+    world.meet();
+
+    let ends = row(&world, "worker", "worker")["expires_at"].as_u64().expect("a time");
+    assert_eq!(days(&world, "worker", "worker"), 20);
+    let metric =
+        |world: &World| world.at("worker").metrics().sum("meshport_credential_expires_seconds", "");
+    assert_eq!(metric(&world), ends as f64);
+    let warning = warned(&world, "worker").expect("the status warns");
+    let log = world.node_mut("worker").process().output();
+    let lines: Vec<&str> = log.lines().filter(|it| it.contains("credential ends soon")).collect();
+    println!("{warning}\n{}", lines.join("\n"));
+    assert!(warning.contains("ends in 20 d") && warning.contains("meshport renew"), "{warning}");
+    assert_eq!(lines.len(), 1, "once a day: {log}");
+    let told = lines[0].contains("WARN") && lines[0].contains("days=20");
+    assert!(told && lines[0].contains("meshport renew"), "{}", lines[0]);
+    // Those with a year left are not bothered.
+    assert_eq!(warned(&world, "cp"), None);
+    assert!(!world.node_mut("cp").process().output().contains("credential ends soon"));
+
+    // What it advises helps.
+    let authority = world.at("cp").state().join("authority.key");
+    let flags = ["--authority", &*authority.to_string_lossy(), "--credential-ttl", "90d"];
+    ok(&world, "worker", "renew", &flags);
+    wait::until("nothing is warned of", SETTLE, || {
+        warned(&world, "worker").is_none().then_some(())
+    });
+    let later = metric(&world) - ends as f64;
+    assert!(later > 69.0 * DAY as f64, "{later} s later");
+}
