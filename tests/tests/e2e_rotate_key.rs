@@ -234,24 +234,32 @@ fn a_crash_leaves_the_old_node_or_the_new_one() {
     world.node(&NodePlan::new("worker", "fra").settings(&echo::usage()));
     world.meet();
     let invite = world.invite("cp", &NodePlan::new("worker", "fra"));
-    let mut changed = 0;
-    for crash in 0..CRASHES {
+    let (mut changed, mut told) = (0, 0);
+    for crash in 0..=CRASHES {
         let (former, folder) = (id(&world, "worker"), state(&world, "worker"));
         let mut command = Command::new(meshport());
         command.args(["rotate-key", &invite, "--state-dir", &folder]);
         let command = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut command = command.expect("the binary can be run");
-        wait::moment(wait::now() + Duration::from_millis(crash * 12));
+        if crash == CRASHES {
+            // The last time it has its answer, and the crash is the daemon's alone.
+            assert!(command.wait().expect("a child can be waited for").success());
+        } else {
+            wait::moment(wait::now() + Duration::from_millis(crash * 12));
+        }
         world.kill("worker");
         // It may have had its answer or not; without a daemon it writes for the next one.
-        let _ = command.wait();
+        let answered = command.wait().expect("a child can be waited for").success();
         world.start("worker");
         let now = id(&world, "worker");
+        assert!(now != former || !answered, "what was said to be changed is not, crash {crash}");
         changed += u64::from(now != former);
+        told += u64::from(answered);
         world.meet();
         assert!(answers(&mut session(&world, "worker")), "after crash {crash}");
     }
-    println!("{changed} of {CRASHES} changes were made; all left a whole node");
+    println!("{changed} changes were made, {told} told, with {CRASHES} crashes; all nodes whole");
+    assert!(told >= 1 && changed >= told, "{told} told, {changed} made");
     // Where no daemon runs the next one begins with it.
     let former = id(&world, "worker");
     world.kill("worker");
