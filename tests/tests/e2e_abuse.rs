@@ -2,14 +2,17 @@
 //! wrong, and is as before once it is over.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::identity::Identity;
 use meshport_tests::load::{Load, failures};
+use meshport_tests::metrics::Metrics;
 use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -99,41 +102,68 @@ fn doors_of_the_admin_server_that_are_held_open_again() {
     drop(held);
 }
 
-#[test]
-fn a_daemon_without_descriptors_keeps_its_sessions_and_recovers() {
-    let mut world = two_nodes();
+/// An origin that also offers an echo, and a node that uses both.
+fn two_nodes_with_an_echo() -> World {
+    let mut world = World::new();
+    let (address, (echo, _)) = (world.apiserver("cp-a"), echo::serve());
+    let origin = NodePlan::new("cp-a", "a").origin(address).role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(echo)));
+    world.node(&NodePlan::new("worker-b", "b").settings(&echo::usage()));
+    world.meet();
+    world.chooses("worker-b", "cp-a", SETTLE);
+    world
+}
+
+fn descriptors(process: u32) -> usize {
+    fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count()
+}
+
+/// Takes the descriptors of a node away with clients of `worker-b`, then gives them back; a session
+/// answers all the while. What the node has said.
+fn without_descriptors(node: &str) -> (World, String) {
+    let mut world = two_nodes_with_an_echo();
+    let mut open = session(&world, "worker-b");
     let load = load(&world);
-    let local = world.at("worker-b").local;
-    let mut open = TcpStream::connect(local).expect("the local address is open");
-    open.write_all(b"\x16\x03\x01").expect("it is taken");
-    let id = world.node_mut("worker-b").process().id();
-    let before = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count();
-    load.goes_on(SOME, SETTLE);
     unharmed(load);
-    limit(&mut world, "worker-b", &format!("--nofile={}:", before + LEFT));
+    let local = world.at("worker-b").local;
+    let id = world.node_mut(node).process().id();
+    let allowed = descriptors(id) + LEFT;
+    limit(&mut world, node, &format!("--nofile={allowed}:"));
     let connect = |_| TcpStream::connect(local).expect("the kernel queues it");
     let crowd: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
     wait::until("the descriptors are used up", SETTLE, || {
-        let used = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count();
-        (used + 1 >= before + LEFT).then_some(())
+        (descriptors(id) + 1 >= allowed).then_some(())
     });
-    wait::throughout("the daemon runs", Duration::from_secs(2), || {
-        world.node_mut("worker-b").process().is_running()
+    let mut asked = 0;
+    wait::throughout("an open session answers", Duration::from_secs(3), || {
+        asked += 1;
+        answers(&mut open) && world.node_mut(node).process().is_running()
     });
-    assert!(still_open(&mut open), "a session that was open is cut");
+    assert!(asked > SOME && descriptors(id) + 1 >= allowed, "{asked} answers, and there is room");
     drop(crowd);
-    wait::until("new sessions are served again", SETTLE, || {
-        world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
-    });
-    let said = world.node_mut("worker-b").process().output();
+    serves_again(&world, local);
+    assert!(answers(&mut open));
+    println!("{node} without descriptors: {asked} answers on the open session");
+    let said = world.node_mut(node).process().output();
+    (world, said)
+}
+
+#[test]
+fn a_daemon_without_descriptors_keeps_its_sessions_and_recovers() {
+    let (_world, said) = without_descriptors("worker-b");
     assert!(said.contains("Too many open files"), "nothing is said of it: {said}");
 }
 
-/// Whether nothing has ended a connection so far.
-fn still_open(stream: &mut TcpStream) -> bool {
-    stream.set_nonblocking(true).expect("a socket");
-    let mut byte = [0];
-    !matches!(stream.read(&mut byte), Ok(0)) && stream.write_all(b"\x00").is_ok()
+#[test]
+fn an_origin_without_descriptors_keeps_its_sessions_and_recovers() {
+    let (world, said) = without_descriptors("cp-a");
+    let line = said.lines().find(|line| line.contains("cannot ask the own instance"));
+    let line = line.unwrap_or_else(|| panic!("nothing is said of it: {said}"));
+    println!("{line}");
+    assert!(line.contains("WARN") && line.contains("Too many open files"), "{line}");
+    let page = world.at("cp-a").metrics();
+    let failed = page.sum("meshport_served_streams_total", "answer=\"failed\"");
+    assert!(failed >= 1.0, "no stream found its instance out of reach");
 }
 
 #[test]
@@ -199,6 +229,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     revoke(&world, "worker-c");
     said(&daemon, "cannot keep a revocation");
     assert!(daemon.output().contains("No space left on device"), "the reason is not told");
+    stays_out_though_it_forgets(&mut world, &daemon, "worker-c");
     serves_again(&world, local);
 
     assert!(beside(&daemon, &["rm", &fill.to_string_lossy()]));
@@ -214,6 +245,58 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     assert!(daemon.output().contains("Read-only file system"), "the reason is not told");
     drop(daemon);
     refuses_to_start_without_room(&world, &state);
+    refuses_to_start_without_writing(&world, &state);
+}
+
+/// What a page of a daemon's metrics says, asked where it has its mounts.
+fn sum_beside(daemon: &Process, socket: &Path, name: &str, label: &str) -> f64 {
+    let (id, socket) = (daemon.id().to_string(), socket.to_string_lossy());
+    let asks = ["curl", "-sS", "-f", "--unix-socket", &*socket, "http://meshport/metrics"];
+    let page = run_ok("nsenter", &[&["--mount", "--target", &id][..], &asks].concat());
+    Metrics::parse(&page).sum(name, label)
+}
+
+/// A revoked node that does not remember it starts, and the daemon that could not keep the
+/// revocation has no word for it all the same.
+fn stays_out_though_it_forgets(world: &mut World, daemon: &Process, revoked: &str) {
+    let socket = world.at("worker-b").state().join("meshport.sock");
+    let ended = world.node_mut(revoked).process().ended(SETTLE);
+    assert_eq!(ended.code(), Some(4), "it was told");
+    let state = world.at(revoked).state();
+    fs::remove_file(state.join("revocations")).expect("it kept it");
+    let node = Identity::read(world.at("worker-b").state()).node();
+    let address = world.shaper().public_addr("worker-b").expect("it has one");
+    fs::write(state.join("seeds"), format!("{node}@{address}\n")).expect("written");
+    world.start(revoked);
+    let refused = || {
+        let (name, label) = ("meshport_mesh_events_total", "event=\"dropped_revoked\"");
+        sum_beside(daemon, &socket, name, label)
+    };
+    let before = refused();
+    wait::until("it tries at the node with the full disk", SETTLE, || {
+        (refused() > before).then_some(())
+    });
+    wait::throughout("it stays out there", Duration::from_secs(5), || {
+        sum_beside(daemon, &socket, "meshport_members", "liveness=\"alive\"") == 2.0
+    });
+    world.kill(revoked);
+}
+
+/// A start whose folder is there and cannot be written to.
+fn refuses_to_start_without_writing(world: &World, state: &Path) {
+    let script = "mount --make-rprivate / && mount --bind \"$1\" \"$1\" && \
+                  mount -o remount,bind,ro \"$1\" && exec \"$2\" run --config \"$3\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(state);
+    command.arg(meshport()).arg(world.path("worker-b.toml"));
+    let output = command.output().expect("unshare runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    println!("{}", text.trim_end());
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    let lock = state.join("lock");
+    for words in [&*lock.to_string_lossy(), "Read-only file system", "Make it writable"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 /// The origin has the authority's key.

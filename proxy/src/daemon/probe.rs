@@ -7,6 +7,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::Empty;
 use hyper::Request;
@@ -20,7 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tracing::debug;
+use tracing::{debug, warn};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -44,6 +45,8 @@ pub(super) struct Prober {
     address: String,
     settings: Arc<HealthSettings>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// The log has why it cannot be asked; until it can be.
+    complained: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Prober {
@@ -68,7 +71,8 @@ impl Prober {
             }
             HealthMode::Http | HealthMode::Tcp => None,
         };
-        Ok(Self { host, address, settings: Arc::new(settings), tls })
+        let complained = Arc::default();
+        Ok(Self { host, address, settings: Arc::new(settings), tls, complained })
     }
 
     /// Asks, and waits for as long as the settings allow.
@@ -82,11 +86,20 @@ impl Prober {
 
     async fn ask_patiently(&self, question: Question) -> Outcome {
         let tcp = match self.host.connect(&self.address).await {
-            Ok(tcp) => tcp,
+            Ok(tcp) => {
+                self.complained.store(false, Ordering::Relaxed);
+                tcp
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 return Outcome::Refused;
             }
-            Err(_) => return Outcome::Broken,
+            Err(error) => {
+                // It may be this machine that lacks something, and not the instance.
+                if !self.complained.swap(true, Ordering::Relaxed) {
+                    warn!(instance = self.address, %error, "cannot ask the own instance");
+                }
+                return Outcome::Broken;
+            }
         };
         let status = match (&self.settings.mode, question) {
             (HealthMode::Tcp, _) => return Outcome::Answered(None),

@@ -24,7 +24,7 @@ mod tests;
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -73,6 +73,8 @@ const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
 const TOLD_AGAIN: &str =
     "Restore it from a backup, or remove it: the other nodes tell this one again what is revoked";
+const NEEDS_WRITING: &str = "Make it writable, since it keeps what the next start needs, or name \
+                             another one with --state-dir";
 const WRITE_ANEW: &str =
     "Correct it, or write it anew: a line NODE@ADDRESS:PORT for each node to announce to";
 const CLOCK_COUNTS: &str = "If the clock of this machine is right, remove the file: the wall clock \
@@ -148,7 +150,13 @@ impl StateDir {
     /// The lock, or the file of whoever holds it.
     fn locked_by_me(&self) -> Result<Result<StateLock, File>, Error> {
         let path = self.file(LOCK);
-        let locking = || Error::io(format!("lock {}", path.display()));
+        let locking = |error: io::Error| match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+                let what = format!("this process may not write to the state folder ({error})");
+                state_error(&path, what, NEEDS_WRITING)
+            }
+            _ => Error::io(format!("lock {}", path.display()))(error),
+        };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -156,17 +164,17 @@ impl StateDir {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(locking())?;
+            .map_err(locking)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(Err(file)),
-            Err(TryLockError::Error(error)) => return Err(locking()(error)),
+            Err(TryLockError::Error(error)) => return Err(locking(error)),
         }
         // The number only makes the message above better; the lock itself is what counts.
         let pid = std::process::id();
         let noted =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
-        noted.map_err(locking())?;
+        noted.map_err(locking)?;
         files::remove_leftovers(&self.path)?;
         Ok(Ok(StateLock { _file: file }))
     }
@@ -435,7 +443,7 @@ impl StateDir {
     pub fn remove_directory(&self) -> Result<(), Error> {
         let path = self.file(DIRECTORY);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome.map_err(Error::io(format!("remove {}", path.display()))),
         }
     }
