@@ -35,8 +35,12 @@ use crate::shard::SHARD_BITS;
 pub(crate) const DATA_OVERHEAD: usize = 32;
 /// Smallest output buffer: a handshake initiation.
 pub(crate) const MIN_OUTPUT: usize = 148;
-/// From one period of the handshake limit to the next.
+/// From one period in which sources are counted to the next.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
+/// What of the handshake limit may be used at once, as a time: a quarter of a second's worth. Under
+/// a flood handshakes then come one by one. All of a second's at its start would stop everything
+/// else for 55 ms.
+const GATE_BURST: Duration = Duration::from_millis(250);
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
 /// The number of a session's message from which on none is taken (Reject-After-Messages): a nonce
@@ -100,8 +104,9 @@ pub(crate) struct SessionId {
 /// Checks initiations before any peer is touched: MAC, load, and who it claims to be. All shards of
 /// a node share one, so that its limits and its cookies are the node's.
 pub(crate) struct Gate {
+    /// Always under load: it asks for cookies, and knows its own.
     limiter: RateLimiter,
-    /// Initiations of a period that pass without a cookie.
+    /// Initiations of a second that pass without a cookie.
     limit: u32,
     load: Mutex<Load>,
     /// Given to every tunnel, so that messages counted here are not counted again.
@@ -110,10 +115,12 @@ pub(crate) struct Gate {
     public: PublicKey,
 }
 
-/// What came in the running period of the limit.
+/// What came in the running period, and lately.
 #[derive(Default)]
 struct Load {
     began: Option<Instant>,
+    /// When all that passed without a cookie would have come at the rate of the limit.
+    spaced: Option<Instant>,
     /// Initiations with a right MAC.
     judged: u32,
     /// Initiations with a cookie, by source.
@@ -139,7 +146,7 @@ impl Gate {
     pub(crate) fn new(secret: &StaticSecret, limit: u32) -> Self {
         let public = PublicKey::from(secret);
         Self {
-            limiter: RateLimiter::new(&public, u64::from(limit)),
+            limiter: RateLimiter::new(&public, 0),
             limit,
             load: Mutex::default(),
             unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
@@ -148,13 +155,12 @@ impl Gate {
         }
     }
 
-    /// Lets the limits count anew once a second.
+    /// Lets sources count anew once a second.
     fn begin_period(&self, now: Instant) {
         let mut load = self.load();
         let lasts = |began| now.saturating_duration_since(began) < GATE_PERIOD;
         if !load.began.is_some_and(lasts) {
-            *load = Load { began: Some(now), ..Load::default() };
-            self.limiter.reset_count();
+            *load = Load { began: Some(now), spaced: load.spaced, ..Load::default() };
         }
     }
 
@@ -178,23 +184,36 @@ impl Gate {
         out: &mut [u8],
     ) -> Checked {
         self.begin_period(now);
-        let checked = self.limiter.verify_packet(Some(cookie_address(source)), datagram, out);
-        if matches!(checked, Ok(_) | Err(TunnResult::WriteToNetwork(_))) {
-            let mut load = self.load();
-            load.judged = load.judged.saturating_add(1);
-        }
-        match checked {
-            Ok(Packet::HandshakeInit(_)) if !self.allows(source.ip()) => Checked::TooMany,
-            Ok(Packet::HandshakeInit(init)) => {
-                match parse_handshake_anon(&self.secret, &self.public, &init) {
-                    Ok(half) => Checked::Initiator(NodeId::from_bytes(half.peer_static_public)),
-                    Err(_) => Checked::Invalid,
-                }
+        let init = match self.unlimited.verify_packet(None, datagram, out) {
+            Ok(Packet::HandshakeInit(init)) => init,
+            Err(TunnResult::Err(WireGuardError::InvalidMac)) => return Checked::BadMac,
+            Ok(_) | Err(_) => return Checked::Invalid,
+        };
+        if !self.is_unhurried(now) {
+            match self.limiter.verify_packet(Some(cookie_address(source)), datagram, out) {
+                Ok(_) if self.allows(source.ip()) => {}
+                Ok(_) => return Checked::TooMany,
+                Err(TunnResult::WriteToNetwork(reply)) => return Checked::Cookie(reply.len()),
+                Err(_) => return Checked::Invalid,
             }
-            Err(TunnResult::WriteToNetwork(reply)) => Checked::Cookie(reply.len()),
-            Err(TunnResult::Err(WireGuardError::InvalidMac)) => Checked::BadMac,
-            Ok(_) | Err(_) => Checked::Invalid,
         }
+        match parse_handshake_anon(&self.secret, &self.public, &init) {
+            Ok(half) => Checked::Initiator(NodeId::from_bytes(half.peer_static_public)),
+            Err(_) => Checked::Invalid,
+        }
+    }
+
+    /// Counts an initiation; whether it comes within the limit and needs no cookie.
+    fn is_unhurried(&self, now: Instant) -> bool {
+        let gap = Duration::from_secs(1) / self.limit.max(1);
+        let mut load = self.load();
+        load.judged = load.judged.saturating_add(1);
+        let spaced = load.spaced.map_or(now, |at| at.max(now)) + gap;
+        let is_unhurried = spaced <= now + GATE_BURST.max(gap);
+        if is_unhurried {
+            load.spaced = Some(spaced);
+        }
+        is_unhurried
     }
 
     /// Counts an initiation of a source; false when it had its share under load.

@@ -147,6 +147,31 @@ fn under_load_one_source_has_its_share() {
     assert!(!matches!(later, Checked::TooMany));
 }
 
+/// A flood of initiations that are all good: they are taken one by one, as many as the limit says,
+/// so that nothing else waits behind a second's worth of handshakes.
+#[test]
+fn a_flood_is_let_in_evenly() {
+    let limit = 200;
+    let gate = Gate::new(key(1).secret(), limit);
+    let flood: Vec<Vec<u8>> = (2..=251).map(|from| initiation(&mut tunnel(from, 1))).collect();
+    let (mut out, mut passed) = ([0; ROOM], Vec::new());
+    for number in 0..5000_u32 {
+        let now = start() + Duration::from_millis(1) * number;
+        for datagram in flood.iter().cycle().skip(20 * number as usize % 250).take(20) {
+            if let Checked::Initiator(_) = gate.check(now, at(9, 1), datagram, &mut out) {
+                passed.push(now);
+            }
+        }
+    }
+    assert!((1000..=1050).contains(&passed.len()), "{} in five seconds", passed.len());
+    let begun = passed.partition_point(|at| *at < start() + Duration::from_millis(10));
+    assert!(begun <= 53, "{begun} at once");
+    for window in passed[begun..].windows(4) {
+        let span = window[3] - window[0];
+        assert!(span >= Duration::from_millis(14), "three within {span:?} of another");
+    }
+}
+
 #[test]
 fn sources_of_one_network_share_and_are_bounded() {
     let gate = gate(1);

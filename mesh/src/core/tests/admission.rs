@@ -273,7 +273,7 @@ fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
         net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
         let sent = net.node(number, |core, _| core.poll_transmit()).unwrap();
         let before = net.counters(1);
-        for _ in 0..50 {
+        for _ in 0..20 {
             net.deliver(at(number), at(1), &sent.bytes);
         }
         let answers = net.node(1, |core, _| std::iter::from_fn(|| core.poll_transmit()).count());
@@ -283,10 +283,10 @@ fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
         let known_again = after.dropped_frequent_initiation - before.dropped_frequent_initiation;
         let dropped = after.dropped_revoked - before.dropped_revoked;
         if number == 2 {
-            assert_eq!((dropped, accepted, known_again), (50, 0, 0));
+            assert_eq!((dropped, accepted, known_again), (20, 0, 0));
             assert_eq!((answers, is_kept), (0, false));
         } else {
-            assert_eq!((dropped, accepted, known_again), (0, 1, 49));
+            assert_eq!((dropped, accepted, known_again), (0, 1, 19));
             assert_eq!((answers, is_kept), (1, true));
         }
     }

@@ -137,7 +137,8 @@ fn a_batch_is_handed_over_as_one() {
 
 #[test]
 fn the_limit_of_handshakes_is_the_nodes() {
-    let config = MeshConfig { handshakes_per_second: 4, ..MeshConfig::default() };
+    // Of which a quarter may come at once.
+    let config = MeshConfig { handshakes_per_second: 16, ..MeshConfig::default() };
     let mut net = Net::new(14);
     let mut two = Sharded::new(2, &config, net.now);
     for number in 3..=14 {
