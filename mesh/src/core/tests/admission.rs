@@ -258,9 +258,9 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.reaches(1, 3));
 }
 
-/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which computes
-/// the rest and answers. For a revoked node there is no tunnel: only its name is computed, nothing
-/// is kept by which a repetition would be known, and nothing is sent.
+/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which
+/// computes the rest and answers. For a revoked node there is no tunnel: only its name is computed,
+/// nothing is kept by which a repetition would be known, and nothing is sent.
 #[test]
 fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
     let mut net = Net::new(3);
