@@ -2,7 +2,9 @@
 //!
 //! What may be done with them depends on what they are. A TLS handshake that got no answer has had
 //! no effect, so its bytes may be sent to one candidate after another; early data behind it (RFC
-//! 8446, section 2.3) waits for the answer, since it is what the client came for. Anything else
+//! 8446, section 2.3) waits for the answer, since it is what the client came for. A hello that is
+//! not whole yet goes nowhere: nobody can answer it, and the silence would count against the
+//! origins, so that any client could drive all others away from them. Anything else
 //! goes out at most once, and only to an origin that has said that its instance is connected.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
@@ -21,6 +23,10 @@ const TLS_HANDSHAKE: u8 = 22;
 const TLS_APPLICATION_DATA: u8 = 23;
 /// Type, version and length of a TLS record, in bytes.
 const TLS_RECORD_HEADER: usize = 5;
+/// First byte of a client's hello in the handshake (RFC 8446, section 4).
+const CLIENT_HELLO: u8 = 1;
+/// Type and length of a message of the handshake, in bytes (RFC 8446, section 4).
+const TLS_MESSAGE_HEADER: usize = 4;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
 
@@ -50,9 +56,42 @@ impl Opening {
     pub(super) fn kind(&self) -> Kind {
         match self.kept.as_ref() {
             [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,
-            [TLS_HANDSHAKE, TLS_MAJOR, ..] => Kind::Tls,
-            _ => Kind::Other,
+            _ if !self.begins_tls() => Kind::Other,
+            _ if self.is_hello_whole() => Kind::Tls,
+            _ => Kind::Open,
         }
+    }
+
+    /// Whether the bytes so far begin a TLS handshake.
+    pub(super) fn begins_tls(&self) -> bool {
+        matches!(self.kept.as_ref(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
+    }
+
+    /// Whether a server has all it answers: the first message of the handshake, in whole records.
+    fn is_hello_whole(&self) -> bool {
+        let (mut at, mut have, mut message) = (0, 0, [0; TLS_MESSAGE_HEADER]);
+        while let Some(header) = self.kept.get(at..at + TLS_RECORD_HEADER) {
+            if header[0] != TLS_HANDSHAKE {
+                // No client goes on like this, and a server says so.
+                return true;
+            }
+            let from = at + TLS_RECORD_HEADER;
+            at = from + usize::from(u16::from_be_bytes([header[3], header[4]]));
+            let Some(record) = self.kept.get(from..at) else { return false };
+            for (to, byte) in message.iter_mut().skip(have).zip(record) {
+                *to = *byte;
+            }
+            have += record.len();
+            if have > 0 && message[0] != CLIENT_HELLO {
+                // Nor does one begin like this.
+                return true;
+            }
+            let length = u32::from_be_bytes([0, message[1], message[2], message[3]]) as usize;
+            if have >= TLS_MESSAGE_HEADER + length {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether the bytes may go to a candidate, whose instance is `connected` or not known to be.
@@ -109,17 +148,50 @@ impl Opening {
 mod tests {
     use super::*;
 
+    /// A record of the handshake.
+    fn record(payload: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(payload.len()).expect("a record").to_be_bytes();
+        [&[TLS_HANDSHAKE, 3, 1, length[0], length[1]], payload].concat()
+    }
+
+    /// A hello of so many bytes behind the message's header.
+    fn hello(length: u8) -> Vec<u8> {
+        [&[1, 0, 0, length][..], &vec![9; usize::from(length)]].concat()
+    }
+
     #[test]
     fn tls_may_go_ahead_and_again() {
         let mut opening = Opening::default();
         assert_eq!(opening.kind(), Kind::Open);
-        opening.push(&[22]);
-        assert!(!opening.may_go(true), "the next byte tells whether it may go again");
-        opening.push(&[3, 1, 2, 0]);
+        opening.push(&record(&hello(3)));
         assert!(opening.may_go(false));
         opening.spend();
         assert!(opening.may_retry());
-        assert_eq!(opening.after(1).as_ref(), &[3, 1, 2, 0]);
+        assert_eq!(opening.after(1).as_ref(), &record(&hello(3))[1..]);
+    }
+
+    #[test]
+    fn a_hello_is_asked_of_nobody_before_it_is_whole() {
+        let split = |at: usize| {
+            let (first, rest) = (&hello(40)[..at], &hello(40)[at..]);
+            [record(first), record(rest)].concat()
+        };
+        let forms = [record(&hello(40)), split(2), split(4), split(20), record(&hello(0))];
+        for whole in forms {
+            let mut opening = Opening::default();
+            for (at, byte) in whole.iter().enumerate() {
+                assert_eq!(opening.kind(), Kind::Open, "after {at} of {} bytes", whole.len());
+                assert!(!opening.may_go(true));
+                opening.push(&[*byte]);
+            }
+            assert_eq!(opening.kind(), Kind::Tls);
+            assert_eq!(opening.before_answer(0).as_ref(), whole);
+        }
+        // One that is announced to be larger than any is never whole.
+        let mut opening = Opening::default();
+        opening.push(&[22, 3, 1, 255, 255]);
+        opening.push(&vec![0; opening.room()]);
+        assert_eq!((opening.kind(), opening.room()), (Kind::Open, 0));
     }
 
     #[test]
@@ -139,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_goes_out_as_it_comes() {
+    fn what_follows_the_hello_goes_out_as_it_comes() {
         let mut opening = Opening::default();
-        opening.push(&[22, 3, 1, 0, 9]);
-        opening.push(&[1, 2, 3]);
-        assert_eq!(opening.before_answer(0).len(), 8, "also before its record is whole");
+        opening.push(&record(&hello(0)));
+        opening.push(&[22, 3, 1, 0, 9, 1, 2, 3]);
+        assert_eq!(opening.before_answer(9).len(), 8, "also before its record is whole");
         opening.push(&[0; 6]);
         opening.push(&[22, 3]);
-        assert_eq!(opening.before_answer(8).len(), 6, "a header waits until it is whole");
+        assert_eq!(opening.before_answer(17).len(), 6, "a header waits until it is whole");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::debug;
 
-use crate::core::connect::{Action, Connect, ConnectConfig, HedgeBudget, Kind, Surroundings};
+use crate::core::connect::{Action, Connect, ConnectConfig, HedgeBudget, Surroundings};
 use crate::core::evidence::Verdict;
 use crate::core::route::{Candidate, Line, Route};
 use crate::wire::MAX_DEADLINE;
@@ -479,7 +479,7 @@ impl<'a> Search<'a> {
             match bytes {
                 Ok(Some(bytes)) => opening.push(&bytes),
                 // Nobody ends after a TLS hello, or before any word, who still wants an answer.
-                Ok(None) if !opening.is_empty() && opening.kind() != Kind::Tls => {
+                Ok(None) if !opening.is_empty() && !opening.begins_tls() => {
                     opening.ended = true;
                 }
                 Ok(None) | Err(_) => return Err(Failure::Client),

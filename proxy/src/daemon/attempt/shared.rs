@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn tls_goes_to_everyone() {
-        let shared = with_two_connected(&[22, 3, 1, 0, 9, 1]);
+        let shared = with_two_connected(&[22, 3, 1, 0, 4, 1, 0, 0, 0]);
         for id in [1, 2, 3] {
             assert!(shared.take(id, false, 0).1.is_some() && !shared.is_spent_by(id));
         }
