@@ -1,6 +1,8 @@
 //! What a machine may run out of, and doors that are held: the daemon goes on serving, says what is
 //! wrong, and is as before once it is over.
 
+#![expect(clippy::print_stdout, reason = "figures and messages for the reader of a test run")]
+
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -28,6 +30,8 @@ const CLIENTS: usize = 60;
 const LEFT: usize = 24;
 /// Address space left to a daemon beyond what it has mapped at rest, in bytes.
 const HEADROOM: u64 = 64 << 20;
+/// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
+const BACK: Duration = Duration::from_secs(20);
 /// Requests that a load has to make before and after something happens.
 const SOME: usize = 10;
 
@@ -348,6 +352,54 @@ fn with_a_clock(world: &World, node: &str, clock: &Path) -> Process {
     Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
 }
 
+/// Lets a node run without its sandbox: the library looks at its file each time.
+fn without_sandbox(world: &World, node: &str) {
+    let config = world.path(&format!("{node}.toml"));
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
+}
+
+#[test]
+#[ignore = "needs the library of faketime: ./tests/run e2e"]
+fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
+    let mut world = two_nodes_with_an_echo();
+    let clock = world.path("clock");
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    world.kill("worker-b");
+    without_sandbox(&world, "worker-b");
+    let daemon = with_a_clock(&world, "worker-b", &clock);
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    let mut open = session(&world, "worker-b");
+    // All credentials of this mesh are minutes old.
+    fs::write(&clock, "-1d\n").expect("the world's folder can be written");
+    let mut next = wait::now();
+    wait::throughout("sessions go on, and new ones come about", BACK, || {
+        wait::pace(&mut next, Duration::from_millis(200));
+        let served = world.curl().get(local, "/version").is_ok_and(|it| it.status == 200);
+        served && answers(&mut open) && world.at("cp-a").alive() == 2
+    });
+    let warnings = || world.at("worker-b").status().map(|it| it["warnings"].to_string());
+    let said = warnings().expect("it answers");
+    println!("{said}");
+    assert!(said.contains("the clock of this machine is wrong"), "{said}");
+    drop(daemon);
+
+    // A start cannot know that the clock was right before.
+    let mut daemon = with_a_clock(&world, "worker-b", &clock);
+    assert_eq!(daemon.ended(SETTLE).code(), Some(4));
+    let output = daemon.output();
+    let said = output.lines().last().expect("it says why").to_owned();
+    println!("{said}");
+    for words in ["worker-b/credential: is valid from", "Set the clock of this machine right"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    let _daemon = with_a_clock(&world, "worker-b", &clock);
+    serves_again(&world, local);
+    assert_eq!(warnings().as_deref(), Some("[]"));
+}
+
 #[test]
 #[ignore = "needs the library of faketime: ./tests/run e2e"]
 fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
@@ -356,10 +408,7 @@ fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
     let clock = world.path("clock");
     fs::write(&clock, "+2d\n").expect("the world's folder can be written");
     world.kill("worker-b");
-    // The library looks at its file each time, which the sandbox does not allow.
-    let config = world.path("worker-b.toml");
-    let text = fs::read_to_string(&config).expect("the node has settings");
-    fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
+    without_sandbox(&world, "worker-b");
     let daemon = with_a_clock(&world, "worker-b", &clock);
     let local = world.at("worker-b").local;
     serves_again(&world, local);

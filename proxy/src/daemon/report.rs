@@ -31,10 +31,6 @@ mod explain;
 mod samples;
 mod secret;
 
-/// Days before its end at which a credential is worth a warning.
-const EXPIRY_WARNING_DAYS: u64 = 30;
-const DAY_S: u64 = 24 * 60 * 60;
-
 /// What is fixed for the life of the daemon, or changes only on reload.
 #[derive(Debug)]
 pub(super) struct Reporter {
@@ -300,20 +296,7 @@ impl Reporter {
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         warnings.extend(secret::warning(secret));
-        let left_s = self.credential.expires_at.0.saturating_sub(super::clock::wall().0);
-        if left_s == 0 {
-            warnings.push(
-                "this node's credential has ended and other nodes refuse it; `meshport renew` \
-                 makes a new one"
-                    .into(),
-            );
-        } else if left_s / DAY_S < EXPIRY_WARNING_DAYS {
-            let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
-            warnings.push(format!(
-                "this node's credential ends in {days} d {hours} h. `meshport renew` makes a new \
-                 one, without an interruption"
-            ));
-        }
+        warnings.extend(credentials::warning(&self.credential, super::clock::wall()));
         warnings
     }
 }

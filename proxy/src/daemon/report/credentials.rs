@@ -1,12 +1,42 @@
 //! All the credentials a node knows, in the words of [`crate::admin::credentials`].
 
-use meshport_config::{Credential, MeshSecrets, Revocation, Revoked, UnixSeconds};
+use meshport_config::{
+    Credential, MAX_CLOCK_SKEW_S, MeshSecrets, Revocation, Revoked, UnixSeconds,
+};
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::{CredentialRow, Validity};
 use crate::core::node::NodeCore;
 
 use super::{Reporter, secret};
+
+/// Days before its end at which a credential is worth a warning.
+const EXPIRY_WARNING_DAYS: u64 = 30;
+const DAY_S: u64 = 24 * 60 * 60;
+
+/// What is worth saying of the own credential at this time of day.
+pub(super) fn warning(own: &Credential, now: UnixSeconds) -> Option<String> {
+    let (from, left_s) = (own.issued_at, own.expires_at.0.saturating_sub(now.0));
+    if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
+        return Some(format!(
+            "the clock of this machine is wrong: its own credential is valid from {from} on, and \
+             it is {now} here. Sessions go on, but newer credentials of others are refused and \
+             the next start will be; set the clock right"
+        ));
+    }
+    if left_s == 0 {
+        let ended = "this node's credential has ended and other nodes refuse it; `meshport renew` \
+                     makes a new one";
+        return Some(ended.into());
+    }
+    let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
+    (days < EXPIRY_WARNING_DAYS).then(|| {
+        format!(
+            "this node's credential ends in {days} d {hours} h. `meshport renew` makes a new one, \
+             without an interruption"
+        )
+    })
+}
 
 impl Reporter {
     /// The own one first, then those of others by their end, then what was revoked.
