@@ -176,7 +176,9 @@ mod tests {
             let (first, rest) = (&hello(40)[..at], &hello(40)[at..]);
             [record(first), record(rest)].concat()
         };
-        let forms = [record(&hello(40)), split(2), split(4), split(20), record(&hello(0))];
+        let others = [record(&hello(0)), record(b"no hello")];
+        let split = [2, 4, 20].map(split).into_iter().chain(others);
+        let forms = split.chain([record(&hello(40))]);
         for whole in forms {
             let mut opening = Opening::default();
             for (at, byte) in whole.iter().enumerate() {
