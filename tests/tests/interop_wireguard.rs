@@ -12,10 +12,12 @@ use std::io::Write;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use data_encoding::{BASE64, HEXLOWER};
-use meshport_tests::flood::Flood;
+use meshport_tests::flood::{self, Flood};
 use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
 use meshport_tests::netns::{Namespace, cable};
@@ -35,6 +37,9 @@ const INSTANCE: u64 = 0x1122_3344_5566_7788;
 
 const OUTER: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const OUTER_PORT: u16 = 51820;
+/// Where the daemon is seen after it has moved.
+const MOVED: &str = "10.77.0.3";
+const MOVED_PORT: u16 = 40009;
 const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
@@ -51,6 +56,9 @@ const OVERLAP_ENDS: Duration = Duration::from_secs(90);
 const TWO_SECRETS: usize = 4;
 /// How long the probe listens for further answers.
 const SILENCE_MS: u64 = 1500;
+
+/// Tells the interfaces of one process apart: their control sockets share one folder.
+static INTERFACES: AtomicU32 = AtomicU32::new(0);
 
 struct Setup {
     // Processes first: they end before the namespaces they live in.
@@ -92,7 +100,8 @@ impl Setup {
         wait::until("the daemon answers", SETTLE, || metrics(&socket));
 
         let (node, peer) = (Identity::read(&node_state), Identity::read(&peer_state));
-        let interface = format!("mpwg{}", std::process::id());
+        let number = INTERFACES.fetch_add(1, Ordering::Relaxed);
+        let interface = format!("mpwg{}-{number}", std::process::id());
         let mut command = guest.command("wireguard-go");
         command.args(["--foreground", &interface]);
         let wireguard = Process::start("wireguard-go", &mut command, &path("wireguard.log"));
@@ -206,6 +215,43 @@ impl Setup {
         time.expect("wg shows the time of the handshake")
     }
 
+    /// Waits until the daemon has completed a handshake that it began itself.
+    fn daemon_shakes_hands(&self, what: &str, limit: Duration) {
+        let before = self.mesh_event("handshakes_completed");
+        wait::until(what, limit, || {
+            (self.mesh_event("handshakes_completed") > before).then_some(())
+        });
+    }
+
+    /// Where wireguard-go sees the daemon.
+    fn daemon_seen_at(&self) -> String {
+        let shown = self.guest.run("wg", &["show", &self.interface, "endpoints"]);
+        shown.split_whitespace().nth(1).expect("wg shows the endpoint").to_owned()
+    }
+
+    /// From now on the daemon's packets come from another address and port, as when a NAT before it
+    /// has forgotten the former ones, which still lead to it.
+    fn move_daemon(&self) {
+        let rules = format!(
+            "table ip moved {{\n\
+             chain out {{\ntype filter hook postrouting priority 100;\n\
+             udp sport {OUTER_PORT} udp sport set {MOVED_PORT} ip saddr set {MOVED}\n}}\n\
+             chain in {{\ntype filter hook prerouting priority -300;\n\
+             udp dport {MOVED_PORT} udp dport set {OUTER_PORT} ip daddr set {here}\n}}\n\
+             }}\n",
+            here = OUTER[0],
+        );
+        let file = self.secret_file("moved.nft", &rules);
+        self.site.ip(&["addr", "add", &format!("{MOVED}/32"), "dev", "lo"]);
+        self.site.run("nft", &["-f", &file.to_string_lossy()]);
+    }
+
+    /// Nothing reaches the daemon any more where it was before it moved.
+    fn leave_former_address(&self) {
+        let drop = format!("insert rule ip moved in udp dport {OUTER_PORT} drop");
+        self.site.run("nft", &[&drop]);
+    }
+
     /// Invented initiations for one side, from the other's host; they end when this is dropped.
     fn flood(&self, from: &Namespace, side: usize, rate: u32) -> Flood {
         let node = [&self.node, &self.peer][side].node();
@@ -213,7 +259,7 @@ impl Setup {
         let at = at.parse().expect("an address");
         from.inside(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
-            Flood::start(node, at, vec![socket], rate)
+            Flood::start(flood::noise(&node), at, vec![socket], rate)
         })
     }
 
@@ -253,9 +299,60 @@ fn begins_with(answers: &[Vec<u8>], first: [u8; 2]) -> bool {
     answers.iter().any(|answer| answer.starts_with(&first))
 }
 
+/// Either side begins in one of two worlds. Both live through the rekey after two minutes, so they
+/// run side by side.
 #[test]
 #[ignore = "needs root, wireguard-go and network namespaces, takes 3 minutes: ./tests/run interop"]
 fn wireguard_go_shakes_hands_rekeys_and_roams() {
+    thread::scope(|scope| {
+        scope.spawn(the_daemon_begins_renews_and_moves);
+        wireguard_go_begins_renews_and_moves();
+    });
+}
+
+/// Once the peer's credential is shown, nothing but answers is sent to the daemon until it has
+/// begun itself. Of a session only who began it renews it.
+fn the_daemon_begins_renews_and_moves() {
+    let setup = Setup::new();
+    let own = setup.peer.preshared_key(&setup.node.node());
+    let answers = setup.show(&setup.peer.credential.to_bytes());
+    assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
+    assert_eq!(setup.mesh_event("handshakes_completed"), 0.0, "the daemon has begun already");
+
+    // wireguard-go forgets its session and has another pre-shared key: it answers what the daemon
+    // begins, and the daemon believes no answer.
+    setup.anew(&BASE64.encode(&[7; 32]));
+    wait::until("the daemon refuses the answer under another key", SHAKES_HANDS, || {
+        (setup.mesh_event("dropped_bad_response") > 0.0).then_some(())
+    });
+    assert_eq!(setup.mesh_event("handshakes_completed"), 0.0, "a session with two keys");
+    assert_eq!(setup.handshake_at(), 0, "wireguard-go has a session with two keys");
+
+    setup.anew(&own);
+    setup.daemon_shakes_hands("the daemon begins a handshake with the right key", SHAKES_HANDS);
+    wait::until("wireguard-go has the session", SETTLE, || {
+        (setup.handshake_at() > 0).then_some(())
+    });
+    let events = ["handshakes_completed", "initiations_accepted", "handshakes_after_silence"];
+    let before = events.map(|event| setup.mesh_event(event));
+    let first = setup.handshake_at();
+    assert!(setup.pings(REKEY_PINGS), "echoes were lost while the daemon renewed its session");
+    let after = events.map(|event| setup.mesh_event(event));
+    assert_eq!(after[0] - before[0], 1.0, "the daemon renews the session that it began");
+    assert_eq!(after[1..], before[1..], "wireguard-go began, or something was not answered");
+    assert!(setup.handshake_at() >= first + 100, "no renewal of two minutes");
+    assert_eq!(setup.mesh_event("cookies_received"), 0.0, "the link was not quiet");
+
+    let moved = format!("{MOVED}:{MOVED_PORT}");
+    assert_ne!(setup.daemon_seen_at(), moved);
+    setup.move_daemon();
+    assert!(setup.pings(3), "echoes are lost while the daemon moves");
+    assert_eq!(setup.daemon_seen_at(), moved, "wireguard-go does not follow the daemon");
+    setup.leave_former_address();
+    assert!(setup.pings(3), "echoes are lost after the daemon's roam");
+}
+
+fn wireguard_go_begins_renews_and_moves() {
     let setup = Setup::new();
 
     // A session alone is worth nothing: neither echo nor gossip is answered.
