@@ -115,19 +115,13 @@ fn carried(run: &Run, name: &str) -> u64 {
     run.measures.carried.get(&place).copied().unwrap_or(0)
 }
 
-/// Whether a lie may send a node elsewhere for a while, in spite of all: what is known to be open.
-///
-/// * A relay's claim of no distance draws sessions through it until they have timed the way: of
-///   those who are much nearer to the relay than to any origin, and of those who need one. It says
-///   so of every origin, so they may be drawn to the farther one.
-/// * Where the own path to an origin is dead, as in `lis`, one voice that calls it down is believed
-///   until the origin has denied it, though a relay goes on carrying sessions there.
+/// Whether a lie may send a node elsewhere for a while, in spite of all: a relay's claim of no
+/// distance draws sessions through it until they have timed the way, of those who are much nearer
+/// to the relay than to any origin, and of those who need one. It says so of every origin, so they
+/// may be drawn to the farther one.
 fn is_open(how: &str, who: &str, node: &str) -> bool {
-    match how {
-        "near" => RELAYS.contains(&who) && (who[..3] == node[..3] || node.starts_with("lis")),
-        "accuse" => node.starts_with("lis"),
-        _ => false,
-    }
+    let near_it = who[..3] == node[..3] || node.starts_with("lis");
+    how == "near" && RELAYS.contains(&who) && near_it
 }
 
 /// Tries a lie in these positions: each time it is really told, and makes nobody else who does not

@@ -19,7 +19,7 @@ const SMALL_MESH: usize = 64;
 /// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 /// A member that has been down for so long and is alive to another one is looked at again. Of a
-/// true death everybody has heard long before.
+/// true death everybody has heard long before, also those whose path to it died with it.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
 /// Origins that a newcomer is told of at once, in as many datagrams at most: those of its own site
@@ -163,7 +163,9 @@ impl Discovery {
 
     /// Somebody says that a living member is down. One voice alone may err or lie: the member is
     /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
-    /// path to the member that is dead, unless the member was heard just now.
+    /// path to the member that has died just now, unless the member was heard since. One that has
+    /// been dead for longer says something about the path: a relay may be the way, and whoever
+    /// lies must not be able to close it.
     fn second_opinion(
         &mut self,
         from: NodeId,
@@ -177,9 +179,12 @@ impl Discovery {
         let first = self.doubts.get(&node).filter(|doubt| {
             doubt.life == claim.life && now.saturating_duration_since(doubt.at) < DOUBT
         });
-        let silent = [&self.paths, &self.watch]
-            .into_iter()
-            .any(|paths| paths.get(&node).is_some_and(|path| path.state == PathState::Dead));
+        let silent = [&self.paths, &self.watch].into_iter().any(|paths| {
+            paths.get(&node).is_some_and(|path| {
+                let age = now.saturating_duration_since(path.since);
+                path.state == PathState::Dead && age < DENIED_AFTER
+            })
+        });
         if !just_now && (silent || first.is_some_and(|doubt| doubt.from != from)) {
             self.doubts.remove(&node);
             return Some((node, claim));
