@@ -220,7 +220,7 @@ mod tests {
         let relay = ready(2, 1).line.origin().expect("a node");
         let through = |direct_dead| OriginView {
             line: Line::Relayed { origin: direct.line.origin().expect("a node"), relay },
-            relaying: Some(Relaying { trusted: true, direct_dead }),
+            relaying: Some(Relaying { trusted: true, direct_dead, least_cost: Duration::ZERO }),
             ..direct.clone()
         };
         let dead = OriginView { path: PathView::Dead, ..direct.clone() };

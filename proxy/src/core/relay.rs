@@ -6,7 +6,8 @@
 //!
 //! - The way to the relay is measured here, and relaying has its price (`PENALTY`): a false claim
 //!   draws sessions only from origins that are that much farther than the liar itself.
-//! - Sessions time what they get. Once they have, the larger of claim and time counts.
+//! - Sessions time what they get. Once they have, the larger of claim and time counts. Until then a
+//!   claim may choose the way to an origin, not the origin: that costs what the direct path does.
 //! - A relay that refuses, is silent or is outrun becomes suspect like any other line.
 //! - When the direct path dies the origin may have died with it, and the relay's record be old: the
 //!   way through it stands behind everything that is healthy until a session got through, or the
@@ -76,6 +77,8 @@ pub struct Offer {
     pub suspect: bool,
     /// Whether a session got through lately.
     pub proven: bool,
+    /// Whether sessions have timed it, so that it is no mere claim any more.
+    pub timed: bool,
 }
 
 impl Offer {
@@ -94,14 +97,16 @@ impl Offer {
         let onward = near.onward.iter().find(|distance| distance.origin == origin)?;
         let claimed = near.rtt + Duration::from_micros(u64::from(onward.rtt_us?));
         let line = Line::Relayed { origin, relay };
+        let timed = timings.judged(&line, now);
         Some(Self {
             relay,
-            rtt: claimed.max(timings.judged(&line, now).unwrap_or_default()),
+            rtt: claimed.max(timed.unwrap_or_default()),
             // Of the second leg nothing is told; it is taken to be like the first.
             deviation: near.deviation * 2,
             loss_percent: either(near.loss_percent, onward.loss_percent),
             suspect: evidence.is_suspect(&line),
             proven: timings.is_proven(&line, now),
+            timed: timed.is_some(),
         })
     }
 
@@ -182,8 +187,9 @@ impl Ways {
             let trusted_at = way.dead_since.map(|since| since + TRUST_AFTER);
             let trusted = offer.proven || trusted_at.is_none_or(|at| at <= now);
             way.due = way.due.into_iter().chain(trusted_at.filter(|_| !trusted)).min();
-            let relaying = Relaying { trusted, direct_dead: way.dead_since.is_some() };
-            offer.view(direct, relaying)
+            let direct_dead = way.dead_since.is_some();
+            let least_cost = direct_cost(direct).filter(|_| !offer.timed).unwrap_or_default();
+            offer.view(direct, Relaying { trusted, direct_dead, least_cost })
         });
         if way != Way::default() {
             self.by_origin.insert(origin, way);
@@ -225,13 +231,18 @@ fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> 
     }
 }
 
+/// What a session pays that goes straight there, if the path is measured and works.
+fn direct_cost(direct: &OriginView) -> Option<Duration> {
+    match direct.path {
+        PathView::Up(rtt) => Some(route::cost(rtt, direct.loss_percent)),
+        PathView::Own | PathView::Unmeasured | PathView::Dead => None,
+    }
+}
+
 fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step {
     let best = offers.iter().min_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
     let sound = best.filter(|offer| !offer.suspect);
-    let direct_cost = match direct.path {
-        PathView::Up(rtt) => Some(route::cost(rtt, direct.loss_percent)),
-        PathView::Own | PathView::Unmeasured | PathView::Dead => None,
-    };
+    let direct_cost = direct_cost(direct);
     let better_than = |cost: Duration| {
         let better = sound.filter(|offer| route::is_clear_gain(cost, offer.cost()));
         better.map_or(Step::Stay, |offer| Step::After(Some(offer.relay), GAIN_LASTING))

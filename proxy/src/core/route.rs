@@ -183,6 +183,9 @@ pub struct Relaying {
     pub trusted: bool,
     /// Whether the direct path is dead; else it is clearly slower.
     pub direct_dead: bool,
+    /// A session is taken to pay no less than this: what the direct path costs, until sessions
+    /// have timed the relayed one. A relay's claim may choose the way to an origin, not the origin.
+    pub least_cost: Duration,
 }
 
 impl OriginView {
@@ -365,7 +368,8 @@ fn candidate(origin: OriginView) -> Candidate {
     let cost = match (origin.path, origin.line) {
         (PathView::Own, _) => Duration::ZERO,
         (PathView::Up(rtt), Line::Relayed { .. }) => {
-            cost(rtt, origin.loss_percent) + relay::penalty(rtt)
+            let least = origin.relaying.map(|relaying| relaying.least_cost).unwrap_or_default();
+            (cost(rtt, origin.loss_percent) + relay::penalty(rtt)).max(least)
         }
         (PathView::Up(rtt), _) => cost(rtt, origin.loss_percent),
         (PathView::Unmeasured | PathView::Dead, _) => UNMEASURED,

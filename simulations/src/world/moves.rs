@@ -105,7 +105,9 @@ impl World {
             return None;
         }
         let first = *self.by_id.get(&first)?;
-        let serving = self.origins.iter().copied().filter(|origin| self.serves(at, *origin));
+        // An origin that lies, about its ways say, may be left for good reasons.
+        let serves = |origin: &usize| self.serves(at, *origin) && self.nodes[*origin].lie.is_none();
+        let serving = self.origins.iter().copied().filter(serves);
         let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
         let (own, least) = (self.distance(at, first), self.distance(at, best));
         let is_far = own > least + FARTHER.max(least * FARTHER_PERCENT / 100);

@@ -167,6 +167,29 @@ fn a_claim_holds_until_sessions_have_timed_it() {
 }
 
 #[test]
+fn a_claim_chooses_the_way_and_not_the_origin() {
+    let mut bench = Bench::new(vec![near(2, ms(10), Some(Duration::ZERO))]);
+    let first = |view: &OriginView| {
+        let other = origin(9, OriginState::Ready, PathView::Up(ms(40)));
+        let views = vec![view.clone(), other];
+        let policy = Policy::Nearest { band: ms(1), band_percent: 15 };
+        let route = choose(views, &policy, &Preference::default(), Instant::now()).0;
+        route.candidates[0].origin.line.origin().expect("a node")
+    };
+    let far = direct(PathView::Up(ms(80)));
+    let claimed = bench.way(&far, GAIN_LASTING);
+    assert_eq!(claimed.line, Bench::line(2), "the claim is tried by those who go there anyway");
+    assert_eq!(first(&claimed), node(9), "and draws nobody who does not");
+    for _ in 0..3 {
+        bench.timings.add(Bench::line(2), ms(12), bench.now);
+    }
+    assert_eq!(first(&bench.way(&far, ms(100))), node(ORIGIN), "12 ms is what sessions got");
+    // Without a path of one's own there is nothing else to go by.
+    let mut lost = Bench::new(vec![near(2, ms(10), Some(Duration::ZERO))]);
+    assert_eq!(first(&lost.way(&direct(PathView::Dead), TRUST_AFTER)), node(ORIGIN));
+}
+
+#[test]
 fn loss_on_either_leg_counts() {
     let (evidence, timings, now) = (Evidence::default(), Timings::default(), Instant::now());
     let mut relay = near(2, ms(1), Some(ms(1)));
