@@ -178,8 +178,8 @@ pub(super) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     }
 }
 
-/// Writes what the connection takes now and removes it. Apart from [`write`], which would keep the
-/// slices for as long as it waits.
+/// Writes what the connection takes now and removes it. Apart from [`write()`], which would keep
+/// the slices for as long as it waits.
 fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     let slices: [IoSlice<'_>; READ_CHUNKS] =
         std::array::from_fn(|at| IoSlice::new(chunks.get(at).map_or(&[], Bytes::as_ref)));
