@@ -1,7 +1,9 @@
 //! What boringtun leaves open, one by one.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use curve25519_dalek::constants::EIGHT_TORSION;
 use meshport_config::{MeshSecret, NodeKey};
 
 use super::*;
@@ -187,15 +189,37 @@ fn sources_of_one_network_share_and_are_bounded() {
     assert!(gate.allows(network(1)), "without load nobody is refused");
 }
 
+/// The number 2^255 - 19 of Curve25519's field and this much more, as a key is written.
+fn beyond_the_field(more: i8) -> [u8; 32] {
+    let mut number = [u8::MAX; 32];
+    number[31] = u8::MAX >> 1;
+    number[0] = 0_u8.wrapping_sub(19).wrapping_add_signed(more);
+    number
+}
+
+/// All keys with which every secret is known: the points of the curve whose order divides the
+/// cofactor; the one of its twist that is no point of the curve, -1; 0 and 1 in their second form,
+/// which is beyond the field; and each with the highest bit, of which X25519 takes no notice.
+fn keys_of_small_order() -> BTreeSet<[u8; 32]> {
+    let of_the_curve = EIGHT_TORSION.iter().map(|point| point.to_montgomery().to_bytes());
+    let all = of_the_curve.chain([-1, 0, 1].map(beyond_the_field));
+    let with_highest_bit = |mut key: [u8; 32]| {
+        key[31] |= 0x80;
+        key
+    };
+    all.flat_map(|key| [key, with_highest_bit(key)]).collect()
+}
+
 #[test]
 fn a_key_of_small_order_agrees_with_nobody() {
     let gate = gate(1);
     assert!(gate.agrees_with(&key(2).public()));
-    let mut one = [0; 32];
-    one[0] = 1;
-    // Two points of RFC 7748's curve whose order divides the cofactor.
-    for point in [[0; 32], one] {
-        assert!(!gate.agrees_with(&NodeId::from_bytes(point)));
+    // Being beyond the field alone is no reason: this is 2 in its second form.
+    assert!(gate.agrees_with(&NodeId::from_bytes(beyond_the_field(2))));
+    let refused = keys_of_small_order();
+    assert_eq!(refused.len(), 2 * 7);
+    for point in refused {
+        assert!(!gate.agrees_with(&NodeId::from_bytes(point)), "{point:02x?}");
     }
 }
 
