@@ -17,6 +17,34 @@ fn no_secret_shows_in_debug() {
     );
 }
 
+/// What these types do at their end is to erase what they hold: plain bytes would have nothing to
+/// do. Of `SigningKey` the library promises it, and it can be asked for nothing else.
+#[test]
+fn every_key_and_secret_is_erased_when_dropped() {
+    fn erases_itself<T: Zeroize>(_: &T) -> bool {
+        std::mem::needs_drop::<T>()
+    }
+    fn promises_to<T: ZeroizeOnDrop>(_: &T) {}
+    assert!(!erases_itself(&[1_u8; 32]));
+    let mut rng = TestRng::new(6);
+    let NodeKey(node) = &NodeKey::generate(&mut rng);
+    assert!(erases_itself(node));
+    let RecordKey(record) = &RecordKey::generate(&mut rng);
+    let AuthorityKey(authority) = &AuthorityKey::generate(&mut rng);
+    let DelegationKey(delegation) = &DelegationKey::generate(&mut rng);
+    for key in [record, authority, delegation] {
+        promises_to(key);
+        assert!(std::mem::needs_drop::<SigningKey>());
+    }
+    let mut secret = MeshSecret::generate(&mut rng);
+    promises_to(&secret);
+    assert!(erases_itself(&secret));
+    assert!(erases_itself(&secret.psk(&NodeId::from_bytes([1; 32]), &NodeId::from_bytes([2; 32]))));
+    assert!(erases_itself(&random_bytes(&mut rng)) && erases_itself(&secret.to_text()));
+    secret.zeroize();
+    assert_eq!(secret.0, [0; 32]);
+}
+
 #[test]
 fn key_texts_round_trip() {
     let mut rng = TestRng::new(2);

@@ -23,6 +23,27 @@ fn is(secret: &MeshSecret, number: u8) -> bool {
     *secret.secret_bytes() == [number; 32]
 }
 
+/// Each part is public or a secret that is erased; a further part has to be put into these lists.
+#[test]
+fn the_secrets_of_a_rotation_are_erased_when_dropped() {
+    fn erases_itself<T: Zeroize + ZeroizeOnDrop>(_: &T) -> bool {
+        std::mem::needs_drop::<T>()
+    }
+    let next = next(1);
+    let NextSecret { rotation: _, secret: following } = &next;
+    assert!(erases_itself(following));
+    assert!(erases_itself(&next.to_bytes().unwrap()) && erases_itself(&next.to_text().unwrap()));
+    let mut bytes = SecretBytes([1; 32]);
+    assert!(erases_itself(&bytes));
+    bytes.zeroize();
+    assert_eq!(bytes.0, [0; 32]);
+    let first = MeshSecrets::from(secret(0));
+    let both = first.take(&next, &authority(1).public(), NOW).unwrap().expect("it is newer");
+    let MeshSecrets { current, rotation: _, former } = &both;
+    assert!(erases_itself(current) && erases_itself(former.as_ref().expect("there is one")));
+    assert!(erases_itself(&both.to_text()));
+}
+
 #[test]
 fn one_secret_follows_the_other_with_overlap() {
     let mesh = authority(1).public();
