@@ -292,11 +292,14 @@ impl Core {
     /// An initiation that is not newer than the last one was repeated by somebody, or it is by a
     /// process whose clock is behind that of the one before it, and all it sends will be refused
     /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
-    /// be, unless the session is alive.
+    /// be, unless the session is alive: where the caller says, or for a peer that nobody named,
+    /// such as a leaf, where the packets came from by which it was admitted. Never where the
+    /// initiation came from: whoever has recorded one could draw the peer's traffic through himself
+    /// with it.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let heard = peer.last_received.is_some_and(|at| at + SESSION_IS_ALIVE > now.instant);
-        if heard || peer.attempt.is_some() || !peer.configured {
+        if heard || peer.attempt.is_some() || !(peer.configured || peer.admitted) {
             return;
         }
         self.out.counters.handshakes_for_old_clocks += 1;

@@ -219,6 +219,46 @@ fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
 }
 
+/// Nobody names a leaf: what is known of it is where its own packets came from.
+#[test]
+fn a_leaf_whose_clock_was_set_back_is_met_where_it_was() {
+    let mut net = connected();
+    let old = net.sent.iter().find(|sent| sent.is_initiation()).unwrap().bytes.clone();
+    net.node(2, |core, _| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        let peer = core.peers.get_mut(slot).unwrap();
+        (peer.configured, peer.hints) = (false, Vec::new());
+    });
+    net.seconds(5);
+    net.add(1, identity(1), MeshConfig::default());
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
+    net.keep = Box::new(|sent| !sent.is_initiation() || sent.from != at(1));
+    net.sent.clear();
+    net.deliver(at(MALLORY), at(2), &old);
+    net.pump();
+    let begun: Vec<_> = net.sent.iter().filter(|sent| sent.is_initiation()).collect();
+    assert!(matches!(begun[..], [sent] if sent.to == at(1)), "not where it came from: {begun:?}");
+    assert!(net.up(1, 2) && net.up(2, 1));
+    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+}
+
+/// A recorded initiation is all that a new process knows of a peer that nobody named, so it proves
+/// neither that this one lives nor where.
+#[test]
+fn a_recorded_initiation_draws_no_handshake_to_where_it_comes_from() {
+    let mut net = connected();
+    let old = net.sent.iter().find(|sent| sent.is_initiation()).unwrap().bytes.clone();
+    net.add(2, identity(2), MeshConfig::default());
+    net.sent.clear();
+    for _ in 0..10 {
+        net.deliver(at(MALLORY), at(2), &old);
+        net.seconds(5);
+    }
+    assert_eq!(net.counters(2).initiations_accepted, 2, "anew after each is forgotten");
+    assert_eq!(net.counters(2).handshakes_for_old_clocks, 0);
+    assert!(!net.sent.iter().any(|sent| sent.is_initiation() && sent.from == at(2)));
+}
+
 #[test]
 fn a_node_whose_key_is_everybodys_is_no_peer() {
     let mut net = Net::new(1);
