@@ -5,6 +5,7 @@ use std::sync::Arc;
 use meshport_config::Credential;
 use zeroize::Zeroizing;
 
+use super::revoke::revoked;
 use super::send::udp_packet;
 use super::{Core, Notice};
 use crate::admission::Control;
@@ -12,6 +13,14 @@ use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
 use crate::{MeshError, ports};
+
+/// Why a peer is not admitted.
+enum Refusal {
+    /// What it has shown is not to be believed, or not now. It may show another credential.
+    NotValid(String),
+    /// The authority has taken back what it has shown, for ever.
+    Revoked(String),
+}
 
 impl Core {
     /// A control message; the UDP checksum is verified.
@@ -22,7 +31,11 @@ impl Core {
                 self.note_instance(slot, now, instance, has_yours);
                 match self.judge(slot, now, credential) {
                     Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
-                    Err(reason) => self.refuse(slot, now, reply_port, reason),
+                    Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
+                    Err(Refusal::Revoked(reason)) => {
+                        self.refuse(slot, now, reply_port, reason);
+                        self.shut_peer_out(slot);
+                    }
                 }
                 self.serve(slot, now);
             }
@@ -101,16 +114,26 @@ impl Core {
     }
 
     /// Decodes and verifies a shown credential and admits the peer.
-    fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), String> {
-        let credential = Credential::from_bytes(bytes).map_err(|error| error.to_string())?;
+    fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), Refusal> {
+        let credential =
+            Credential::from_bytes(bytes).map_err(|error| Refusal::NotValid(error.to_string()))?;
         let Some(peer) = self.peers.get(slot) else { return Ok(()) };
         let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
         let follows = credential.succession.as_ref().is_some_and(|it| it.former == peer.node);
         if credential.node != peer.node && !follows {
-            return Err(format!("it is for another node, {}", credential.node));
+            let text = format!("it is for another node, {}", credential.node);
+            return Err(Refusal::NotValid(text));
         }
         if !known {
-            self.check_credential(&credential, now)?;
+            // Before any signature: its session proves who says that it is covered. A key that was
+            // succeeded may have been shown just before that.
+            if let Some(revocation) = self.revocations.covering(&credential)
+                && credential.node == peer.node
+                && revocation.successor().is_none()
+            {
+                return Err(Refusal::Revoked(revoked(revocation)));
+            }
+            self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
             let slot = self.follow(&credential).unwrap_or(slot);
             self.admit(slot, credential);
         }

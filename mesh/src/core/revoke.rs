@@ -1,31 +1,39 @@
 //! Credentials that the authority has taken back.
 
-use meshport_config::{Credential, NodeId, Revocations, Revoked};
+use meshport_config::{Credential, NodeId, Revocation, Revocations, Revoked};
 
 use super::Core;
 use crate::event::Now;
 use crate::peer::Peer;
 use crate::peers::Slot;
 
+/// Why a credential is refused that this covers.
+pub(super) fn revoked(revocation: &Revocation) -> String {
+    format!("the authority has revoked {}", revocation.revoked)
+}
+
 impl Core {
     /// From now on nobody covered by `revocations` is believed: their sessions and streams end, and
     /// their handshakes are not answered any more.
     pub(crate) fn set_revocations(&mut self, revocations: Revocations, now: Now) {
         self.revocations = revocations;
-        let lost: Vec<(Slot, NodeId)> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| self.is_lost(peer))
-            .map(|(slot, peer)| (slot, peer.node))
-            .collect();
-        for (slot, node) in lost {
-            if self.shut_out.len() < self.config.max_peers {
-                self.shut_out.insert(node);
-            }
-            self.out.counters.peers_revoked += 1;
-            self.remove(slot, "the peer is revoked");
+        let lost = self.peers.iter().filter(|(_, peer)| self.is_lost(peer));
+        let lost: Vec<Slot> = lost.map(|(slot, _)| slot).collect();
+        for slot in lost {
+            self.shut_peer_out(slot);
         }
         self.ask_again(now);
+    }
+
+    /// Removes a peer that is revoked, and answers no handshake of it any more. What says so may be
+    /// a credential that only its session has shown, so this has to be remembered.
+    pub(super) fn shut_peer_out(&mut self, slot: Slot) {
+        let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
+        if self.shut_out.len() < self.config.max_peers {
+            self.shut_out.insert(node);
+        }
+        self.out.counters.peers_revoked += 1;
+        self.remove(slot, "the peer is revoked");
     }
 
     fn is_lost(&self, peer: &Peer) -> bool {
@@ -53,9 +61,6 @@ impl Core {
     pub(crate) fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), String> {
         let mesh = &self.identity.credential.mesh;
         credential.verify(mesh, now.wall).map_err(|error| error.to_string())?;
-        match self.revocations.covering(credential) {
-            None => Ok(()),
-            Some(revocation) => Err(format!("the authority has revoked {}", revocation.revoked)),
-        }
+        self.revocations.covering(credential).map_or(Ok(()), |it| Err(revoked(it)))
     }
 }

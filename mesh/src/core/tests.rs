@@ -2,6 +2,7 @@
 
 mod admission;
 mod hostile;
+mod revoke;
 mod rotate;
 mod sessions;
 mod shards;

@@ -1,6 +1,6 @@
 //! Who is let in, and what of those who are not.
 
-use meshport_config::{Error, Revocation, Revocations, Revoked};
+use meshport_config::Error;
 
 use super::*;
 use crate::admission::Control;
@@ -220,76 +220,6 @@ fn an_identity_that_does_not_fit_is_refused_at_start() {
     let config = MeshConfig { mtu: 1000, ..MeshConfig::default() };
     let error = Core::new(identity(1), config, [0; 32], net.now).err().unwrap();
     assert!(error.to_string().contains("mtu"), "{error}");
-}
-
-/// What the authority made from `authority` says of node `number`.
-fn revoked(authority: u8, number: u8) -> Revocations {
-    let authority = AuthorityKey::from_bytes([authority; 32]);
-    let mut all = Revocations::default();
-    all.add(Revocation::issue(&authority, Revoked::Node(id(number)), WALL));
-    all
-}
-
-#[test]
-fn a_revoked_peer_is_cut_and_stays_out() {
-    let mut net = Net::new(3);
-    net.connect(1, 2);
-    net.seconds(1);
-    assert!(net.reaches(1, 2) && net.reaches(2, 1));
-    net.events(1);
-    net.notices(1);
-    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
-    assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
-    assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
-    assert_eq!(net.counters(1).peers_revoked, 1);
-    // What is sent with the old session finds nobody, and new handshakes are not answered.
-    net.send(2, 1, b"old session").unwrap();
-    net.pump();
-    assert_eq!(net.counters(1).dropped_unknown_session, 1);
-    let answered = net.counters(1).initiations_accepted;
-    net.seconds(60);
-    assert!(net.counters(1).dropped_revoked > 0, "{:?}", net.counters(1));
-    assert_eq!(net.counters(1).initiations_accepted, answered);
-    // Being named with a valid credential does not help.
-    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
-    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
-    // Nobody else is concerned.
-    net.connect(1, 3);
-    assert!(net.reaches(1, 3));
-}
-
-/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which
-/// computes the rest and answers. For a revoked node there is no tunnel: only its name is computed,
-/// nothing is kept by which a repetition would be known, and nothing is sent.
-#[test]
-fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
-    let mut net = Net::new(3);
-    net.node(1, |core, _| {
-        core.remove_peer(&id(2));
-        core.remove_peer(&id(3));
-    });
-    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
-    for number in [2, 3] {
-        net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
-        let sent = net.node(number, |core, _| core.poll_transmit()).unwrap();
-        let before = net.counters(1);
-        for _ in 0..20 {
-            net.deliver(at(number), at(1), &sent.bytes);
-        }
-        let answers = net.node(1, |core, _| std::iter::from_fn(|| core.poll_transmit()).count());
-        let is_kept = net.nodes[&at(1)].peer(&id(number)).is_some();
-        let after = net.counters(1);
-        let accepted = after.initiations_accepted - before.initiations_accepted;
-        let known_again = after.dropped_frequent_initiation - before.dropped_frequent_initiation;
-        let dropped = after.dropped_revoked - before.dropped_revoked;
-        if number == 2 {
-            assert_eq!((dropped, accepted, known_again), (20, 0, 0));
-            assert_eq!((answers, is_kept), (0, false));
-        } else {
-            assert_eq!((dropped, accepted, known_again), (0, 1, 19));
-            assert_eq!((answers, is_kept), (1, true));
-        }
-    }
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Who is shut out, what that costs, and what the user hears of it.
+
+use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revoked};
+
+use super::*;
+use crate::admission::Control;
+
+/// What the authority made from `authority` says of node `number`.
+fn revoked(authority: u8, number: u8) -> Revocations {
+    let authority = AuthorityKey::from_bytes([authority; 32]);
+    let mut all = Revocations::default();
+    all.add(Revocation::issue(&authority, Revoked::Node(id(number)), WALL));
+    all
+}
+
+#[test]
+fn a_revoked_peer_is_cut_and_stays_out() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.seconds(1);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    net.events(1);
+    net.notices(1);
+    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
+    assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
+    assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
+    assert_eq!(net.counters(1).peers_revoked, 1);
+    // What is sent with the old session finds nobody, and new handshakes are not answered.
+    net.send(2, 1, b"old session").unwrap();
+    net.pump();
+    assert_eq!(net.counters(1).dropped_unknown_session, 1);
+    let answered = net.counters(1).initiations_accepted;
+    net.seconds(60);
+    assert!(net.counters(1).dropped_revoked > 0, "{:?}", net.counters(1));
+    assert_eq!(net.counters(1).initiations_accepted, answered);
+    // Being named with a valid credential does not help.
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
+    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
+    // Nobody else is concerned.
+    net.connect(1, 3);
+    assert!(net.reaches(1, 3));
+}
+
+/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which
+/// computes the rest and answers. For a revoked node there is no tunnel: only its name is computed,
+/// nothing is kept by which a repetition would be known, and nothing is sent.
+#[test]
+fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
+    let mut net = Net::new(3);
+    net.node(1, |core, _| {
+        core.remove_peer(&id(2));
+        core.remove_peer(&id(3));
+    });
+    net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
+    for number in [2, 3] {
+        net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
+        let sent = net.node(number, |core, _| core.poll_transmit()).unwrap();
+        let before = net.counters(1);
+        for _ in 0..20 {
+            net.deliver(at(number), at(1), &sent.bytes);
+        }
+        let answers = net.node(1, |core, _| std::iter::from_fn(|| core.poll_transmit()).count());
+        let is_kept = net.nodes[&at(1)].peer(&id(number)).is_some();
+        let after = net.counters(1);
+        let accepted = after.initiations_accepted - before.initiations_accepted;
+        let known_again = after.dropped_frequent_initiation - before.dropped_frequent_initiation;
+        let dropped = after.dropped_revoked - before.dropped_revoked;
+        if number == 2 {
+            assert_eq!((dropped, accepted, known_again), (20, 0, 0));
+            assert_eq!((answers, is_kept), (0, false));
+        } else {
+            assert_eq!((dropped, accepted, known_again), (0, 1, 19));
+            assert_eq!((answers, is_kept), (1, true));
+        }
+    }
+}
+
+/// The invite with this number.
+fn invite(number: u8) -> DelegationKey {
+    DelegationKey::from_bytes([number; 32])
+}
+
+/// The same node with a credential that it made with an invite.
+fn joined(number: u8, by: u8) -> Identity {
+    let grant = Grant {
+        roles: "node".parse().unwrap(),
+        site: None,
+        name: None,
+        not_before: UnixSeconds(WALL.0 - 86_400),
+        join_until: UnixSeconds(WALL.0 + 86_400),
+        credential_ttl_s: 86_400,
+    };
+    let authority = AuthorityKey::from_bytes([1; 32]);
+    let delegation = Delegation::issue(&authority, invite(by).public(), grant).unwrap();
+    let subject = Subject {
+        node: id(number),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: format!("node-{number}").parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: "node".parse().unwrap(),
+        succession: None,
+    };
+    let (from, until) = (UnixSeconds(WALL.0 - 60), UnixSeconds(WALL.0 + 3600));
+    let made = Credential::issue_by_delegation(&delegation, &invite(by), subject, from, until);
+    Identity { credential: made.unwrap(), ..identity(number) }
+}
+
+/// That an invite was revoked.
+fn leaked(number: u8) -> Revocations {
+    let mut all = Revocations::default();
+    let what = Revoked::Invite(invite(number).public());
+    all.add(Revocation::issue(&AuthorityKey::from_bytes([1; 32]), what, WALL));
+    all
+}
+
+/// Node 1, and nodes 2 and 3 that joined with invites 2 and 3, all with sessions.
+fn guests() -> Net {
+    let mut net = Net::new(1);
+    for number in [2, 3] {
+        net.add(number, joined(number, number), MeshConfig::default());
+        net.node(number, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+        net.node(1, |core, now| core.set_peer(now, id(number), &[at(number)], None));
+        net.connect(number, 1);
+    }
+    net.seconds(1);
+    assert!(net.reaches(1, 2) && net.reaches(2, 1) && net.reaches(3, 1));
+    net.events(1);
+    net.notices(1);
+    net
+}
+
+#[test]
+fn whoever_joined_with_a_revoked_invite_is_cut_and_nobody_else() {
+    let mut net = guests();
+    net.node(1, |core, now| core.set_revocations(leaked(2), now));
+    let down = net.events(1);
+    assert!(matches!(down[..], [MeshEvent::SessionDown(node)] if node == id(2)), "{down:?}");
+    let cut = net.notices(1);
+    assert!(matches!(cut[..], [Notice::Cut(node, _)] if node == id(2)), "{cut:?}");
+    assert_eq!(net.counters(1).peers_revoked, 1);
+    assert!(net.reaches(1, 3) && net.reaches(3, 1));
+    // Its handshakes end at its name, and being named does not help.
+    let before = net.counters(1);
+    net.seconds(60);
+    let after = net.counters(1);
+    assert!(after.dropped_revoked > before.dropped_revoked);
+    assert_eq!(after.credentials_refused, before.credentials_refused);
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
+    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
+}
+
+/// Only its credential says that it is covered, so a process that never saw it has to shake hands
+/// once to know.
+#[test]
+fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
+    let mut net = guests();
+    net.add(1, identity(1), MeshConfig::default());
+    net.node(1, |core, now| core.set_revocations(leaked(2), now));
+    for number in [2, 3] {
+        net.node(number, Core::wake);
+        net.pump();
+        net.seconds(1);
+    }
+    assert!(net.up(1, 3) && !net.up(1, 2));
+    assert!(net.nodes[&at(1)].peer(&id(2)).is_none(), "it is removed at once");
+    let first = net.counters(1);
+    assert_eq!((first.peers_revoked, first.credentials_refused), (1, 1));
+    let refused = |event: &MeshEvent| match event {
+        MeshEvent::Refused { node, reason } => *node == id(2) && reason.contains("revoked invite"),
+        _ => false,
+    };
+    assert!(net.events(1).iter().any(refused) && net.counters(2).refused_by_peer == 1);
+    let answered = first.initiations_accepted;
+    net.node(2, Core::wake);
+    net.pump();
+    net.seconds(60);
+    let then = net.counters(1);
+    assert!(then.dropped_revoked > first.dropped_revoked);
+    assert_eq!((then.peers_revoked, then.credentials_refused), (1, 1));
+    assert_eq!(then.initiations_accepted - answered, 0, "no handshake but the first");
+    assert!(net.nodes[&at(1)].peer(&id(2)).is_none());
+}
+
+/// Who shows the credential of somebody who is shut out is refused, and who shows an own one that
+/// is covered is out: its session proves that it says so.
+#[test]
+fn a_peer_shuts_out_nobody_but_itself() {
+    let mut net = guests();
+    net.node(1, |core, now| core.set_revocations(leaked(9), now));
+    let flow = net.node(3, |core, _| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
+    });
+    for (number, is_out) in [(2, false), (3, true)] {
+        let credential = &joined(number, 9).credential.to_bytes();
+        let hello = Control::Hello { instance: 5, has_yours: true, credential };
+        let sealed = net.seal(3, 1, &send::udp_packet(&flow, &hello.encode()));
+        net.deliver(at(3), at(1), &sealed);
+        let is_shut_out = |number| net.nodes[&at(1)].is_shut_out(&id(number));
+        assert_eq!((is_shut_out(2), is_shut_out(3)), (false, is_out));
+        assert_eq!(net.nodes[&at(1)].peer(&id(3)).is_none(), is_out);
+    }
+    assert_eq!(net.counters(1).credentials_refused, 2);
+    assert!(net.reaches(1, 2));
+}
