@@ -24,7 +24,7 @@ mod send;
 mod succeed;
 mod timers;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -139,6 +139,8 @@ pub(crate) struct Core {
     revocations: Revocations,
     /// Nodes whose credential was covered when it was known; at most as many as there are peers.
     shut_out: BTreeSet<NodeId>,
+    /// When the user was told last that somebody knocks in the name of one of those.
+    knocks: BTreeMap<NodeId, Instant>,
     out: Output,
     rng: StdRng,
     /// One inner packet on its way into a tunnel.
@@ -191,6 +193,7 @@ impl Core {
             offered: None,
             revocations: Revocations::default(),
             shut_out: BTreeSet::new(),
+            knocks: BTreeMap::new(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),

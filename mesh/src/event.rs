@@ -70,6 +70,14 @@ pub enum MeshEvent {
         /// What this node is to hold from now on.
         secrets: Box<MeshSecrets>,
     },
+    /// Somebody begins handshakes in the name of a node that is shut out, and gets no answer. Told
+    /// of each name every ten minutes at most.
+    Knocked {
+        /// Whom it claims to be; nothing has proven it.
+        node: NodeId,
+        /// Why that node is shut out, as the rest of a sentence about it.
+        why: String,
+    },
     /// A credential was refused, the peer's by this node or this node's by the peer.
     Refused {
         /// The peer.

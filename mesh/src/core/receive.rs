@@ -211,7 +211,7 @@ impl Core {
     ) {
         if self.is_shut_out(&node) {
             // Its key was read with one of the handshake's computations, and no more are made.
-            self.out.counters.dropped_revoked += 1;
+            self.note_knock(node, now);
             return;
         }
         let known = self.peers.of_node(&node);

@@ -1,11 +1,20 @@
 //! Credentials that the authority has taken back.
 
-use meshport_config::{Credential, NodeId, Revocation, Revocations, Revoked};
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, MAX_REVOCATIONS, NodeId, Revocation, Revocations, Revoked};
 
 use super::Core;
-use crate::event::Now;
+use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
+
+/// The user is told no more often that somebody knocks in the name of the same node: whoever knows
+/// its key can do so at any rate, and the first time says all there is to know.
+const KNOCK_GAP: Duration = Duration::from_secs(600);
+/// Names that are remembered for that, 48 bytes each; as many as the authority can revoke. Beyond
+/// them knocks are only counted, until one of these is old.
+pub(super) const MAX_KNOCKS: usize = MAX_REVOCATIONS;
 
 /// Why a credential is refused that this covers.
 pub(super) fn revoked(revocation: &Revocation) -> String {
@@ -62,5 +71,28 @@ impl Core {
         let mesh = &self.identity.credential.mesh;
         credential.verify(mesh, now.wall).map_err(|error| error.to_string())?;
         self.revocations.covering(credential).map_or(Ok(()), |it| Err(revoked(it)))
+    }
+
+    /// Somebody knocks in the name of a node that is shut out, which nothing has proven. The
+    /// counter has them all; the user is told of each name now and then.
+    pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
+        self.out.counters.dropped_revoked += 1;
+        let is_recent = |at: &Instant| now.instant.saturating_duration_since(*at) < KNOCK_GAP;
+        if self.knocks.get(&node).is_some_and(is_recent) {
+            return;
+        }
+        if self.knocks.len() >= MAX_KNOCKS {
+            self.knocks.retain(|_, at| is_recent(at));
+        }
+        if self.knocks.len() < MAX_KNOCKS {
+            self.knocks.insert(node, now.instant);
+            let revocation = self.revocations.get(&Revoked::Node(node));
+            let why = match revocation.map(|it| it.revoked) {
+                Some(Revoked::Succeeded { by, .. }) => format!("which {by} has succeeded"),
+                Some(_) => "which the authority has revoked".to_owned(),
+                None => "whose invite the authority has revoked".to_owned(),
+            };
+            self.out.tell(MeshEvent::Knocked { node, why });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The audit log: who was let in, refused or revoked, and when operators had sessions.
 //!
 //! Each entry is one log line with tracing's target `audit` at INFO, whatever the level of the
-//! other lines is. The names of its fields stay as they are; `docs/security.md` lists them.
+//! other lines is. The names of its fields stay as they are; `docs/audit.md` lists them.
 //!
 //! What others cause is bounded for each of them: a budget of lines per admitted node, and one for
 //! all strangers together, since whoever has the mesh's secret can make up keys at will. What is
@@ -99,6 +99,13 @@ impl Audit {
     pub(super) fn refused_peer(&self, node: &NodeId, reason: &str) {
         let Some(suppressed) = self.take(None, clock::now()) else { return };
         info!(target: "audit", event = "refused", node = %node, reason, suppressed);
+    }
+
+    /// Somebody begins handshakes in the name of a node that is shut out. Only the owner of that
+    /// key could go on, but nothing has proven yet that it is him.
+    pub(super) fn knocked(&self, node: &NodeId, why: &str) {
+        let reason = format!("whoever knocks claims to be this node, {why}; it is not proven");
+        self.refused_peer(node, &reason);
     }
 
     /// A stream was refused for what the credentials say. `peer` is where it came from, `client`
@@ -310,6 +317,7 @@ mod tests {
         let written = lines(|audit| {
             audit.admitted(&peer);
             audit.refused_peer(&peer.node, "it is of another mesh");
+            audit.knocked(&peer.node, "which the authority has revoked");
             let both = (&peer.node, Some(&*peer));
             audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
@@ -320,8 +328,9 @@ mod tests {
             audit.retired(2);
             drop(audit.operator_session(&peer, Some(peer.node), &service()));
         });
-        let expected: [&[&str]; 11] = [
+        let expected: [&[&str]; 12] = [
             &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
+            &["event", "node", "reason", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["client", "event", "name", "node", "reason", "service", "suppressed"],
             &["at", "event", "revoked", "suppressed"],
@@ -345,6 +354,7 @@ mod tests {
         let events = [
             "admitted",
             "refused",
+            "refused",
             "stream-refused",
             "revoked",
             "renewed",
@@ -362,7 +372,10 @@ mod tests {
             assert_eq!(names(line), fields, "{event}");
         }
         assert_eq!(written[0]["fields"]["node"], peer.node.to_string());
-        assert_eq!(written[2]["fields"]["reason"], "no role");
+        let reason = "whoever knocks claims to be this node, which the authority has revoked; it \
+                      is not proven";
+        assert_eq!(written[2]["fields"]["reason"], reason);
+        assert_eq!(written[3]["fields"]["reason"], "no role");
     }
 
     #[test]

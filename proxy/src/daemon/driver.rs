@@ -223,6 +223,7 @@ impl Driver {
             }
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
+            MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
                 self.refused.send_replace(Some(reason.clone()));

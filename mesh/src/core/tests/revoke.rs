@@ -4,6 +4,7 @@ use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revoked};
 
 use super::*;
 use crate::admission::Control;
+use crate::core::revoke::MAX_KNOCKS;
 
 /// What the authority made from `authority` says of node `number`.
 fn revoked(authority: u8, number: u8) -> Revocations {
@@ -202,4 +203,56 @@ fn a_peer_shuts_out_nobody_but_itself() {
     }
     assert_eq!(net.counters(1).credentials_refused, 2);
     assert!(net.reaches(1, 2));
+}
+
+/// The knocks in the name of a node among the events of node 1.
+fn knocks(net: &mut Net) -> Vec<(NodeId, String)> {
+    let events = net.events(1).into_iter();
+    let knocked = events.filter_map(|event| match event {
+        MeshEvent::Knocked { node, why } => Some((node, why)),
+        _ => None,
+    });
+    knocked.collect()
+}
+
+/// Anybody who knows its key can knock in its name, at any rate.
+#[test]
+fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
+    let mut net = Net::new(3);
+    let mut all = revoked(1, 2);
+    all.add(Revocation::issue(&AuthorityKey::from_bytes([1; 32]), Revoked::Node(id(3)), WALL));
+    net.node(1, |core, now| core.set_revocations(all, now));
+    let mut first = Vec::new();
+    for number in [2, 3] {
+        net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
+        first.push(net.node(number, |core, _| core.poll_transmit()).unwrap().bytes);
+    }
+    net.events(1);
+    for _ in 0..20 {
+        net.deliver(at(66), at(1), &first[0]);
+        net.deliver(at(66), at(1), &first[1]);
+    }
+    let told = knocks(&mut net);
+    let why = "which the authority has revoked".to_owned();
+    assert_eq!(told, [(id(2), why.clone()), (id(3), why.clone())]);
+    assert_eq!(net.counters(1).dropped_revoked, 40);
+    net.keep = Box::new(|_| false);
+    net.seconds(599);
+    net.deliver(at(66), at(1), &first[0]);
+    assert_eq!(knocks(&mut net), []);
+    net.seconds(1);
+    net.deliver(at(66), at(1), &first[0]);
+    assert_eq!(knocks(&mut net), [(id(2), why)]);
+    // Names beyond the bound are counted only, until there is room again.
+    net.node(1, |core, now| {
+        for number in 0..MAX_KNOCKS {
+            let mut name = [0; 32];
+            name[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            core.note_knock(NodeId::from_bytes(name), now);
+        }
+        assert_eq!(core.knocks.len(), MAX_KNOCKS);
+    });
+    net.seconds(600);
+    net.deliver(at(66), at(1), &first[1]);
+    assert_eq!(net.nodes[&at(1)].knocks.len(), 1);
 }
