@@ -454,8 +454,8 @@ pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
         Ok(nodes) => info!(nodes, "took up the saved directory"),
         Err(error) => warn!(
             %error,
-            "starting without what the file directory in the state folder says: seeds and peers \
-             tell it again, and the next save replaces the file"
+            "starting without what the file directory in the state folder says; the next save \
+             replaces the file"
         ),
     }
 }
