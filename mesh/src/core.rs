@@ -411,6 +411,11 @@ impl Core {
         self.peer(node).filter(|peer| peer.admitted)?.credential.clone()
     }
 
+    /// The verified credential of a peer, admitted or not, as it was shown or given here last.
+    pub(crate) fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.peer(node)?.credential.clone()
+    }
+
     /// All peers, in order of their node; the fields about streams are left empty.
     pub(crate) fn status(&self, now: Instant) -> Vec<PeerStatus> {
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));

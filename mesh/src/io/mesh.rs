@@ -321,6 +321,12 @@ impl Mesh {
         self.shard(node).link.look(|core| core.credential(node))
     }
 
+    /// The verified credential of a peer, also of one without a session: what it has shown or
+    /// [`Mesh::set_peer`] was given, whichever is newer. It may have ended since.
+    pub fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.shard(node).link.look(|core| core.known_credential(node))
+    }
+
     /// Shows another credential of this node to all peers from now on; no session ends.
     ///
     /// # Errors

@@ -350,6 +350,7 @@ impl Driver {
                 self.send_all();
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
+                end_sessions(what, &self.mesh, &self.sessions);
                 self.mesh.set_revocations(&all);
                 self.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
@@ -513,6 +514,21 @@ impl Driver {
             }
         }
     }
+}
+
+/// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
+/// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
+/// relay carries would last for as long as the relay has not heard of it, or does not want to.
+///
+/// To be called while the mesh still knows whom a revoked invite let in. Nodes that go on under
+/// another key keep their sessions.
+pub(super) fn end_sessions(revoked: &Revoked, mesh: &Mesh, sessions: &Sessions) -> u64 {
+    let is_revoked = |node: &NodeId| match revoked {
+        Revoked::Node(revoked) => node == revoked,
+        Revoked::Invite(_) => mesh.known_credential(node).is_some_and(|it| revoked.covers(&it)),
+        Revoked::Succeeded { .. } => false,
+    };
+    sessions.end(is_revoked)
 }
 
 async fn sleep_until(wake: Option<Instant>) {

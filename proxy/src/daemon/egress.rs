@@ -1,23 +1,26 @@
 //! Streams of other nodes: to this node's own instances, or on to another node that hosts one.
 //!
 //! Dials only what the configuration offers and this node's credential allows it to offer, and only
-//! for whom [`access`] lets in; those of a session whose node a new configuration shuts out end.
+//! for whom [`access`] lets in. A session ends when a new configuration shuts its node out, when
+//! that node is revoked and when its credential ends, whoever carries the session here: what a
+//! relay knows or admits has no part in it.
 //! Every stream gets one answer byte, counted by kind, unless its opener gives up first. A stream
 //! counts as open from before its instance is dialled, so that [`MAX_SERVED`] bounds dials too.
 //! Relayed streams are bounded by `max_relayed`.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{Allow, Credential, NodeId, Role, ServiceName};
+use meshport_config::{
+    Allow, Credential, NodeId, Revocations, Revoked, Role, ServiceName, UnixSeconds,
+};
 use meshport_mesh::Stream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use crate::core::access::{self, Denial};
@@ -34,6 +37,10 @@ use super::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The node of an open session is judged again after this at the latest: on a machine that slept,
+/// or whose clock was set, a credential ends before the timer for its end does.
+const MAX_TRUST: Duration = Duration::from_secs(600);
 
 /// The share of all relayed sessions that may be one node's: a quarter.
 const RELAYED_SHARE: u64 = 4;
@@ -86,6 +93,8 @@ pub(super) struct Egress {
     pub(super) own: watch::Receiver<Arc<Credential>>,
     pub(super) audit: Audit,
     pub(super) offers: watch::Receiver<Arc<Offers>>,
+    /// What the authority has taken back.
+    pub(super) revoked: watch::Receiver<Revocations>,
     /// Sessions this node carries on to others at once.
     pub(super) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
@@ -149,7 +158,8 @@ impl Egress {
         match dialled {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
                 bump(&totals.answers[usize::from(Answer::Connected.code())]);
-                let cut = self.shut_out(service, &holder);
+                // Boxed: it is handed on twice, and each would keep room for it.
+                let cut = Box::pin(self.shut_out(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
                 let operator = holder.roles.contains(&Role::Operator);
                 let operator =
@@ -212,18 +222,51 @@ impl Egress {
         Ok(Arc::new((**client).clone()))
     }
 
-    /// Resolves once a new configuration does not let the node of an open session in any more.
-    async fn shut_out(&self, service: &ServiceName, holder: &Credential) {
-        let mut offers = self.offers.clone();
-        while offers.changed().await.is_ok() {
-            let offers = offers.borrow_and_update().clone();
-            let Some(offer) = offers.get(service) else { continue };
-            if access::may_enter(holder, &offer.allow, clock::wall()) == Err(Denial::NotAllowed) {
+    /// Resolves once the node of an open session is not let in any more: it was revoked, its
+    /// credential has ended, or a new configuration is not for it. Looks when one of these has
+    /// news, and never at what the session carries.
+    async fn shut_out(&self, service: &ServiceName, holder: &Arc<Credential>) {
+        let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
+        loop {
+            let revocations = revoked.borrow_and_update().clone();
+            let Some(holder) = self.present(holder, &revocations) else { return };
+            let now = clock::wall();
+            let allowed = match offers.borrow_and_update().get(service) {
+                Some(offer) => access::may_enter(&holder, &offer.allow, now),
+                // No longer offered since a reload, which leaves open sessions alone.
+                None => access::may_use(&holder, now),
+            };
+            if allowed.is_err() {
                 return;
             }
+            // Whoever tells of news is gone only when the daemon is about to end.
+            tokio::select! {
+                Ok(()) = offers.changed() => {}
+                Ok(()) = revoked.changed() => {}
+                () = sleep(time_left(&holder, now).min(MAX_TRUST)) => {}
+            }
         }
-        // The daemon is about to end.
-        pending::<()>().await;
+    }
+
+    /// The credential by which the node of an open session is known now, or the node that goes on
+    /// in its place; none when it is revoked.
+    fn present(
+        &self,
+        holder: &Arc<Credential>,
+        revocations: &Revocations,
+    ) -> Option<Arc<Credential>> {
+        let own = revocations.get(&Revoked::Node(holder.node));
+        let node = revocations.successor_of(&holder.node);
+        if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
+            return None;
+        }
+        // It may have another one by now than the one that opened the session.
+        let known = self.place.mesh.known_credential(&node);
+        let known = known.filter(|known| known.issued_at >= holder.issued_at);
+        let present = known.unwrap_or_else(|| holder.clone());
+        let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
+        let is_revoked = invite.is_some_and(|it| revocations.get(&it).is_some());
+        (!is_revoked).then_some(present)
     }
 
     /// Tells the opener of a stream why it is refused.
@@ -321,6 +364,10 @@ impl Egress {
         };
         timeout(left, opened).await.unwrap_or(Err(Answer::TimedOut.into()))
     }
+}
+
+fn time_left(credential: &Credential, now: UnixSeconds) -> Duration {
+    Duration::from_secs(credential.expires_at.0.saturating_sub(now.0))
 }
 
 async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Answer> {

@@ -151,7 +151,7 @@ impl Node {
         let place = Place { mesh: mesh.clone(), host: at, sessions: all, findings };
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
-        let egress = egress(settings, place, driver.reporter.audit.clone(), watched);
+        let egress = egress(settings, place, &driver.reporter.audit, watched, revocations.clone());
         let routes = subscribe(&driver.routes);
         for ShardStreams { runtime, streams } in others {
             tasks.spawn_on(egress.clone().run(streams), &runtime);
@@ -270,15 +270,16 @@ impl Node {
 fn egress(
     settings: &Settings,
     place: Place,
-    audit: Audit,
+    audit: &Audit,
     (own, offers, leaving): (
         watch::Receiver<Arc<Credential>>,
         watch::Receiver<Arc<Offers>>,
         watch::Receiver<bool>,
     ),
+    revoked: watch::Receiver<Revocations>,
 ) -> Egress {
     let max_relayed = u64::from(settings.mesh.max_relayed);
-    Egress { place, own, audit, offers, max_relayed, leaving }
+    Egress { place, own, audit: audit.clone(), offers, revoked, max_relayed, leaving }
 }
 
 /// Goes on from what an earlier process knew.

@@ -152,9 +152,18 @@ fn take_one<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
 #[derive(Debug)]
 struct Group {
     count: u64,
-    /// Tells all of them that they are to be reset, and within what time.
-    cut: watch::Sender<Option<Duration>>,
+    /// Tells all of them that they are to be reset.
+    cut: watch::Sender<Option<Cut>>,
     moves: Arc<Moves>,
+}
+
+/// How the sessions of a group are reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// Within this time; whoever hears of its origin after that goes on.
+    Within(Duration),
+    /// At once, those that are still being opened as well.
+    ForGood,
 }
 
 /// Leave for sessions to move elsewhere, first come first served.
@@ -189,7 +198,7 @@ struct Inner {
 pub(super) struct Guard {
     sessions: Sessions,
     key: Key,
-    cut: watch::Receiver<Option<Duration>>,
+    cut: watch::Receiver<Option<Cut>>,
     moves: Arc<Moves>,
 }
 
@@ -294,7 +303,31 @@ impl Sessions {
         let groups = sides.into_iter().flat_map(|side| open.groups(service, side, line));
         groups
             .map(|group| {
-                group.cut.send_replace(Some(window));
+                group.cut.send_if_modified(|cut| {
+                    let is_open = *cut != Some(Cut::ForGood);
+                    if is_open {
+                        *cut = Some(Cut::Within(window));
+                    }
+                    is_open
+                });
+                group.count
+            })
+            .sum()
+    }
+
+    /// Ends the sessions from here that lead to a node, or through one, of which `is_over` holds,
+    /// and those that are being opened. Returns how many they are.
+    pub(super) fn end(&self, is_over: impl Fn(&NodeId) -> bool) -> u64 {
+        let open = self.lock();
+        let leads_there = |line: &Line| {
+            let line = open.now(*line);
+            [line.origin(), line.first_hop()].iter().flatten().any(&is_over)
+        };
+        let groups = open.by_line.iter();
+        let ended = groups.filter(|((_, side, line), _)| side.goes_out() && leads_there(line));
+        ended
+            .map(|(_, group)| {
+                group.cut.send_replace(Some(Cut::ForGood));
                 group.count
             })
             .sum()
@@ -343,7 +376,8 @@ impl Sessions {
 }
 
 impl Guard {
-    /// The origin has just answered: what was said before that does not concern this session.
+    /// The origin has just answered: what was said before that does not concern this session,
+    /// unless its line is over for good.
     pub(super) fn forgive(&mut self) {
         self.cut.mark_unchanged();
     }
@@ -360,12 +394,15 @@ impl Guard {
 
     /// Resolves when this session is to be reset.
     pub(super) async fn cut(&mut self, share: f64) {
+        let is_over = *self.cut.borrow() == Some(Cut::ForGood);
         // The sender lives as long as any guard of the group does, so this ends by a cut only.
-        if self.cut.changed().await.is_err() {
+        if !is_over && self.cut.changed().await.is_err() {
             return std::future::pending().await;
         }
-        let window = self.cut.borrow_and_update().unwrap_or_default();
-        tokio::time::sleep(window.mul_f64(share.clamp(0.0, 1.0))).await;
+        let cut = *self.cut.borrow_and_update();
+        if let Some(Cut::Within(window)) = cut {
+            tokio::time::sleep(window.mul_f64(share.clamp(0.0, 1.0))).await;
+        }
     }
 }
 

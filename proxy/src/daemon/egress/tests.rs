@@ -1,6 +1,9 @@
 use std::sync::atomic::Ordering;
 
-use meshport_mesh::Incoming;
+use meshport_config::{
+    AuthorityKey, Delegation, DelegationKey, Grant, NodeKey, RecordKey, Revocation, Subject,
+};
+use meshport_mesh::{Incoming, Mesh, MeshError};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -34,23 +37,34 @@ fn serve_for(
     roles: &str,
     offers: Arc<Offers>,
 ) -> (Sessions, watch::Sender<Arc<Offers>>) {
+    let (change, offers) = watch::channel(offers);
+    let Node { mesh, incoming: Incoming { streams, .. } } = far;
+    let egress = egress(mesh, roles, offers, watch::channel(Revocations::default()).1);
+    let sessions = egress.place.sessions.clone();
+    tokio::spawn(egress.run(streams));
+    (sessions, change)
+}
+
+/// What serves streams on a node with these roles.
+fn egress(
+    mesh: Mesh,
+    roles: &str,
+    offers: watch::Receiver<Arc<Offers>>,
+    revoked: watch::Receiver<Revocations>,
+) -> Egress {
     let sessions = Sessions::default();
     sessions.register(&service());
-    let (change, offers) = watch::channel(offers);
     let (_, leaving) = watch::channel(false);
-    let Node { mesh, incoming: Incoming { streams, .. } } = far;
     let (findings, _) = mpsc::channel(1);
-    let place = Place { mesh, host: Host::Kernel, sessions: sessions.clone(), findings };
-    let egress = Egress {
-        place,
+    Egress {
+        place: Place { mesh, host: Host::Kernel, sessions, findings },
         own: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
         offers,
+        revoked,
         max_relayed: MAX_RELAYED,
         leaving,
-    };
-    tokio::spawn(egress.run(streams));
-    (sessions, change)
+    }
 }
 
 /// The first byte `far` sends to one who says `bytes`.
@@ -140,7 +154,7 @@ async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     stream.send.write_chunk(header.into()).await.expect("open");
     let until = async |open| {
         while sessions.count_all(Side::Served) != open {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(HEADER_TIMEOUT, until(1)).await.expect("counted while it is dialled");
@@ -317,7 +331,7 @@ async fn a_session_ends_when_a_new_list_shuts_its_node_out() {
     change.send_replace(offer(&address, &["node:node-9"]));
     let mut chunk = [Bytes::new()];
     let end = timeout(HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await;
-    assert!(matches!(end, Ok(Err(meshport_mesh::MeshError::Reset(_)))), "{end:?}");
+    assert!(matches!(end, Ok(Err(MeshError::Reset(_)))), "{end:?}");
     timeout(HEADER_TIMEOUT, async {
         while sessions.count_all(Side::Served) > 0 {
             tokio::task::yield_now().await;
@@ -377,4 +391,138 @@ async fn a_relay_carries_only_for_users_and_only_to_origins() {
         assert_eq!(heard, Some(Answer::NotAllowed), "{roles} to {to}");
         assert_eq!(sessions.count_all(Side::Relayed), 0);
     }
+}
+
+/// The key of the authority of all these tests.
+fn authority() -> AuthorityKey {
+    AuthorityKey::from_bytes([9; 32])
+}
+
+/// A credential that a node of this number made with an invite, from then until then.
+fn joined(number: u8, invite: u8, (from, until): (UnixSeconds, UnixSeconds)) -> Credential {
+    let key = DelegationKey::from_bytes([invite; 32]);
+    let grant = Grant {
+        roles: "node".parse().expect("roles"),
+        site: None,
+        name: None,
+        not_before: UnixSeconds(0),
+        join_until: UnixSeconds(u64::from(u32::MAX)),
+        credential_ttl_s: u64::from(u32::MAX),
+    };
+    let invite = Delegation::issue(&authority(), key.public(), grant).expect("an invite");
+    let subject = Subject {
+        node: NodeKey::from_bytes([number; 32]).public(),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: format!("node-{number}").parse().expect("a name"),
+        site: "fra".parse().expect("a site"),
+        roles: "node".parse().expect("roles"),
+        succession: None,
+    };
+    Credential::issue_by_delegation(&invite, &key, subject, from, until).expect("a credential")
+}
+
+/// The revocation of this.
+fn revoking(revoked: Revoked) -> Revocations {
+    let mut all = Revocations::default();
+    all.add(Revocation::issue(&authority(), revoked, UnixSeconds(1)));
+    all
+}
+
+/// Nobody but the origin has heard of it: the relay carries on as if nothing had happened.
+#[tokio::test]
+async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
+    let origin = "node,origin:kube-apiserver";
+    let (relay, near, origin) = three_with(["relay", "node", origin]);
+    let (relay_id, origin_id) = (relay.mesh.node_id(), origin.mesh.node_id());
+    let (know, revoked) = watch::channel(Revocations::default());
+    let (_change, offers) = watch::channel(offer(&greeter().await, &["role:node"]));
+    let Node { mesh, incoming: Incoming { streams, .. } } = origin;
+    let at_origin = mesh.clone();
+    let egress = egress(mesh, "origin:kube-apiserver", offers, revoked);
+    let sessions = egress.place.sessions.clone();
+    tokio::spawn(egress.run(streams));
+    serve(relay, "relay", "127.0.0.1:9");
+    let mut stream = near.mesh.open_stream(relay_id).await.expect("reachable");
+    stream.send.write_chunk(through(origin_id).encode().into()).await.expect("open");
+    assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
+
+    // News of somebody else changes nothing.
+    know.send_replace(revocations(credential(8, "node").node));
+    stream.send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
+    assert_eq!(read(&mut stream, 10).await, b"still here");
+    let all = revocations(near.mesh.node_id());
+    at_origin.set_revocations(&all);
+    know.send_replace(all);
+    let mut chunk = [Bytes::new()];
+    let within = Duration::from_secs(1);
+    let end = timeout(within, stream.recv.read_chunks(&mut chunk)).await;
+    assert!(matches!(end, Ok(Err(MeshError::Reset(_)))), "{end:?}");
+    timeout(within, async {
+        while sessions.count_all(Side::Served) > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("its entry is closed");
+}
+
+/// How long nothing may happen to a session that is to stay.
+const STAYS: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn a_session_ends_with_the_invite_that_let_its_node_in_and_not_with_another() {
+    let (far, _other) = pair();
+    let now = clock::wall();
+    let holder = Arc::new(joined(5, 50, (now, now.saturating_add(3600))));
+    let (know, revoked) = watch::channel(Revocations::default());
+    let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
+    let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
+    let name = service();
+    let mut end = std::pin::pin!(egress.shut_out(&name, &holder));
+    let invite = |number: u8| Revoked::Invite(DelegationKey::from_bytes([number; 32]).public());
+    know.send_replace(revoking(invite(51)));
+    assert!(timeout(STAYS, &mut end).await.is_err(), "another invite");
+    know.send_replace(revoking(invite(50)));
+    timeout(HEADER_TIMEOUT, end).await.expect("its own");
+}
+
+/// Its node goes on under another key, and ends when that one is revoked.
+#[tokio::test]
+async fn a_session_goes_on_with_the_successor_of_its_node() {
+    let (far, _other) = pair();
+    let holder = Arc::new(credential(5, "node"));
+    let (node, by) = (holder.node, credential(6, "node").node);
+    let (know, revoked) = watch::channel(Revocations::default());
+    let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
+    let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
+    let name = service();
+    let mut end = std::pin::pin!(egress.shut_out(&name, &holder));
+    let mut all = revoking(Revoked::Succeeded { node, by });
+    know.send_replace(all.clone());
+    assert!(timeout(STAYS, &mut end).await.is_err(), "it has another key");
+    all.add(Revocation::issue(&authority(), Revoked::Node(by), UnixSeconds(1)));
+    know.send_replace(all);
+    timeout(HEADER_TIMEOUT, end).await.expect("the successor is revoked");
+}
+
+/// The mesh renews tunnels in minutes and judges anew then, but only the tunnel of a relay.
+#[tokio::test]
+async fn a_session_ends_with_the_credential_of_its_node_unless_that_was_renewed() {
+    let (far, _other) = pair();
+    let now = clock::wall();
+    let [ends, is_renewed] = [5, 6].map(|number| {
+        let until = now.saturating_add(1);
+        Arc::new(joined(number, 50, (UnixSeconds(1), until)))
+    });
+    let renewed = credential(6, "node");
+    far.mesh.set_peer(renewed.node, &[], Some(&renewed));
+    let (_know, revoked) = watch::channel(Revocations::default());
+    let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
+    let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
+    let name = service();
+    let stays = timeout(Duration::from_secs(3), egress.shut_out(&name, &is_renewed));
+    let end = timeout(Duration::from_secs(3), egress.shut_out(&name, &ends));
+    let (stays, end) = tokio::join!(stays, end);
+    assert!(end.is_ok(), "its credential has ended");
+    assert!(stays.is_err(), "it has another one");
 }

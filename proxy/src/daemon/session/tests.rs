@@ -1,9 +1,13 @@
-use meshport_config::NodeId;
+use meshport_config::{
+    AuthorityKey, Credential, Delegation, DelegationKey, Grant, NodeId, NodeKey, RecordKey,
+    Revoked, Subject, UnixSeconds,
+};
 use meshport_mesh::{Incoming, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::super::driver::end_sessions;
 use super::super::testing::{self, Node, pair, service, three};
 use super::*;
 use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
@@ -349,4 +353,69 @@ async fn a_session_is_carried_on_the_thread_of_its_peer() {
         drop(mesh);
     }
     assert!(at_home > 0 && elsewhere > 0, "{at_home} and {elsewhere}");
+}
+
+/// A credential that node 3 made with this invite.
+fn joined(invite: &DelegationKey) -> Credential {
+    let authority = AuthorityKey::from_bytes([9; 32]);
+    let grant = Grant {
+        roles: "node".parse().expect("roles"),
+        site: None,
+        name: None,
+        not_before: UnixSeconds(0),
+        join_until: UnixSeconds(u64::from(u32::MAX)),
+        credential_ttl_s: u64::from(u32::MAX),
+    };
+    let delegation = Delegation::issue(&authority, invite.public(), grant).expect("an invite");
+    let subject = Subject {
+        node: NodeKey::from_bytes([3; 32]).public(),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: "node-3".parse().expect("a name"),
+        site: "fra".parse().expect("a site"),
+        roles: "node".parse().expect("roles"),
+        succession: None,
+    };
+    let (from, until) = (UnixSeconds(1), UnixSeconds(u64::from(u32::MAX)));
+    let made = Credential::issue_by_delegation(&delegation, invite, subject, from, until);
+    made.expect("a credential")
+}
+
+/// Nobody but this node has heard of it: the relay carries on as if nothing had happened, be it
+/// that the session is open or still being opened.
+#[tokio::test]
+async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
+    let invite = DelegationKey::from_bytes([50; 32]);
+    let credential = joined(&invite);
+    let origin = credential.node;
+    let (by_node, by_invite) = (Revoked::Node(origin), Revoked::Invite(invite.public()));
+    for (revoked, is_open) in [(by_node, true), (by_node, false), (by_invite, true)] {
+        let (near, mut relay) = pair();
+        near.mesh.set_peer(origin, &[], Some(&credential));
+        let line = Line::Relayed { origin, relay: relay.mesh.node_id() };
+        let (ingress, routes) = ingress(&near, origin);
+        let origin = OriginView { line, path: UP, ..testing::candidate(origin).origin };
+        let memory = Preference::default();
+        let route = choose(vec![origin], &Policy::Spread, &memory, clock::now()).0;
+        routes.send_replace(Arc::new(route));
+        let ingress = Arc::new(ingress);
+        let mut client = client(&ingress, HELLO).await;
+        let (mut stream, _) = take(&mut relay).await;
+        let mut answer = [0; 12];
+        if is_open {
+            say(&mut stream, b"server hello").await;
+            timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("open");
+        }
+        let sessions = &ingress.place.sessions;
+        let other = Revoked::Node(NodeId::from_bytes([77; 32]));
+        assert_eq!(end_sessions(&other, &near.mesh, sessions), 0, "nobody of these");
+        assert_eq!(end_sessions(&revoked, &near.mesh, sessions), 1, "{revoked}");
+        if !is_open {
+            say(&mut stream, b"server hello").await;
+        }
+        // What came before it may still arrive.
+        let end =
+            timeout(SOON, client.read_to_end(&mut Vec::new())).await.expect("within a second");
+        assert!(end.is_err(), "reset and not ended: {end:?}");
+        assert_eq!(ingress.totals.cut.load(Ordering::Relaxed), 1, "{revoked}, open: {is_open}");
+    }
 }
