@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use meshport_config::Settings;
 use tracing::{info, warn};
 
+use self::capabilities::Kept;
+use self::files::Enforced;
 use super::roster;
 use crate::Error;
 
@@ -38,21 +40,10 @@ impl Sandbox {
         writable.extend(settings.admin.socket.parent().map(Path::to_owned));
 
         let kept = capabilities::give_up(&[&named[..], &writable[..]].concat());
-        let kept = kept.map_or_else(|error| format!("all: {error}"), |kept| kept.to_string());
-        let restricted = files::restrict(&readable, &writable);
-        let filtered = calls::filter();
-        if let Err(error) = &filtered {
-            warn!(%error, "the system does not filter the system calls of this process");
-        }
-        let enforced = match restricted {
-            Ok(enforced) => enforced,
-            Err(error) => {
-                warn!(%error, "the system does not keep files from this process");
-                false
-            }
-        };
-        let calls = filtered.is_ok();
-        info!(files = enforced, calls, capabilities = kept, "in a sandbox");
+        let files = files::restrict(&readable, &writable);
+        let calls = calls::filter();
+        say(&kept, &files, &calls);
+        let enforced = files.is_ok_and(Enforced::keeps_files);
         Self { readable: enforced.then_some(readable) }
     }
 
@@ -73,6 +64,55 @@ impl Sandbox {
             ))),
         }
     }
+}
+
+/// What is in force, and for what is not why and what to do. A filter around this process that
+/// refuses a call looks like a kernel that does not have it, so both are named.
+fn say(
+    kept: &rustix::io::Result<Kept>,
+    files: &Result<Enforced, landlock::RulesetError>,
+    calls: &Result<(), seccompiler::Error>,
+) {
+    if let Err(error) = kept {
+        warn!(
+            %error,
+            "the capabilities of this process are kept: a filter of system calls around it (a \
+             unit, a container's profile) refuses to give them up. Let it have none, or allow \
+             capset there; the daemon goes on"
+        );
+    }
+    match files {
+        Ok(Enforced::Whole | Enforced::InPart) => {}
+        Ok(Enforced::SwitchedOff) => warn!(
+            "files are not kept from this process: Landlock is switched off in this kernel. Add \
+             landlock to its parameter lsm= for that; the daemon goes on"
+        ),
+        Ok(Enforced::Missing) => warn!(
+            "files are not kept from this process: the kernel has no Landlock (Linux 5.13 and \
+             later), or a filter of system calls around this process (a unit, a container's \
+             profile) refuses it. Allow landlock_create_ruleset, landlock_add_rule and \
+             landlock_restrict_self there; the daemon goes on"
+        ),
+        Err(error) => warn!(
+            %error,
+            "files are not kept from this process: the kernel refuses the rules. Allow \
+             landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the filter \
+             of system calls around it, if there is one (a unit, a container's profile); the \
+             daemon goes on"
+        ),
+    }
+    if let Err(error) = calls {
+        warn!(
+            %error,
+            "the system calls of this process are not filtered: the kernel cannot, or a filter \
+             around this process (a unit, a container's profile) refuses it. Allow seccomp there; \
+             the daemon goes on"
+        );
+    }
+    let files = files.as_ref().map_or("no", |enforced| enforced.word());
+    let calls = if calls.is_ok() { "yes" } else { "no" };
+    let capabilities = kept.as_ref().map_or_else(|_| "all".to_owned(), ToString::to_string);
+    info!(files, calls, capabilities, "in a sandbox");
 }
 
 /// The files that are read again while the daemon runs.
@@ -108,7 +148,21 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use seccompiler::{SeccompAction, SeccompFilter};
+
+    use super::super::testing::logged;
     use super::*;
+
+    /// What older versions of systemd have in none of the groups that a service is given.
+    const IN_NO_GROUP: [libc::c_long; 5] = [
+        libc::SYS_capset,
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_landlock_add_rule,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_seccomp,
+    ];
 
     fn settings(more: &str) -> Settings {
         let text = format!("site = \"fra\"\n[service.kube-apiserver]\n{more}");
@@ -141,5 +195,34 @@ mod tests {
         std::os::unix::fs::symlink("data/ca.crt", &link).expect("a link");
         let data = data.canonicalize().expect("it is there");
         assert_eq!(folders(&link).collect::<Vec<_>>(), [folder.path().to_owned(), data]);
+    }
+
+    #[test]
+    fn what_a_filter_around_it_refuses_is_said_with_the_remedy() {
+        // In a thread of its own: a filter never ends.
+        let inside = thread::spawn(|| {
+            let refused = IN_NO_GROUP.into_iter().map(|call| (call, Vec::new())).collect();
+            let error = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+            let here = std::env::consts::ARCH.try_into().expect("it is known");
+            let filter = SeccompFilter::new(refused, SeccompAction::Allow, error, here);
+            let filter: seccompiler::BpfProgram = filter.expect("good").try_into().expect("good");
+            seccompiler::apply_filter(&filter).expect("it is taken");
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut settings = settings("");
+            settings.state_dir = folder.path().to_owned();
+            logged(|| drop(Sandbox::enter(&settings, None)))
+        });
+        let said = inside.join().expect("it goes on");
+        let warned = |what: &str, remedy: &str| {
+            let line = said.lines().find(|line| line.contains(what));
+            let line = line.unwrap_or_else(|| panic!("{what} is not said:\n{said}"));
+            assert!(line.contains("WARN") && line.contains(remedy), "{line}");
+        };
+        warned("files are not kept from this process", "Allow landlock_create_ruleset");
+        warned("the system calls of this process are not filtered", "Allow seccomp");
+        if !said.contains("capabilities=\"none\"") && !said.contains("capabilities=none") {
+            warned("the capabilities of this process are kept", "allow capset");
+        }
+        assert!(said.contains("files=\"no\" calls=\"no\""), "{said}");
     }
 }

@@ -1,7 +1,8 @@
 //! Two nodes of one mesh on loopback, and what tests of streams need around them.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meshport_config::{
@@ -126,4 +127,29 @@ pub(super) async fn tcp_pair() -> (TcpStream, Tcp) {
     let address = listener.local_addr().unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
     (near.unwrap(), Tcp::Kernel(far.unwrap().0))
+}
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines that this thread logs in `what`.
+pub(super) fn logged(what: impl FnOnce()) -> String {
+    let kept = Lines::default();
+    let writer = kept.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    tracing::subscriber::with_default(log.finish(), what);
+    let bytes = kept.0.lock().expect("not poisoned").clone();
+    String::from_utf8(bytes).expect("text")
 }

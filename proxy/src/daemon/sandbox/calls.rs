@@ -146,9 +146,15 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// The families of sockets: the mesh and its clients, the admin socket, and what the C library
-/// asks for addresses of its own.
-const FAMILIES: &[i32] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+/// The families of sockets of any type: the admin socket, and what the C library asks for the
+/// addresses of its own. The latter are raw by name and reach only the kernel.
+const LOCAL: &[i32] = &[libc::AF_UNIX, libc::AF_NETLINK];
+/// The families of the mesh and its clients, and the types of these: none that is raw.
+const NETWORK: &[i32] = &[libc::AF_INET, libc::AF_INET6];
+const TYPES: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
+/// The bits of the second argument of `socket` that are the type; flags are above them
+/// (`SOCK_TYPE_MASK` of the kernel).
+const TYPE_BITS: u64 = 0xf;
 
 /// Filters the calls of all threads of this process, and of those they start.
 pub(super) fn filter() -> Result<(), Error> {
@@ -158,25 +164,38 @@ pub(super) fn filter() -> Result<(), Error> {
 fn program() -> Result<BpfProgram, Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         ALLOWED.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
-    let mut families = Vec::new();
-    for family in FAMILIES {
-        families.push(when(SeccompCmpOp::Eq, u64::from(family.unsigned_abs()))?);
-    }
-    rules.insert(libc::SYS_socket, families);
+    rules.insert(libc::SYS_socket, sockets()?);
     // Threads, and no processes. `clone3` has its flags in memory, where no filter can read them:
     // it answers ENOSYS, and the C library takes `clone`.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
-    rules.insert(libc::SYS_clone, vec![when(SeccompCmpOp::MaskedEq(thread), thread)?]);
+    let flags = argument(0, SeccompCmpOp::MaskedEq(thread), thread)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![flags])?]);
     let other = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let here = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules, other, SeccompAction::Allow, here)?;
     Ok(filter.try_into()?)
 }
 
-/// A rule on the first argument.
-fn when(is: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
-    let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value)?;
-    Ok(SeccompRule::new(vec![condition])?)
+/// The rules of `socket`, of which one has to hold.
+fn sockets() -> Result<Vec<SeccompRule>, Error> {
+    let is = |family: i32| argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()));
+    let mut rules = Vec::new();
+    for family in LOCAL {
+        rules.push(SeccompRule::new(vec![is(*family)?])?);
+    }
+    for family in NETWORK {
+        for kind in TYPES {
+            let kind = u64::from(kind.unsigned_abs());
+            let kind = argument(1, SeccompCmpOp::MaskedEq(TYPE_BITS), kind)?;
+            rules.push(SeccompRule::new(vec![is(*family)?, kind])?);
+        }
+    }
+    Ok(rules)
+}
+
+/// A condition on an argument of 32 bits.
+fn argument(at: u8, is: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Error> {
+    Ok(SeccompCondition::new(at, SeccompCmpArgLen::Dword, is, value)?)
 }
 
 #[cfg(test)]
@@ -224,9 +243,15 @@ mod tests {
         filtered(|| {
             let refused = Command::new("/bin/true").status().expect_err("no processes");
             assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
-            let raw = socket2::Domain::from(libc::AF_PACKET);
-            let refused = socket2::Socket::new(raw, socket2::Type::RAW, None).expect_err("raw");
-            assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
+            for family in [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK] {
+                let family = socket2::Domain::from(family);
+                for protocol in [None, Some(socket2::Protocol::ICMPV4)] {
+                    // A flag is added to the type.
+                    let refused = socket2::Socket::new(family, socket2::Type::RAW, protocol);
+                    let refused = refused.expect_err("raw");
+                    assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
+                }
+            }
             let refused = rustix::process::chroot("/").expect_err("no other root");
             assert_eq!(io::Error::from(refused).raw_os_error(), Some(libc::ENOSYS));
         });

@@ -50,7 +50,11 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<Kept> {
     clear_ambient_capability_set()?;
     let kept = before.permitted & wanted;
     let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
+    let after = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    // Who has nothing to give up may be in a sandbox that refuses the call, as systemd's does.
+    if after != before {
+        set_capabilities(None, after)?;
+    }
     Ok(Kept(kept))
 }
 

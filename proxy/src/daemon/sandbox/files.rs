@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
 /// The newest rights that are asked for: those of Linux 6.12. An older kernel gives those it knows.
@@ -31,10 +31,42 @@ const SYSTEM: &[&str] = &[
 /// Where the runtime throws things away.
 const DEVICES: &[&str] = &["/dev/null"];
 
+/// How much of it the kernel does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Enforced {
+    /// All that is asked for.
+    Whole,
+    /// Files are kept from this process, but the kernel is older than the newest of the rights.
+    InPart,
+    /// Nothing: Landlock is built into the kernel and not switched on.
+    SwitchedOff,
+    /// Nothing: the kernel has no Landlock, or a filter around this process says that it has none.
+    Missing,
+}
+
+impl Enforced {
+    /// Whether files are kept from this process.
+    pub(super) fn keeps_files(self) -> bool {
+        matches!(self, Self::Whole | Self::InPart)
+    }
+
+    /// For the log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Whole => "yes",
+            Self::InPart => "in part: the kernel is older than 6.12",
+            Self::SwitchedOff | Self::Missing => "no",
+        }
+    }
+}
+
 /// Lets this thread, and those it starts, read in `readable` and the system's folders, write in
 /// `writable`, and run nothing. Signals and abstract sockets of other processes are out of reach
-/// as well. Paths that are not there are left out. Gives whether the kernel does it.
-pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<bool, RulesetError> {
+/// as well. Paths that are not there are left out. Gives what of it the kernel does.
+pub(super) fn restrict(
+    readable: &[PathBuf],
+    writable: &[PathBuf],
+) -> Result<Enforced, RulesetError> {
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
@@ -44,7 +76,12 @@ pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<boo
         .add_rules(path_beneath_rules(DEVICES, reading() | AccessFs::WriteFile))?
         .add_rules(path_beneath_rules(writable, writing()))?
         .restrict_self()?;
-    Ok(status.ruleset != RulesetStatus::NotEnforced)
+    Ok(match (status.ruleset, status.landlock) {
+        (RulesetStatus::FullyEnforced, _) => Enforced::Whole,
+        (RulesetStatus::PartiallyEnforced, _) => Enforced::InPart,
+        (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => Enforced::SwitchedOff,
+        (RulesetStatus::NotEnforced, _) => Enforced::Missing,
+    })
 }
 
 fn reading() -> BitFlags<AccessFs> {
@@ -86,7 +123,7 @@ mod tests {
             let inside = scope.spawn(|| {
                 let enforced = restrict(&[root.join("read")], &[root.join("write")]);
                 // Without Landlock in the kernel there is nothing to see.
-                if enforced.expect("the rules are good") {
+                if enforced.expect("the rules are good").keeps_files() {
                     check(root);
                 }
             });
