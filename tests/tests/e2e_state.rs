@@ -110,3 +110,59 @@ fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
     });
     assert_eq!(world.get(NODE, "/version").status, 200);
 }
+
+/// Starts the daemon and ends it again; what it says of files that are not as they were written.
+fn told(world: &mut World) -> Vec<String> {
+    let before = world.node_mut(NODE).process().output().len();
+    world.start(NODE);
+    world.meet();
+    assert_eq!(world.get(NODE, "/version").status, 200);
+    stop(world);
+    let said = world.node_mut(NODE).process().output()[before..].to_owned();
+    let is_it = |line: &&str| line.contains("checksum") || line.contains("by hand");
+    said.lines().filter(is_it).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_changed_seed_or_generation_is_told_and_a_start_that_reaches_nobody_names_the_file() {
+    let mut world = three_nodes();
+    let (seeds, generation) = (file(&world, "seeds"), file(&world, "generation"));
+    stop(&mut world);
+    assert_eq!(told(&mut world), [] as [String; 0]);
+
+    // Another port and a lower number, which nothing but the checksum tells from right ones.
+    let whole = fs::read_to_string(&seeds).expect("join wrote it");
+    let (line, rest) = whole.split_once('\n').expect("a seed");
+    let (seed, digit) = line.split_at(line.len() - 1);
+    let digit = if digit == "7" { "3" } else { "7" };
+    let changed = format!("{seed}{digit}\n{rest}");
+    fs::write(&seeds, &changed).expect("it is ours");
+    let number = fs::read_to_string(&generation).expect("each start writes it");
+    fs::write(&generation, number.replacen('1', "0", 1)).expect("it is ours");
+    let said = told(&mut world);
+    for path in [&seeds, &generation] {
+        let name = format!("{}: was changed by hand or is damaged", path.display());
+        let line = said.iter().find(|line| line.contains(&name));
+        let line = line.unwrap_or_else(|| panic!("nothing is said of {name}: {said:?}"));
+        println!("{line}");
+        assert!(line.contains("WARN"), "{line}");
+    }
+    assert_eq!(fs::read_to_string(&seeds).expect("it is there"), changed, "left alone");
+
+    // Only the seeds are told again: the generation was written anew.
+    let said = told(&mut world);
+    assert!(matches!(&said[..], [line] if line.contains("seeds: was changed")), "{said:?}");
+    fs::write(&seeds, whole.replace(rest, "# by hand\n")).expect("it is ours");
+    assert_eq!(told(&mut world), [] as [String; 0]);
+
+    // Nobody is where the seeds say, and nothing else is known.
+    fs::write(&seeds, &changed).expect("it is ours");
+    fs::remove_file(file(&world, "directory")).expect("it was saved");
+    for other in ["cp", "other"] {
+        world.kill(other);
+    }
+    world.start(NODE);
+    let status = world.at(NODE).status().expect("it answers");
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("in the file seeds of the state folder"), "{warnings}");
+}

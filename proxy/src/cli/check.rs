@@ -138,8 +138,9 @@ fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) 
     if let Err(error) = state.identity(now) {
         report.obstacles.push(error.to_string());
     }
-    if let Err(error) = state.seeds() {
-        report.obstacles.push(error.to_string());
+    match state.seeds() {
+        Ok(_) => report.warnings.extend(state.doubts()),
+        Err(error) => report.obstacles.push(error.to_string()),
     }
 }
 

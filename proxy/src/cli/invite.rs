@@ -175,6 +175,9 @@ fn seeds(args: &InviteArgs, state: &StateDir, advertised: &[Endpoint]) -> Result
         .filter(|_| !endpoints.is_empty())
         .map(|me| Seed::new(me.node, endpoints))
         .transpose()?;
+    if let Some(doubt) = state.doubt_of_seeds() {
+        output::advice(&format!("warning: {doubt}"));
+    }
     let mut seeds: Vec<Seed> = Vec::new();
     for seed in me.into_iter().chain(args.seeds.iter().cloned()).chain(state.seeds()?) {
         if seeds.len() < MAX_SEEDS && seeds.iter().all(|known| known.node != seed.node) {

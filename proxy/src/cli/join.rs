@@ -181,6 +181,10 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
         (Err(error), _) | (_, Err(error)) => return Err(error),
     };
     let seeds = if force { state.seeds().unwrap_or_default() } else { state.seeds()? };
+    // They are written anew, below a good checksum.
+    if let Some(doubt) = state.doubt_of_seeds() {
+        output::advice(&format!("warning: {doubt}"));
+    }
     Ok(Former {
         mesh: credential.map(|credential| credential.mesh),
         keys: node_key.zip(record_key),

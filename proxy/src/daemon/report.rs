@@ -263,8 +263,9 @@ impl Reporter {
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
             warnings.push(
-                "no other node has answered yet. Is the daemon at the invite's address running, \
-                 is its UDP port open from here, and is it the same mesh?"
+                "no other node has answered yet. Are the nodes and addresses in the file seeds of \
+                 the state folder, or `seeds` under [mesh], the right ones, does a daemon run \
+                 there, is its UDP port open from here, and is it the same mesh?"
                     .into(),
             );
         }

@@ -163,6 +163,8 @@ impl Daemon {
         state: StateDir,
         shards: usize,
     ) -> Result<Self, Error> {
+        // First: the generation is written anew.
+        state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
         let generation = state.next_generation(clock::wall())?;
         let shards = parts::bind_mesh(settings, shards)?;
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;

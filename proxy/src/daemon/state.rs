@@ -7,18 +7,21 @@
 //! | `mesh.secret` | shared by all members, and while it is followed by another the former | yes |
 //! | `authority.key` | signs invites and credentials; only where `init` ran | yes |
 //! | `credential` | the signed statement of who this node is | no |
-//! | `seeds` | nodes to announce to, one per line | no |
-//! | `generation` | the number of the last start | no |
+//! | `seeds` | nodes to announce to, one per line, and a checksum | no |
+//! | `generation` | the number of the last start, and a checksum | no |
 //! | `directory` | what was known of the others, for a cold boot | no |
 //! | `revocations` | what the authority has taken back, one signed line each | no |
 //! | `node.next` | who the node is to be, while its keys are replaced | yes |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600 and is written whole (`files`). A file that is missing or damaged is
-//! an error that names it and the remedy, never a silent reset. Each file has a bound on its size.
+//! an error that names it and the remedy, never a silent reset; what can be read of the files that
+//! people may edit is used, and what is odd about them told (`seal`). Each file has a bound on its
+//! size.
 
 mod files;
 mod next;
+mod seal;
 #[cfg(test)]
 mod tests;
 
@@ -419,8 +422,8 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::store_node_key`].
     pub fn store_seeds(&self, seeds: &[Seed]) -> Result<(), Error> {
-        let lines: String = seeds.iter().map(|seed| format!("{seed}\n")).collect();
-        files::write(&self.file(SEEDS), lines.as_bytes(), Existing::Replace)
+        let content = seal::of_seeds(seeds);
+        files::write(&self.file(SEEDS), content.as_bytes(), Existing::Replace)
     }
 
     /// Replaces the stored directory.
@@ -461,7 +464,7 @@ impl StateDir {
             state_error(&path, "has reached the last number there is", remedy)
         })?;
         let generation = next.max(wall.0);
-        files::write(&path, format!("{generation}\n").as_bytes(), Existing::Replace)?;
+        self.store_generation(generation)?;
         Ok(generation)
     }
 
@@ -474,8 +477,12 @@ impl StateDir {
         if used <= self.generation()? {
             return Ok(());
         }
-        let path = self.file(GENERATION);
-        files::write(&path, format!("{used}\n").as_bytes(), Existing::Replace)
+        self.store_generation(used)
+    }
+
+    fn store_generation(&self, generation: u64) -> Result<(), Error> {
+        let content = seal::sealed(&format!("{generation}\n"));
+        files::write(&self.file(GENERATION), content.as_bytes(), Existing::Replace)
     }
 
     fn generation(&self) -> Result<u64, Error> {
@@ -483,7 +490,7 @@ impl StateDir {
         let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, CLOCK_COUNTS))? else {
             return Ok(0);
         };
-        text.trim().parse().map_err(|_not_a_number| damaged(&path, &"not a number", CLOCK_COUNTS))
+        seal::generation(&text).ok_or_else(|| damaged(&path, &"not a number", CLOCK_COUNTS))
     }
 
     fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {

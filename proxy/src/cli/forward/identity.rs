@@ -80,6 +80,9 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
         let seeds = state.seeds()?;
+        if let Some(doubt) = state.doubt_of_seeds() {
+            output::advice(&format!("warning: {doubt}"));
+        }
         // Whatever is wrong with it, the seeds say it again.
         let directory = state.directory().unwrap_or_default();
         let keeper = Keeper::Saved(Slot { state, _lock });

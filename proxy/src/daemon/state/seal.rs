@@ -1,0 +1,130 @@
+//! The last line of the files that are plain lines: a checksum of what is before it.
+//!
+//! Any digits are an address and any number is a generation, so that without it a changed bit would
+//! be taken for what was written. It proves nothing, and does not lock the files: who changes one
+//! by hand says so in its last line. What is read counts either way; what is odd about it is told.
+
+use data_encoding::HEXLOWER;
+use meshport_config::Seed;
+use sha2::{Digest, Sha256};
+
+use super::files::Content;
+use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir, read_text};
+
+/// Begins the last line, before the checksum.
+const SEAL: &str = "# checksum ";
+/// The last line of a file that a person answers for.
+const BY_HAND: &str = "# by hand";
+/// Bytes of the checksum: damage goes unseen once in four billion times.
+const CHECKSUM_BYTES: usize = 4;
+const CHECKSUM_DOMAIN: &[u8] = b"meshport state checksum v1\0";
+
+/// The lines, and the one that seals them.
+pub(super) fn sealed(lines: &str) -> String {
+    let hash = Sha256::new().chain_update(CHECKSUM_DOMAIN).chain_update(lines).finalize();
+    format!("{lines}{SEAL}{}\n", HEXLOWER.encode(&hash[..CHECKSUM_BYTES]))
+}
+
+/// The content of the file of these seeds.
+pub(super) fn of_seeds(seeds: &[Seed]) -> String {
+    let lines: String = seeds.iter().map(|seed| format!("{seed}\n")).collect();
+    sealed(&lines)
+}
+
+/// The number in the content of the file of the generation.
+pub(super) fn generation(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let number = lines.next()?.trim().parse().ok()?;
+    lines.next().is_none().then_some(number)
+}
+
+/// What is odd about the content of a file; nothing when it is as it was written, or a person
+/// answers for it.
+fn oddity(text: &str) -> Option<&'static str> {
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    let (lines, last) = text.split_at(body.rfind('\n').map_or(0, |at| at + 1));
+    if *text == sealed(lines) || last.trim_end() == BY_HAND {
+        return None;
+    }
+    Some(match last.starts_with(SEAL) {
+        true => "was changed by hand or is damaged: the checksum in its last line does not fit",
+        false => {
+            "was changed by hand, has lost its end or is of an earlier version: its last line is \
+             no checksum"
+        }
+    })
+}
+
+impl StateDir {
+    /// What is odd about files that are read all the same, each with what it means and what to do.
+    /// A file that cannot be read is said by whoever needs it.
+    pub fn doubts(&self) -> Vec<String> {
+        [self.doubt_of_seeds(), self.doubt_of_generation()].into_iter().flatten().collect()
+    }
+
+    /// As [`StateDir::doubts`], of the seeds alone.
+    pub fn doubt_of_seeds(&self) -> Option<String> {
+        let what = self.oddity_of(SEEDS, MAX_SEEDS_BYTES)?;
+        Some(format!(
+            "{}: {what}. Its nodes and addresses are used as they are read. Compare them with \
+             another node's file, or join again with `meshport join INVITE --force`; if they are \
+             right, end the file with the line `{BY_HAND}`",
+            self.file(SEEDS).display()
+        ))
+    }
+
+    fn doubt_of_generation(&self) -> Option<String> {
+        let what = self.oddity_of(GENERATION, MAX_TEXT_BYTES)?;
+        Some(format!(
+            "{}: {what}. The number of this start is above the one that is read and not below the \
+             wall clock, and is written anew; if other nodes know a later one, this node goes \
+             above it as soon as it hears of it. There is nothing to do if the clock of this \
+             machine is right",
+            self.file(GENERATION).display()
+        ))
+    }
+
+    fn oddity_of(&self, name: &str, max_bytes: usize) -> Option<&'static str> {
+        // The remedy is for those who need the file.
+        let text = read_text(&self.file(name), max_bytes, (Content::Public, "")).ok()??;
+        oddity(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_whether_it_is_as_it_was_written() {
+        for lines in ["", "one\n", "one\n\ntwo\n"] {
+            let whole = sealed(lines);
+            assert_eq!(oddity(&whole), None, "{whole:?}");
+            for at in 0..whole.len() {
+                assert!(oddity(&whole[..at]).is_some(), "{:?}", &whole[..at]);
+                let mut changed = whole.clone().into_bytes();
+                for bit in 0..7 {
+                    changed[at] ^= 1 << bit;
+                    let text = String::from_utf8(changed.clone()).expect("ASCII");
+                    assert!(oddity(&text).is_some(), "{text:?}");
+                    changed[at] ^= 1 << bit;
+                }
+            }
+        }
+        assert!(oddity("one\n").is_some_and(|why| why.contains("its last line is no checksum")));
+        let other = sealed("one\n").replace("one", "two");
+        assert!(oddity(&other).is_some_and(|why| why.contains("does not fit")));
+        assert_eq!(oddity("two\n# by hand\n"), None);
+        assert_eq!(oddity("two\n# by hand"), None);
+        assert!(oddity("# by hand\ntwo\n").is_some());
+    }
+
+    #[test]
+    fn a_generation_is_one_number() {
+        assert_eq!(generation("7\n"), Some(7));
+        assert_eq!(generation(&sealed("7\n")), Some(7));
+        for bad in ["", "# 7\n", "7\n8\n", "7 8\n", "seven\n", "7# checksum 00000000\n"] {
+            assert_eq!(generation(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Keys that are replaced.
+
+use super::*;
+
+/// New keys for the node of a folder.
+fn next(state: &StateDir, authority: &AuthorityKey) -> NextIdentity {
+    let (known, key) = (state.credential().unwrap().unwrap(), state.node_key().unwrap().unwrap());
+    let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
+    let agreed = Succession::agree(&key, &node_key.public(), &known.mesh, NOW);
+    let subject = Subject {
+        node: node_key.public(),
+        record_key: record_key.public(),
+        name: known.name,
+        site: known.site,
+        roles: known.roles,
+        succession: Some(agreed),
+    };
+    let until = NOW.saturating_add(DAY);
+    let credential = Credential::issue_by_authority(authority, subject, NOW, until).unwrap();
+    NextIdentity { node_key, record_key, credential }
+}
+
+#[test]
+fn a_change_of_keys_that_was_cut_short_is_finished_at_the_next_start() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    for done in 0..4 {
+        let (_folder, state) = joined_by(&authority);
+        let (before, next) = (state.identity(NOW).expect("whole"), next(&state, &authority));
+        state.settle_next().expect("nothing to do");
+        assert_eq!(state.identity(NOW).expect("whole").credential, before.credential);
+        state.store_next(&next).expect("stored");
+        let path = state.path().join("node.next");
+        assert_eq!(mode(&path), 0o600);
+        // As a crash may leave it.
+        let replace = Existing::Replace;
+        if done > 0 {
+            state.store_node_key(&next.node_key, replace).expect("stored");
+        }
+        if done > 1 {
+            state.store_record_key(&next.record_key, replace).expect("stored");
+        }
+        if done > 2 {
+            state.store_credential(&next.credential, replace).expect("stored");
+        }
+        state.settle_next().expect("it is finished");
+        assert!(!path.exists());
+        let after = state.identity(NOW).expect("whole");
+        assert_eq!(after.credential, next.credential);
+        assert_eq!(after.node_key.public(), next.node_key.public());
+        let revoked = state.revocations(&authority.public()).expect("whole");
+        assert!(revoked.covering(&before.credential).is_some());
+        state.settle_next().expect("nothing to do");
+        let shown = format!("{next:?}");
+        assert!(!shown.contains(next.record_key.to_text().as_str()), "{shown}");
+    }
+}
+
+#[test]
+fn no_damage_to_new_keys_changes_the_node() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let (before, next) = (state.identity(NOW).expect("whole"), next(&state, &authority));
+    state.store_next(&next).expect("stored");
+    let path = state.path().join("node.next");
+    let content = fs::read(&path).expect("it is there");
+    let part = |name: &str| fs::read(state.path().join(name)).expect("it is there");
+    let parts = || [NODE_KEY, RECORD_KEY, CREDENTIAL].map(part);
+    let (as_before, mut same) = (parts(), 0);
+    for damaged in damages(&content) {
+        put(&path, &damaged);
+        let Err(refused) = state.settle_next() else {
+            // White space, or bits of a private key that X25519 does not look at.
+            same += 1;
+            let after = state.identity(NOW).expect("whole");
+            assert_eq!(after.credential, next.credential);
+            assert_eq!(after.node_key.public(), next.node_key.public());
+            assert_eq!(*after.record_key.to_text(), *next.record_key.to_text());
+            fs::remove_file(state.path().join(REVOCATIONS)).expect("the former one ends");
+            state.store_node_key(&before.node_key, Existing::Replace).expect("stored");
+            state.store_record_key(&before.record_key, Existing::Replace).expect("stored");
+            state.store_credential(&before.credential, Existing::Replace).expect("stored");
+            state.store_next(&next).expect("stored");
+            continue;
+        };
+        let refused = refused.to_string();
+        assert!(refused.contains("node.next") && refused.contains("rotate-key"), "{refused}");
+        assert!(parts() == as_before, "the node is changed");
+    }
+    assert!(same < 10, "{same} damaged contents were taken for the whole one");
+}
