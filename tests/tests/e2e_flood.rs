@@ -31,6 +31,8 @@ const GROWTH_KIB: u64 = 4096;
 /// Good initiations of strangers that a daemon under load answers in a second, at the least: it
 /// takes 200 without a cookie, and what its socket has no room for is lost.
 const ANSWERED: f64 = 100.0;
+/// What the operator sees of it, in the status and once in the log.
+const TOLD: &str = "more handshakes arrive than this node answers at once";
 /// A watch hears a word every 20 ms; this long a silence is a session that failed.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -85,6 +87,8 @@ fn flooded(
     let (sent, span) = (flood.sent() as f64, begun.elapsed().as_secs_f64());
     let after = count(world);
     let resident_kib = world.node_mut("cp-a").process().resident_kib();
+    let status = world.at("cp-a").status().expect("it answers");
+    assert!(status["warnings"].to_string().contains(TOLD), "{what}: {}", status["warnings"]);
     drop(flood);
 
     let [cookies, answered] = [after[0] - before[0], after[1] - before[1]];
@@ -130,6 +134,9 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
         assert!(after <= before + GROWTH_KIB, "{what}: {before} to {after} KiB");
     }
     assert_eq!(watch.connections(), 1, "the session that was open has failed");
+    let log = world.node_mut("cp-a").process().output();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains(TOLD)).collect();
+    assert!(matches!(told[..], [line] if line.contains("WARN")), "two floods, at once: {told:?}");
     let silence = watch.silent_after(wait::now(), SETTLE);
     assert!(silence <= SILENCE, "{silence:?}");
 }

@@ -43,6 +43,12 @@ fn sessions(world: &World, event: &str) -> f64 {
     world.at("worker").metrics().sum("meshport_sessions_total", &labels)
 }
 
+/// What the node's status warns of.
+fn warnings(world: &World) -> String {
+    let status = world.at("worker").status().expect("it answers");
+    status["warnings"].to_string()
+}
+
 /// What a client without a place finds out, and how soon.
 #[track_caller]
 fn is_turned_away(local: SocketAddr) {
@@ -73,6 +79,12 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
         assert_eq!(sessions(&world, "over-limit"), f64::from(turned_away));
     }
 
+    let full = format!("kube-apiserver: all {PLACES} places for clients are taken");
+    assert!(warnings(&world).contains(&full), "{}", warnings(&world));
+    let said = world.node_mut("worker").process().output()[before..].to_owned();
+    let said: Vec<&str> = said.lines().filter(|line| line.contains("places for clients")).collect();
+    assert!(matches!(said[..], [line] if line.contains("WARN")), "once, and not thrice: {said:?}");
+
     // Half of them drip, and begin again when they are cut.
     let (mut said, mut cut) = ([0; PLACES], 0);
     wait::throughout("others do not notice", HELD, || {
@@ -98,6 +110,7 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
         let labels = "service=\"kube-apiserver\",side=\"client\"";
         (page.sum("meshport_sessions_open", labels) == 0.0).then_some(())
     });
+    assert!(!warnings(&world).contains("places for clients"), "{}", warnings(&world));
     let log = world.node_mut("worker").process().output()[before..].to_owned();
     assert!(!log.contains("origin=cp-c"), "the route changed: {log}");
 }

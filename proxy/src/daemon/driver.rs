@@ -244,6 +244,7 @@ impl Driver {
             };
             self.core.handle_counts(open, now);
         }
+        self.reporter.floods.look(now, || self.mesh.counters().cookies_sent);
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }

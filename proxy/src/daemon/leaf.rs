@@ -24,6 +24,7 @@ use crate::core::route::{Candidate, Line, PathView, Route, Standing};
 
 use super::audit::Audit;
 use super::driver::{Driver, Order};
+use super::floods::Floods;
 use super::log_budget::LogBudgets;
 use super::node::{self, Services};
 use super::report::{self, Reporter, ServiceFacts};
@@ -281,6 +282,7 @@ fn reporter(
         admin_http: None,
         sessions: sessions.clone(),
         audit: Audit::default(),
+        floods: Floods::new(clock::now()),
         services,
         rosters: BTreeMap::new(),
         former_key: None,

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -11,6 +12,7 @@ use tracing::{info, warn};
 
 use crate::Error;
 
+use super::clock;
 use super::session::Ingress;
 use super::sessions::bump;
 use super::tcp::{Host, Listener, Tcp};
@@ -18,6 +20,8 @@ use super::tcp::{Host, Listener, Tcp};
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// From one line about clients without a place to the next: they may come by the thousand.
+const FULL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
 /// as another one is left, since the default names both loopbacks.
@@ -73,12 +77,15 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
     let mut complained = false;
+    let mut full: Option<Instant> = None;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
-                    take(client, ingress, sessions);
+                    if !take(client, ingress, sessions) {
+                        say_full(ingress, &mut full);
+                    }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -93,12 +100,13 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     }
 }
 
-fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+/// Serves a client; whether there is a place for it.
+fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) -> bool {
     bump(&ingress.totals.accepted);
     let Some(seat) = ingress.seat() else {
         bump(&ingress.totals.over_limit);
         client.reset_on_drop();
-        return;
+        return false;
     };
     client.set_nodelay();
     let (ingress, place) = (ingress.clone(), ingress.better_place());
@@ -110,6 +118,23 @@ fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
         drop(seat);
     };
     sessions.spawn_on(served, &place.unwrap_or_else(Handle::current));
+    true
+}
+
+/// Says that there is no place, unless that was said lately; the status says it as long as it is so.
+fn say_full(ingress: &Ingress, said: &mut Option<Instant>) {
+    let now = clock::now();
+    if said.is_some_and(|at| now.saturating_duration_since(at) < FULL_INTERVAL) {
+        return;
+    }
+    *said = Some(now);
+    let max_sessions = ingress.limits.borrow().max_sessions;
+    let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
+    warn!(
+        service = %ingress.service, max_sessions, turned_away,
+        "all places for clients are taken, so the next ones are reset. Raise max-sessions, or find \
+         who holds them (`ss -tnp`)"
+    );
 }
 
 /// Waits for hope, then for the address, which somebody else may hold meanwhile.

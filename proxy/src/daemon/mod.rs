@@ -14,6 +14,7 @@ mod driver;
 mod egress;
 mod endpoints;
 mod fallback;
+mod floods;
 mod handle;
 pub mod leaf;
 mod listen;

@@ -27,6 +27,7 @@ use super::audit::Audit;
 use super::driver::{Driver, Order, Snapshot};
 use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
+use super::floods::Floods;
 use super::log_budget::LogBudgets;
 use super::reload::Reload;
 use super::report::{self, Reporter, ServiceFacts};
@@ -306,6 +307,7 @@ fn reporter(
         admin_http,
         sessions: sessions.clone(),
         audit: Audit::default(),
+        floods: Floods::new(clock::now()),
         services,
         rosters: BTreeMap::new(),
         former_key: None,
@@ -366,6 +368,7 @@ impl Services {
                 listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
                 policy: service.into(),
                 origin: service.origin.as_ref().map(ToString::to_string),
+                limits: None,
             };
             (name.clone(), facts)
         };
@@ -386,6 +389,9 @@ impl Services {
             let route = driver.core.route(name).cloned().unwrap_or_default();
             let (route, routes) = watch::channel::<Arc<Route>>(route);
             let (limit, current) = watch::channel(Arc::new(parts::session_limits(service)));
+            if let Some(facts) = driver.reporter.services.get_mut(name) {
+                facts.limits = Some(current.clone());
+            }
             let ingress = Ingress::new(place.clone(), name.clone(), routes, current);
             let ingress = Arc::new(ingress);
             for listener in self.bound.remove(name).unwrap_or_default() {

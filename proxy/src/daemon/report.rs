@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use meshport_config::{MeshSecrets, NodeId, NodeName, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
+use tokio::sync::watch;
 
 use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
@@ -22,6 +24,8 @@ use crate::core::roster::Roster;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use super::audit::Audit;
+use super::floods::Floods;
+use super::session::SessionLimits;
 use super::sessions::{Sessions, Side};
 
 pub(super) mod access;
@@ -41,6 +45,7 @@ pub(super) struct Reporter {
     pub(super) admin_http: Option<SocketAddr>,
     pub(super) sessions: Sessions,
     pub(super) audit: Audit,
+    pub(super) floods: Floods,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
     /// What the cluster's own lists say, for services whose list is read.
     /// Which key still answers beside the present one.
@@ -54,6 +59,15 @@ pub(super) struct ServiceFacts {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) policy: Policy,
     pub(super) origin: Option<String>,
+    /// What its sessions may do; absent until its clients are accepted.
+    pub(super) limits: Option<watch::Receiver<Arc<SessionLimits>>>,
+}
+
+impl ServiceFacts {
+    /// Clients that may be here at once.
+    fn max_sessions(&self) -> Option<u64> {
+        Some(self.limits.as_ref()?.borrow().max_sessions)
+    }
 }
 
 impl Reporter {
@@ -98,7 +112,7 @@ impl Reporter {
             admin_http: self.admin_http,
             members,
             absent,
-            warnings: self.warnings(core, &services, &secret),
+            warnings: self.warnings(core, &services, &secret, now),
             secret,
             former_key: self.former_key.clone(),
             services,
@@ -257,6 +271,7 @@ impl Reporter {
         core: &NodeCore,
         services: &[ServiceStatus],
         secret: &SecretStatus,
+        now: Instant,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
         let is_me = |(node, _): (&NodeId, &Entry)| *node == self.me.node;
@@ -292,6 +307,8 @@ impl Reporter {
                 ));
             }
         }
+        warnings.extend(self.full(services));
+        warnings.extend(self.floods.warning(now));
         warnings.extend(self.denials(core));
         warnings.extend(access::misfits(core));
         warnings.extend(self.differences());

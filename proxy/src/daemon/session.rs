@@ -95,8 +95,6 @@ pub(super) struct Ingress {
     tickets: AtomicU64,
     /// Draws for the places of sessions in a window of resets.
     places: AtomicU64,
-    /// Clients that are served or searched for now.
-    clients: AtomicU64,
 }
 
 /// A client's place among those a service may have.
@@ -104,7 +102,7 @@ pub(super) struct Seat(Arc<Ingress>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+        self.0.totals.clients.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -125,14 +123,13 @@ impl Ingress {
             budget: Mutex::default(),
             tickets: AtomicU64::new(0),
             places: AtomicU64::new(0),
-            clients: AtomicU64::new(0),
         }
     }
 
     /// A place for one more client; none when `max-sessions` are there.
     pub(super) fn seat(self: &Arc<Self>) -> Option<Seat> {
         let seat = Seat(self.clone());
-        let before = self.clients.fetch_add(1, Ordering::Relaxed);
+        let before = self.totals.clients.fetch_add(1, Ordering::Relaxed);
         (before < self.limits.borrow().max_sessions).then_some(seat)
     }
 

@@ -52,9 +52,11 @@ impl Side {
 
 type Key = (ServiceName, Side, Line);
 
-/// Counters of one service since start.
+/// Counters of one service since start, and the clients that are here.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
+    /// Clients that are served or searched for now.
+    pub(super) clients: AtomicU64,
     /// Client connections accepted.
     pub(super) accepted: AtomicU64,
     /// Client connections that reached an origin.

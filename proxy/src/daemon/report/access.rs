@@ -1,8 +1,11 @@
-//! Who is not let in where, and who offers what it may not, in words.
+//! Who is not let in where, whose clients have no place, and who offers what it may not, in words.
+
+use std::sync::atomic::Ordering;
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 
+use crate::admin::api::ServiceStatus;
 use crate::core::node::NodeCore;
 
 use super::Reporter;
@@ -11,6 +14,25 @@ use super::Reporter;
 const MAX_SHOWN: usize = 3;
 
 impl Reporter {
+    /// The services whose places for clients are all taken.
+    pub(super) fn full<'a>(
+        &'a self,
+        services: &'a [ServiceStatus],
+    ) -> impl Iterator<Item = String> + 'a {
+        services.iter().filter_map(|ServiceStatus { name, .. }| {
+            let most = self.services.get(name)?.max_sessions()?;
+            let totals = self.sessions.totals(name);
+            let turned_away = totals.over_limit.load(Ordering::Relaxed);
+            (totals.clients.load(Ordering::Relaxed) >= most).then(|| {
+                format!(
+                    "{name}: all {most} places for clients are taken, so the next ones are reset \
+                     ({turned_away} since the start). Raise max-sessions under [service.{name}], or \
+                     find who holds them: `ss -tnp` on this machine"
+                )
+            })
+        })
+    }
+
     /// The origins that do not let this node in.
     pub(super) fn denials(&self, core: &NodeCore) -> Vec<String> {
         let of_service = |service: &ServiceName| {

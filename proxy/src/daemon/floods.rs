@@ -1,0 +1,117 @@
+//! Whether more handshakes arrive than this node answers without a proof of the address: told when
+//! it begins and when it is over, and in the status in between.
+
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+/// From one look at the mesh's counters to the next.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// So long without a cookie, and it is over. It bounds the log too: a line for a beginning and one
+/// for an end in this time, however often a flood pauses.
+const OVER_AFTER: Duration = Duration::from_secs(60);
+/// What it means, and what to do.
+const MEANING: &str = "more handshakes arrive than this node answers at once: a flood, or many \
+                       nodes that start together. Who asks has to prove its address first \
+                       (cookies), and members go on. If it lasts, find its source with a capture \
+                       of the mesh's UDP port and filter it in front of this node";
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Floods {
+    looked: Instant,
+    /// Cookies at the last look.
+    cookies: u64,
+    present: Option<Flood>,
+}
+
+#[derive(Debug)]
+struct Flood {
+    began: Instant,
+    /// When the last cookie was seen.
+    last: Instant,
+    /// Cookies before it.
+    before: u64,
+}
+
+impl Floods {
+    /// None so far.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { looked: now, cookies: 0, present: None }
+    }
+
+    /// Takes how many cookies the mesh has sent since its start, if it is time to look.
+    pub(super) fn look(&mut self, now: Instant, cookies: impl FnOnce() -> u64) {
+        if now.saturating_duration_since(self.looked) < LOOK_INTERVAL {
+            return;
+        }
+        self.looked = now;
+        let before = std::mem::replace(&mut self.cookies, cookies());
+        let more = self.cookies > before;
+        match &mut self.present {
+            Some(flood) if more => flood.last = now,
+            Some(flood) if now.saturating_duration_since(flood.last) >= OVER_AFTER => {
+                let lasted_s = flood.last.saturating_duration_since(flood.began).as_secs();
+                let cookies = self.cookies - flood.before;
+                info!(cookies, lasted_s, "no more handshakes arrive than this node answers");
+                self.present = None;
+            }
+            Some(_) => {}
+            None if more => {
+                warn!(cookies = self.cookies - before, "{MEANING}");
+                self.present = Some(Flood { began: now, last: now, before });
+            }
+            None => {}
+        }
+    }
+
+    /// For the status, while it lasts.
+    pub(super) fn warning(&self, now: Instant) -> Option<String> {
+        let flood = self.present.as_ref()?;
+        let cookies = self.cookies - flood.before;
+        let began = now.saturating_duration_since(flood.began).as_secs();
+        let last = now.saturating_duration_since(flood.last).as_secs();
+        Some(format!("{MEANING}. Cookies so far: {cookies}, in {began} s, the last {last} s ago"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use super::super::testing::logged;
+    use super::*;
+
+    #[test]
+    fn a_flood_is_told_when_it_begins_and_when_it_is_over_however_often_it_pauses() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let mut floods = Floods::new(start);
+        let said = logged(|| {
+            floods.look(start, || unreachable!("it is too soon to look"));
+            floods.look(at(1), || 0);
+            assert_eq!(floods.warning(at(1)), None);
+            floods.look(at(2), || 500);
+            floods.look(at(2), || unreachable!("it is too soon to look"));
+        });
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("WARN") && said.contains("cookies=500"), "{said}");
+
+        // It comes and goes for ten minutes.
+        let said = logged(|| {
+            for second in 3..600 {
+                floods.look(at(second), || 500 + second / 20);
+            }
+        });
+        assert_eq!(said, "");
+        let warning = floods.warning(at(600)).expect("it lasts");
+        assert!(warning.contains("Cookies so far: 529, in 598 s, the last 20 s ago"), "{warning}");
+
+        let said = logged(|| (600..700).for_each(|second| floods.look(at(second), || 529)));
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("INFO") && said.contains("lasted_s=578"), "{said}");
+        assert_eq!(floods.warning(at(700)), None);
+        let said = logged(|| floods.look(at(800), || 530));
+        assert!(said.contains("WARN") && said.trim_end().ends_with("cookies=1"), "{said}");
+    }
+}
