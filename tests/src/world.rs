@@ -197,6 +197,10 @@ pub struct World {
     first: Option<String>,
     next_host: u8,
     network: [u8; 2],
+    /// What `init` and `join` have printed, with their names.
+    said: Vec<(String, Vec<u8>)>,
+    /// The lines that nodes have joined with.
+    invites: Vec<String>,
     folder: TempDir,
 }
 
@@ -221,6 +225,8 @@ impl World {
             first: None,
             next_host: 1,
             network,
+            said: Vec::new(),
+            invites: Vec::new(),
             folder,
         }
     }
@@ -324,7 +330,8 @@ impl World {
             }
             Some(first) => {
                 let invite = self.invite(&first, plan);
-                join(&node, &invite);
+                self.join(&node, &invite);
+                self.invites.push(invite);
             }
         }
         let text = settings(&node, public);
@@ -332,12 +339,37 @@ impl World {
         self.nodes.insert(plan.name.clone(), node);
     }
 
-    fn init(&self, node: &Node) {
+    fn init(&mut self, node: &Node) {
         let state = node.state.to_string_lossy();
         let mut arguments = vec!["init", "--state-dir", &*state, "--site", &*node.plan.site];
         arguments.extend(["--name", &*node.plan.name]);
         arguments.extend(node.plan.roles.iter().flat_map(|role| ["--role", &**role]));
-        run_ok(&meshport().to_string_lossy(), &arguments);
+        self.run(&arguments);
+    }
+
+    fn join(&mut self, node: &Node, invite: &str) {
+        let state = node.state.to_string_lossy();
+        self.run(&["join", invite, "--state-dir", &*state, "--name", &*node.plan.name]);
+    }
+
+    /// Runs a verb that makes a node, and keeps what it says.
+    fn run(&mut self, arguments: &[&str]) {
+        let output = run(&meshport().to_string_lossy(), arguments);
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "meshport {}: {problem}", arguments.join(" "));
+        let what = format!("meshport {}", arguments[0]);
+        self.said.push((format!("output of {what}"), output.stdout));
+        self.said.push((format!("messages of {what}"), output.stderr));
+    }
+
+    /// What the verbs that made the nodes have printed, with their names.
+    pub fn said(&self) -> &[(String, Vec<u8>)] {
+        &self.said
+    }
+
+    /// The lines that its nodes have joined with.
+    pub fn invites(&self) -> &[String] {
+        &self.invites
     }
 
     /// One line that lets `plan` join, made on the node `by`.
@@ -482,17 +514,6 @@ impl Default for World {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Lets a node join with an invite.
-///
-/// # Panics
-/// When the verb refuses.
-#[track_caller]
-fn join(node: &Node, invite: &str) {
-    let state = node.state.to_string_lossy();
-    let arguments = ["join", invite, "--state-dir", &*state, "--name", &*node.plan.name];
-    run_ok(&meshport().to_string_lossy(), &arguments);
 }
 
 fn settings(node: &Node, public: SocketAddr) -> String {

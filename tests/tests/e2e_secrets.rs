@@ -1,7 +1,7 @@
 //! Key material stays where it belongs: nothing that a whole life of a mesh prints or writes, apart
 //! from the files made for it and the invite lines, contains any of it in any usual form.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -12,6 +12,7 @@ use aho_corasick::AhoCorasick;
 use data_encoding::{
     BASE32_NOPAD, BASE64, BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE, HEXUPPER,
 };
+use meshport_config::{Invite, MeshSecret, NodeId, NodeKey};
 use meshport_tests::process::{Process, meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -28,7 +29,12 @@ const MAX_LINE_BYTES: usize = SECRET_BYTES + 8;
 const SLOTS: usize = 4;
 /// Two keys of each of two nodes, before and after their change, and of each identity of a laptop;
 /// two secrets of the mesh; the authority's key.
-const DISTINCT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1;
+const KEPT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1;
+/// Lines of invites: of a node, a laptop, a new key, a renewal, and one that is taken back.
+const INVITES: usize = 5;
+/// Nodes that there were, with a key of its own for each pair under each of two secrets.
+const NODES: usize = 2 * 2 + SLOTS;
+const PAIRS: usize = 2 * NODES * (NODES - 1) / 2;
 /// How many characters of an encoding count as a leak: half of a key. Encodings begin at any byte
 /// of what they encode, so the first and last characters differ with what is around.
 const TELLING: usize = SECRET_BYTES / 2;
@@ -110,12 +116,70 @@ impl Secret {
         forms
     }
 
-    /// Something that says in which form a text has it.
-    fn search(&self) -> impl Fn(&[u8]) -> Option<&'static str> + use<> {
-        let (names, forms): (Vec<_>, Vec<_>) = self.forms().into_iter().unzip();
-        let search = AhoCorasick::new(forms).expect("a few short forms");
-        move |text| search.find(text).map(|found| names[found.pattern().as_usize()])
+    /// The key that signs for who joins with this line. In the line it is before the mesh's
+    /// secret, one of those that are known.
+    fn of_invite(line: &str, known: &[Self]) -> Self {
+        let invite = Invite::parse(line).expect("an invite");
+        let secret = invite.mesh_secret.to_text();
+        let secret = known.iter().find(|it| it.text == *secret);
+        let secret = secret.expect("the mesh's secret is known");
+        let (_, payload) = line.trim().rsplit_once('.').expect("a tag and a payload");
+        let payload = BASE64URL_NOPAD.decode(payload.as_bytes()).expect("base64url");
+        let mut places = payload.windows(SECRET_BYTES);
+        let at = places.position(|bytes| bytes == secret.bytes).expect("it has the secret");
+        let bytes = payload[at - SECRET_BYTES..at].to_vec();
+        Self { home: "an invite's key".into(), bytes, text: line.trim().to_owned() }
     }
+
+    /// WireGuard's key for each pair of these nodes under each of these secrets.
+    fn of_pairs(known: &[Self]) -> Vec<Self> {
+        let keys = known.iter().filter_map(|it| it.text.parse::<NodeKey>().ok());
+        let nodes: BTreeSet<NodeId> = keys.map(|key| key.public()).collect();
+        let nodes: Vec<NodeId> = nodes.into_iter().collect();
+        assert_eq!(nodes.len(), NODES);
+        let mut all = Vec::new();
+        for secret in known.iter().filter_map(|it| it.text.parse::<MeshSecret>().ok()) {
+            for (at, one) in nodes.iter().enumerate() {
+                for other in &nodes[at + 1..] {
+                    let bytes = secret.psk(one, other).to_vec();
+                    let text = BASE64.encode(&bytes);
+                    all.push(Self { home: "a pre-shared key".into(), bytes, text });
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Something that says which of the secrets a text has, in which forms.
+fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> + use<> {
+    let forms = secrets.iter().flat_map(|secret| {
+        let named = secret.forms().into_iter();
+        named.map(|(form, bytes)| (format!("{} as {form}", secret.home), bytes))
+    });
+    let (names, forms): (Vec<_>, Vec<_>) = forms.unzip();
+    let search = AhoCorasick::new(forms).expect("some thousand short forms");
+    move |text| {
+        let found = search.find_iter(text);
+        found.map(|found| names[found.pattern().as_usize()].clone()).collect()
+    }
+}
+
+/// All secrets that there were, once each: those of files, and what comes of them.
+fn all_of(kept: Vec<Secret>, invites: &[String]) -> Vec<Secret> {
+    let distinct: BTreeMap<Vec<u8>, Secret> =
+        kept.into_iter().map(|secret| (secret.bytes.clone(), secret)).collect();
+    let mut all: Vec<Secret> = distinct.into_values().collect();
+    assert_eq!(all.len(), KEPT, "not all secrets there were are looked for");
+    let lines: BTreeSet<&String> = invites.iter().collect();
+    assert_eq!(lines.len(), INVITES);
+    let invites: Vec<Secret> =
+        lines.into_iter().map(|line| Secret::of_invite(line, &all)).collect();
+    let pairs = Secret::of_pairs(&all);
+    all.extend(invites.into_iter().chain(pairs));
+    let distinct: BTreeSet<&[u8]> = all.iter().map(|secret| &*secret.bytes).collect();
+    assert_eq!(distinct.len(), KEPT + INVITES + PAIRS);
+    all
 }
 
 /// What was printed or written, with where.
@@ -123,13 +187,20 @@ impl Secret {
 struct Seen(Vec<(String, Vec<u8>)>);
 
 impl Seen {
-    /// Runs the program and keeps all it says, whether it succeeds or not.
-    fn run(&mut self, arguments: &[&str]) {
+    /// Runs the program, which has to succeed, and keeps all it says.
+    #[track_caller]
+    fn run_ok(&mut self, arguments: &[&str]) {
+        assert!(self.run(arguments), "{}", String::from_utf8_lossy(&self.0[self.0.len() - 1].1));
+    }
+
+    /// Runs the program and keeps all it says; whether it succeeded.
+    fn run(&mut self, arguments: &[&str]) -> bool {
         let output = run(&meshport().to_string_lossy(), arguments);
         let what = format!("meshport {}", arguments.join(" "));
         assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{what} says nothing");
         self.0.push((format!("output of {what}"), output.stdout));
         self.0.push((format!("messages of {what}"), output.stderr));
+        output.status.success()
     }
 
     /// All files below `folder` but the secrets' own.
@@ -168,8 +239,8 @@ fn talkative() -> (World, Vec<Secret>) {
     (world, secrets)
 }
 
-/// The verbs an operator uses, on a mesh that runs.
-fn ask_everything(world: &World, seen: &mut Seen) {
+/// The verbs an operator uses, on a mesh that runs; the line of an invite that was used.
+fn ask_everything(world: &World, seen: &mut Seen) -> String {
     let config = world.path("worker.toml").display().to_string();
     let state = world.at("cp").state().display().to_string();
     for verb in ["status", "routes", "explain", "peers", "credentials", "check", "drain", "status"]
@@ -177,7 +248,9 @@ fn ask_everything(world: &World, seen: &mut Seen) {
         seen.run(&[verb, "--config", &config]);
         seen.run(&[verb, "--config", &config, "--json"]);
     }
-    seen.run(&["renew", "--authority", &state, "--config", &config]);
+    seen.run_ok(&["renew", "--authority", &format!("{state}/authority.key"), "--config", &config]);
+    let invite = world.invite("cp", &NodePlan::new("worker", "a"));
+    seen.run_ok(&["renew", &invite, "--config", &config]);
     let source = world.path("kubeconfig");
     fs::write(&source, KUBECONFIG).expect("written");
     let source = source.display().to_string();
@@ -190,11 +263,12 @@ fn ask_everything(world: &World, seen: &mut Seen) {
         let output = run("curl", &["-sS", "--unix-socket", &socket, &url]);
         seen.0.push((format!("the admin page {page}"), output.stdout));
     }
+    invite
 }
 
 /// Gives both nodes new keys, one through its daemon and one while it has none, and the mesh a new
-/// secret. What all of them are now, and the file that a daemon finds.
-fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8>) {
+/// secret. What all of them are now, the file that a daemon finds, and the line of the invite.
+fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8>, String) {
     let [cp, worker] = ["cp", "worker"].map(|name| world.at(name).state().to_owned());
     let (cp_text, worker_text) = (cp.display().to_string(), worker.display().to_string());
     seen.run(&["rotate-key", "--state-dir", &cp_text]);
@@ -218,7 +292,7 @@ fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8
     world.meet();
     world.get("worker", "/version");
     secrets.extend(Secret::in_folder(&cp));
-    (secrets, waiting)
+    (secrets, waiting, invite)
 }
 
 /// Starts on folders whose secrets are damaged, and says what is wrong with them.
@@ -248,11 +322,11 @@ fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen
     }
 }
 
-/// A leaf with an invite, which saves its secrets in a folder of its own: those.
-fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> Vec<Secret> {
+/// A leaf with an invite, which saves its secrets in a folder of its own: those, and the invite.
+fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> (Vec<Secret>, String) {
     let invite = world.invite("cp", &NodePlan::operator("laptop", "a"));
     let line = scratch.join("invite");
-    fs::write(&line, invite).expect("written");
+    fs::write(&line, &invite).expect("written");
     let (place, folder) = (world.place("laptop", "a"), world.path("laptop"));
     let mut command = Command::new(meshport());
     command.args(["forward", "--log-level", "trace", "--name", "laptop", "--invite"]).arg(&line);
@@ -273,7 +347,8 @@ fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> Vec<Secret> {
     let text = fs::read(&log).expect("a log");
     assert!(text.windows(5).any(|it| it == b"TRACE"), "it does not say all it can");
     seen.0.push(("the forward's log".to_owned(), text));
-    (0..SLOTS).flat_map(|slot| Secret::in_folder(&folder.join(slot.to_string()))).collect()
+    let slots = (0..SLOTS).map(|slot| folder.join(slot.to_string()));
+    (slots.flat_map(|slot| Secret::in_folder(&slot)).collect(), invite)
 }
 
 #[test]
@@ -284,28 +359,31 @@ fn no_key_material_in_anything_that_is_printed_or_written() {
     world.get("worker", "/version");
     let scratch = tempfile::tempdir().expect("a folder");
     let mut seen = Seen::default();
-    secrets.extend(operate(&mut world, scratch.path(), &mut seen));
-    ask_everything(&world, &mut seen);
-    let (changed, next) = change_everything(&mut world, &mut seen);
+    let (operators, laptop) = operate(&mut world, scratch.path(), &mut seen);
+    secrets.extend(operators);
+    let renewal = ask_everything(&world, &mut seen);
+    let (changed, next, new_key) = change_everything(&mut world, &mut seen);
     secrets.extend(changed);
     let state = world.at("cp").state().display().to_string();
-    seen.run(&["revoke", "worker", "--state-dir", &state]);
+    let unused = world.invite("cp", &NodePlan::new("nobody", "a"));
+    seen.run_ok(&["revoke", &unused, "--state-dir", &state]);
+    seen.run_ok(&["revoke", "worker", "--state-dir", &state]);
     for name in ["cp", "worker"] {
         world.node_mut(name).process().signal("TERM");
         world.node_mut(name).process().ended(SETTLE);
     }
     damage_everything(&world, scratch.path(), &next, &mut seen);
     seen.files(&world.path("."));
+    seen.0.extend(world.said().iter().cloned());
+    let verbs = ["init", "join"].map(|verb| format!("output of meshport {verb}"));
+    assert!(verbs.iter().all(|verb| seen.0.iter().any(|(what, _)| what == verb)), "not seen");
     let total: usize = seen.0.iter().map(|(_, text)| text.len()).sum();
     assert!(seen.0.len() > 50 && total > 100_000, "too little was seen: {total} bytes");
-    let distinct: BTreeSet<&[u8]> = secrets.iter().map(|secret| &*secret.bytes).collect();
-    assert_eq!(distinct.len(), DISTINCT, "not all secrets there were are looked for");
+    let lines = [world.invites(), &[laptop, renewal, new_key, unused]].concat();
+    let search = search(&all_of(secrets, &lines));
     let mut leaks = Vec::new();
-    for secret in &secrets {
-        let search = secret.search();
-        for (place, text) in &seen.0 {
-            leaks.extend(search(text).map(|form| format!("{} as {form}: {place}", secret.home)));
-        }
+    for (place, text) in &seen.0 {
+        leaks.extend(search(text).into_iter().map(|found| format!("{found}: {place}")));
     }
     assert!(leaks.is_empty(), "key material in the open:\n{}", leaks.join("\n"));
 }
@@ -328,8 +406,9 @@ fn each_form_of_a_secret_is_found() {
             b"a meshport-x-1.abc b".to_vec(),
         ];
         for (place, text) in said.iter().enumerate() {
-            assert!(secret.search()(text).is_some(), "form {place} after {before} bytes");
+            let found = search(std::slice::from_ref(&secret))(text);
+            assert!(!found.is_empty(), "form {place} after {before} bytes");
         }
     }
-    assert_eq!(secret.search()(&[0; 4096]), None);
+    assert!(search(&[secret])(&[0; 4096]).is_empty());
 }
