@@ -121,7 +121,7 @@ fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) -> bool
     true
 }
 
-/// Says that there is no place, unless that was said lately; the status says it as long as it is so.
+/// Says that there is no place, unless that was said lately; the status says it for as long.
 fn say_full(ingress: &Ingress, said: &mut Option<Instant>) {
     let now = clock::now();
     if said.is_some_and(|at| now.saturating_duration_since(at) < FULL_INTERVAL) {

@@ -26,8 +26,8 @@ impl Reporter {
             (totals.clients.load(Ordering::Relaxed) >= most).then(|| {
                 format!(
                     "{name}: all {most} places for clients are taken, so the next ones are reset \
-                     ({turned_away} since the start). Raise max-sessions under [service.{name}], or \
-                     find who holds them: `ss -tnp` on this machine"
+                     ({turned_away} since the start). Raise max-sessions under [service.{name}], \
+                     or find who holds them: `ss -tnp` on this machine"
                 )
             })
         })

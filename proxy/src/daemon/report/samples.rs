@@ -251,3 +251,35 @@ fn served_page(page: &mut Page, service: &str, totals: &Totals) {
         page.count("served_streams", help, &labels, value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use meshport_discovery::Counters;
+    use meshport_mesh::MeshCounters;
+
+    use super::*;
+
+    #[test]
+    fn the_events_that_the_security_page_names_are_counted() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let of_mesh: BTreeSet<String> =
+            rows(&MeshCounters::default()).into_iter().map(|(name, _)| name).collect();
+        let of_discovery: BTreeSet<String> =
+            rows(&Counters::default()).into_iter().map(|(name, _)| name).collect();
+        let mut named = 0;
+        for row in page.lines().filter(|line| line.starts_with("| ")) {
+            let known = if row.contains("discovery: `event") { &of_discovery } else { &of_mesh };
+            for list in row.split("event=").skip(1) {
+                let list = list.trim_start_matches('~').split('"').nth(1).expect("a text");
+                for name in list.split("\\|").filter(|name| *name != "over-limit") {
+                    assert!(known.contains(name), "{name} is no event");
+                    named += 1;
+                }
+            }
+        }
+        assert!(named >= 15, "{named}");
+    }
+}
