@@ -115,20 +115,30 @@ impl World {
     pub(super) fn route_changed(&mut self, at: usize, first_changed: bool) {
         let now = self.now;
         if first_changed {
-            let first = self.nodes[at].brain.as_ref().and_then(Brain::first);
-            let first = first.and_then(|id| self.by_id.get(&id)).copied();
             self.measures.route_changes += 1;
             self.measures.second(now).moved += 1;
-            let words = match first {
-                Some(first) => format!("goes to {}", self.nodes[first].name),
-                None => "has nowhere to go".to_owned(),
-            };
+            let words = self.way(at);
             self.trace.node(now, at, words);
         }
         self.follow_faults(at);
         self.follow_news(at);
         if self.nodes[at].clients.searching > 0 {
             self.reroute(at);
+        }
+    }
+
+    /// Where a node goes, and by whom unless it goes straight there, in words.
+    fn way(&self, at: usize) -> String {
+        let brain = self.nodes[at].brain.as_ref();
+        let route = brain.filter(|brain| brain.first().is_some()).map(Brain::route);
+        let line = route.and_then(|route| route.first()).map(|first| first.origin.line);
+        let name = |id: Option<NodeId>| Some(&*self.nodes[*self.by_id.get(&id?)?].name);
+        match (line.and_then(|line| name(line.origin())), line) {
+            (Some(origin), Some(Line::Relayed { relay, .. })) => {
+                format!("goes to {origin} by {}", name(Some(relay)).unwrap_or("a stranger"))
+            }
+            (Some(origin), _) => format!("goes to {origin}"),
+            (None, _) => "has nowhere to go".to_owned(),
         }
     }
 
