@@ -180,7 +180,7 @@ impl Swim {
         let mut members = Vec::new();
         for (node, claim) in claims {
             let about_me = node == self.me && claim.life == life;
-            if about_me && claim.standing == Standing::Down && !self.may_renew(now) {
+            if about_me && self.ends_life(&claim) && !self.may_renew(now) {
                 continue;
             }
             if about_me
@@ -529,6 +529,16 @@ impl Swim {
             | Timer::PeriodicAnnounceDown(_)
             | Timer::PeriodicGossip(_) => self.dice.jitter(asked, 20),
             Timer::RemoveDown(_) => asked,
+        }
+    }
+
+    /// Whether a claim about this node can only be answered by a new life: its death, or a suspicion
+    /// after which no incarnation is left to refute it in.
+    fn ends_life(&self, claim: &Claim) -> bool {
+        match claim.standing {
+            Standing::Alive => false,
+            Standing::Suspect => claim.incarnation.max(self.incarnation) == u16::MAX,
+            Standing::Down => true,
         }
     }
 

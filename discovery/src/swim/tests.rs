@@ -201,6 +201,28 @@ fn a_suspicion_of_this_node_is_refuted_and_its_death_outlived() {
 }
 
 #[test]
+fn a_suspicion_that_cannot_be_refuted_is_outlived_and_not_at_once_again() {
+    let (mut swim, sight, now) = (swim(1), Sight::default(), base());
+    swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
+    let last = Claim { incarnation: u16::MAX, ..claim(Standing::Suspect) };
+    swim.apply([(node(1), last)], true, &sight, now);
+    let renewed = Life { generation: 1, renewal: 1 };
+    assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, 0));
+    // Not even when the last but one has made the last its own.
+    let but_one = Claim { life: renewed, incarnation: u16::MAX - 1, ..last };
+    swim.apply([(node(1), but_one)], true, &sight, now);
+    assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, u16::MAX));
+    for incarnation in [0, u16::MAX] {
+        let again = Claim { life: renewed, incarnation, ..last };
+        swim.apply([(node(1), again)], true, &sight, now);
+        assert_eq!(swim.life(), renewed, "{incarnation}");
+    }
+    let again = Claim { life: renewed, ..last };
+    swim.apply([(node(1), again)], true, &sight, now + RENEWAL);
+    assert_eq!((swim.life().renewal, swim.own_claim().incarnation), (2, 0));
+}
+
+#[test]
 fn a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() {
     let (mut swim, sight, now) = (swim(1), Sight::default(), base());
     swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
