@@ -1,10 +1,12 @@
 //! A machine is stolen: the operator revokes its node, and it is out, at once and for good.
 
 use std::fs;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use meshport::wan::Cut;
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;
@@ -113,4 +115,112 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &worker]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("--authority"), "{text}");
+}
+
+/// Only its credential says that a node joined with a certain line.
+#[test]
+fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
+    let (mut world, open) = world();
+    let leaked = world.invites()[0].clone();
+    let mut stays = session(&world, "worker-1");
+    let _theirs = session(&world, "stolen");
+    assert_eq!(open.load(Ordering::SeqCst), 2);
+    let cp = world.at("cp").state().to_string_lossy().into_owned();
+    let refused = run(&meshport().to_string_lossy(), &["revoke", &leaked, "--state-dir", &cp]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("stolen joined with this"), "{text}");
+
+    world.node_mut("stolen").process().signal("STOP");
+    let begun = wait::now();
+    let said = revoke(&world, "cp", &[&leaked, "--with-nodes"]);
+    assert!(said.contains("invite") && said.contains("one member is shut out"), "{said}");
+    let left = CUT.saturating_sub(begun.elapsed());
+    wait::until("its sessions end on the origin", left, || {
+        (open.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    println!("its session ended {:?} after the command began", begun.elapsed());
+    kept(&world, &OTHERS);
+    assert!(answers(&mut stays), "the others' sessions stay");
+
+    let stolen = world.node_mut("stolen");
+    stolen.process().signal("CONT");
+    let status = stolen.process().ended(SETTLE);
+    assert_eq!(status.code(), Some(4), "{}", stolen.process().output());
+    // Without its memory of that it starts and knocks, and an origin that begins anew knows nothing
+    // but the list: it hears the credential once.
+    fs::remove_file(world.at("stolen").state().join("revocations")).expect("it kept it");
+    world.kill("cp");
+    world.start("cp");
+    world.start("stolen");
+    wait::until("the origin drops its handshakes unanswered", SETTLE, || {
+        let page = world.at("cp").metrics();
+        (page.sum("meshport_mesh_events_total", "event=\"dropped_revoked\"") > 0.0).then_some(())
+    });
+    let page = world.at("cp").metrics();
+    assert_eq!(page.sum("meshport_mesh_events_total", "event=\"peers_revoked\""), 1.0);
+    let log = world.node_mut("cp").process().output();
+    assert!(log.contains("whoever knocks claims to be this node, whose invite"), "{log}");
+    wait::throughout("the others are four", WATCHED, || {
+        OTHERS.iter().all(|it| world.at(it).alive() == 4)
+    });
+}
+
+/// What a relay knows of it, or does about it, is not asked: here it stands still.
+#[test]
+fn sessions_that_a_relay_carries_end_at_both_ends_without_it() {
+    let mut world = World::new();
+    for (one, other) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        world.distance(one, other, Duration::from_millis(4));
+    }
+    let (address, open) = echo::serve();
+    let origin = NodePlan::new("cp", "b").role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(address)));
+    world.node(&NodePlan::new("relay", "c").role("relay").settings(&echo::usage()));
+    for name in ["worker-1", "worker-2"] {
+        world.node(&NodePlan::new(name, "a").settings(&echo::usage()));
+    }
+    world.meet();
+    wait::until("both workers know the way around", SETTLE, || {
+        let knows = |name: &str| {
+            let told = world.at(name).explain(&["--service", SERVICE, "--json"]);
+            let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+            let relay = &told[0]["candidates"][0]["relays"][0];
+            (relay["name"] == "relay").then_some(())
+        };
+        knows("worker-1").and_then(|()| knows("worker-2"))
+    });
+    world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
+    let _first = session(&world, "worker-1");
+    let mut second = session(&world, "worker-2");
+    assert_eq!(open.load(Ordering::SeqCst), 2);
+
+    // The origin knows that a worker is revoked.
+    world.node_mut("relay").process().signal("STOP");
+    let begun = wait::now();
+    revoke(&world, "cp", &["worker-1"]);
+    let left = CUT.saturating_sub(begun.elapsed());
+    wait::until("its session ends on the origin", left, || {
+        (open.load(Ordering::SeqCst) == 1).then_some(())
+    });
+    println!("a carried session ended on the origin after {:?}", begun.elapsed());
+    world.node_mut("relay").process().signal("CONT");
+    assert!(answers(&mut second), "the other's session stays");
+
+    // A worker knows that the origin is revoked.
+    let key = world.at("cp").state().join("authority.key").to_string_lossy().into_owned();
+    let line = revoke(&world, "worker-2", &["cp", "--print", "--authority", &key]);
+    assert!(answers(&mut second));
+    let resets = |world: &mut World| {
+        world.node_mut("worker-2").process().output().matches("sessions reset").count()
+    };
+    let before = resets(&mut world);
+    world.node_mut("relay").process().signal("STOP");
+    let begun = wait::now();
+    second.set_read_timeout(Some(CUT)).expect("a socket");
+    revoke(&world, "worker-2", &["--import", &line]);
+    let end = second.read(&mut [0]).expect_err("it sends nothing by itself");
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "after {:?}", begun.elapsed());
+    println!("a carried session ended at its client after {:?}", begun.elapsed());
+    assert_eq!(resets(&mut world), before, "nothing else has ended it");
+    world.node_mut("relay").process().signal("CONT");
 }
