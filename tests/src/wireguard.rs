@@ -2,6 +2,7 @@
 //! put below haproxy where they have no mesh.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -53,6 +54,7 @@ pub fn tunnel(
     let mut keys = Vec::new();
     for End { host, name, .. } in ends {
         let interface = interface(name);
+        forget_socket(&interface);
         start(name, &mut program(host, &interface));
         wait::until("the tunnel's interface is there", START_LIMIT, || {
             host.succeeds("wg", &["show", &interface]).then_some(())
@@ -75,6 +77,21 @@ pub fn tunnel(
         host.run("wg", &[&own[..], &peer].concat());
         host.ip(&["addr", "add", &format!("{}/24", INNER[at]), "dev", &interface]);
         host.ip(&["link", "set", &interface, "mtu", &mtu, "up"]);
+    }
+}
+
+/// Removes the socket that a killed program of the same interface has left: it would remove that
+/// itself, and so would the `wg` that waits for it; the second of them fails.
+///
+/// # Panics
+/// When it is there and cannot be removed.
+pub fn forget_socket(interface: &str) {
+    let socket = Path::new("/var/run/wireguard").join(interface).with_extension("sock");
+    match fs::remove_file(&socket) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            panic!("{} cannot be removed: {error}", socket.display())
+        }
+        Ok(()) | Err(_) => {}
     }
 }
 

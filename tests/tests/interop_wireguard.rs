@@ -22,7 +22,7 @@ use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
 use meshport_tests::netns::{Namespace, cable};
 use meshport_tests::process::{Process, meshport, run_ok};
-use meshport_tests::wait;
+use meshport_tests::{wait, wireguard};
 use tempfile::TempDir;
 
 /// Where control messages, of which the credential is the first, are received inside the mesh.
@@ -102,8 +102,8 @@ impl Setup {
         let (node, peer) = (Identity::read(&node_state), Identity::read(&peer_state));
         let number = INTERFACES.fetch_add(1, Ordering::Relaxed);
         let interface = format!("mpwg{}-{number}", std::process::id());
-        let mut command = guest.command("wireguard-go");
-        command.args(["--foreground", &interface]);
+        wireguard::forget_socket(&interface);
+        let mut command = wireguard::wireguard_go(&guest, &interface);
         let wireguard = Process::start("wireguard-go", &mut command, &path("wireguard.log"));
         let setup = Self {
             _daemon: daemon,
