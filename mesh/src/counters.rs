@@ -75,8 +75,8 @@ pub struct MeshCounters {
     pub dropped_bad_initiation: u64,
     /// Dropped: an initiation that is not newer than the last one, so probably replayed.
     pub dropped_replayed_initiation: u64,
-    /// Dropped: an initiation too soon after the previous one of the same peer, or one too many of
-    /// its source under load.
+    /// Dropped: an initiation too soon after the previous one of the same peer, or under load one
+    /// too many of its source, of all sources or of strangers.
     pub dropped_frequent_initiation: u64,
     /// Dropped: a handshake response or cookie nobody waits for, or that does not decrypt.
     pub dropped_bad_response: u64,

@@ -50,6 +50,15 @@ const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// Initiations that one source may make in a second under load, its address once proven: as many
 /// as one peer may. A source is an IPv4 address or an IPv6 network of 64 bits.
 const MAX_INITIATIONS_PER_SOURCE: u32 = 50;
+/// Initiations with a cookie that are read in a second before every source has [`FEW_PER_SOURCE`]:
+/// 42 us each to learn whom it claims to be. Addresses alone must not buy a core.
+const MAX_PROVEN: u32 = 1000;
+/// What each source has then. A peer that renews its session, or comes back, needs one, and repeats
+/// it each second; two for those behind one address.
+const FEW_PER_SOURCE: u32 = 2;
+/// Strangers whose handshakes are computed to their end in a second, as a multiple of the limit:
+/// as many as pass without a cookie, so that a spoofed flood leaves room for those with one.
+const STRANGERS: u32 = 2;
 /// Sources that are counted at once, about 100 bytes each; under load others wait for the next
 /// second.
 const MAX_SOURCES: usize = 4096;
@@ -121,8 +130,12 @@ struct Load {
     began: Option<Instant>,
     /// When all that passed without a cookie would have come at the rate of the limit.
     spaced: Option<Instant>,
+    /// The same of strangers and their own limit.
+    strangers: Option<Instant>,
     /// Initiations with a right MAC.
     judged: u32,
+    /// Of those with a cookie, how many were read.
+    read: u32,
     /// Initiations with a cookie, by source.
     proven: BTreeMap<IpAddr, u32>,
 }
@@ -160,7 +173,8 @@ impl Gate {
         let mut load = self.load();
         let lasts = |began| now.saturating_duration_since(began) < GATE_PERIOD;
         if !load.began.is_some_and(lasts) {
-            *load = Load { began: Some(now), spaced: load.spaced, ..Load::default() };
+            let Load { spaced, strangers, .. } = *load;
+            *load = Load { began: Some(now), spaced, strangers, ..Load::default() };
         }
     }
 
@@ -205,15 +219,15 @@ impl Gate {
 
     /// Counts an initiation; whether it comes within the limit and needs no cookie.
     fn is_unhurried(&self, now: Instant) -> bool {
-        let gap = Duration::from_secs(1) / self.limit.max(1);
         let mut load = self.load();
         load.judged = load.judged.saturating_add(1);
-        let spaced = load.spaced.map_or(now, |at| at.max(now)) + gap;
-        let is_unhurried = spaced <= now + GATE_BURST.max(gap);
-        if is_unhurried {
-            load.spaced = Some(spaced);
-        }
-        is_unhurried
+        take_turn(&mut load.spaced, now, self.limit)
+    }
+
+    /// Counts an initiation in the name of a node that is no peer; whether to compute the rest of
+    /// its handshake. Peers have no part in this limit, so that strangers cannot use it up for them.
+    pub(crate) fn takes_stranger(&self, now: Instant) -> bool {
+        take_turn(&mut self.load().strangers, now, self.limit.saturating_mul(STRANGERS))
     }
 
     /// Counts an initiation of a source; false when it had its share under load.
@@ -229,10 +243,24 @@ impl Gate {
         if load.proven.len() >= MAX_SOURCES && !load.proven.contains_key(&source) {
             return false;
         }
+        let most = if load.read < MAX_PROVEN { MAX_INITIATIONS_PER_SOURCE } else { FEW_PER_SOURCE };
         let count = load.proven.entry(source).or_default();
         *count = count.saturating_add(1);
-        *count <= MAX_INITIATIONS_PER_SOURCE
+        let is_read = *count <= most;
+        load.read += u32::from(is_read);
+        is_read
     }
+}
+
+/// Takes one of `rate` turns a second, of which those of [`GATE_BURST`] may be taken at once.
+fn take_turn(taken: &mut Option<Instant>, now: Instant, rate: u32) -> bool {
+    let gap = Duration::from_secs(1) / rate.max(1);
+    let next = taken.map_or(now, |at| at.max(now)) + gap;
+    let is_free = next <= now + GATE_BURST.max(gap);
+    if is_free {
+        *taken = Some(next);
+    }
+    is_free
 }
 
 /// What a cookie is made for. boringtun makes it for an address alone; the paper (section 5.4.7)

@@ -215,6 +215,12 @@ impl Core {
             return;
         }
         let known = self.peers.of_node(&node);
+        let peer = known.and_then(|slot| self.peers.get(slot));
+        let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admitted);
+        if is_stranger && !self.gate.takes_stranger(now.instant) {
+            self.out.counters.dropped_frequent_initiation += 1;
+            return;
+        }
         let slot = match known {
             Some(slot) => slot,
             None if !self.gate.agrees_with(&node) => {

@@ -149,6 +149,23 @@ fn under_load_one_source_has_its_share() {
     assert!(!matches!(later, Checked::TooMany));
 }
 
+/// Two hundred addresses of one attacker, each proven, cost as much as a few together, and whoever
+/// comes after them is still heard.
+#[test]
+fn many_proven_sources_leave_few_to_each() {
+    let gate = gate(1);
+    let address = |number: u32| IpAddr::from((10 << 24 | number).to_be_bytes());
+    for period in 0..2 {
+        gate.begin_period(start() + GATE_PERIOD * period);
+        gate.load().judged = LIMIT + 1;
+        let tries = |source| (0..100).filter(|_| gate.allows(source)).count() as u32;
+        let passed: u32 = (0..200).map(|number| tries(address(number))).sum();
+        let greedy = MAX_PROVEN / MAX_INITIATIONS_PER_SOURCE;
+        assert_eq!(passed, MAX_PROVEN + (200 - greedy) * FEW_PER_SOURCE);
+        assert_eq!(tries(address(1000)), FEW_PER_SOURCE);
+    }
+}
+
 /// A flood of initiations that are all good: they are taken one by one, as many as the limit says,
 /// so that nothing else waits behind a second's worth of handshakes.
 #[test]

@@ -197,6 +197,51 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
     assert_eq!(net.counters(2).initiations_accepted, 2);
 }
 
+/// Whoever has the addresses for it may pass the gate a thousand times a second, with a key made up
+/// for each: few of these handshakes are computed, and peers come back meanwhile.
+#[test]
+fn strangers_are_few_and_take_no_handshake_from_a_peer() {
+    let config = MeshConfig { handshakes_per_second: 4, ..MeshConfig::default() };
+    let mut net = Net::with(2, &config);
+    net.connect(2, 1);
+    let first = |net: &mut Net, number: u8| {
+        net.add(number, identity(number), MeshConfig::default());
+        net.node(number, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+        net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
+        let said = net.node(number, |core, _| core.poll_transmit()).unwrap().bytes;
+        // Only what it says first is needed.
+        net.nodes.remove(&at(number));
+        said
+    };
+    let flood: Vec<_> = (10..110).map(|number| (number, first(&mut net, number))).collect();
+    // A leaf is named by nobody, and known by what it has shown.
+    let comes_back = [2, 3].map(|number| {
+        let slot = net.node(1, |core, now| match core.peers.of_node(&id(number)) {
+            Some(slot) => slot,
+            None => core.add(id(number), now, None),
+        });
+        let peer = net.nodes.get_mut(&at(1)).unwrap().peers.get_mut(slot).unwrap();
+        (peer.configured, peer.admitted) = (number == 2, number == 3);
+        (number, first(&mut net, number))
+    });
+    net.seconds(5);
+    // As if each of them had passed the gate.
+    let claimed = |net: &mut Net, (number, bytes): &(u8, Vec<u8>)| {
+        let before = net.counters(1).initiations_accepted;
+        let claim = Claim { own: id(1), node: id(*number) };
+        let from = Route::from(at(*number));
+        net.node(1, |core, now| core.handle_claimed(now, from, bytes, &mut [0; 256], claim));
+        net.counters(1).initiations_accepted - before
+    };
+    for part in flood.chunks(25) {
+        net.run(Duration::from_millis(250));
+        let answered: u64 = part.iter().map(|it| claimed(&mut net, it)).sum();
+        assert!((1..=3).contains(&answered), "{answered} at once");
+    }
+    assert!(net.counters(1).dropped_frequent_initiation >= 90);
+    assert_eq!(comes_back.each_ref().map(|it| claimed(&mut net, it)), [1, 1]);
+}
+
 #[test]
 fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     let mut net = connected();
