@@ -80,6 +80,55 @@ pub fn tunnel(
     }
 }
 
+/// When it last completed a handshake with its one peer, as Unix time; 0 is never.
+///
+/// # Panics
+/// When `wg` does not say it.
+pub fn latest_handshake(host: &Namespace, interface: &str) -> u64 {
+    shown(host, interface, "latest-handshakes", 1)
+}
+
+/// What it has received from its one peer and sent to it, in bytes.
+///
+/// # Panics
+/// When `wg` does not say it.
+pub fn transferred(host: &Namespace, interface: &str) -> [u64; 2] {
+    [1, 2].map(|word| shown(host, interface, "transfer", word))
+}
+
+fn shown(host: &Namespace, interface: &str, what: &str, word: usize) -> u64 {
+    let shown = host.run("wg", &["show", interface, what]);
+    let number = shown.split_whitespace().nth(word).and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("wg shows other {what}: {shown}"))
+}
+
+/// How often `word` is in a log before the first line with `end`.
+///
+/// # Panics
+/// When no line has that.
+pub fn count_before(log: &str, end: &str, word: &str) -> usize {
+    let (before, _) = log.split_once(end).unwrap_or_else(|| panic!("no {end:?} in this:\n{log}"));
+    before.matches(word).count()
+}
+
+/// From now on a host takes nothing that comes through its tunnel, and of what it would send only
+/// UDP to this port goes into it. What the tunnel's program itself says goes on.
+///
+/// # Panics
+/// When the host has no `nft`, or the folder cannot be written.
+pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
+    let rules = format!(
+        "table inet silent {{\n\
+         chain in {{\ntype filter hook input priority 0;\niifname \"{interface}\" drop\n}}\n\
+         chain out {{\ntype filter hook output priority 0;\n\
+         oifname \"{interface}\" udp dport {but} accept\noifname \"{interface}\" drop\n}}\n\
+         }}\n"
+    );
+    let file = folder.join("silent.nft");
+    fs::write(&file, rules).expect("the test's folder can be written");
+    host.run("nft", &["-f", &file.to_string_lossy()]);
+}
+
 /// Removes the socket that a killed program of the same interface has left: it would remove that
 /// itself, and so would the `wg` that waits for it; the second of them fails.
 ///

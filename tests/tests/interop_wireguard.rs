@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use data_encoding::{BASE64, HEXLOWER};
 use meshport_tests::flood::{self, Flood};
 use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
 use meshport_tests::netns::{Namespace, cable};
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::{wait, wireguard};
 use tempfile::TempDir;
 
@@ -44,9 +44,26 @@ const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
-/// Initiations a second that make the daemon ask for cookies, and wireguard-go, which does when
-/// more than 128 wait for it.
-const FLOODS: [u32; 2] = [600, 20_000];
+/// Initiations a second: a hundred times what the daemon takes without a cookie, and so many that
+/// more than 128 wait for wireguard-go, which then asks for cookies too.
+const FLOOD: u32 = 20_000;
+/// One in a hundred comes at the turn of one that needs no cookie, so it is tried until this many
+/// have been asked for one, in so many tries at most.
+const ASKED: usize = 2;
+const TRIES: usize = 8;
+/// How long one side alone talks, to live through that rekey, and how often it says something.
+const REKEY_TALK: Duration = Duration::from_secs(130);
+const TALK_EVERY: Duration = Duration::from_secs(1);
+/// Between these the daemon asks nothing of a peer that it has never heard as a member; with a new
+/// session it shows its credential again.
+const ONE_WAY: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(105)];
+/// Where what wireguard-go says then goes to: nothing of the daemon's is there to answer.
+const ONE_WAY_PORT: u16 = 9;
+/// The least that a second of talk is in bytes, as WireGuard carries it: a ping waits for its answer
+/// for some seconds...
+const LEAST_WORD: u64 = 16;
+/// ...and what an empty packet of 32 bytes every ten seconds comes to is less than this.
+const ONLY_EMPTY: u64 = 256;
 /// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
 /// How long the former secret opens tunnels too: three handshakes fit into it.
@@ -63,7 +80,7 @@ static INTERFACES: AtomicU32 = AtomicU32::new(0);
 struct Setup {
     // Processes first: they end before the namespaces they live in.
     _daemon: Process,
-    _wireguard: Process,
+    wireguard: Process,
     folder: TempDir,
     site: Namespace,
     guest: Namespace,
@@ -104,17 +121,9 @@ impl Setup {
         let interface = format!("mpwg{}-{number}", std::process::id());
         wireguard::forget_socket(&interface);
         let mut command = wireguard::wireguard_go(&guest, &interface);
+        command.env("LOG_LEVEL", "verbose");
         let wireguard = Process::start("wireguard-go", &mut command, &path("wireguard.log"));
-        let setup = Self {
-            _daemon: daemon,
-            _wireguard: wireguard,
-            folder,
-            site,
-            guest,
-            interface,
-            node,
-            peer,
-        };
+        let setup = Self { _daemon: daemon, wireguard, folder, site, guest, interface, node, peer };
         setup.configure_wireguard();
         setup
     }
@@ -210,9 +219,7 @@ impl Setup {
 
     /// When wireguard-go last completed a handshake, as Unix time.
     fn handshake_at(&self) -> u64 {
-        let shown = self.guest.run("wg", &["show", &self.interface, "latest-handshakes"]);
-        let time = shown.split_whitespace().nth(1).and_then(|time| time.parse().ok());
-        time.expect("wg shows the time of the handshake")
+        wireguard::latest_handshake(&self.guest, &self.interface)
     }
 
     /// Waits until the daemon has completed a handshake that it began itself.
@@ -253,13 +260,13 @@ impl Setup {
     }
 
     /// Invented initiations for one side, from the other's host; they end when this is dropped.
-    fn flood(&self, from: &Namespace, side: usize, rate: u32) -> Flood {
+    fn flood(&self, from: &Namespace, side: usize) -> Flood {
         let node = [&self.node, &self.peer][side].node();
         let at = format!("{}:{}", OUTER[side], [OUTER_PORT, PEER_PORT][side]);
         let at = at.parse().expect("an address");
         from.inside(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
-            Flood::start(flood::noise(&node), at, vec![socket], rate)
+            Flood::start(flood::noise(&node), at, vec![socket], FLOOD)
         })
     }
 
@@ -268,6 +275,52 @@ impl Setup {
         let node = self.node.node().to_string();
         self.guest.run("wg", &["set", &self.interface, "peer", &node, "remove"]);
         self.set_peer(shared);
+    }
+
+    /// Lets wireguard-go shake hands anew; its log from then on.
+    fn shakes_hands_anew(&self, what: &str, shared: &str) -> String {
+        self.anew(shared);
+        let before = self.wireguard.output().len();
+        wait::until(what, SHAKES_HANDS, || {
+            self.pings(1);
+            (self.handshake_at() > 0).then_some(())
+        });
+        self.wireguard.output().split_off(before)
+    }
+
+    /// Has the daemon, to whom the peer is known, begin the session that there is.
+    fn daemon_begins(&self) {
+        let answers = self.show(&self.peer.credential.to_bytes());
+        assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:?}");
+        // wireguard-go forgets its session, and the daemon hears nothing by it any more.
+        self.anew(&self.peer.preshared_key(&self.node.node()));
+        self.daemon_shakes_hands("the daemon begins a handshake", SHAKES_HANDS);
+    }
+
+    /// The daemon says something each second, and nobody answers.
+    fn daemon_talks(&self, until: Instant) {
+        let config = self.folder.path().join("node.toml");
+        let mut next = wait::now();
+        let config = config.to_string_lossy();
+        let arguments = ["ping", "peer", "--count", "1", "--config", &*config];
+        while wait::now() < until {
+            // Nobody answers, and that is what it says.
+            let _ = run(&meshport().to_string_lossy(), &arguments);
+            wait::pace(&mut next, TALK_EVERY);
+        }
+    }
+
+    /// The peer says something each second, and nobody answers.
+    fn peer_talks(&self, until: Instant) {
+        let from = (self.peer.inner().ip(), ONE_WAY_PORT);
+        let to = (self.node.inner().ip(), ONE_WAY_PORT);
+        let socket =
+            self.guest.inside(|| UdpSocket::bind(from).expect("the tunnel has this address"));
+        let mut next = wait::now();
+        while wait::now() < until {
+            socket.send_to(&[1; 100], to).expect("the tunnel takes it");
+            wait::pace(&mut next, TALK_EVERY);
+        }
     }
 
     /// Where the daemon sees the peer.
@@ -299,15 +352,62 @@ fn begins_with(answers: &[Vec<u8>], first: [u8; 2]) -> bool {
     answers.iter().any(|answer| answer.starts_with(&first))
 }
 
-/// Either side begins in one of two worlds. Both live through the rekey after two minutes, so they
-/// run side by side.
+/// Either side begins in one of two worlds, and in two more only one of them has something to say.
+/// All live through the rekey after two minutes, so they run side by side.
 #[test]
 #[ignore = "needs root, wireguard-go and network namespaces, takes 3 minutes: ./tests/run interop"]
 fn wireguard_go_shakes_hands_rekeys_and_roams() {
     thread::scope(|scope| {
         scope.spawn(the_daemon_begins_renews_and_moves);
+        scope.spawn(|| the_daemon_renews(Talks::Daemon));
+        scope.spawn(|| the_daemon_renews(Talks::Peer));
         wireguard_go_begins_renews_and_moves();
     });
+}
+
+/// Who has something to say in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Talks {
+    Daemon,
+    Peer,
+}
+
+/// The daemon renews the session that it began also when only one side has data for it, and the
+/// other answers with nothing but empty packets.
+fn the_daemon_renews(talks: Talks) {
+    let setup = Setup::new();
+    setup.daemon_begins();
+    // What wireguard-go sends is its own then, or of this test.
+    wireguard::silence(&setup.guest, &setup.interface, ONE_WAY_PORT, setup.folder.path());
+    let events = ["handshakes_completed", "initiations_accepted", "handshakes_after_silence"];
+    let before = events.map(|event| setup.mesh_event(event));
+    let (first, begun) = (setup.handshake_at(), wait::now());
+    let talk = |until: Duration| match talks {
+        Talks::Daemon => setup.daemon_talks(begun + until),
+        Talks::Peer => setup.peer_talks(begun + until),
+    };
+    let transferred = || wireguard::transferred(&setup.guest, &setup.interface);
+    talk(ONE_WAY[0]);
+    let quiet = transferred();
+    talk(ONE_WAY[1]);
+    let [received, sent] = {
+        let now = transferred();
+        [0, 1].map(|at| now[at] - quiet[at])
+    };
+    assert_eq!(setup.handshake_at(), first, "{talks:?}: renewed too early");
+    talk(REKEY_TALK);
+    let after = events.map(|event| setup.mesh_event(event));
+    assert_eq!(after[0] - before[0], 1.0, "{talks:?}: the daemon renews the session that it began");
+    assert_eq!(after[1..], before[1..], "{talks:?}: wireguard-go began, or nothing was heard");
+    assert!(setup.handshake_at() >= first + 100, "{talks:?}: no renewal of two minutes");
+    println!("{talks:?} talks: wireguard-go received {received} bytes and sent {sent}");
+    let (said, answered) = match talks {
+        Talks::Daemon => (received, sent),
+        Talks::Peer => (sent, received),
+    };
+    let seconds = (ONE_WAY[1] - ONE_WAY[0]).as_secs();
+    assert!(said > seconds * LEAST_WORD, "{talks:?}: only {said} bytes were said");
+    assert!(answered < ONLY_EMPTY, "{talks:?}: {answered} bytes in answer are not empty packets");
 }
 
 /// Once the peer's credential is shown, nothing but answers is sent to the daemon until it has
@@ -415,30 +515,41 @@ fn wireguard_go_under_load_and_with_another_secret() {
     assert_eq!(setup.mesh_event("dropped_not_admitted"), 0.0, "data came through");
 
     // The daemon is under load: wireguard-go has to show a cookie, and does.
-    let flood = setup.flood(&setup.guest, 0, FLOODS[0]);
+    let flood = setup.flood(&setup.guest, 0);
     wait::until("the daemon asks for cookies", SETTLE, || {
         (setup.mesh_event("cookies_sent") > 0.0).then_some(())
     });
-    setup.anew(&own);
-    wait::until("wireguard-go shakes hands with a cookie", SHAKES_HANDS, || {
-        setup.pings(1);
-        (setup.handshake_at() > 0).then_some(())
+    let answered = "Received handshake response";
+    let asked = format!("Receiving cookie response from {}:{OUTER_PORT}", OUTER[0]);
+    let tries = (0..TRIES).map(|_| {
+        let log = setup.shakes_hands_anew("wireguard-go shakes hands with a cookie", &own);
+        assert!(!log.contains("invalid cookie"), "wireguard-go cannot read a cookie:\n{log}");
+        wireguard::count_before(&log, answered, &asked)
     });
+    let cookies: Vec<usize> = tries.filter(|cookies| *cookies > 0).take(ASKED).collect();
     println!("{} initiations, {} cookies", flood.sent(), setup.mesh_event("cookies_sent"));
     drop(flood);
+    // One that is asked for again was of no use.
+    assert_eq!(cookies, [1; ASKED], "cookies until a handshake was answered");
     let answers = setup.show(&setup.peer.credential.to_bytes());
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
 
     // wireguard-go is under load and has lost its session: the daemon has to show a cookie.
     let before = setup.mesh_event("handshakes_completed");
-    let flood = setup.flood(&setup.site, 1, FLOODS[1]);
+    let flood = setup.flood(&setup.site, 1);
     setup.anew(&own);
+    let logged = setup.wireguard.output().len();
     wait::until("the daemon shakes hands with a cookie", SHAKES_HANDS, || {
         let done = setup.mesh_event("handshakes_completed") > before;
         (done && setup.mesh_event("cookies_received") > 0.0).then_some(())
     });
     println!("{} initiations to wireguard-go", flood.sent());
     drop(flood);
+    let log = setup.wireguard.output().split_off(logged);
+    let asked = format!("denied handshake message for {}:{OUTER_PORT}\n", OUTER[0]);
+    let cookies = wireguard::count_before(&log, "Received handshake initiation", &asked);
+    assert!(cookies > 0, "wireguard-go took an initiation without a cookie");
+    println!("wireguard-go asked {cookies} times for a cookie");
     assert!(setup.pings(3), "echoes are lost afterwards");
 }
 
