@@ -107,6 +107,21 @@ impl Watch {
         heard.iter().find(|word| word.said >= moment).map(|word| word.heard)
     }
 
+    /// The longest time since `moment` in which it heard nothing at all, that up to now included.
+    ///
+    /// # Panics
+    /// When its own thread panicked.
+    pub fn longest_gap(&self, moment: Instant) -> Duration {
+        let heard = self.heard.lock().expect("no holder of this lock panics");
+        let (mut last, mut longest) = (moment, Duration::ZERO);
+        let since = heard.iter().map(|word| word.heard).filter(|at| *at >= moment);
+        for at in since.chain([wait::now()]) {
+            longest = longest.max(at.saturating_duration_since(last));
+            last = at;
+        }
+        longest
+    }
+
     /// Waits until it hears something that was said after `moment`; how long after.
     ///
     /// # Panics
@@ -152,6 +167,30 @@ fn listen(mut stream: TcpStream, heard: &Mutex<Vec<Word>>, stop: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_gap_is_found_wherever_it_is() {
+        let now = wait::now();
+        let before = |ms: u64| now - Duration::from_millis(ms);
+        let watch = |heard: &[u64]| Watch {
+            stop: Arc::default(),
+            heard: Arc::new(Mutex::new(
+                heard.iter().map(|ms| Word { said: before(*ms), heard: before(*ms) }).collect(),
+            )),
+            connections: Arc::default(),
+            thread: None,
+        };
+        let gap_ms = |heard: &[u64]| watch(heard).longest_gap(before(10_000)).as_millis();
+        // Up to the first word, between two, and after the last: all that nothing is known of.
+        for (heard, gap) in [
+            (&[20_000, 4_000, 3_000, 1_000][..], 6_000),
+            (&[9_000, 8_000, 2_000, 1_000], 6_000),
+            (&[9_000, 8_000, 7_000, 6_000], 6_000),
+            (&[], 10_000),
+        ] {
+            assert!((gap..gap + 900).contains(&gap_ms(heard)), "{heard:?}: {}", gap_ms(heard));
+        }
+    }
 
     #[test]
     fn a_watch_hears_and_comes_back() {

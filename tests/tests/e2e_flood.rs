@@ -33,8 +33,9 @@ const GROWTH_KIB: u64 = 4096;
 const ANSWERED: f64 = 100.0;
 /// What the operator sees of it, in the status and once in the log.
 const TOLD: &str = "more handshakes arrive than this node answers at once";
-/// A watch hears a word every 20 ms; this long a silence is a session that failed.
-const SILENCE: Duration = Duration::from_secs(1);
+/// A watch hears a word every 20 ms; so long a silence at any time is a session that stalls. Less
+/// than that is what two processors have to share with the flood itself.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// A hundred requests, none of which fails; the slowest but one.
 fn slowest_but_one(world: &World, local: SocketAddr) -> Duration {
@@ -122,6 +123,7 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
     let quiet = slowest_but_one(&world, local);
     let before = world.node_mut("cp-a").process().resident_kib();
     let node = Identity::read(world.at("cp-a").state()).node();
+    let begun = wait::now();
     let noisy = flooded(&mut world, ("noise", "worker-c"), flood::noise(&node), quiet);
     let invented = flooded(&mut world, ("invented", "worker-d"), flood::invented(&node), quiet);
     for (what, answered) in [("noise", noisy.answered), ("invented", invented.answered)] {
@@ -133,10 +135,11 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
         println!("memory {before} KiB before, {after} KiB after {what}");
         assert!(after <= before + GROWTH_KIB, "{what}: {before} to {after} KiB");
     }
-    assert_eq!(watch.connections(), 1, "the session that was open has failed");
     let log = world.node_mut("cp-a").process().output();
     let told: Vec<&str> = log.lines().filter(|line| line.contains(TOLD)).collect();
     assert!(matches!(told[..], [line] if line.contains("WARN")), "two floods, at once: {told:?}");
-    let silence = watch.silent_after(wait::now(), SETTLE);
-    assert!(silence <= SILENCE, "{silence:?}");
+    assert_eq!(watch.connections(), 1, "the session that was open has failed");
+    let silence = watch.longest_gap(begun);
+    println!("the longest silence of the open session in {:?}: {silence:?}", begun.elapsed());
+    assert!(silence <= SILENCE, "the session that was open was silent for {silence:?}");
 }
