@@ -225,7 +225,7 @@ impl Gate {
     }
 
     /// Counts an initiation in the name of a node that is no peer; whether to compute the rest of
-    /// its handshake. Peers have no part in this limit, so that strangers cannot use it up for them.
+    /// its handshake. Peers have no part in this limit: strangers cannot use it up for them.
     pub(crate) fn takes_stranger(&self, now: Instant) -> bool {
         take_turn(&mut self.load().strangers, now, self.limit.saturating_mul(STRANGERS))
     }

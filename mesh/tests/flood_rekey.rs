@@ -1,6 +1,6 @@
-//! Sessions in use are renewed while twenty thousand spoofed initiations a second arrive at the node
-//! that they are with, in stopped time: those that others have begun, which have to pass its gate,
-//! and one that it has begun itself.
+//! Sessions in use are renewed while twenty thousand spoofed initiations a second arrive at the
+//! node that they are with, in stopped time: those that others have begun, which have to pass its
+//! gate, and one that it has begun itself.
 
 mod common;
 
