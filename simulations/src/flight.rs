@@ -30,7 +30,7 @@ pub(crate) enum Payload {
     /// A datagram of discovery.
     Gossip(Vec<u8>),
     /// A step of a session.
-    Flight(Flight),
+    Flight(Box<Flight>),
 }
 
 /// A step of a session.

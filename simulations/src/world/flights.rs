@@ -63,13 +63,13 @@ impl World {
         match flight.what {
             Step::Hello => {
                 self.tunnel(to, from).connected = true;
-                self.send(to, from, Payload::Flight(reply(Step::HelloBack, HELLO_BYTES)));
+                self.send(to, from, Payload::Flight(Box::new(reply(Step::HelloBack, HELLO_BYTES))));
             }
             Step::HelloBack => {
                 self.tunnel(to, from).connected = true;
                 let known = self.nodes[to].clients.get(flight.session, flight.number);
                 if known.is_some_and(|it| it.waits_for(flight.step)) {
-                    self.send(to, from, Payload::Flight(reply(Step::Open, OPEN_BYTES)));
+                    self.send(to, from, Payload::Flight(Box::new(reply(Step::Open, OPEN_BYTES))));
                 }
             }
             Step::Open | Step::Request => self.receive_stream(from, to, flight),
@@ -108,7 +108,7 @@ impl World {
         let Some(trail) = flight.trail.through(number(at)) else { return };
         let flight = Flight { trail, repeats: 0, ..flight };
         if self.is_connected(at, next) {
-            return self.send(at, next, Payload::Flight(flight));
+            return self.send(at, next, Payload::Flight(Box::new(flight)));
         }
         self.tunnel(at, next).connected = true;
         let wait = self.network.rtt(at, next);
@@ -149,7 +149,11 @@ impl World {
 
     fn send_back(&mut self, at: usize, flight: Flight) {
         if let Some((next, _)) = flight.trail.back() {
-            self.send(at, next as usize, Payload::Flight(Flight { repeats: 0, ..flight }));
+            self.send(
+                at,
+                next as usize,
+                Payload::Flight(Box::new(Flight { repeats: 0, ..flight })),
+            );
         }
     }
 
@@ -159,7 +163,7 @@ impl World {
             boot: self.nodes[from].boot,
             session: number(to),
             number: flight.number,
-            timer: Timer::Repeat(flight),
+            timer: Timer::Repeat(Box::new(flight)),
         };
         self.queue.push(self.now + wait, event);
     }
@@ -183,7 +187,7 @@ impl World {
         } else if flight.repeats > MAX_REPEATS {
             return;
         }
-        self.send(node, peer, Payload::Flight(flight));
+        self.send(node, peer, Payload::Flight(Box::new(flight)));
     }
 }
 

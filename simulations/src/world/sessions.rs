@@ -31,7 +31,7 @@ const BURST: usize = 10;
 const FIRST_REQUEST: u32 = 1 << 16;
 
 /// What a session waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The search wants to be asked.
     Ask,
@@ -50,7 +50,7 @@ pub(super) enum Timer {
     /// It is reset.
     Cut,
     /// A flight is sent again.
-    Repeat(Flight),
+    Repeat(Box<Flight>),
 }
 
 impl Session {
@@ -189,7 +189,7 @@ impl World {
         self.session_later(node, (place, number), open, patience);
         let (what, bytes) = self.opening(node, hop);
         let flight = self.flight_of((node, place, number), (origin, hop), (id, what, bytes));
-        self.send(node, hop, Payload::Flight(flight));
+        self.send(node, hop, Payload::Flight(Box::new(flight)));
     }
 
     fn drop_attempt(&mut self, node: usize, place: u32, id: u32) -> Option<Attempt> {
@@ -281,7 +281,7 @@ impl World {
 
     pub(super) fn session_timer(&mut self, (node, place, number): (usize, u32, u64), timer: Timer) {
         if let Timer::Repeat(flight) = timer {
-            return self.repeat(node, place as usize, flight);
+            return self.repeat(node, place as usize, *flight);
         }
         let Some(session) = self.nodes[node].clients.get(place, number) else { return };
         let (step, is_open) = (session.step, session.is_open());
@@ -409,7 +409,7 @@ impl World {
                 Some((origin, hop)) => {
                     let what = (step, Step::Request, bytes);
                     let flight = self.flight_of((node, place, number), (origin, hop), what);
-                    self.send(node, hop, Payload::Flight(flight));
+                    self.send(node, hop, Payload::Flight(Box::new(flight)));
                 }
                 None => self.ask_own(node, place),
             }

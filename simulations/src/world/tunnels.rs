@@ -29,7 +29,6 @@ impl World {
         }
         let now = self.now;
         let node = &mut self.nodes[from];
-        let address = node.book.get(to);
         let tunnel = node.tunnels.entry(number(to)).or_default();
         if tunnel.is_up() {
             let (wants, to_boot) = (tunnel.wants_handshake(now), tunnel.with_boot);
@@ -43,7 +42,7 @@ impl World {
             }
             return;
         }
-        if address.is_none() {
+        if node.book.get(to).is_none() {
             return;
         }
         if tunnel.waiting.len() < MAX_WAITING {
@@ -76,7 +75,7 @@ impl World {
                 let kind = kind(bytes);
                 self.wire(packet, address, size, kind);
             }
-            Payload::Flight(flight) => self.flight(packet.clone(), *flight, address),
+            Payload::Flight(flight) => self.flight(packet.clone(), **flight, address),
         }
     }
 
@@ -206,7 +205,7 @@ impl World {
                     self.with_brain(to, |brain, now, wall| brain.datagram(peer, &bytes, now, wall));
                 }
             }
-            Payload::Flight(flight) => self.take_flight(from, to, flight),
+            Payload::Flight(flight) => self.take_flight(from, to, *flight),
             Payload::Empty => {}
         }
         // One timer at a time, and none when the answer has gone out already.
