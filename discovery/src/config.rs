@@ -14,8 +14,9 @@ use crate::wire::MAX_ASKED_SERVICES;
 /// breaks when they differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryConfig {
-    /// How often a random member is probed. 1 s: two small packets a second, and a crash is noticed
-    /// by somebody after 1.6 s on average whatever the size of the mesh.
+    /// How often each of the two neighbours in the own site is probed, by this node or by the
+    /// neighbour, and half as often a random member. 1 s: a crash is noticed within that time and
+    /// seven quick probes, whatever the size of the mesh.
     pub probe_interval: Duration,
     /// How long a direct answer may take before others are asked to probe too. 400 ms: above every
     /// land route, so that indirect probes are the exception.

@@ -53,8 +53,9 @@ const TELLINGS: u8 = 4;
 /// The shortest time between two new lives of this node. Whoever calls it down again and again
 /// makes it speak to everybody once in this time and not more.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// The shortest time between two rounds of gossip that do not wait for their turn.
-const HASTE: Duration = Duration::from_millis(50);
+/// The shortest time between two rounds of gossip that do not wait for their turn: as often again
+/// as those that do, however many members are gone at once.
+const HASTE: Duration = Duration::from_millis(200);
 /// Members that whoever announces itself is told of, to go on with. The rest it learns when it
 /// compares directories, and after a partition many announce themselves who know everybody.
 const MAX_FEED: usize = 8;
@@ -285,10 +286,13 @@ impl Swim {
         self.accuse(id, patience, view, now);
     }
 
-    /// Suspects a member for a shorter time, because it is said to be down.
+    /// Suspects a member for a shorter time, because it is said to be down; where others have to
+    /// tell it, they get the whole time.
     pub(crate) fn verify(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
         let before = self.tally.suspicions;
-        self.accuse(Id::new(&node, life), self.config.suspicion / 4, view, now);
+        let patience =
+            if is_told(&node, view) { self.config.suspicion / 4 } else { self.config.suspicion };
+        self.accuse(Id::new(&node, life), patience, view, now);
         self.tally.suspicions = before;
     }
 
@@ -431,7 +435,7 @@ impl Swim {
         for (notice, id) in std::mem::take(&mut self.collector.notices) {
             // Who is not known is not a member for long.
             let Some(node) = view.resolve(id.short) else { continue };
-            self.hurry |= matches!(notice, Notice::Down);
+            self.hurry |= matches!(notice, Notice::Down) && self.foca.updates_backlog() < MANY_NEWS;
             if matches!(notice, Notice::Renewed) {
                 self.incarnation = 0;
                 self.renewed = Some(now);
@@ -553,6 +557,9 @@ impl Swim {
                 && member.state() == State::Suspect
         });
         let Some(node) = view.resolve(id.short).filter(|_| suspected) else { return };
+        if !is_told(&node, view) {
+            return;
+        }
         let claim = Claim { life: id.life, incarnation, standing: Standing::Suspect };
         self.output.push_back(Output::Tell(node, claim));
         if left > 1 {
@@ -564,6 +571,13 @@ impl Swim {
     fn add(&mut self, due: Instant, tick: Tick) {
         self.tally.dropped_timers += u64::from(!self.timers.add(due, tick));
     }
+}
+
+/// Whether a suspect hears of it from this node. In a large mesh only along a session: when a site
+/// is gone, all others would try to shake hands with each of its members for a minute and a
+/// half. Those who have a session are enough of them.
+fn is_told(node: &NodeId, view: &impl View) -> bool {
+    view.session(node) || view.sessions() < MIN_CONNECTED
 }
 
 #[cfg(test)]

@@ -247,7 +247,8 @@ pub(super) const ADMIN: &[Key<AdminSettings>] = &[
 pub(super) const DISCOVERY: &[Key<DiscoverySettings>] = &[
     Key {
         name: "probe-interval",
-        about: "Time from one membership probe to the next.",
+        about: "Time from one probe of a neighbour in the own site to the next; a random member is \
+                probed half as often.",
         example: None,
         kind: period!(probe_interval, Duration::from_millis(100), MINUTE),
     },

@@ -343,10 +343,11 @@ impl Discovery {
 
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
-        let (paths, directory) = (&self.paths, &self.directory);
-        let tells = self.tells_distances();
-        let distances =
-            || if tells { super::rounds::distances(paths, directory) } else { Vec::new() };
+        let (paths, directory, credential) = (&self.paths, &self.directory, &self.credential);
+        let distances = || match super::rounds::tells_distances(credential) {
+            true => super::rounds::distances(paths, directory),
+            false => Vec::new(),
+        };
         let Some((urgency, state)) = self.own.publish(distances, now) else { return };
         self.counters.published += 1;
         let first = state.get().version == 1;

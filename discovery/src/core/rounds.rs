@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, Role};
+use meshport_config::{Credential, NodeId, Role};
 
 use super::{Discovery, Event, eyes};
 use crate::directory::{Directory, Entry, Liveness};
@@ -185,20 +185,12 @@ impl Discovery {
     }
 
     fn measure_distances(&mut self, now: Instant) {
-        if !self.tells_distances() {
+        if !tells_distances(&self.credential) {
             return;
         }
         let distances = distances(&self.paths, &self.directory);
         let members = self.directory.alive();
         self.own.set_distances(distances, members, &mut self.dice, now);
-    }
-
-    /// Whether anybody asks how far origins are from here: those who relay are chosen by it, and
-    /// between origins it shows what a client cannot see. A thousand others would each have the
-    /// whole mesh fetch a record that nobody reads.
-    pub(super) fn tells_distances(&self) -> bool {
-        let mut roles = self.credential.roles.iter();
-        roles.any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
 
     /// Keeps an eye on the next member of the own site in the order of ids and on the one before,
@@ -427,6 +419,13 @@ impl Discovery {
         self.interests.remove(&node);
         self.paths.set(node, None, false, now);
     }
+}
+
+/// Whether anybody asks how far origins are from the owner of this credential: those who relay are
+/// chosen by it, and between origins it shows what a client cannot see. A thousand others would
+/// each have the whole mesh fetch a record that nobody reads.
+pub(super) fn tells_distances(credential: &Credential) -> bool {
+    credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
 }
 
 /// The measured distances to all origins that are members.
