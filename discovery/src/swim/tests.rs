@@ -122,6 +122,76 @@ fn a_silent_member_is_suspected_told_and_declared_down() {
     assert!(swim.tally.suspicions >= 1);
 }
 
+/// When a member that others call down is down here, and whether it is told of its suspicion.
+fn verified(sight: &Sight) -> (Duration, bool) {
+    let (mut swim, start) = (swim(1), base());
+    swim.apply([(node(2), claim(Standing::Alive))], false, sight, start);
+    swim.handle_timeout(sight, start);
+    outputs(&mut swim);
+    swim.verify(node(2), life(1), sight, start);
+    let mut told = false;
+    while let Some(due) = swim.poll_timeout() {
+        swim.handle_timeout(sight, due);
+        for output in outputs(&mut swim) {
+            told |= matches!(output, Output::Tell(to, _) if to == node(2));
+            if output == Output::Down(node(2), life(1)) {
+                return (due - start, told);
+            }
+        }
+    }
+    panic!("it is never down");
+}
+
+#[test]
+fn in_a_large_mesh_a_suspect_is_told_along_sessions_and_has_more_time_without() {
+    let suspicion = DiscoveryConfig::default().suspicion;
+    let others = |count: usize| -> BTreeMap<NodeId, Life> {
+        let number = |it: usize| u8::try_from(it).unwrap();
+        (3..3 + count).map(|it| (node(number(it)), life(1))).collect()
+    };
+    let stranger = vec![node(2)];
+    let few = others(MIN_CONNECTED - 1);
+    let few = Sight { connected: few, unconnected: stranger.clone(), ..Sight::default() };
+    let (after, told) = verified(&few);
+    assert!(told && after < suspicion / 2, "{after:?}");
+    let many = Sight { connected: others(MIN_CONNECTED), ..Sight::default() };
+    let (after, told) = verified(&many);
+    assert!(told && after < suspicion / 2, "{after:?}");
+    let (after, told) = verified(&Sight { unconnected: stranger, ..many });
+    assert!(!told && after >= suspicion * 3 / 4, "{after:?}");
+}
+
+#[test]
+fn a_random_member_is_probed_every_two_intervals() {
+    let (mut swim, start, sight) = (swim(1), base(), Sight::default());
+    let config = DiscoveryConfig::default();
+    for number in 2..100 {
+        swim.apply([(node(number), claim(Standing::Alive))], false, &sight, start);
+    }
+    let (mut probes, minute) = (0, Duration::from_secs(60));
+    let mut first = None;
+    while let Some(due) = swim.poll_timeout().filter(|due| *due - start < minute) {
+        swim.handle_timeout(&sight, due);
+        for output in outputs(&mut swim) {
+            let Output::Send(to, datagram) = output else { continue };
+            let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { continue };
+            let header = postcard::take_from_bytes::<RawHeader>(bytes).unwrap().0;
+            if let RawMessage::Ping(number) = header.message {
+                first.get_or_insert(due);
+                probes += 1;
+                let answer = RawMessage::Ack(number);
+                let header =
+                    RawHeader { from: life(1), incarnation: 0, to: life(1), message: answer };
+                let ack = postcard::to_stdvec(&header).unwrap();
+                let _ = swim.handle_datagram((to, None), &ack, &sight, due);
+            }
+        }
+    }
+    let passed = first.map_or(Duration::ZERO, |first| start + minute - first);
+    let wanted = passed.as_secs_f64() / (config.probe_interval * 2).as_secs_f64();
+    assert!((wanted * 0.5..=wanted + 1.0).contains(&f64::from(probes)), "{probes} of {wanted}");
+}
+
 #[test]
 fn who_is_suspected_already_gets_half_of_the_time_from_a_second_accuser() {
     let down_after = |is_suspected: bool| {
