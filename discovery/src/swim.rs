@@ -536,8 +536,8 @@ impl Swim {
         }
     }
 
-    /// Whether a claim about this node can only be answered by a new life: its death, or a suspicion
-    /// after which no incarnation is left to refute it in.
+    /// Whether a claim about this node can only be answered by a new life: its death, or a
+    /// suspicion after which no incarnation is left to refute it in.
     fn ends_life(&self, claim: &Claim) -> bool {
         match claim.standing {
             Standing::Alive => false,

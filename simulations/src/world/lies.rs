@@ -104,8 +104,8 @@ impl World {
     }
 
     /// Whoever accuses does so now: by both of the ways in which claims travel, and each time with
-    /// other words: that the others were down all along, that they are suspect in a later incarnation
-    /// than any of theirs, and either of that in the last there can be.
+    /// other words: that the others were down all along, that they are suspect in a later
+    /// incarnation than any of theirs, and either of that in the last there can be.
     pub(super) fn accuse(&mut self) {
         for from in 0..self.nodes.len() {
             if self.nodes[from].lie != Some(Lie::Accuse) {
