@@ -75,8 +75,8 @@ impl Write for Lines {
     }
 }
 
-/// Nodes without a way of their own to the origin that they go to. Another relay on the way there is
-/// no other choice; for everybody else another first hop is one.
+/// Nodes without a way of their own to the origin that they go to. Another relay on the way there
+/// is no other choice; for everybody else another first hop is one.
 const CUT_OFF: [&str; 4] = ["lis-1", "lis-2", "lis-3", "lis-4"];
 /// A relay's word may draw those through it who go the same way anyway, until sessions have timed
 /// it; after this long, with one session every five seconds, they go straight again.

@@ -59,8 +59,8 @@ const TALK_EVERY: Duration = Duration::from_secs(1);
 const ONE_WAY: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(105)];
 /// Where what wireguard-go says then goes to: nothing of the daemon's is there to answer.
 const ONE_WAY_PORT: u16 = 9;
-/// The least that a second of talk is in bytes, as WireGuard carries it: a ping waits for its answer
-/// for some seconds...
+/// The least that a second of talk is in bytes, as WireGuard carries it: a ping waits for its
+/// answer for some seconds...
 const LEAST_WORD: u64 = 16;
 /// ...and what an empty packet of 32 bytes every ten seconds comes to is less than this.
 const ONLY_EMPTY: u64 = 256;

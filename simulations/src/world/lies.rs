@@ -132,7 +132,7 @@ impl World {
     /// How its accusers say that a member stands now.
     fn accusation(&self) -> Standing {
         let seconds = self.now.as_secs();
-        // With each refutation an incarnation grows by one, to that after the one which was doubted.
+        // With each refutation an incarnation grows to that after the one which was doubted.
         let ahead = u16::try_from(2 * seconds).unwrap_or(LAST_INCARNATION - 1);
         let (incarnation, word) = match seconds % 4 {
             0 => (0, DOWN),
