@@ -12,7 +12,6 @@ mod drain;
 mod dumps;
 mod forward;
 mod generate;
-mod heap;
 mod hosts;
 mod init;
 mod invite;
@@ -232,7 +231,6 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    heap::keep_a_batch();
     // Whatever the verb, an invite or a key may come into its memory.
     let runs_a_command = matches!(cli.verb, Verb::Forward(_));
     dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
