@@ -10,7 +10,7 @@ use crate::directory::Directory;
 use crate::state::Life;
 use crate::swim::View;
 use crate::table::{Named, Table};
-use crate::wire::Short;
+use crate::wire::{Claim, Short};
 
 /// Peers remembered at once.
 pub(crate) const MAX_CONTACTS: usize = 16_384;
@@ -208,6 +208,10 @@ impl View for Eyes<'_> {
             let entry = self.directory.get(&peer).filter(|entry| entry.is_alive())?;
             Some((peer, entry.life?))
         })
+    }
+
+    fn knows(&self, member: &NodeId, claim: &Claim) -> bool {
+        self.directory.get(member).is_some_and(|entry| entry.is_old_news(claim))
     }
 
     fn heard(&self, peer: &NodeId) -> Option<Instant> {

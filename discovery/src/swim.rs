@@ -141,7 +141,13 @@ impl Swim {
         let stale = header.to != me && !announces;
         let again = header.message == RawMessage::TurnUndead && !self.may_renew(now);
         if stale || again || from == self.me || Some(header.from) <= over {
-            return Ok(Seen { claims: Vec::new(), stale, announces: false });
+            return Ok(Seen { claims: Vec::new(), stale, announces: false, sender: None });
+        }
+        let sender =
+            Claim { life: header.from, incarnation: header.incarnation, standing: Standing::Alive };
+        // The protocol would go through all members to find what it knows already.
+        if header.message == RawMessage::Gossip && view.knows(&from, &sender) {
+            return Ok(Seen { claims, stale, announces, sender: None });
         }
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
@@ -155,7 +161,8 @@ impl Swim {
             self.skip_indirect();
         }
         self.settle(view, now);
-        taken.map(|()| Seen { claims, stale, announces }).map_err(|_| BadSwim)
+        let sender = Some(sender);
+        taken.map(|()| Seen { claims, stale, announces, sender }).map_err(|_| BadSwim)
     }
 
     /// The probe has been answered: others need not be asked, and the timer for that is done with
@@ -494,8 +501,8 @@ impl Swim {
 
     /// Whom to tell instead of a member drawn from all of them: one to whom a session exists, where
     /// there are enough of these. Making one costs five times what the news does, and a round trip.
-    /// Who has probed a random member every second for three minutes has sessions with a random
-    /// part of the mesh, along which news go round as well; and probes are not readdressed.
+    /// Who has probed random members and was probed by others for three minutes has sessions with a
+    /// random part of the mesh, along which news go round as well; and probes are not readdressed.
     fn connected(&mut self, told: &[NodeId], view: &impl View) -> Option<(NodeId, Life)> {
         if view.sessions() < MIN_CONNECTED {
             return None;
@@ -557,11 +564,10 @@ impl Swim {
                 && member.state() == State::Suspect
         });
         let Some(node) = view.resolve(id.short).filter(|_| suspected) else { return };
-        if !is_told(&node, view) {
-            return;
+        if is_told(&node, view) {
+            let claim = Claim { life: id.life, incarnation, standing: Standing::Suspect };
+            self.output.push_back(Output::Tell(node, claim));
         }
-        let claim = Claim { life: id.life, incarnation, standing: Standing::Suspect };
-        self.output.push_back(Output::Tell(node, claim));
         if left > 1 {
             let pause = self.config.suspicion / (2 * u32::from(TELLINGS));
             self.add(now + pause, Tick::Tell { id, incarnation, left: left - 1 });

@@ -66,7 +66,11 @@ impl Discovery {
             }
             if let Some(claim) = item.claim {
                 self.sync.got(item.short);
-                claims.extend(self.believable(from, node, claim, now));
+                let entry = self.directory.get(&node).filter(|_| node != self.me);
+                // Records come more than once, and each time with what is known of their node.
+                if entry.is_none_or(|entry| !entry.is_old_news(&claim)) {
+                    claims.extend(self.believable(from, node, claim, now));
+                }
             }
         }
         let accused = claims.iter().any(|(node, claim)| {

@@ -55,6 +55,9 @@ impl Discovery {
         };
         let renewals = self.counters.renewals;
         self.drain_swim(now);
+        if let Some(claim) = &seen.sender {
+            self.directory.note_claim(&from, claim);
+        }
         if self.counters.renewals > renewals {
             // Whoever told us that we are down shall hear of the new life first.
             self.swim.announce(from, eyes!(self), now);

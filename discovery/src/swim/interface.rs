@@ -20,6 +20,8 @@ pub(crate) trait View {
     /// A member with a session and the life it is in, by an evenly spread number; none if a bounded
     /// look finds none.
     fn connected(&self, draw: u64) -> Option<(NodeId, Life)>;
+    /// Whether membership was given this claim about a member, or a stronger one.
+    fn knows(&self, member: &NodeId, claim: &Claim) -> bool;
     /// When anything came from the peer last, if that was recently.
     fn heard(&self, peer: &NodeId) -> Option<Instant>;
 }
@@ -50,6 +52,8 @@ pub(crate) struct Seen {
     pub(crate) stale: bool,
     /// It asks to be taken in.
     pub(crate) announces: bool,
+    /// What membership was given about its sender.
+    pub(crate) sender: Option<Claim>,
 }
 
 /// What happened, for the counters.

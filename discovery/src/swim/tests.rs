@@ -7,12 +7,15 @@ use crate::directory::{Directory, Liveness, Record};
 use crate::tests::base;
 use crate::wire::Short;
 
+mod known;
+
 /// Everybody has a session with everybody unless said otherwise.
 #[derive(Default)]
 struct Sight {
     unconnected: Vec<NodeId>,
     heard: BTreeMap<NodeId, Instant>,
     connected: BTreeMap<NodeId, Life>,
+    known: Vec<(NodeId, Claim)>,
 }
 
 impl View for Sight {
@@ -36,6 +39,10 @@ impl View for Sight {
         let count = self.connected.len() as u64;
         let place = usize::try_from(draw.checked_rem(count)?).unwrap();
         self.connected.iter().nth(place).map(|(node, life)| (*node, *life))
+    }
+
+    fn knows(&self, member: &NodeId, claim: &Claim) -> bool {
+        self.known.contains(&(*member, *claim))
     }
 
     fn heard(&self, peer: &NodeId) -> Option<Instant> {
