@@ -351,8 +351,7 @@ impl Driver {
                 self.send_all();
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
-                end_sessions(what, &self.mesh, &self.sessions);
-                self.mesh.set_revocations(&all);
+                shut_out(&all, &self.mesh, &self.sessions);
                 self.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
                 if let Revoked::Succeeded { node, by } = revocation.revoked {
@@ -520,16 +519,23 @@ impl Driver {
 /// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
 /// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
 /// relay carries would last for as long as the relay has not heard of it, or does not want to.
+/// Nodes that go on under another key keep their sessions.
 ///
-/// To be called while the mesh still knows whom a revoked invite let in. Nodes that go on under
-/// another key keep their sessions.
-pub(super) fn end_sessions(revoked: &Revoked, mesh: &Mesh, sessions: &Sessions) -> u64 {
-    let is_revoked = |node: &NodeId| match revoked {
-        Revoked::Node(revoked) => node == revoked,
-        Revoked::Invite(_) => mesh.known_credential(node).is_some_and(|it| revoked.covers(&it)),
-        Revoked::Succeeded { .. } => false,
+/// Several revocations can come in one datagram, and `all` has them with the first of their events.
+/// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
+pub(super) fn shut_out(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
+    let by_authority =
+        |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());
+    let by_invite = |node: &NodeId| {
+        let invite = mesh.known_credential(node)?.delegation.as_ref()?.key;
+        Some(by_authority(&Revoked::Invite(invite)))
     };
-    sessions.end(is_revoked)
+    let is_revoked =
+        |node: &NodeId| by_authority(&Revoked::Node(*node)) || by_invite(node) == Some(true);
+    // A session is renamed only with the event of its own succession.
+    let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
+    mesh.set_revocations(all);
+    ended
 }
 
 async fn sleep_until(wake: Option<Instant>) {

@@ -1,13 +1,13 @@
 use meshport_config::{
     AuthorityKey, Credential, Delegation, DelegationKey, Grant, NodeId, NodeKey, RecordKey,
-    Revoked, Subject, UnixSeconds,
+    Revocation, Revocations, Revoked, Subject, UnixSeconds,
 };
 use meshport_mesh::{Incoming, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::driver::end_sessions;
+use super::super::driver::shut_out;
 use super::super::testing::{self, Node, pair, service, three};
 use super::*;
 use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
@@ -380,6 +380,16 @@ fn joined(invite: &DelegationKey) -> Credential {
     made.expect("a credential")
 }
 
+/// What the authority has taken back.
+fn revocations(all: &[Revoked]) -> Revocations {
+    let authority = AuthorityKey::from_bytes([9; 32]);
+    let mut revocations = Revocations::default();
+    for revoked in all {
+        revocations.add(Revocation::issue(&authority, *revoked, UnixSeconds(1)));
+    }
+    revocations
+}
+
 /// Nobody but this node has heard of it: the relay carries on as if nothing had happened, be it
 /// that the session is open or still being opened.
 #[tokio::test]
@@ -388,7 +398,11 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
     let credential = joined(&invite);
     let origin = credential.node;
     let (by_node, by_invite) = (Revoked::Node(origin), Revoked::Invite(invite.public()));
-    for (revoked, is_open) in [(by_node, true), (by_node, false), (by_invite, true)] {
+    let other = Revoked::Node(NodeId::from_bytes([77; 32]));
+    // All that one datagram brought are there with the event of the first.
+    let (alone, together) = ([by_node].to_vec(), [other, by_invite].to_vec());
+    let cases = [(alone.clone(), true), (alone, false), (together, true)];
+    for (revoked, is_open) in cases {
         let (near, mut relay) = pair();
         near.mesh.set_peer(origin, &[], Some(&credential));
         let line = Line::Relayed { origin, relay: relay.mesh.node_id() };
@@ -406,9 +420,10 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
             timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("open");
         }
         let sessions = &ingress.place.sessions;
-        let other = Revoked::Node(NodeId::from_bytes([77; 32]));
-        assert_eq!(end_sessions(&other, &near.mesh, sessions), 0, "nobody of these");
-        assert_eq!(end_sessions(&revoked, &near.mesh, sessions), 1, "{revoked}");
+        let end = |all: &[Revoked]| shut_out(&revocations(all), &near.mesh, sessions);
+        assert_eq!(end(&[other]), 0, "nobody of these");
+        assert_eq!(end(&revoked), 1, "{revoked:?}");
+        assert!(near.mesh.known_credential(&credential.node).is_none(), "the mesh knows it");
         if !is_open {
             say(&mut stream, b"server hello").await;
         }
@@ -416,6 +431,6 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
         let end =
             timeout(SOON, client.read_to_end(&mut Vec::new())).await.expect("within a second");
         assert!(end.is_err(), "reset and not ended: {end:?}");
-        assert_eq!(ingress.totals.cut.load(Ordering::Relaxed), 1, "{revoked}, open: {is_open}");
+        assert_eq!(ingress.totals.cut.load(Ordering::Relaxed), 1, "{revoked:?}, open: {is_open}");
     }
 }
