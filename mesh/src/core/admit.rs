@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meshport_config::Credential;
+use meshport_config::{Credential, Error};
 use zeroize::Zeroizing;
 
 use super::revoke::revoked;
@@ -18,6 +18,8 @@ use crate::{MeshError, ports};
 enum Refusal {
     /// What it has shown is not to be believed, or not now. It may show another credential.
     NotValid(String),
+    /// It says itself that it is covered by a revocation, and nothing proves it.
+    Claimed(String),
     /// The authority has taken back what it has shown, for ever.
     Revoked(String),
 }
@@ -32,6 +34,10 @@ impl Core {
                 match self.judge(slot, now, credential) {
                     Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
                     Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
+                    Err(Refusal::Claimed(reason)) => {
+                        self.refuse(slot, now, reply_port, reason);
+                        self.remove(slot, "the peer says that it is revoked");
+                    }
                     Err(Refusal::Revoked(reason)) => {
                         self.refuse(slot, now, reply_port, reason);
                         self.shut_peer_out(slot);
@@ -125,13 +131,22 @@ impl Core {
             return Err(Refusal::NotValid(text));
         }
         if !known {
-            // Before any signature: its session proves who says that it is covered. A key that was
-            // succeeded may have been shown just before that.
+            // Its session proves who says that it is covered. A key that was succeeded may have
+            // been shown just before that.
             if let Some(revocation) = self.revocations.covering(&credential)
                 && credential.node == peer.node
                 && revocation.successor().is_none()
             {
-                return Err(Refusal::Revoked(revoked(revocation)));
+                // Whoever has the mesh's secret can make up keys and name a revoked invite without
+                // end. Only for a credential that the invite has signed is a place taken, whatever
+                // the time: one that has run out is of a real node.
+                let signed = credential.verify(&self.identity.credential.mesh, now.wall);
+                return Err(match signed {
+                    Ok(()) | Err(Error::NotYetValid { .. } | Error::Expired { .. }) => {
+                        Refusal::Revoked(revoked(revocation))
+                    }
+                    Err(error) => Refusal::Claimed(error.to_string()),
+                });
             }
             self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
             let slot = self.follow(&credential).unwrap_or(slot);

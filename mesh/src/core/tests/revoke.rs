@@ -83,6 +83,11 @@ fn invite(number: u8) -> DelegationKey {
 
 /// The same node with a credential that it made with an invite.
 fn joined(number: u8, by: u8) -> Identity {
+    joined_for(number, by, [UnixSeconds(WALL.0 - 60), UnixSeconds(WALL.0 + 3600)])
+}
+
+/// The same, valid from then until then.
+fn joined_for(number: u8, by: u8, [from, until]: [UnixSeconds; 2]) -> Identity {
     let grant = Grant {
         roles: "node".parse().unwrap(),
         site: None,
@@ -101,7 +106,6 @@ fn joined(number: u8, by: u8) -> Identity {
         roles: "node".parse().unwrap(),
         succession: None,
     };
-    let (from, until) = (UnixSeconds(WALL.0 - 60), UnixSeconds(WALL.0 + 3600));
     let made = Credential::issue_by_delegation(&delegation, &invite(by), subject, from, until);
     Identity { credential: made.unwrap(), ..identity(number) }
 }
@@ -203,6 +207,32 @@ fn a_peer_shuts_out_nobody_but_itself() {
     }
     assert_eq!(net.counters(1).credentials_refused, 2);
     assert!(net.reaches(1, 2));
+}
+
+/// Names can be made up without end, and so can credentials that name a revoked invite: only what
+/// its key has signed takes a place among those who are shut out, be it that it has run out.
+#[test]
+fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
+    let mut net = guests();
+    net.node(1, |core, now| core.set_revocations(leaked(9), now));
+    let mut unsigned = joined(2, 9).credential;
+    unsigned.expires_at = UnixSeconds(unsigned.expires_at.0 + 1);
+    let old = joined_for(3, 9, [120, 60].map(|ago| UnixSeconds(WALL.0 - ago))).credential;
+    for (number, credential, is_remembered) in [(2, unsigned, false), (3, old, true)] {
+        let flow = net.node(number, |core, _| {
+            let slot = core.peers.of_node(&id(1)).unwrap();
+            core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
+        });
+        let credential = &credential.to_bytes();
+        let hello = Control::Hello { instance: 5, has_yours: true, credential };
+        let sealed = net.seal(number, 1, &send::udp_packet(&flow, &hello.encode()));
+        net.deliver(at(number), at(1), &sealed);
+        assert!(net.nodes[&at(1)].peer(&id(number)).is_none(), "it says that it is revoked");
+        assert_eq!(net.nodes[&at(1)].is_shut_out(&id(number)), is_remembered);
+    }
+    let counters = net.counters(1);
+    assert_eq!((counters.credentials_refused, counters.peers_revoked), (2, 1));
+    assert_eq!(net.nodes[&at(1)].shut_out.len(), 1);
 }
 
 /// The knocks in the name of a node among the events of node 1.
