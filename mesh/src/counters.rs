@@ -75,9 +75,10 @@ pub struct MeshCounters {
     pub dropped_bad_initiation: u64,
     /// Dropped: an initiation that is not newer than the last one, so probably replayed.
     pub dropped_replayed_initiation: u64,
-    /// Dropped: an initiation too soon after the previous one of the same peer, or under load one
-    /// too many of its source, of all sources or of strangers.
+    /// Dropped: an initiation too soon after the previous one of the same peer.
     pub dropped_frequent_initiation: u64,
+    /// Dropped under load: an initiation too many of its source, of all sources or of strangers.
+    pub dropped_over_share: u64,
     /// Dropped: a handshake response or cookie nobody waits for, or that does not decrypt.
     pub dropped_bad_response: u64,
     /// Dropped: data for a session that does not exist.

@@ -166,7 +166,7 @@ impl Core {
                 return;
             }
             Checked::TooMany => {
-                self.out.counters.dropped_frequent_initiation += 1;
+                self.out.counters.dropped_over_share += 1;
                 return;
             }
             Checked::BadMac => {
@@ -218,7 +218,7 @@ impl Core {
         let peer = known.and_then(|slot| self.peers.get(slot));
         let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admitted);
         if is_stranger && !self.gate.takes_stranger(now.instant) {
-            self.out.counters.dropped_frequent_initiation += 1;
+            self.out.counters.dropped_over_share += 1;
             return;
         }
         let slot = match known {

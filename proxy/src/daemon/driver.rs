@@ -30,6 +30,7 @@ use crate::core::route::{Line, Policy, Route};
 
 use super::clock;
 use super::endpoints;
+use super::floods;
 use super::handle::Question;
 use super::log_budget::LogBudgets;
 use super::ping;
@@ -244,7 +245,7 @@ impl Driver {
             };
             self.core.handle_counts(open, now);
         }
-        self.reporter.floods.look(now, || self.mesh.counters().cookies_sent);
+        self.reporter.floods.look(now, || floods::held_off(&self.mesh.counters()));
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }

@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use meshport_mesh::MeshCounters;
 use tracing::{info, warn};
 
 /// From one look at the mesh's counters to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// So long without a cookie, and it is over. It bounds the log too: a line for a beginning and one
+/// So long without a handshake held off, and it is over. It bounds the log too: a line for a beginning and one
 /// for an end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 /// What it means, and what to do.
@@ -16,49 +17,55 @@ const MEANING: &str = "more handshakes arrive than this node answers at once: a 
                        (cookies), and members go on. If it lasts, find its source with a capture \
                        of the mesh's UDP port and filter it in front of this node";
 
+/// Handshakes that were not answered at once because of load: those who made them got a cookie,
+/// to prove their address with; or had proven it, and made more than their share.
+pub(super) fn held_off(counters: &MeshCounters) -> u64 {
+    counters.cookies_sent + counters.dropped_over_share
+}
+
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Floods {
     looked: Instant,
-    /// Cookies at the last look.
-    cookies: u64,
+    /// Handshakes held off until the last look.
+    held_off: u64,
     present: Option<Flood>,
 }
 
 #[derive(Debug)]
 struct Flood {
     began: Instant,
-    /// When the last cookie was seen.
+    /// When it was seen last.
     last: Instant,
-    /// Cookies before it.
+    /// Handshakes held off before it.
     before: u64,
 }
 
 impl Floods {
     /// None so far.
     pub(super) fn new(now: Instant) -> Self {
-        Self { looked: now, cookies: 0, present: None }
+        Self { looked: now, held_off: 0, present: None }
     }
 
-    /// Takes how many cookies the mesh has sent since its start, if it is time to look.
-    pub(super) fn look(&mut self, now: Instant, cookies: impl FnOnce() -> u64) {
+    /// Takes how many handshakes were [`held_off`] since the start, if it is time to look.
+    pub(super) fn look(&mut self, now: Instant, held_off: impl FnOnce() -> u64) {
         if now.saturating_duration_since(self.looked) < LOOK_INTERVAL {
             return;
         }
         self.looked = now;
-        let before = std::mem::replace(&mut self.cookies, cookies());
-        let more = self.cookies > before;
+        let before = std::mem::replace(&mut self.held_off, held_off());
+        let more = self.held_off > before;
         match &mut self.present {
             Some(flood) if more => flood.last = now,
             Some(flood) if now.saturating_duration_since(flood.last) >= OVER_AFTER => {
                 let lasted_s = flood.last.saturating_duration_since(flood.began).as_secs();
-                let cookies = self.cookies - flood.before;
-                info!(cookies, lasted_s, "no more handshakes arrive than this node answers");
+                let held_off = self.held_off - flood.before;
+                info!(held_off, lasted_s, "no more handshakes arrive than this node answers");
                 self.present = None;
             }
             Some(_) => {}
             None if more => {
-                warn!(cookies = self.cookies - before, "{MEANING}");
+                warn!(held_off = self.held_off - before, "{MEANING}");
                 self.present = Some(Flood { began: now, last: now, before });
             }
             None => {}
@@ -68,10 +75,10 @@ impl Floods {
     /// For the status, while it lasts.
     pub(super) fn warning(&self, now: Instant) -> Option<String> {
         let flood = self.present.as_ref()?;
-        let cookies = self.cookies - flood.before;
+        let held_off = self.held_off - flood.before;
         let began = now.saturating_duration_since(flood.began).as_secs();
         let last = now.saturating_duration_since(flood.last).as_secs();
-        Some(format!("{MEANING}. Cookies so far: {cookies}, in {began} s, the last {last} s ago"))
+        Some(format!("{MEANING}. Held off so far: {held_off}, in {began} s, the last {last} s ago"))
     }
 }
 
@@ -95,7 +102,7 @@ mod tests {
             floods.look(at(2), || unreachable!("it is too soon to look"));
         });
         assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains("WARN") && said.contains("cookies=500"), "{said}");
+        assert!(said.contains("WARN") && said.contains("held_off=500"), "{said}");
 
         // It comes and goes for ten minutes.
         let said = logged(|| {
@@ -105,13 +112,34 @@ mod tests {
         });
         assert_eq!(said, "");
         let warning = floods.warning(at(600)).expect("it lasts");
-        assert!(warning.contains("Cookies so far: 529, in 598 s, the last 20 s ago"), "{warning}");
+        assert!(warning.contains("Held off so far: 529, in 598 s, the last 20 s ago"), "{warning}");
 
         let said = logged(|| (600..700).for_each(|second| floods.look(at(second), || 529)));
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains("INFO") && said.contains("lasted_s=578"), "{said}");
         assert_eq!(floods.warning(at(700)), None);
         let said = logged(|| floods.look(at(800), || 530));
-        assert!(said.contains("WARN") && said.trim_end().ends_with("cookies=1"), "{said}");
+        assert!(said.contains("WARN") && said.trim_end().ends_with("held_off=1"), "{said}");
+    }
+
+    /// They get no cookie again: what they have too many is dropped.
+    #[test]
+    fn a_flood_from_proven_addresses_lasts_until_it_is_over() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let mut floods = Floods::new(start);
+        let counters = |second: u64| MeshCounters {
+            cookies_sent: 200,
+            dropped_over_share: 9_000 * second,
+            ..MeshCounters::default()
+        };
+        let said = logged(|| {
+            for second in 1..=300 {
+                floods.look(at(second), || held_off(&counters(second)));
+            }
+        });
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let warning = floods.warning(at(300)).expect("it lasts");
+        assert!(warning.ends_with("in 299 s, the last 0 s ago"), "{warning}");
     }
 }

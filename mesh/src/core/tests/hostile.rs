@@ -197,6 +197,30 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
     assert_eq!(net.counters(2).initiations_accepted, 2);
 }
 
+/// Beside the gap between two of one peer: only what is too much under load is a sign of a flood.
+#[test]
+fn what_a_source_has_too_much_under_load_is_counted_apart() {
+    let config = MeshConfig { handshakes_per_second: 1, ..MeshConfig::default() };
+    let mut net = Net::with(3, &config);
+    net.connect(2, 1);
+    net.connect(3, 1);
+    assert_eq!(net.counters(3).cookies_received, 1);
+    net.node(3, |core, now| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        for _ in 0..60 {
+            let peer = core.peers.get_mut(slot).unwrap();
+            peer.session = None;
+            peer.attempt = None;
+            core.want_session(slot, now).unwrap();
+        }
+    });
+    net.pump();
+    let counters = net.counters(1);
+    assert_eq!((counters.cookies_sent, counters.initiations_accepted), (1, 2));
+    let dropped = [counters.dropped_over_share, counters.dropped_frequent_initiation];
+    assert_eq!(dropped, [10, 49], "of sixty, fifty are read, and one of them is answered");
+}
+
 /// Whoever has the addresses for it may pass the gate a thousand times a second, with a key made up
 /// for each: few of these handshakes are computed, and peers come back meanwhile.
 #[test]
@@ -238,7 +262,7 @@ fn strangers_are_few_and_take_no_handshake_from_a_peer() {
         let answered: u64 = part.iter().map(|it| claimed(&mut net, it)).sum();
         assert!((1..=3).contains(&answered), "{answered} at once");
     }
-    assert!(net.counters(1).dropped_frequent_initiation >= 90);
+    assert!(net.counters(1).dropped_over_share >= 90);
     assert_eq!(comes_back.each_ref().map(|it| claimed(&mut net, it)), [1, 1]);
 }
 
