@@ -56,7 +56,8 @@ fn oddity(text: &str) -> Option<&'static str> {
 }
 
 impl StateDir {
-    /// What is odd about files that are read all the same, each with what it means and what to do.
+    /// What is odd about files that are read all the same, each with what it means and what to do:
+    /// for a start, and for a check that writes nothing.
     /// A file that cannot be read is said by whoever needs it.
     pub fn doubts(&self) -> Vec<String> {
         [self.doubt_of_seeds(), self.doubt_of_generation()].into_iter().flatten().collect()
@@ -76,10 +77,10 @@ impl StateDir {
     fn doubt_of_generation(&self) -> Option<String> {
         let what = self.oddity_of(GENERATION, MAX_TEXT_BYTES)?;
         Some(format!(
-            "{}: {what}. The number of this start is above the one that is read and not below the \
-             wall clock, and is written anew; if other nodes know a later one, this node goes \
-             above it as soon as it hears of it. There is nothing to do if the clock of this \
-             machine is right",
+            "{}: {what}. Each start of the daemon takes a number above the one that is read and not \
+             below the wall clock, and writes the file anew; if other nodes know a later one, the \
+             node goes above it as soon as it hears of it. There is nothing to do if the clock of \
+             this machine is right",
             self.file(GENERATION).display()
         ))
     }

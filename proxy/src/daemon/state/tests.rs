@@ -482,6 +482,11 @@ fn generations_grow_whatever_the_clock_does() {
     state.keep_generation(10_000).expect("higher");
     assert_eq!(state.next_generation(UnixSeconds(0)).expect("above both"), 10_001);
 
+    // `check` says it too, and starts nothing.
+    fs::write(&path, "7\n").expect("written");
+    let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
+    assert!(doubt.contains("Each start") && !doubt.contains("this start"), "{doubt}");
+
     fs::write(&path, "many").expect("written");
     let text = message(state.next_generation(NOW));
     assert!(text.contains("generation: is damaged") && text.contains("remove the file"), "{text}");
