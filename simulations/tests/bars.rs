@@ -1,5 +1,6 @@
-//! What the bars of a day of rekeys and of revocations have to show. They take minutes unless the
-//! program is optimised: `./tests/run sim` names that one in `MESHPORT_SIM`.
+//! What the bars of a day of rekeys, of revocations, of a thousand nodes under faults and of growing
+//! meshes have to show. They take minutes unless the program is optimised: `./tests/run sim` names
+//! that one in `MESHPORT_SIM`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,6 +16,19 @@ const HANDSHAKES: std::ops::RangeInclusive<u64> = 720..=860;
 const CONCERNED: u64 = 990;
 /// 99 % of them know within this.
 const KNOWN_S: f64 = 3.0;
+
+/// 99 % of a thousand nodes know of an unready origin within this, of a crashed node within that, and
+/// of one in their own site within the last.
+const UNREADY_S: f64 = 1.5;
+const CRASH_S: f64 = 8.0;
+const NEAR_CRASH_S: f64 = 5.0;
+/// Gossip and probes of a node over all faults, in bytes a second, with all headers.
+const BYTES_PER_S: f64 = 2048.0;
+/// A route takes at most this much longer than the best one where nothing has failed, in 99 % of all
+/// choices.
+const STRETCH: f64 = 1.1;
+/// What a node sends at rest in a larger mesh, as a share of what it sends in a small one.
+const FLAT: std::ops::RangeInclusive<f64> = 0.75..=1.25;
 
 /// The result of a run of a bar, with the seed of all runs in the suite. It keeps every rule.
 fn result(bar: &str, level: &[&str]) -> Value {
@@ -33,6 +47,11 @@ fn result(bar: &str, level: &[&str]) -> Value {
 
 fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number of things"))
+}
+
+/// None is more than any bar: what was never known took for ever.
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::INFINITY)
 }
 
 #[test]
@@ -61,4 +80,47 @@ fn a_revocation_is_known_to_all_but_one_in_a_hundred_within_three_seconds() {
         assert!(count(&fault["concerned"]) > CONCERNED, "{fault}");
         assert!(known_s.is_some_and(|known_s| known_s <= KNOWN_S), "{fault}");
     }
+}
+
+#[test]
+#[ignore = "a thousand nodes for ten minutes, optimised: ./tests/run sim"]
+fn a_thousand_nodes_with_clients_keep_every_bar_through_eight_faults() {
+    let result = result("busy", &[]);
+    assert_eq!(count(&result["requests"]["failed"]), 0);
+    assert!(count(&result["requests"]["total"]) > 100_000, "{}", result["requests"]);
+    assert_eq!(count(&result["false_evictions"]), 0);
+    let bytes = number(&result["bytes_per_node_per_s"]);
+    let stretch = number(&result["stretch_quiet"]["p99"]);
+    println!("a thousand nodes: {bytes:.0} B/s a node, quiet stretch {stretch}");
+    assert!(bytes <= BYTES_PER_S, "{bytes} B/s a node");
+    assert!(stretch <= STRETCH, "99 % of quiet routes: {stretch}");
+    let mut judged = 0;
+    for fault in result["faults"].as_array().expect("a list") {
+        let known = number(&fault["detected_p99_s"]);
+        match fault["kind"].as_str() {
+            Some("unready") => assert!(known <= UNREADY_S, "{fault}"),
+            Some("crash") => {
+                assert!(known <= CRASH_S, "{fault}");
+                assert!(number(&fault["detected_same_site_p99_s"]) <= NEAR_CRASH_S, "{fault}");
+            }
+            _ => continue,
+        }
+        judged += 1;
+        println!("{}: 99 % know after {known:.2} s", fault["what"]);
+    }
+    assert_eq!(judged, 4);
+}
+
+#[test]
+#[ignore = "five hundred nodes, optimised: ./tests/run sim"]
+fn what_a_node_costs_does_not_grow_with_the_mesh() {
+    let of = |nodes: u32| {
+        let sites: Vec<String> =
+            (0..5).map(|site| format!("scenario.site.{site}.nodes={}", nodes / 5)).collect();
+        let sets: Vec<&str> = sites.iter().flat_map(|set| ["--set", set]).collect();
+        number(&result("quiet", &sets)["bytes_per_node_per_s"])
+    };
+    let (small, large) = (of(100), of(500));
+    println!("100 nodes: {small:.0} B/s a node, 500: {large:.0}");
+    assert!(FLAT.contains(&(large / small)), "{small} and {large} B/s");
 }
