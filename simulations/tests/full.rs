@@ -102,6 +102,17 @@ fn sessions_leave_what_is_killed_dark_or_hanging() {
     }
 }
 
+/// Its users are Vienna's nodes, and the way to Vienna is not the first that goes down.
+#[test]
+fn a_lost_site_has_its_users() {
+    let arguments = ["--full", "--nodes-per-site", "3", "--until", "90", "--seed", "3"];
+    let result = result(&arguments, &here("scenarios/site-loss.toml"));
+    let fault = &result["faults"][0];
+    assert_eq!((fault["users"].as_u64(), fault["noticed"].as_u64()), (Some(3), Some(3)), "{fault}");
+    let left = number(&fault["failover_p99_s"]);
+    assert!(left > 0.5 && left <= 4.0, "{fault}");
+}
+
 /// Restarts with and without a state folder, partitions, ways that get worse, goodbyes, a NAT that
 /// rebinds: the end must be as if nothing had been.
 #[test]

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use meshport_simulations::report::Run;
 use meshport_simulations::scenario::{Scenario, reference};
 use meshport_simulations::world::{Options, World};
 
 const THREE_SITES: &str = include_str!("../scenarios/three-sites.toml");
+const SITE_LOSS: &str = include_str!("../scenarios/site-loss.toml");
 const README: &str = include_str!("../README.md");
 /// Lines of commentary that make a story.
 const STORY_LINES: usize = 15;
@@ -128,6 +130,37 @@ fn a_crashed_node_is_noticed_and_taken_up_again() {
     assert_rules(&back);
     assert_eq!(back.route_of("ams-5"), Some("ams-1"));
     assert_eq!(back.measures.false_evictions, 0);
+}
+
+/// The story of the lost site until shortly after its fault, with other events than its own.
+fn lost_site(events: &str) -> Run {
+    let head = SITE_LOSS.split("[[event]]").next().expect("text before the first event");
+    let head = head.replace("duration-s = 260", "duration-s = 90");
+    let run = run(&format!("{head}{events}"), 3);
+    assert_rules(&run);
+    run
+}
+
+/// Vienna's nodes hear of Paris at once, which changes the end of their routes, while they still
+/// go to Frankfurt. What counts is when they no longer do.
+#[test]
+fn who_only_hears_of_another_origin_has_not_left_what_is_cut_off() {
+    let run = lost_site(
+        "[[event]]\nat-s = 80\nisolate = \"fra\"\n\
+         [[event]]\nat-s = 80.01\nunready = \"par-1\"\n",
+    );
+    let fault = &run.measures.faults[0];
+    assert_eq!((fault.kind, fault.moved.len(), fault.staying.len()), ("isolate", 6, 0));
+    let first = fault.moved.values().chain(fault.detected.values()).min().expect("six did");
+    assert!(*first > Duration::from_millis(500), "before the path can be dead: {first:?}");
+}
+
+#[test]
+fn a_cut_between_two_nodes_has_its_user() {
+    let cut = |origin: u32| format!("[[event]]\nat-s = 80\ncut = [\"vie-1\", \"fra-{origin}\"]\n");
+    let run = lost_site(&(cut(1) + &cut(2)));
+    let users: usize = run.measures.faults.iter().map(|it| run.followed(it).users).sum();
+    assert_eq!((run.measures.faults.len(), users), (2, 1));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::revoked::MAX_NEWS;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
-use crate::measure::{Fault, MAX_FAULTS, Measures, SLOW};
+use crate::measure::{Cut, Fault, MAX_FAULTS, Measures, SLOW};
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
 
@@ -107,10 +107,15 @@ impl Book {
         }
         let healthy: BTreeSet<usize> =
             (0..self.ids.len()).filter(|origin| self.believes_in(node, *origin)).collect();
+        let spots = {
+            let wire = lock(&self.wire);
+            let spot = |node| (node, wire.network.site(node));
+            first.map(|first| (spot(node), spot(first)))
+        };
         for fault in self.measures.followed(now) {
             let away = match fault.node {
                 Some(origin) => first != Some(origin),
-                None => fault.staying.contains(&node) && first != before,
+                None => !spots.is_some_and(|(here, there)| fault.cut.parts(here, there)),
             };
             if away && fault.staying.remove(&node) {
                 fault.moved.insert(node, now - fault.at);
@@ -125,8 +130,9 @@ impl Book {
         }
     }
 
-    /// Something is about to be taken away, if the plan says so.
-    pub(super) fn before(&mut self, planned: &Planned) {
+    /// The first of these is about to happen: something is taken away, if the plan says so.
+    pub(super) fn before(&mut self, plan: &[Planned]) {
+        let Some(planned) = plan.first() else { return };
         let now = machine::now();
         lock(&self.wire).trace.world(now, &planned.words);
         self.disturbed = now;
@@ -144,9 +150,10 @@ impl Book {
         let running = (0..self.names.len()).filter(|at| self.routes[*at].is_some());
         let is_asked = |at: &usize| Some(*at) != node && self.revoked[*at].is_none();
         let others: Vec<usize> = running.filter(is_asked).collect();
+        let cut = Cut::of(plan);
         let goes_there = |at: &usize| match node {
             Some(node) => self.first(*at) == Some(node),
-            None => self.is_cut_off(*at, &planned.happening),
+            None => self.goes_into(&cut, *at),
         };
         let staying: BTreeSet<usize> = others.iter().copied().filter(goes_there).collect();
         let unaware = match node {
@@ -159,6 +166,7 @@ impl Book {
             what: planned.words.clone(),
             at: now,
             node,
+            cut,
             unaware,
             detected: BTreeMap::new(),
             staying,
@@ -167,15 +175,11 @@ impl Book {
         });
     }
 
-    fn is_cut_off(&self, node: usize, how: &Happening) -> bool {
+    /// Whether a node's first choice is behind a way that goes down.
+    fn goes_into(&self, cut: &Cut, node: usize) -> bool {
         let Some(first) = self.first(node) else { return false };
         let wire = lock(&self.wire);
-        let sites = (wire.network.site(node), wire.network.site(first));
-        match how {
-            Happening::Way(a, b, false) => sites == (*a, *b) || sites == (*b, *a),
-            Happening::Pair(a, b, false) => (node, first) == (*a, *b) || (node, first) == (*b, *a),
-            _ => false,
-        }
+        cut.parts((node, wire.network.site(node)), (first, wire.network.site(first)))
     }
 
     /// What was taken from a node, or from the ways between nodes, is given back.

@@ -178,13 +178,14 @@ impl World {
     }
 
     async fn run(mut self) -> Result<Run, Error> {
-        for (at, planned) in self.schedule() {
-            self.wait_until(at).await;
-            if at > self.end {
+        let plan = self.schedule();
+        for (place, planned) in plan.iter().enumerate() {
+            self.wait_until(planned.at).await;
+            if planned.at > self.end {
                 break;
             }
-            lock(&self.book).before(&planned);
-            self.happen(planned.happening).await?;
+            lock(&self.book).before(&plan[place..]);
+            self.happen(planned.happening.clone()).await?;
         }
         self.wait_until(self.end).await;
         let violations = self.check_end().await;
@@ -192,7 +193,7 @@ impl World {
     }
 
     /// The first starts and what the scenario plans, in order of time.
-    fn schedule(&mut self) -> Vec<(Duration, Planned)> {
+    fn schedule(&mut self) -> Vec<Planned> {
         let spread = Duration::from_secs_f64(self.scenario.start_over_s);
         let spread = spread.max(Duration::from_micros(1));
         let mut all = Vec::new();
@@ -201,11 +202,11 @@ impl World {
                 let at = self.rng.random_range(Duration::ZERO..spread);
                 let happening = Happening::Start { node, with_state: true };
                 let words = format!("start: {}", self.nodes[node].name);
-                all.push((at, Planned { at, words, happening, fault: None }));
+                all.push(Planned { at, words, happening, fault: None });
             }
         }
-        all.extend(self.plan.iter().map(|planned| (planned.at, planned.clone())));
-        all.sort_by_key(|(at, _)| *at);
+        all.extend(self.plan.iter().cloned());
+        all.sort_by_key(|planned| planned.at);
         all
     }
 

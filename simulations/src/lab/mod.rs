@@ -251,12 +251,13 @@ impl World {
         }
         let until = self.options.until.unwrap_or(Duration::MAX);
         let end = self.scenario.duration().min(until);
-        for planned in std::mem::take(&mut self.plan) {
+        let plan = std::mem::take(&mut self.plan);
+        for (place, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at.min(end)).await;
             if planned.at >= end {
                 break;
             }
-            self.watched.before(&planned, self.start.elapsed());
+            self.watched.before(&plan[place..], self.start.elapsed());
             self.happen(&planned.happening).await?;
         }
         self.wait_until(end).await;

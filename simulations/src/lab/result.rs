@@ -7,7 +7,7 @@ use meshport::wan::ShaperCounters;
 
 use super::log::Change;
 use super::node::Node;
-use crate::measure::{FOLLOWED_FOR, Fault, Measures};
+use crate::measure::{Cut, FOLLOWED_FOR, Fault, Measures};
 use crate::report::{Outcome, Run, Violation};
 use crate::scenario::timeline::Planned;
 use crate::scenario::{Happening, Scenario};
@@ -18,8 +18,8 @@ use crate::trace::TraceHash;
 pub(super) struct Watched {
     names: Vec<String>,
     sites: Vec<usize>,
-    /// What was taken away, in order, with how.
-    taken: Vec<(Fault, Happening)>,
+    /// What was taken away, in order.
+    taken: Vec<Fault>,
     plan: Vec<(Duration, String)>,
 }
 
@@ -42,8 +42,9 @@ impl Watched {
         }
     }
 
-    /// Something is about to happen.
-    pub(super) fn before(&mut self, planned: &Planned, now: Duration) {
+    /// The first of these is about to happen.
+    pub(super) fn before(&mut self, plan: &[Planned], now: Duration) {
+        let Some(planned) = plan.first() else { return };
         self.plan.push((now, planned.words.clone()));
         let Some(kind) = planned.fault else { return };
         let node = match &planned.happening {
@@ -55,13 +56,14 @@ impl Watched {
             what: planned.words.clone(),
             at: now,
             node,
+            cut: Cut::of(plan),
             unaware: BTreeSet::new(),
             detected: BTreeMap::new(),
             staying: BTreeSet::new(),
             moved: BTreeMap::new(),
             over: None,
         };
-        self.taken.push((fault, planned.happening.clone()));
+        self.taken.push(fault);
     }
 
     /// Reads from the nodes' logs how they followed the faults.
@@ -78,11 +80,11 @@ impl Watched {
             .iter()
             .map(|log| log.iter().map(|(at, to)| (*at, to.as_ref().and_then(place))).collect())
             .collect();
-        for (fault, how) in &mut self.taken {
-            follow(fault, how, &histories, &self.sites);
+        for fault in &mut self.taken {
+            follow(fault, &histories, &self.sites);
         }
         measures.route_changes = histories.iter().map(|it| it.len() as u64).sum();
-        measures.faults = self.taken.into_iter().map(|(fault, _)| fault).collect();
+        measures.faults = self.taken;
         let last = |at: &usize| histories[*at].last().and_then(|(_, to)| *to);
         let routes: Vec<(usize, Option<usize>)> =
             running.iter().map(|at| (*at, last(at))).collect();
@@ -111,27 +113,19 @@ impl Watched {
 }
 
 /// Who went to what was taken away, and when they went elsewhere.
-fn follow(
-    fault: &mut Fault,
-    how: &Happening,
-    histories: &[Vec<(Duration, Option<usize>)>],
-    sites: &[usize],
-) {
+fn follow(fault: &mut Fault, histories: &[Vec<(Duration, Option<usize>)>], sites: &[usize]) {
+    let (node, cut) = (fault.node, fault.cut.clone());
+    let goes_there = |at: usize, to: Option<usize>| match (node, to) {
+        (Some(node), to) => to == Some(node),
+        (None, Some(to)) => cut.parts((at, sites[at]), (to, sites[to])),
+        (None, None) => false,
+    };
     for (at, history) in histories.iter().enumerate().filter(|(at, _)| Some(*at) != fault.node) {
         let before = history.iter().rev().find(|(when, _)| *when <= fault.at);
-        let Some(first) = before.and_then(|(_, to)| *to) else { continue };
-        let hit = match (fault.node, how) {
-            (Some(node), _) => first == node,
-            (None, Happening::Way(a, b, false)) => {
-                let pair = (sites[at], sites[first]);
-                pair == (*a, *b) || pair == (*b, *a)
-            }
-            _ => false,
-        };
-        if !hit {
+        if !before.is_some_and(|(_, to)| goes_there(at, *to)) {
             continue;
         }
-        let away = history.iter().find(|(when, to)| *when > fault.at && *to != Some(first));
+        let away = history.iter().find(|(when, to)| *when > fault.at && !goes_there(at, *to));
         match away.map(|(when, _)| *when - fault.at).filter(|after| *after < FOLLOWED_FOR) {
             Some(after) => drop(fault.moved.insert(at, after)),
             None => drop(fault.staying.insert(at)),
@@ -152,22 +146,20 @@ mod tests {
             vec![(at(1), Some(0)), (at(2), Some(1)), (at(12), Some(0))],
             vec![(at(1), Some(1)), (at(9), Some(0)), (at(13), Some(1))],
         ];
-        let planned = |happening| Planned {
-            at: at(10),
-            words: "a fault".into(),
-            happening,
-            fault: Some("crash"),
-        };
+        let planned =
+            |happening, fault| Planned { at: at(10), words: "a fault".into(), happening, fault };
         let mut watched = Watched {
             names: (0..4).map(|it| it.to_string()).collect(),
             sites: vec![0, 1, 0, 0],
             taken: Vec::new(),
             plan: Vec::new(),
         };
-        watched.before(&planned(Happening::Crash(1)), at(10));
-        watched.before(&planned(Happening::Way(1, 0, false)), at(10));
-        for (fault, how) in &mut watched.taken {
-            follow(fault, how, &histories, &watched.sites);
+        watched.before(&[planned(Happening::Crash(1), Some("crash"))], at(10));
+        // The users are behind the second direction of an isolation.
+        let elsewhere = planned(Happening::Way(1, 2, false), Some("isolate"));
+        watched.before(&[elsewhere, planned(Happening::Way(1, 0, false), None)], at(10));
+        for fault in &mut watched.taken {
+            follow(fault, &histories, &watched.sites);
             let moved: Vec<_> = fault.moved.iter().map(|(node, after)| (*node, *after)).collect();
             assert_eq!(moved, [(2, at(2))]);
             assert_eq!(fault.staying.iter().copied().collect::<Vec<_>>(), [0]);

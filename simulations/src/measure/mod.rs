@@ -9,8 +9,10 @@ use std::time::Duration;
 use meshport_discovery::OriginState;
 use serde::Serialize;
 
+mod cut;
 mod histogram;
 
+pub use cut::Cut;
 pub use histogram::{Histogram, Quantiles};
 
 /// Faults, and pieces of news, that are followed; later ones are not.
@@ -125,6 +127,8 @@ pub struct Fault {
     pub at: Duration,
     /// The node it is about, if it is about one.
     pub node: Option<usize>,
+    /// The ways that went down, if it is about ways.
+    pub cut: Cut,
     /// Nodes that held the origin for healthy, or the node for present, and have not noticed yet.
     pub unaware: BTreeSet<usize>,
     /// After what time nodes noticed, ascending by node.

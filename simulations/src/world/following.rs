@@ -12,7 +12,7 @@ use super::World;
 use super::clients::{Attempt, OUTSIDE};
 use crate::brain::{Brain, Line};
 use crate::instance::Instance;
-use crate::measure::{FOLLOWED_FOR, Fault, MAX_FAULTS, News};
+use crate::measure::{Cut, FOLLOWED_FOR, Fault, MAX_FAULTS, News};
 use crate::scenario::Happening;
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.
@@ -52,8 +52,9 @@ impl World {
                 staying.insert(at);
             }
         }
+        let cut = Cut::of(&self.plan[place..]);
         if node.is_none() {
-            staying = self.cut_off_by(place);
+            staying = (0..self.nodes.len()).filter(|at| self.goes_into(&cut, *at)).collect();
             unaware.clone_from(&staying);
         }
         self.measures.faults.push(Fault {
@@ -61,6 +62,7 @@ impl World {
             what: what.clone(),
             at: self.now,
             node,
+            cut,
             unaware,
             detected: BTreeMap::new(),
             staying,
@@ -69,27 +71,11 @@ impl World {
         });
     }
 
-    /// The nodes whose first choice is behind a way that goes down now, with this part of the plan
-    /// or with the next ones of the same moment.
-    fn cut_off_by(&self, place: usize) -> BTreeSet<usize> {
-        let at = self.plan[place].at;
-        let together = self.plan[place..].iter().take_while(|it| it.at == at);
-        let ways: BTreeSet<(usize, usize)> = together
-            .filter_map(|it| match it.happening {
-                Happening::Way(a, b, false) => Some((a, b)),
-                _ => None,
-            })
-            .collect();
-        let mut cut = BTreeSet::new();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let first = node.brain.as_ref().and_then(Brain::first);
-            let Some(first) = first.and_then(|id| self.by_id.get(&id)) else { continue };
-            let (from, to) = (self.network.site(at), self.network.site(*first));
-            if ways.contains(&(from, to)) || ways.contains(&(to, from)) {
-                cut.insert(at);
-            }
-        }
-        cut
+    /// Whether a node's first choice is behind a way that goes down.
+    fn goes_into(&self, cut: &Cut, at: usize) -> bool {
+        let first = self.nodes[at].brain.as_ref().and_then(Brain::first);
+        let Some(first) = first.and_then(|id| self.by_id.get(&id)).copied() else { return false };
+        cut.parts((at, self.network.site(at)), (first, self.network.site(first)))
     }
 
     /// What was taken from a node is given back.
@@ -146,15 +132,17 @@ impl World {
         let now = self.now;
         let Some(brain) = &self.nodes[at].brain else { return };
         let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
+        let spot = |node: usize| (node, self.network.site(node));
         let healthy: Vec<usize> = brain
             .views()
             .filter(|view| view.is_healthy)
             .filter_map(|view| self.by_id.get(&view.origin).copied())
             .collect();
         for fault in self.measures.followed(now) {
+            // A route is also another one when only its end is: what counts is its first origin.
             let away = match fault.node {
                 Some(node) => first != Some(node),
-                None => fault.staying.contains(&at),
+                None => !first.is_some_and(|first| fault.cut.parts(spot(at), spot(first))),
             };
             if away && fault.staying.remove(&at) {
                 fault.moved.insert(at, now - fault.at);
@@ -162,7 +150,7 @@ impl World {
             let is_about_instance = !matches!(fault.kind, "crash" | "revoke");
             let noticed = match fault.node {
                 Some(node) => is_about_instance && !healthy.contains(&node),
-                None => true,
+                None => away,
             };
             if noticed && fault.unaware.remove(&at) {
                 fault.detected.insert(at, now - fault.at);
