@@ -146,6 +146,25 @@ fn a_sweep_has_a_line_for_each_value_and_a_page() {
     assert_eq!(status(&wrong), 3, "{wrong:?}");
 }
 
+/// A node that is back after a second is never held for down, which is no quick detection.
+#[test]
+fn a_sweep_says_what_was_never_noticed() {
+    let folder = Folder::new("never");
+    folder.write("story.toml", &STORY.replace("kill = \"fra-1\"", "crash = \"fra-2\""));
+    let values = "scenario.event.0.for-s=1,15";
+    let output = ["--plot", "all.svg", "--report", "page"];
+    let sweep = folder.sim(&[&["sweep", "story.toml", "--set", values], &output[..]].concat());
+    let text = printed(&sweep);
+    assert_eq!(status(&sweep), 0, "{text}");
+    let row = |start: &str| text.lines().find(|line| line.starts_with(start)).expect("a row");
+    assert!(row("for-s=1 ").contains(" never "), "{text}");
+    assert!(!row("for-s=15 ").contains(" never "), "{text}");
+    let plotted = text.lines().filter(|line| line.ends_with("! never")).count();
+    assert_eq!(plotted, 1, "{text}");
+    assert!(folder.read("all.svg").contains(">never<"));
+    assert!(folder.read("page/index.html").contains("<td>never</td>"));
+}
+
 #[test]
 fn two_results_are_compared() {
     let folder = Folder::new("compare");

@@ -9,28 +9,42 @@ use serde_json::Value;
 use super::{read, say};
 use crate::Error;
 
-/// Values that are compared, and whether more of it is worse.
-const COMPARED: [(&str, bool); 17] = [
-    ("/requests/total", false),
-    ("/requests/failed", true),
-    ("/requests/slow", true),
-    ("/requests/retried", true),
-    ("/sessions/broken", true),
-    ("/sessions/hedged", false),
-    ("/connect_ms/p50", true),
-    ("/connect_ms/p99", true),
-    ("/latency_ms/p99", true),
-    ("/stretch/p99", true),
-    ("/stretch_quiet/p99", true),
-    ("/news_p99_s", true),
-    ("/false_evictions", true),
-    ("/route_changes", true),
-    ("/bytes_per_node_per_s", true),
-    ("/tunnel_bytes_per_node_per_s", true),
-    ("/cpu_us_per_node_s", false),
+/// Which way a value gets worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worse {
+    Up,
+    Down,
+    /// Neither way: it says how much there was.
+    Never,
+}
+
+/// Values that are compared.
+const COMPARED: [(&str, Worse); 20] = [
+    ("/requests/total", Worse::Never),
+    ("/requests/failed", Worse::Up),
+    ("/requests/slow", Worse::Up),
+    ("/requests/retried", Worse::Up),
+    ("/sessions/broken", Worse::Up),
+    ("/sessions/hedged", Worse::Never),
+    ("/connect_ms/p50", Worse::Up),
+    ("/connect_ms/p99", Worse::Up),
+    ("/latency_ms/p99", Worse::Up),
+    ("/stretch/p99", Worse::Up),
+    ("/stretch_quiet/p99", Worse::Up),
+    ("/nearest_share", Worse::Down),
+    ("/nearest_share_at_end", Worse::Down),
+    ("/news_p99_s", Worse::Up),
+    ("/news_unheard", Worse::Up),
+    ("/false_evictions", Worse::Up),
+    ("/route_changes", Worse::Up),
+    ("/bytes_per_node_per_s", Worse::Up),
+    ("/tunnel_bytes_per_node_per_s", Worse::Up),
+    ("/cpu_us_per_node_s", Worse::Never),
 ];
 /// A change below this share is noise of another seed, not of the same.
 const NOTABLE: f64 = 0.02;
+/// Stands for a time that some never reached.
+const NEVER: &str = "never";
 
 pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     let (old, new) = (load(before)?, load(after)?);
@@ -46,20 +60,11 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     }
     let _ = writeln!(text, "{:<34} {:>14} {:>14} {:>9}", "", "before", "after", "change");
     let mut worse = 0;
-    for (key, more_is_worse) in COMPARED {
-        let (old, new) = (old.pointer(key), new.pointer(key));
-        worse += usize::from(line(&mut text, &key[1..], (old, new), more_is_worse));
+    for (key, way) in COMPARED {
+        let both = (old.pointer(key), new.pointer(key));
+        worse += usize::from(line(&mut text, &key[1..], both, way));
     }
-    for (place, fault) in old["faults"].as_array().into_iter().flatten().enumerate() {
-        let other = &new["faults"][place];
-        if other["what"] == fault["what"] {
-            for key in ["detected_p99_s", "failover_p99_s"] {
-                let name = format!("{}: {key}", show(Some(&fault["what"])));
-                let both = (Some(&fault[key]), Some(&other[key]));
-                worse += usize::from(line(&mut text, &name, both, true));
-            }
-        }
-    }
+    worse += faults(&mut text, &old, &new);
     let violations = |of: &Value| of["violations"].as_array().map_or(0, Vec::len);
     let (old, new) = (violations(&old), violations(&new));
     let _ = writeln!(text, "{:<34} {old:>14} {new:>14}", "violations");
@@ -68,21 +73,63 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(new > old)))
 }
 
+/// What followed each fault that both runs have, and the faults that one of them has; how many
+/// values got worse.
+fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
+    let list = |of: &Value| of["faults"].as_array().cloned().unwrap_or_default();
+    let mut others: Vec<Option<Value>> = list(new).into_iter().map(Some).collect();
+    let mut worse = 0;
+    for fault in list(old) {
+        // One event may come several times, and others in between: each goes with its like.
+        let is_like = |it: &&mut Option<Value>| {
+            it.as_ref().is_some_and(|other| other["what"] == fault["what"])
+        };
+        let other = others.iter_mut().find(is_like).and_then(Option::take);
+        let name = show(Some(&fault["what"]));
+        let Some(other) = other else {
+            let _ = writeln!(text, "{name}: only before");
+            continue;
+        };
+        for (key, of) in [("detected_p99_s", "concerned"), ("failover_p99_s", "users")] {
+            let both = (reached(&fault, key, of), reached(&other, key, of));
+            let both = (Some(&both.0), Some(&both.1));
+            worse += usize::from(line(text, &format!("{name}: {key}"), both, Worse::Up));
+        }
+    }
+    for other in others.into_iter().flatten() {
+        let _ = writeln!(text, "{}: only after", show(Some(&other["what"])));
+    }
+    worse
+}
+
+/// A time of a fault, or the word "never" if some had something to notice and did not.
+fn reached(fault: &Value, key: &str, of: &str) -> Value {
+    let concerned = fault[of].as_u64().unwrap_or(0) > 0;
+    if fault[key].is_null() && concerned { NEVER.into() } else { fault[key].clone() }
+}
+
 /// One value; true if it got worse.
 fn line(
     text: &mut String,
     name: &str,
     (old, new): (Option<&Value>, Option<&Value>),
-    more: bool,
+    way: Worse,
 ) -> bool {
     let (show_old, show_new) = (show(old), show(new));
     let numbers = old.and_then(Value::as_f64).zip(new.and_then(Value::as_f64));
     let Some((old, new)) = numbers else {
-        let _ = writeln!(text, "{name:<34} {show_old:>14} {show_new:>14}");
-        return false;
+        let never = |it: Option<&Value>| it.and_then(Value::as_str) == Some(NEVER);
+        let is_worse = never(new) && !never(old);
+        let mark = if is_worse { format!(" {:>9} !", "") } else { String::new() };
+        let _ = writeln!(text, "{name:<34} {show_old:>14} {show_new:>14}{mark}");
+        return is_worse;
     };
     let change = if old == 0.0 { f64::from(u8::from(new > 0.0)) } else { (new - old) / old.abs() };
-    let is_worse = more && change > NOTABLE;
+    let is_worse = match way {
+        Worse::Up => change > NOTABLE,
+        Worse::Down => change < -NOTABLE,
+        Worse::Never => false,
+    };
     let mark = if is_worse { " !" } else { "" };
     let percent = change * 100.0;
     let _ = writeln!(text, "{name:<34} {show_old:>14} {show_new:>14} {percent:>+8.1}%{mark}");
@@ -107,4 +154,47 @@ fn load(path: &Path) -> Result<Value, Error> {
         return Ok(value);
     }
     Err(wrong("it is not a result of meshport-sim run --json".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fault(what: &str, time: &Value, of: u64) -> Value {
+        json!({ "what": what, "detected_p99_s": time, "concerned": of })
+    }
+
+    #[test]
+    fn who_no_longer_notices_is_worse_and_no_fault_is_left_out() {
+        let old = json!({ "faults": [
+            fault("kill: a", &json!(1.2), 9),
+            fault("cut: b", &json!(2.0), 9),
+            fault("hang: c", &json!(1.0), 9),
+            fault("kill: a", &json!(1.0), 9),
+        ] });
+        let new = json!({ "faults": [
+            fault("crash: d", &json!(4.0), 9),
+            fault("kill: a", &Value::Null, 9),
+            fault("hang: c", &Value::Null, 0),
+            fault("kill: a", &json!(1.0), 9),
+        ] });
+        let mut text = String::new();
+        assert_eq!(faults(&mut text, &old, &new), 1, "{text}");
+        let marked: Vec<&str> = text.lines().filter(|line| line.ends_with('!')).collect();
+        assert!(marked.len() == 1 && marked[0].contains("never"), "{text}");
+        assert!(text.contains("cut: b: only before") && text.contains("crash: d: only after"));
+        assert_eq!(faults(&mut text, &new, &old), 0, "{text}");
+    }
+
+    #[test]
+    fn a_smaller_share_that_goes_to_the_nearest_is_worse() {
+        let (before, after) = (json!(0.99), json!(0.5));
+        let worse = |old, new| {
+            line(&mut String::new(), "nearest_share", (Some(old), Some(new)), Worse::Down)
+        };
+        assert!(worse(&before, &after) && !worse(&after, &before));
+        assert!(COMPARED.contains(&("/nearest_share", Worse::Down)));
+    }
 }

@@ -10,7 +10,7 @@ use toml::Table;
 use super::run::{document, go, name};
 use super::{Choice, say, sets, write};
 use crate::Error;
-use crate::report::{Effort, Run, html, plot};
+use crate::report::{Effort, NEVER, Run, html, plot};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
@@ -52,9 +52,10 @@ pub(super) struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// One combination of values, and the mean (or worst) over its seeds.
+/// One combination of values, and the worst over its seeds.
 pub(crate) struct Point {
     pub(crate) words: String,
+    /// None where no seed had anything to measure, [`NEVER`] where some never came to it.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
 }
@@ -128,16 +129,24 @@ fn measure(
     for seed in arguments.first_seed..arguments.first_seed + arguments.seeds {
         let (run, effort) = go(scenario.clone(), seed, Options::default())?;
         point.violations += run.violations.len();
-        for (slot, value) in point.values.iter_mut().zip(values(&run)) {
-            // The worst of the seeds: a default has to hold for all.
-            *slot = match (*slot, value) {
-                (Some(before), Some(now)) => Some(before.max(now)),
-                (before, now) => before.or(now),
-            };
-        }
+        add(&mut point.values, values(&run));
         results.push(result(&run, &point.words, effort));
     }
     Ok(point)
+}
+
+/// The worst of the seeds: a default has to hold for all.
+fn add(worst: &mut [Option<f64>; MEASURED.len()], seed: [Option<f64>; MEASURED.len()]) {
+    for (slot, value) in worst.iter_mut().zip(seed) {
+        *slot = (*slot).into_iter().chain(value).reduce(f64::max);
+    }
+}
+
+/// The worst of some times, each with how many had something to notice: one of them not having
+/// noticed is worse than any time.
+fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f64> {
+    let concerned = times.into_iter().filter(|(concerned, _)| *concerned > 0);
+    concerned.map(|(_, time)| time.map_or(NEVER, |time| time.as_secs_f64())).reduce(f64::max)
 }
 
 fn result(run: &Run, words: &str, effort: Effort) -> serde_json::Value {
@@ -145,9 +154,11 @@ fn result(run: &Run, words: &str, effort: Effort) -> serde_json::Value {
 }
 
 fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
-    let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
     let followed: Vec<_> = run.measures.faults.iter().map(|fault| run.followed(fault)).collect();
-    let worst = |times: &mut dyn Iterator<Item = Option<Duration>>| seconds(times.flatten().max());
+    let news = match run.news_p99() {
+        _ if run.news_unheard() > 0 => Some(NEVER),
+        time => time.map(|time| time.as_secs_f64()),
+    };
     let count = |count: u64| Some(crate::report::share(count, 1));
     let (gossip, tunnel) = run.rates();
     [
@@ -155,9 +166,9 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
         count(run.measures.requests.slow),
         run.measures.connect.quantiles(1e3).map(|it| it.p99),
         run.measures.stretch_quiet.quantiles(1e3).map(|it| it.p99),
-        seconds(run.news_p99()),
-        worst(&mut followed.iter().map(|it| it.detected_p99)),
-        worst(&mut followed.iter().map(|it| it.failover_p99)),
+        news,
+        worst(followed.iter().map(|it| (it.concerned, it.detected_p99))),
+        worst(followed.iter().map(|it| (it.users, it.failover_p99))),
         count(run.measures.false_evictions),
         count(run.measures.route_changes),
         Some(gossip),
@@ -191,7 +202,7 @@ fn width(combinations: &[Vec<String>]) -> usize {
 fn row(point: &Point, width: usize) -> String {
     let mut row = format!("{:<width$}", point.words);
     for value in point.values {
-        let text = value.map_or("-".into(), |value| format!("{value:.2}"));
+        let text = said(value);
         let text = text.strip_suffix(".00").map_or(text.clone(), str::to_owned);
         let _ = write!(row, " {text:>12}");
     }
@@ -199,25 +210,72 @@ fn row(point: &Point, width: usize) -> String {
     format!("{row}  {rules}")
 }
 
-/// A plot of each measure that differs, for a terminal.
+/// A value in words: "-" when there was nothing to measure.
+fn said(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(NEVER) => "never".into(),
+        Some(value) => format!("{value:.2}"),
+    }
+}
+
+/// A plot of each measure that differs, for a terminal. What never came is as long as the longest.
 fn bars(points: &[Point]) -> String {
     const WIDTH: f64 = 40.0;
     let mut text = String::new();
     for (place, name) in MEASURED.iter().enumerate() {
-        let values: Vec<f64> =
-            points.iter().map(|point| point.values[place].unwrap_or(0.0)).collect();
-        let top = values.iter().copied().fold(0.0, f64::max);
-        let differs = values.windows(2).any(|pair| (pair[0] - pair[1]).abs() > top * 0.02);
-        if !differs {
+        let values: Vec<Option<f64>> = points.iter().map(|point| point.values[place]).collect();
+        let known = values.iter().flatten().copied().filter(|value| value.is_finite());
+        let top = known.fold(0.0, f64::max);
+        let is_same = |pair: &[Option<f64>]| match (pair[0], pair[1]) {
+            (Some(a), Some(b)) if a.is_finite() && b.is_finite() => (a - b).abs() <= top * 0.02,
+            (a, b) => a == b,
+        };
+        if values.windows(2).all(is_same) {
             continue;
         }
         let _ = writeln!(text, "\n{name}");
         for (point, value) in points.iter().zip(&values) {
+            let (share, letter) = match value {
+                None => (0.0, "#"),
+                Some(NEVER) => (1.0, "!"),
+                Some(value) => (value / top.max(f64::MIN_POSITIVE), "#"),
+            };
             #[expect(clippy::cast_possible_truncation, reason = "0 to WIDTH")]
             #[expect(clippy::cast_sign_loss, reason = "0 to WIDTH")]
-            let full = (value / top * WIDTH).round() as usize;
-            let _ = writeln!(text, "  {:<40} {} {value:.2}", point.words, "#".repeat(full));
+            let full = (share * WIDTH).round() as usize;
+            let (bar, said) = (letter.repeat(full), said(*value));
+            let _ = writeln!(text, "  {:<40} {bar} {said}", point.words);
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(detected: Option<f64>) -> Point {
+        let mut values = [None; MEASURED.len()];
+        values[5] = detected;
+        Point { words: "k=v".into(), values, violations: 0 }
+    }
+
+    #[test]
+    fn who_never_noticed_is_the_worst_and_who_had_nothing_to_notice_is_nobody() {
+        let after = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(worst([(3, after(2)), (3, None), (0, None)]), Some(NEVER));
+        assert_eq!(worst([(3, after(2)), (0, None), (2, after(5))]), Some(5.0));
+        assert_eq!(worst([(0, None)]), None);
+        let (mut seeds, slow) = (point(Some(2.0)), point(Some(NEVER)));
+        add(&mut seeds.values, slow.values);
+        add(&mut seeds.values, point(Some(3.0)).values);
+        add(&mut seeds.values, point(None).values);
+        assert_eq!(seeds.values[5], Some(NEVER));
+        assert!(row(&seeds, 8).contains(" never "), "{}", row(&seeds, 8));
+        let text = bars(&[point(Some(2.0)), seeds, point(None)]);
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("k=v")).collect();
+        assert!(lines[0].ends_with("# 2.00") && lines[2].ends_with("  -"), "{text}");
+        assert!(lines[1].ends_with("! never"), "{text}");
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::svg::{Chart, Series, escape, short};
-use super::{Effort, Run};
+use super::{Effort, NEVER, Run};
 use crate::measure::{Fault, Histogram, Quantiles, Second};
 
 const STYLE: &str = include_str!("page.css");
@@ -28,20 +28,32 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>
     for (place, (words, values)) in rows.iter().enumerate() {
         let _ = write!(page, "<tr><td class=\"words\">{}. {}</td>", place + 1, escape(words));
         for value in values {
-            let _ = write!(page, "<td>{}</td>", value.map_or("-".into(), short));
+            let word = match value {
+                None => "-".to_owned(),
+                Some(NEVER) => "never".to_owned(),
+                Some(value) => short(*value),
+            };
+            let _ = write!(page, "<td>{word}</td>");
         }
         page.push_str("</tr>");
     }
     page.push_str("</table></div>");
     for (measure, title) in measures.iter().enumerate() {
-        let points = rows.iter().enumerate().filter_map(|(place, (_, values))| {
-            let value = values.get(measure).copied().flatten()?;
-            Some((place as f64 + 1.0, value))
-        });
-        let (x, y) = ("row of the table", "worst seed");
+        let all = || {
+            rows.iter().enumerate().filter_map(|(place, (_, values))| {
+                Some((place as f64 + 1.0, values.get(measure).copied().flatten()?))
+            })
+        };
+        let never = || all().filter(|(_, value)| *value == NEVER);
+        let known = all().map(|(_, value)| value).filter(|value| value.is_finite());
+        let top = known.fold(0.0, f64::max);
+        let points = all().map(|(place, value)| (place, if value == NEVER { top } else { value }));
+        let marks: Vec<(f64, String)> = never().map(|(place, _)| (place, "never".into())).collect();
+        let x = "row of the table";
+        let y = if marks.is_empty() { "worst seed" } else { "worst seed (marked: never)" };
         let series =
             vec![Series { name: title, class: "one", points: points.collect(), bars: false }];
-        page.push_str(&Chart { title, x, y, series, marks: Vec::new(), log_x: false }.draw());
+        page.push_str(&Chart { title, x, y, series, marks, log_x: false }.draw());
     }
     page.push_str("</main></body></html>");
     page

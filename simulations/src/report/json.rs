@@ -36,6 +36,7 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "nearest_share_at_end": run.nearest_share(),
         "faults": measures.faults.iter().map(|it| fault(run, it)).collect::<Vec<_>>(),
         "news_p99_s": run.news_p99().map(seconds),
+        "news_unheard": run.news_unheard(),
         "false_evictions": measures.false_evictions,
         "route_changes": measures.route_changes,
         "bytes_per_node_per_s": gossip,

@@ -11,6 +11,10 @@ pub mod plot;
 mod svg;
 pub mod text;
 
+/// Stands for a time in a sweep when some who had something to notice never did: it is worse than
+/// any time, and no plot may leave it out.
+pub const NEVER: f64 = f64::INFINITY;
+
 /// Everything about one run.
 #[derive(Debug)]
 pub struct Run {
@@ -164,11 +168,19 @@ impl Run {
     /// The greatest time within which 99 % of the others knew of an origin's word that held; none
     /// if there was none, or some did not learn in a minute.
     pub fn news_p99(&self) -> Option<Duration> {
+        self.news().collect::<Option<Vec<Duration>>>()?.into_iter().max()
+    }
+
+    /// Words of origins that held, and that fewer than 99 % of the others ever knew of.
+    pub fn news_unheard(&self) -> usize {
+        self.news().filter(Option::is_none).count()
+    }
+
+    /// For each word of an origin that held, the time within which 99 % of the others knew.
+    fn news(&self) -> impl Iterator<Item = Option<Duration>> {
         let lasting = |news: &&News| !news.superseded && news.audience > 0;
         let p99 = |news: &News| quantile(&news.known, news.audience, 0.99);
-        let all: Vec<Option<Duration>> =
-            self.measures.news.iter().filter(lasting).map(p99).collect();
-        all.into_iter().collect::<Option<Vec<Duration>>>()?.into_iter().max()
+        self.measures.news.iter().filter(lasting).map(p99)
     }
 }
 
