@@ -15,7 +15,6 @@
 //! [`DATA_OVERHEAD`] or a handshake message; every caller passes at least [`MIN_OUTPUT`] bytes and
 //! room for its packet, and the wrapper checks it.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,7 +28,10 @@ use meshport_config::{NodeId, SecretId};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use self::shares::Shares;
 use crate::shard::SHARD_BITS;
+
+mod shares;
 
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub(crate) const DATA_OVERHEAD: usize = 32;
@@ -47,21 +49,9 @@ const TYPE_DATA: u8 = 4;
 /// is never used twice, and nothing wraps around. Who sends stays below it by the session's age:
 /// 180 s at 2^56 messages a second.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
-/// Initiations that one source may make in a second under load, its address once proven: as many
-/// as one peer may. A source is an IPv4 address or an IPv6 network of 64 bits.
-const MAX_INITIATIONS_PER_SOURCE: u32 = 50;
-/// Initiations with a cookie that are read in a second before every source has [`FEW_PER_SOURCE`]:
-/// 42 us each to learn whom it claims to be. Addresses alone must not buy a core.
-const MAX_PROVEN: u32 = 1000;
-/// What each source has then. A peer that renews its session, or comes back, needs one, and repeats
-/// it each second; two for those behind one address.
-const FEW_PER_SOURCE: u32 = 2;
 /// Strangers whose handshakes are computed to their end in a second, as a multiple of the limit:
 /// as many as pass without a cookie, so that a spoofed flood leaves room for those with one.
 const STRANGERS: u32 = 2;
-/// Sources that are counted at once, about 100 bytes each; under load others wait for the next
-/// second.
-const MAX_SOURCES: usize = 4096;
 /// Halves beside the main one: one for the other secret, one for the other key, and one whose
 /// secret is erased and whose session lasts a little longer.
 const MAX_SPARES: usize = 3;
@@ -134,10 +124,8 @@ struct Load {
     strangers: Option<Instant>,
     /// Initiations with a right MAC.
     judged: u32,
-    /// Of those with a cookie, how many were read.
-    read: u32,
-    /// Initiations with a cookie, by source.
-    proven: BTreeMap<IpAddr, u32>,
+    /// Those with a cookie.
+    shares: Shares,
 }
 
 /// What the gate found.
@@ -173,8 +161,8 @@ impl Gate {
         let mut load = self.load();
         let lasts = |began| now.saturating_duration_since(began) < GATE_PERIOD;
         if !load.began.is_some_and(lasts) {
-            let Load { spaced, strangers, .. } = *load;
-            *load = Load { began: Some(now), spaced, strangers, ..Load::default() };
+            (load.began, load.judged) = (Some(now), 0);
+            load.shares.begin();
         }
     }
 
@@ -205,7 +193,7 @@ impl Gate {
         };
         if !self.is_unhurried(now) {
             match self.limiter.verify_packet(Some(cookie_address(source)), datagram, out) {
-                Ok(_) if self.allows(source.ip()) => {}
+                Ok(_) if self.allows(source.ip(), now) => {}
                 Ok(_) => return Checked::TooMany,
                 Err(TunnResult::WriteToNetwork(reply)) => return Checked::Cookie(reply.len()),
                 Err(_) => return Checked::Invalid,
@@ -231,24 +219,19 @@ impl Gate {
     }
 
     /// Counts an initiation of a source; false when it had its share under load.
-    fn allows(&self, source: IpAddr) -> bool {
+    fn allows(&self, source: IpAddr, now: Instant) -> bool {
         let mut load = self.load();
-        if load.judged <= self.limit {
-            return true;
-        }
-        let source = match source {
-            IpAddr::V4(_) => source,
-            IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
-        };
-        if load.proven.len() >= MAX_SOURCES && !load.proven.contains_key(&source) {
-            return false;
-        }
-        let most = if load.read < MAX_PROVEN { MAX_INITIATIONS_PER_SOURCE } else { FEW_PER_SOURCE };
-        let count = load.proven.entry(source).or_default();
-        *count = count.saturating_add(1);
-        let is_read = *count <= most;
-        load.read += u32::from(is_read);
-        is_read
+        load.judged <= self.limit || load.shares.take(source, now)
+    }
+
+    /// A peer that is admitted has a session with this address: its source has more under load.
+    pub(crate) fn settle(&self, ip: IpAddr, now: Instant) {
+        self.load().shares.settle(ip, now);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn settled(&self, ip: IpAddr) -> Option<Instant> {
+        self.load().shares.homes.get(&ip).copied()
     }
 }
 

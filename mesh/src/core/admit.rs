@@ -151,8 +151,17 @@ impl Core {
             self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
             let slot = self.follow(&credential).unwrap_or(slot);
             self.admit(slot, credential);
+            self.note_home(slot, now);
         }
         Ok(())
+    }
+
+    /// Tells the gate where an admitted peer has a session: more are heard from there under load.
+    pub(super) fn note_home(&self, slot: Slot, now: Now) {
+        let peer = self.peers.get(slot).filter(|peer| peer.admitted);
+        if let Some(route) = peer.and_then(|peer| peer.endpoint) {
+            self.gate.settle(route.remote.ip(), now.instant);
+        }
     }
 
     fn admit(&mut self, slot: Slot, credential: Credential) {

@@ -251,6 +251,7 @@ impl Core {
     /// A session exists that did not before, or a new one replaced it.
     pub(super) fn session_up(&mut self, slot: Slot, now: Now) {
         self.judge_known_credential(slot, now);
+        self.note_home(slot, now);
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.showing.session_up(now.instant);
         }

@@ -6,6 +6,9 @@ use std::sync::LazyLock;
 use curve25519_dalek::constants::EIGHT_TORSION;
 use meshport_config::{MeshSecret, NodeKey};
 
+use super::shares::{
+    FEW_PER_SOURCE, HOME_LIFE, MAX_AT_HOME, MAX_HOMES, MAX_PER_SOURCE, MAX_PROVEN, MAX_SOURCES,
+};
 use super::*;
 
 /// Room for any message of these tests.
@@ -139,7 +142,7 @@ fn under_load_one_source_has_its_share() {
             _ => panic!("a cookie does not help"),
         }
     }
-    assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE);
+    assert_eq!(passed, MAX_PER_SOURCE);
     let (mut other, source) = (tunnel(3, 1), at(8, 51820));
     let datagram = proven(&gate, &mut other, source);
     let checked = gate.check(start(), source, &datagram, &mut out);
@@ -158,12 +161,54 @@ fn many_proven_sources_leave_few_to_each() {
     for period in 0..2 {
         gate.begin_period(start() + GATE_PERIOD * period);
         gate.load().judged = LIMIT + 1;
-        let tries = |source| (0..100).filter(|_| gate.allows(source)).count() as u32;
+        let tries = |source| (0..100).filter(|_| gate.allows(source, start())).count() as u32;
         let passed: u32 = (0..200).map(|number| tries(address(number))).sum();
-        let greedy = MAX_PROVEN / MAX_INITIATIONS_PER_SOURCE;
+        let greedy = MAX_PROVEN / MAX_PER_SOURCE;
         assert_eq!(passed, MAX_PROVEN + (200 - greedy) * FEW_PER_SOURCE);
         assert_eq!(tries(address(1000)), FEW_PER_SOURCE);
     }
+}
+
+/// Many peers behind one address, or in one network, renew their sessions while others flood from
+/// two hundred addresses. That a member is among those with many changes little.
+#[test]
+fn where_peers_are_they_keep_their_share() {
+    let gate = gate(1);
+    let address = |number: u32| IpAddr::from((10 << 24 | number).to_be_bytes());
+    let network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]);
+    gate.settle(network(1), start());
+    let tries = |source, now| (0..100).filter(|_| gate.allows(source, now)).count() as u32;
+    let flooded = |now| {
+        gate.begin_period(now);
+        gate.load().judged = LIMIT + 1;
+        (0..200).map(|number| tries(address(number), now)).sum::<u32>()
+    };
+    let by_others = flooded(start());
+    assert_eq!(tries(network(2), start()), MAX_PER_SOURCE, "another peer of that network");
+
+    // It is known for a while after the last session.
+    let end = start() + HOME_LIFE;
+    assert_eq!(flooded(end), by_others);
+    assert_eq!(tries(network(2), end), FEW_PER_SOURCE);
+
+    // A member was at all of them.
+    (0..200).for_each(|number| gate.settle(address(number), end));
+    assert!(flooded(end + GATE_PERIOD) <= by_others + MAX_AT_HOME);
+    for number in 0..2 * MAX_HOMES as u32 {
+        gate.settle(address(number), end);
+    }
+    assert_eq!(gate.load().shares.homes.len(), MAX_HOMES);
+    gate.settle(network(1), end);
+    assert_eq!(tries(network(2), end + GATE_PERIOD), FEW_PER_SOURCE, "there was no room");
+    let later = end + HOME_LIFE;
+    gate.settle(network(1), later);
+    assert_eq!(gate.load().shares.homes.len(), 1);
+
+    // They are heard also when too many sources are.
+    gate.begin_period(later);
+    gate.load().judged = LIMIT + 1;
+    (0..MAX_SOURCES as u32).for_each(|number| _ = gate.allows(address(number), later));
+    assert!(gate.allows(network(1), later) && !gate.allows(address(1 << 16), later));
 }
 
 /// A flood of initiations that are all good: they are taken one by one, as many as the limit says,
@@ -196,14 +241,14 @@ fn sources_of_one_network_share_and_are_bounded() {
     let gate = gate(1);
     gate.load().judged = LIMIT + 1;
     let network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]);
-    let passed = (0..100).filter(|last| gate.allows(network(*last))).count();
-    assert_eq!(passed, MAX_INITIATIONS_PER_SOURCE as usize);
+    let passed = (0..100).filter(|last| gate.allows(network(*last), start())).count();
+    assert_eq!(passed, MAX_PER_SOURCE as usize);
     for number in 0..2 * MAX_SOURCES as u32 {
-        gate.allows(IpAddr::from((10 << 24 | number).to_be_bytes()));
+        gate.allows(IpAddr::from((10 << 24 | number).to_be_bytes()), start());
     }
-    assert_eq!(gate.load().proven.len(), MAX_SOURCES);
+    assert_eq!(gate.load().shares.proven.len(), MAX_SOURCES);
     gate.load().judged = LIMIT;
-    assert!(gate.allows(network(1)), "without load nobody is refused");
+    assert!(gate.allows(network(1), start()), "without load nobody is refused");
 }
 
 /// The number 2^255 - 19 of Curve25519's field and this much more, as a key is written.

@@ -186,6 +186,26 @@ fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
     assert!(net.nodes[&at(1)].peer(&id(2)).is_none());
 }
 
+/// A session alone does not give the place where it is a share under load.
+#[test]
+fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
+    let mut net = guests();
+    net.add(1, identity(1), MeshConfig::default());
+    net.node(1, |core, now| core.set_revocations(leaked(2), now));
+    for number in [2, 3] {
+        net.node(number, Core::wake);
+        net.pump();
+        net.seconds(1);
+    }
+    assert_eq!(net.counters(1).initiations_accepted, 2);
+    let settled = |net: &Net, number| net.nodes[&at(1)].gate.settled(at(number).ip());
+    assert_eq!(settled(&net, 2), None, "it was not admitted");
+    let began = settled(&net, 3).expect("it is a peer");
+    net.node(3, Core::wake);
+    net.pump();
+    assert!(settled(&net, 3) > Some(began), "it has another session");
+}
+
 /// Who shows the credential of somebody who is shut out is refused, and who shows an own one that
 /// is covered is out: its session proves that it says so.
 #[test]

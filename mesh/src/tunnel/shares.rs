@@ -1,0 +1,91 @@
+//! What each source has of the handshakes under load, once it has proven its address.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Initiations that one source may make in a second under load: as many as one peer may. A source
+/// is an IPv4 address or an IPv6 network of 64 bits.
+pub(super) const MAX_PER_SOURCE: u32 = 50;
+/// Initiations that are read in a second before every source has [`FEW_PER_SOURCE`]: 42 us each to
+/// learn whom it claims to be. Addresses alone must not buy a core.
+pub(super) const MAX_PROVEN: u32 = 1000;
+/// What each source has then. A peer that renews its session, or comes back, needs one, and repeats
+/// it each second; two for those behind one address.
+pub(super) const FEW_PER_SOURCE: u32 = 2;
+/// Initiations that are read in a second beyond [`MAX_PROVEN`] from where peers are, of which many
+/// may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a member
+/// may have many addresses and flood from there.
+pub(super) const MAX_AT_HOME: u32 = 1000;
+/// Sources that are counted at once, about 100 bytes each; under load others wait for the next
+/// second, except those where peers are.
+pub(super) const MAX_SOURCES: usize = 4096;
+/// Sources that are known as those of peers, 48 bytes each. When there are so many, new ones have
+/// to wait until others are forgotten.
+pub(super) const MAX_HOMES: usize = 4096;
+/// For so long peers are taken to be where one of them has begun a session: sessions in use begin
+/// anew every two minutes, and a site that was cut off is known when it comes back.
+pub(super) const HOME_LIFE: Duration = Duration::from_secs(3600);
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// Initiations of this second that were read.
+    read: u32,
+    /// Those beyond them from where peers are.
+    read_at_home: u32,
+    /// Initiations of this second, by source.
+    pub(super) proven: BTreeMap<IpAddr, u32>,
+    /// Where peers are, and when one was seen to begin a session there.
+    pub(super) homes: BTreeMap<IpAddr, Instant>,
+}
+
+impl Shares {
+    /// Counts anew.
+    pub(super) fn begin(&mut self) {
+        (self.read, self.read_at_home) = (0, 0);
+        self.proven.clear();
+    }
+
+    /// A peer that is admitted has a session with this address.
+    pub(super) fn settle(&mut self, ip: IpAddr, now: Instant) {
+        let source = source_of(ip);
+        if self.homes.len() >= MAX_HOMES && !self.homes.contains_key(&source) {
+            self.homes.retain(|_, at| lasts(*at, now));
+        }
+        if self.homes.len() < MAX_HOMES || self.homes.contains_key(&source) {
+            self.homes.insert(source, now);
+        }
+    }
+
+    /// Counts an initiation from this address; false when its source had its share.
+    pub(super) fn take(&mut self, ip: IpAddr, now: Instant) -> bool {
+        let source = source_of(ip);
+        let is_home = self.homes.get(&source).is_some_and(|at| lasts(*at, now));
+        let is_counted = is_home || self.proven.contains_key(&source);
+        if !is_counted && self.proven.len() >= MAX_SOURCES {
+            return false;
+        }
+        let left = match self.read < MAX_PROVEN {
+            true => Some(&mut self.read),
+            false => Some(&mut self.read_at_home).filter(|read| is_home && **read < MAX_AT_HOME),
+        };
+        let most = if left.is_some() { MAX_PER_SOURCE } else { FEW_PER_SOURCE };
+        let count = self.proven.entry(source).or_default();
+        *count = count.saturating_add(1);
+        let is_read = *count <= most;
+        left.into_iter().for_each(|read| *read += u32::from(is_read));
+        is_read
+    }
+}
+
+fn source_of(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+    }
+}
+
+fn lasts(home: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(home) < HOME_LIFE
+}
