@@ -8,8 +8,8 @@ use tracing::{info, warn};
 
 /// From one look at the mesh's counters to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// So long without a handshake held off, and it is over. It bounds the log too: a line for a beginning and one
-/// for an end in this time, however often a flood pauses.
+/// So long without a handshake held off, and it is over. It bounds the log too: a line for a
+/// beginning and one for an end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 /// What it means, and what to do.
 const MEANING: &str = "more handshakes arrive than this node answers at once: a flood, or many \

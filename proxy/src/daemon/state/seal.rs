@@ -77,10 +77,10 @@ impl StateDir {
     fn doubt_of_generation(&self) -> Option<String> {
         let what = self.oddity_of(GENERATION, MAX_TEXT_BYTES)?;
         Some(format!(
-            "{}: {what}. Each start of the daemon takes a number above the one that is read and not \
-             below the wall clock, and writes the file anew; if other nodes know a later one, the \
-             node goes above it as soon as it hears of it. There is nothing to do if the clock of \
-             this machine is right",
+            "{}: {what}. Each start of the daemon takes a number above the one that is read and \
+             not below the wall clock, and writes the file anew; if other nodes know a later one, \
+             the node goes above it as soon as it hears of it. There is nothing to do if the clock \
+             of this machine is right",
             self.file(GENERATION).display()
         ))
     }
