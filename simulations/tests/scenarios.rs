@@ -188,6 +188,26 @@ fn without_any_origin_sessions_go_to_the_fallback_and_come_back() {
     assert_eq!(run.route_of("fra-5"), Some("fra-1"));
 }
 
+/// Nothing passes between the two sites, though no way is down. Each holds the other for down
+/// within half a minute of the change, which is excused, and the second change excuses it again;
+/// but not for ever.
+#[test]
+fn an_eviction_that_begins_in_unsettled_times_is_judged_when_they_are_over() {
+    let site = |name: &str| format!("[[site]]\nname = \"{name}\"\nnodes = 3\norigins = 1\n");
+    let deaf = |at: u32| {
+        format!(
+            "[[event]]\nat-s = {at}\n\
+             degrade = {{ between = [\"fra\", \"ams\"], loss-percent = 100 }}\n"
+        )
+    };
+    let head = "description = \"Two sites that do not hear each other\"\nduration-s = 110\n";
+    let run = run(&[head, &site("fra"), &site("ams"), &deaf(40), &deaf(60)].concat(), 3);
+    let first = run.violations.first().expect("a violation");
+    assert_eq!(first.rule, "nobody alive stays evicted");
+    assert!(first.at > Duration::from_secs(60 + 30 + 15), "{:?}", first.at);
+    assert_eq!(run.measures.false_evictions, 0, "they began in an excused time");
+}
+
 #[test]
 fn the_whole_story_ends_with_everybody_at_home() {
     for seed in 1..=2 {

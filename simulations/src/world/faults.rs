@@ -9,7 +9,7 @@ use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
-use crate::scenario::Happening;
+use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
 /// How long a process that has said goodbye goes on, so that a lost farewell is repeated.
@@ -84,7 +84,15 @@ impl World {
                 self.with_brain(node, |brain, now, _| brain.configure(&settings, now));
             }
             Happening::Revoke { node, through } => self.revoke(node, through),
-            Happening::Lie(node, how) => self.nodes[node].lie = how,
+            Happening::Lie(node, how) => self.set_lie(node, how),
+        }
+    }
+
+    fn set_lie(&mut self, node: usize, how: Option<Lie>) {
+        self.nodes[node].lie = how;
+        if how.is_none() {
+            // What others hold of it, and it of them, is from the time of its lies.
+            self.guard.unsettled(node, self.now);
         }
     }
 

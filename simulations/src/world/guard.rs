@@ -3,8 +3,8 @@
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
 //!   first attempt.
 //! * A directory never goes back to an older record: now and then, for some nodes.
-//! * A node that runs and is within reach is not held for down longer than `MAX_EVICTION`: each
-//!   second.
+//! * A node that runs and is within reach is not held for down longer than `MAX_EVICTION`, counted
+//!   from when both nodes and the ways have had `SETTLING`: each second.
 //! * What a node wants at once stays within its queues' bounds: at each step.
 //! * Sessions opened = closed + open: at the end.
 //! * Who was revoked is known to be, has no tunnel and no session, and is served no more: each
@@ -49,7 +49,8 @@ type Key = (u64, u64);
 #[derive(Debug)]
 pub(super) struct Guard {
     violations: Vec<Violation>,
-    /// Nodes held for down by others though they run, and since when.
+    /// Nodes held for down by others, rightly or not, and since when: what is right now may be
+    /// wrong later. At most one for each pair of nodes, and gone with the holder's process.
     evicted: BTreeMap<(usize, usize), Duration>,
     followed: Vec<usize>,
     /// For each followed node: its process, and the newest record of each node it has had.
@@ -95,7 +96,7 @@ impl Guard {
     pub(super) fn stopped(&mut self, node: usize, now: Duration) {
         self.count(now);
         self.running -= 1;
-        self.evicted.retain(|(holder, subject), _| *holder != node && *subject != node);
+        self.evicted.retain(|(holder, _), _| *holder != node);
         self.records.remove(&node);
         self.disturbed = now;
     }
@@ -104,7 +105,6 @@ impl Guard {
     pub(super) fn unsettled(&mut self, node: usize, until: Duration) {
         self.started[node] = until;
         self.disturbed = self.disturbed.max(until);
-        self.evicted.retain(|(holder, subject), _| *holder != node && *subject != node);
     }
 
     fn count(&mut self, now: Duration) {
@@ -119,7 +119,6 @@ impl Guard {
 
     pub(super) fn ways_changed(&mut self, now: Duration) {
         self.ways_changed = now;
-        self.evicted.clear();
     }
 
     pub(super) fn readmitted(&mut self, holder: usize, subject: usize) {
@@ -172,28 +171,43 @@ impl World {
 
     /// Somebody holds somebody for down: rightly?
     pub(super) fn judge_eviction(&mut self, holder: usize, subject: usize) {
-        if !self.is_wronged(holder, subject) {
-            return;
-        }
-        if self.now >= self.scenario.warmup() {
+        self.guard.evicted.entry((holder, subject)).or_insert(self.now);
+        let is_wrong = self.settles(holder, subject).is_some_and(|at| at <= self.now);
+        if is_wrong && self.now >= self.scenario.warmup() {
             self.measures.false_evictions += 1;
         }
-        self.guard.evicted.entry((holder, subject)).or_insert(self.now);
     }
 
-    /// Whether a node that is held for down runs, has settled, and is within reach.
-    fn is_wronged(&self, holder: usize, subject: usize) -> bool {
-        let settled = |node: usize| {
+    /// From when on two nodes have no excuse any more for not knowing each other; none while one
+    /// of them does not run or take part, or is out of the other's reach.
+    fn settles(&self, holder: usize, subject: usize) -> Option<Duration> {
+        let takes_part = |node: usize| {
             self.nodes[node].brain.is_some()
                 && !self.nodes[node].leaving
                 && self.nodes[node].lie.is_none()
                 && self.nodes[node].revoked.is_none()
-                && self.now.saturating_sub(self.guard.started[node]) >= SETTLING
         };
-        settled(holder)
-            && settled(subject)
-            && (self.guard.ways_changed.is_zero() || self.now - self.guard.ways_changed >= SETTLING)
-            && self.network.connects(holder, subject)
+        let mutual = takes_part(holder) && takes_part(subject);
+        if !mutual || !self.network.connects(holder, subject) {
+            return None;
+        }
+        let started = self.guard.started[holder].max(self.guard.started[subject]);
+        Some(started.max(self.guard.ways_changed) + SETTLING)
+    }
+
+    /// Whom somebody has held for down for longer than there is an excuse for.
+    fn overdue(&self) -> Vec<(usize, usize)> {
+        let late = |since: Duration| self.now.saturating_sub(since) > MAX_EVICTION;
+        let overdue = self.guard.evicted.iter().filter(|((holder, subject), since)| {
+            late(**since) && self.settles(*holder, *subject).is_some_and(late)
+        });
+        overdue.map(|(pair, _)| *pair).collect()
+    }
+
+    fn holds_for_alive(&self, holder: usize, subject: usize) -> bool {
+        let brain = self.nodes[holder].brain.as_ref();
+        let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
+        entry.is_some_and(|entry| entry.liveness == Liveness::Alive)
     }
 
     /// Looks at everything that needs a look now and then.
@@ -203,15 +217,12 @@ impl World {
         if let Some(progress) = &mut self.progress {
             progress(self.now);
         }
-        let late = |since: &Duration| self.now - *since > MAX_EVICTION;
-        let late: Vec<(usize, usize)> =
-            self.guard.evicted.iter().filter(|it| late(it.1)).map(|it| *it.0).collect();
-        for (holder, subject) in late {
+        for (holder, subject) in self.overdue() {
             self.guard.evicted.remove(&(holder, subject));
-            if self.is_wronged(holder, subject) {
+            if !self.holds_for_alive(holder, subject) {
                 let name = &self.nodes[subject].name;
                 let bound = MAX_EVICTION.as_secs();
-                let what = format!("{name} runs and is within reach, yet down for {bound} s");
+                let what = format!("{name} runs and is within reach, yet down for over {bound} s");
                 self.violates("nobody alive stays evicted", Some(holder), what);
             }
         }
