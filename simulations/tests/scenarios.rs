@@ -56,6 +56,18 @@ fn there_are_thirteen_ready_scenarios_and_each_is_a_story() {
 }
 
 #[test]
+fn the_first_scenario_in_the_readme_gives_what_it_says() {
+    let (_, rest) = README.split_once("```toml\n").expect("a scenario");
+    let (text, rest) = rest.split_once("```").expect("its end");
+    let run = run(text, 7);
+    assert_rules(&run);
+    let followed = run.followed(&run.measures.faults[0]);
+    assert_eq!((followed.noticed, followed.concerned, followed.users), (6, 6, 3));
+    let fault = rest.lines().find(|line| line.contains("kill: fra-1")).expect("its fault");
+    assert!(fault.contains("6/6") && fault.contains("  3  "), "{fault}");
+}
+
+#[test]
 fn worlds_that_found_mistakes_keep_the_rules() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/found");
     let mut worlds = 0;
