@@ -1,6 +1,6 @@
-//! What the bars of a day of rekeys, of revocations, of a thousand nodes under faults and of growing
-//! meshes have to show. They take minutes unless the program is optimised: `./tests/run sim` names
-//! that one in `MESHPORT_SIM`.
+//! What the bars of a day of rekeys, of revocations, of a thousand nodes under faults and of
+//! growing meshes have to show. They take minutes unless the program is optimised: `./tests/run
+//! sim` names that one in `MESHPORT_SIM`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,15 +17,15 @@ const CONCERNED: u64 = 990;
 /// 99 % of them know within this.
 const KNOWN_S: f64 = 3.0;
 
-/// 99 % of a thousand nodes know of an unready origin within this, of a crashed node within that, and
-/// of one in their own site within the last.
+/// 99 % of a thousand nodes know of an unready origin within this, of a crashed node within that,
+/// and of one in their own site within the last.
 const UNREADY_S: f64 = 1.5;
 const CRASH_S: f64 = 8.0;
 const NEAR_CRASH_S: f64 = 5.0;
 /// Gossip and probes of a node over all faults, in bytes a second, with all headers.
 const BYTES_PER_S: f64 = 2048.0;
-/// A route takes at most this much longer than the best one where nothing has failed, in 99 % of all
-/// choices.
+/// A route takes at most this much longer than the best one where nothing has failed, in 99 % of
+/// all choices.
 const STRETCH: f64 = 1.1;
 /// What a node sends at rest in a larger mesh, as a share of what it sends in a small one.
 const FLAT: std::ops::RangeInclusive<f64> = 0.75..=1.25;
