@@ -173,7 +173,7 @@ impl Answer {
     ];
 
     /// The byte on the wire.
-    pub fn code(self) -> u8 {
+    pub const fn code(self) -> u8 {
         self as u8
     }
 

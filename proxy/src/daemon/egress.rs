@@ -408,13 +408,12 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 
 async fn carry(
     tcp: Tcp,
-    (mut stream, rest): (Stream, Bytes),
+    (stream, rest): (Stream, Bytes),
     carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
-    stream.send.write_chunk(code).await.map_err(io::Error::other)?;
-    let early = Early { up: Bytes::new(), down: vec![rest] };
+    let word = Bytes::from_static(const { &[Answer::Connected.code()] });
+    let early = Early { up: Bytes::new(), down: vec![rest], word };
     splice::with_stream(tcp, stream, early, carried, cut).await
 }
 

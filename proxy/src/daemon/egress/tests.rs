@@ -5,7 +5,7 @@ use meshport_config::{
 };
 use meshport_mesh::{Incoming, Mesh, MeshError};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::super::sessions::Sessions;
@@ -178,6 +178,35 @@ async fn greeter() -> String {
         }
     });
     address
+}
+
+/// The word that an instance was dialled leaves with its answer; one that has none is no reason to
+/// keep the word back, nor is one that ends.
+#[tokio::test]
+async fn whoever_asks_at_once_hears_of_an_instance_that_says_nothing() {
+    let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = instance.local_addr().expect("bound").to_string();
+    let (near, far) = pair();
+    let node = far.mesh.node_id();
+    serve(far, "node,origin:kube-apiserver", &address);
+    let asked = [&Header::direct(service(), HEADER_TIMEOUT).encode()[..], b"question"].concat();
+    let word = [Answer::Connected.code()];
+    for ends in [false, true] {
+        let mut stream = near.mesh.open_stream(node).await.expect("reachable");
+        stream.send.write_chunk(asked.clone().into()).await.expect("open");
+        let (mut tcp, _) = instance.accept().await.expect("dialled");
+        let mut question = [0; 8];
+        tcp.read_exact(&mut question).await.expect("asked");
+        assert_eq!(&question, b"question");
+        if ends {
+            tcp.shutdown().await.expect("half-closes");
+            assert_eq!(read(&mut stream, usize::MAX).await, word);
+        } else {
+            assert_eq!(read(&mut stream, 1).await, word);
+            tcp.write_all(b"late").await.expect("open");
+            assert_eq!(read(&mut stream, 4).await, b"late");
+        }
+    }
 }
 
 /// A node, a relay with these roles, and an origin with a greeter.
