@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use meshport::core::connect::ConnectConfig;
 use meshport::core::health::{HealthConfig, Outcome, Question};
 use meshport::core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
-use meshport::core::route::{PathView, Standing};
+use meshport::core::route::Standing;
 use meshport_config::{
     Credential, Endpoint, NodeId, RecordKey, Revocation, Revocations, ServiceName, ServiceSettings,
     Settings, UnixSeconds,
 };
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
+use crate::rules::{self, View};
 use crate::scenario::{Tuning, service};
 
 pub(crate) use meshport::core::connect::{Action, Connect, HedgeBudget, Kind, Surroundings};
@@ -61,16 +62,6 @@ pub(crate) enum Wish {
     Revoked(Revocation),
     /// Something was not believed.
     Ignored(String),
-}
-
-/// How an origin looks to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct View {
-    pub(crate) origin: NodeId,
-    pub(crate) state: OriginState,
-    pub(crate) is_healthy: bool,
-    /// The node knows that nothing comes of a session to it.
-    pub(crate) is_dead: bool,
 }
 
 /// One node's decisions.
@@ -241,19 +232,7 @@ impl Brain {
 
     /// How the origins look, from what membership and paths say, not from the order of the route.
     pub(crate) fn views(&self) -> impl Iterator<Item = View> {
-        self.route().candidates.iter().filter_map(|candidate| {
-            let dead_path = candidate.origin.path == PathView::Dead;
-            let state = candidate.origin.state;
-            let useless = matches!(state, OriginState::Hung | OriginState::Refusing);
-            let proven = matches!(candidate.origin.path, PathView::Own | PathView::Up(_));
-            let is_direct = matches!(candidate.origin.line, Line::Direct(_));
-            Some(View {
-                origin: candidate.origin.line.origin().filter(|_| is_direct)?,
-                state,
-                is_healthy: state == OriginState::Ready && proven && !candidate.origin.suspect,
-                is_dead: dead_path || useless,
-            })
-        })
+        rules::views(self.route())
     }
 
     /// Whether tickets are a counter instead of random numbers.

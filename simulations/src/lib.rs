@@ -23,6 +23,7 @@ pub mod measure;
 mod network;
 mod queue;
 pub mod report;
+mod rules;
 pub mod scenario;
 pub mod storm;
 pub mod trace;

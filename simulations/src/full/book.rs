@@ -9,13 +9,15 @@ use meshport::core::route::{Line, PathView, Route, Standing};
 use meshport_config::{NodeId, Revocations};
 use meshport_discovery::OriginState;
 
-use super::revoked::MAX_NEWS;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
 use crate::measure::{Cut, Fault, MAX_FAULTS, Measures, SLOW};
+use crate::report::Violation;
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
+
+mod truth;
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.
 const OWN: Duration = Duration::from_micros(50);
@@ -30,10 +32,12 @@ pub(super) struct Book {
     pub(super) routes: Vec<Option<Arc<Route>>>,
     /// When the authority took back each node's credential, if it did.
     pub(super) revoked: Vec<Option<Duration>>,
-    /// The last session of, or to, a node that was revoked long before, by the client's node.
-    pub(super) served: BTreeMap<usize, String>,
-    /// When the world last changed.
+    /// Rules that did not hold, until somebody takes them.
+    pub(super) violations: Vec<Violation>,
+    /// When the world last changed, or will have.
     pub(super) disturbed: Duration,
+    sessions: truth::Sessions,
+    since: truth::Since,
     pub(super) node_seconds: f64,
     names: Vec<String>,
     by_id: BTreeMap<NodeId, usize>,
@@ -55,8 +59,10 @@ impl Book {
             measures: Measures::default(),
             routes: vec![None; names.len()],
             revoked: vec![None; names.len()],
-            served: BTreeMap::new(),
+            violations: Vec::new(),
             disturbed: Duration::ZERO,
+            sessions: truth::Sessions::default(),
+            since: truth::Since::new(names.len()),
             node_seconds: 0.0,
             instances,
             names,
@@ -135,7 +141,7 @@ impl Book {
         let Some(planned) = plan.first() else { return };
         let now = machine::now();
         lock(&self.wire).trace.world(now, &planned.words);
-        self.disturbed = now;
+        self.disturbed = self.disturbed.max(now);
         self.measures.disturbed = Some(now);
         let Some(kind) = planned.fault else { return };
         if self.measures.faults.len() >= MAX_FAULTS {
@@ -215,10 +221,6 @@ impl Book {
         leads.count()
     }
 
-    fn is_long_revoked(&self, node: usize) -> bool {
-        self.revoked[node].is_some_and(|at| machine::now().saturating_sub(at) > MAX_NEWS)
-    }
-
     /// A request has ended.
     pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
         if self.revoked[node].is_some() {
@@ -244,14 +246,22 @@ impl Book {
         }
     }
 
-    /// A client has reached an instance.
-    pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) {
+    /// A client has reached an instance; its session's number.
+    pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) -> u64 {
         self.measures.sessions.opened += 1;
+        let number = self.sessions.open(node, chosen);
         self.note(node, format!("session to {} after {} us", self.names[chosen], took.as_micros()));
-        // What a node's own instance serves to its own clients is nobody else's business.
-        if node != chosen && (self.is_long_revoked(node) || self.is_long_revoked(chosen)) {
-            self.served.insert(node, format!("a session to {}", self.names[chosen]));
-        }
+        self.measure_choice(node, chosen, took);
+        number
+    }
+
+    /// The session of that number is over.
+    pub(super) fn closed(&mut self, number: u64) {
+        self.measures.sessions.closed += 1;
+        self.sessions.close(number);
+    }
+
+    fn measure_choice(&mut self, node: usize, chosen: usize, took: Duration) {
         if machine::now() < self.warmup {
             return;
         }
@@ -302,14 +312,6 @@ impl Book {
         }
         let serving = (0..self.ids.len()).filter(|origin| self.serves(node, *origin));
         serving.map(|origin| self.distance(node, origin)).min()
-    }
-
-    /// How many nodes that run are within reach of a node, itself included.
-    pub(super) fn within_reach(&self, node: usize) -> usize {
-        let takes_part = |at: &usize| self.routes[*at].is_some() && self.revoked[*at].is_none();
-        let running = (0..self.ids.len()).filter(takes_part);
-        let wire = lock(&self.wire);
-        running.filter(|other| *other == node || wire.network.connects(node, *other)).count()
     }
 
     pub(super) fn name(&self, node: usize) -> &str {

@@ -78,11 +78,13 @@ struct Session {
     place: Place,
     rng: ChaCha8Rng,
     greeted: Option<Greeted>,
+    /// The number of the session it has.
+    number: u64,
 }
 
 impl Session {
     fn new(place: Place, rng: ChaCha8Rng) -> Self {
-        Self { place, rng, greeted: None }
+        Self { place, rng, greeted: None, number: 0 }
     }
 
     async fn run(mut self) {
@@ -105,9 +107,17 @@ impl Session {
             }
             self.request().await;
         }
-        if self.greeted.take().is_some() {
-            self.book(|book| book.measures.sessions.closed += 1);
+        self.close();
+    }
+
+    /// Ends the session, if there is one; whether there was.
+    fn close(&mut self) -> bool {
+        let was_open = self.greeted.take().is_some();
+        if was_open {
+            let number = self.number;
+            self.book(|book| book.closed(number));
         }
+        was_open
     }
 
     /// Holds the session without a word.
@@ -126,9 +136,8 @@ impl Session {
     }
 
     fn broke(&mut self) {
-        if self.greeted.take().is_some() {
+        if self.close() {
             self.book(|book| {
-                book.measures.sessions.closed += 1;
                 book.measures.sessions.broken += 1;
                 book.measures.second(machine::now()).broken += 1;
             });
@@ -161,17 +170,23 @@ impl Session {
     }
 
     async fn ask(&mut self) -> io::Result<()> {
+        let node = self.place.node;
         if self.greeted.is_none() {
-            self.book(|book| book.measures.sessions.begun += 1);
+            self.book(|book| book.begins(node));
             let started = machine::now();
             let greeted = Greeted::connect(&self.place.host, ADDRESS).await?;
-            let (node, origin) = (self.place.node, greeted.origin);
-            self.book(|book| book.connected(node, origin, machine::now() - started));
+            let (origin, took) = (greeted.origin, machine::now() - started);
+            self.number = lock(&self.place.book).connected(node, origin, took);
             self.greeted = Some(greeted);
         }
         let (request, response) = (self.place.load.request_bytes, self.place.load.response_bytes);
         match &mut self.greeted {
-            Some(greeted) => greeted.ask(request, response).await,
+            Some(greeted) => {
+                greeted.ask(request, response).await?;
+                let origin = greeted.origin;
+                self.book(|book| book.served(node, origin));
+                Ok(())
+            }
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -184,9 +199,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // The node's process died, and its clients are forgotten with it.
-        if self.greeted.is_some() {
-            self.book(|book| book.measures.sessions.closed += 1);
-        }
+        self.close();
     }
 }
 

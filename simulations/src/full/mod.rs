@@ -23,7 +23,7 @@ use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
 use crate::network::Network;
-use crate::report::{Outcome, Run, Violation};
+use crate::report::{Outcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Overrides, Scenario};
 use crate::trace::Trace;
@@ -31,14 +31,18 @@ use crate::world::Options;
 
 mod book;
 mod clients;
+mod guard;
 mod instance;
 pub mod machine;
 mod node;
 mod revoked;
+mod saved;
 mod wire;
 
 use book::Book;
+use guard::Guard;
 use node::Node;
+use saved::Reader;
 use wire::{Waiting, Wire};
 
 /// Nodes of one run: each has real cryptography and a real transport to every other.
@@ -47,8 +51,6 @@ pub const MAX_NODES: usize = 100;
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a leaving node lets sessions end.
 const DRAIN: Duration = Duration::from_secs(10);
-/// After this long without a change, all is to be as it should be.
-const QUIET: Duration = Duration::from_secs(60);
 /// From one word about progress to the next.
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -113,8 +115,10 @@ struct World {
     nodes: Vec<Node>,
     /// What each node's instance is told to do.
     instances: Vec<Option<watch::Sender<Instance>>>,
-    /// What belongs to a node's process besides itself: followers and clients.
+    /// What belongs to a node's process besides itself: who follows it...
     company: Vec<JoinSet<()>>,
+    /// ...and its clients.
+    clients: Vec<JoinSet<()>>,
     /// The changed settings of nodes that a `configure` has reached, by its place.
     configured: Vec<Option<usize>>,
     authority: AuthorityKey,
@@ -124,6 +128,7 @@ struct World {
     tasks: JoinSet<()>,
     wire: Arc<Mutex<Wire>>,
     book: Arc<Mutex<Book>>,
+    guard: Guard,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
@@ -143,6 +148,9 @@ impl World {
         let ids = nodes.iter().map(|it| (it.name.clone(), it.identity.credential.node)).collect();
         let states = nodes.iter().map(|node| node.hosts.then_some(Instance::Ready)).collect();
         let book = Book::new(ids, states, scenario.warmup(), wire.clone());
+        // With draws of its own: what is looked at changes nothing that happens.
+        let mut eyes = ChaCha8Rng::seed_from_u64(seed ^ u64::MAX);
+        let guard = Guard::new(nodes.len(), Reader::new(&scenario, &mesh)?, &mut eyes);
         let until = options.until.unwrap_or(Duration::MAX);
         let mut tasks = JoinSet::new();
         let mut instances = Vec::new();
@@ -164,6 +172,7 @@ impl World {
             end: scenario.duration().min(until),
             rng,
             company: nodes.iter().map(|_| JoinSet::new()).collect(),
+            clients: nodes.iter().map(|_| JoinSet::new()).collect(),
             configured: vec![None; nodes.len()],
             nodes,
             authority,
@@ -172,6 +181,7 @@ impl World {
             tasks,
             wire,
             book: Arc::new(Mutex::new(book)),
+            guard,
             progress: options.progress,
             scenario,
         })
@@ -181,15 +191,26 @@ impl World {
         let plan = self.schedule();
         for (place, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at).await;
-            if planned.at > self.end {
+            if planned.at > self.end || self.guard.has_enough() {
                 break;
             }
             lock(&self.book).before(&plan[place..]);
             self.happen(planned.happening.clone()).await?;
         }
         self.wait_until(self.end).await;
-        let violations = self.check_end().await;
-        Ok(self.finish(violations))
+        let is_whole = !self.guard.has_enough();
+        if is_whole {
+            self.check_end().await;
+        }
+        let mut run = self.finish();
+        if is_whole {
+            self.check_sessions().await;
+        }
+        self.tasks.abort_all();
+        run.violations = std::mem::take(&mut self.guard.violations);
+        // What was seen after the end is of the end, for whoever repeats the run.
+        run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.end));
+        Ok(run)
     }
 
     /// The first starts and what the scenario plans, in order of time.
@@ -213,7 +234,7 @@ impl World {
     /// Lets time pass, saves what nodes know now and then, and says how far it is.
     async fn wait_until(&mut self, at: Duration) {
         let at = at.min(self.end);
-        while machine::now() < at {
+        while machine::now() < at && !self.guard.has_enough() {
             let step = (machine::now() + PROGRESS).min(at);
             sleep_until(self.epoch + step).await;
             let now = machine::now();
@@ -227,6 +248,7 @@ impl World {
     /// Once a second: what is sent, who runs, and the state folders.
     async fn look(&mut self, now: Duration) {
         self.keep_revocations();
+        self.check(now).await;
         let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
         let sum = std::mem::take(&mut lock(&self.wire).sum);
         {
@@ -252,6 +274,9 @@ impl World {
     }
 
     async fn happen(&mut self, happening: Happening) -> Result<(), Error> {
+        if let Happening::Way(..) | Happening::Pair(..) | Happening::Quality(..) = &happening {
+            lock(&self.book).ways_changed();
+        }
         match happening {
             Happening::Instance(node, becomes) => {
                 lock(&self.book).instances[node] = Some(becomes);
@@ -278,9 +303,16 @@ impl World {
                 lock(&self.wire).network.set_quality(a, b, quality);
                 self.ways_changed(ends);
             }
-            Happening::Rebind(node) => lock(&self.wire).network.rebind(node),
-            Happening::Roam(node, site) => lock(&self.wire).network.roam(node, site),
+            Happening::Rebind(node) => {
+                lock(&self.book).unsettled(node, machine::now());
+                lock(&self.wire).network.rebind(node);
+            }
+            Happening::Roam(node, site) => {
+                lock(&self.book).unsettled(node, machine::now());
+                lock(&self.wire).network.roam(node, site);
+            }
             Happening::Starve { node, stall, until } => {
+                lock(&self.book).starves(node, stall, until);
                 self.tasks.spawn(starve(
                     self.wire.clone(),
                     node,
@@ -330,6 +362,7 @@ impl World {
             return Ok(());
         }
         node.start(at, &settings, &self.wire, seeds)?;
+        lock(&self.book).starts(at);
         lock(&self.book).note(at, format!("starts, process {}", node.boot));
         self.follow_revocations(at);
         let node = &self.nodes[at];
@@ -353,7 +386,7 @@ impl World {
         if on.possible().contains(&at) {
             let (host, book) = (node.host.clone(), self.book.clone());
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-            company.spawn(clients::Place { node: at, host, load, book }.run(rng));
+            self.clients[at].spawn(clients::Place { node: at, host, load, book }.run(rng));
         }
         Ok(())
     }
@@ -375,8 +408,11 @@ impl World {
 
     fn gone(&mut self, at: usize) {
         self.company[at] = JoinSet::new();
+        self.clients[at] = JoinSet::new();
+        self.guard.stopped(at);
         let mut book = lock(&self.book);
         book.routes[at] = None;
+        book.disturbed = book.disturbed.max(machine::now());
         book.note(at, "its process ends".into());
     }
 
@@ -393,57 +429,7 @@ impl World {
         self.leaving.insert(at, tokio::spawn(goodbye));
     }
 
-    /// What must hold after a quiet minute.
-    async fn check_end(&mut self) -> Vec<Violation> {
-        let (sessions, disturbed) = {
-            let book = lock(&self.book);
-            (book.measures.sessions, book.disturbed)
-        };
-        let mut found = Vec::new();
-        if sessions.closed > sessions.opened {
-            let what = format!("{} opened, {} closed", sessions.opened, sessions.closed);
-            found.push(self.violation("sessions opened = closed + open", None, what));
-        }
-        if machine::now().saturating_sub(disturbed) < QUIET {
-            return found;
-        }
-        found.extend(self.check_revoked().await);
-        for at in 0..self.nodes.len() {
-            let judged = lock(&self.book).revoked[at].is_none();
-            let Some(process) = self.nodes[at].process.as_ref().filter(|_| judged) else {
-                continue;
-            };
-            let Ok(status) = process.handle().status().await else { continue };
-            let (expected, nat) =
-                (lock(&self.book).within_reach(at), lock(&self.wire).network.is_behind_nat(at));
-            let alive = status.members.alive;
-            // Nodes behind NATs reach each other by chance only, which is no rule.
-            if !nat && alive < expected {
-                let what = format!("{alive} of {expected} nodes within reach are held for alive");
-                let rule = "after a quiet minute all within reach are held for alive";
-                found.push(self.violation(rule, Some(at), what));
-            }
-            let book = lock(&self.book);
-            let chosen = book.first(at);
-            let serving = (0..self.nodes.len()).any(|origin| book.serves(at, origin));
-            let good = chosen.is_some_and(|origin| book.serves(at, origin));
-            if serving && !good {
-                let name = chosen.map_or("nowhere", |origin| book.name(origin)).to_owned();
-                drop(book);
-                let rule = "after a quiet minute nobody goes to an origin that does not serve";
-                found.push(self.violation(rule, Some(at), format!("goes to {name}")));
-            }
-        }
-        found
-    }
-
-    fn violation(&self, rule: &'static str, node: Option<usize>, what: String) -> Violation {
-        let last = node.map(|at| lock(&self.wire).trace.last(at)).unwrap_or_default();
-        let node = node.map(|at| self.nodes[at].name.clone());
-        Violation { at: machine::now(), rule, node, what, last }
-    }
-
-    fn finish(mut self, violations: Vec<Violation>) -> Run {
+    fn finish(&mut self) -> Run {
         let running: Vec<usize> =
             (0..self.nodes.len()).filter(|at| self.nodes[*at].process.is_some()).collect();
         let (virtual_time, trace_hash, datagrams) = {
@@ -457,7 +443,6 @@ impl World {
         let measures = std::mem::take(&mut book.measures);
         let node_seconds = book.node_seconds;
         drop(book);
-        self.tasks.abort_all();
         Run {
             outcome: Outcome {
                 description: self.scenario.description.clone(),
@@ -476,7 +461,7 @@ impl World {
                 longest_queue: 0,
             },
             measures,
-            violations,
+            violations: Vec::new(),
         }
     }
 }

@@ -96,6 +96,11 @@ impl Node {
         Ok(())
     }
 
+    /// What its process has in force; none before its first start.
+    pub(super) fn settings(&self) -> Option<&Settings> {
+        self.settings.as_ref()
+    }
+
     /// Its file has changed, and its process is told to read it again.
     pub(super) async fn reload(&mut self, settings: Settings) -> Result<(), Error> {
         let (Some(process), Some(old)) = (&self.process, self.settings.take()) else {

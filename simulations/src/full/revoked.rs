@@ -4,13 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use meshport_config::{Revocation, Revoked, UnixSeconds};
+use meshport_config::{NodeId, Revocation, Revoked, UnixSeconds};
 
 use super::{World, lock, machine};
-use crate::report::Violation;
-
-/// Everybody within reach knows by then, as at the wide level.
-pub(super) const MAX_NEWS: Duration = Duration::from_secs(15);
+use crate::rules::{self, MAX_NEWS};
 
 impl World {
     /// The operator hands a revocation to a node that runs: this one, or the first.
@@ -62,38 +59,55 @@ impl World {
         }
     }
 
-    /// Nobody knows of one that was revoked anything but that.
-    pub(super) async fn check_revoked(&self) -> Vec<Violation> {
-        let rule = "whoever is revoked is shut out";
-        let late = |at: &Duration| machine::now().saturating_sub(*at) > MAX_NEWS;
-        let revoked: Vec<bool> =
-            lock(&self.book).revoked.iter().map(|at| at.as_ref().is_some_and(late)).collect();
-        let ids: BTreeSet<_> = (self.nodes.iter().zip(&revoked))
-            .filter(|(_, revoked)| **revoked)
-            .map(|(node, _)| node.identity.credential.node)
-            .collect();
-        let mut found = Vec::new();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let Some(process) = node.process.as_ref().filter(|_| !revoked[at]) else { continue };
-            let known = process.revocations().borrow().clone();
-            if let Some(id) = ids.iter().find(|id| !known.has_node(id)) {
-                let what = format!("it does not know of the revocation of {}", id.short());
-                found.push(self.violation(rule, Some(at), what));
-            }
-            let Ok(peers) = process.handle().peers().await else { continue };
-            if let Some(peer) = peers.iter().find(|peer| ids.contains(&peer.node)) {
-                let what = format!("it still knows {}, {}", peer.node.short(), peer.liveness);
-                found.push(self.violation(rule, Some(at), what));
-            }
-            let to = lock(&self.book).ways_to(at, &ids);
-            if to > 0 {
-                let what = format!("its route has {to} ways through revoked nodes");
-                found.push(self.violation(rule, Some(at), what));
+    /// Whoever was revoked is known to be by all within reach, and nobody has anything to do with
+    /// it any more.
+    pub(super) async fn check_revoked(&mut self) {
+        let late = |at: Duration| machine::now().saturating_sub(at) > MAX_NEWS;
+        let subjects: Vec<usize> = {
+            let book = lock(&self.book);
+            (0..self.nodes.len()).filter(|at| book.revoked[*at].is_some_and(late)).collect()
+        };
+        for subject in subjects {
+            for at in 0..self.nodes.len() {
+                if let Some(what) = self.keeps(at, subject).await {
+                    let what = format!("{what} {}", self.nodes[subject].name);
+                    self.violates(rules::SHUT_OUT, Some(at), what);
+                    break;
+                }
             }
         }
-        let served = std::mem::take(&mut lock(&self.book).served);
-        let rule = "whoever is revoked is served no more";
-        found.extend(served.into_iter().map(|(at, what)| self.violation(rule, Some(at), what)));
-        found
+    }
+
+    /// What a node still has to do with one that was revoked long ago.
+    async fn keeps(&self, at: usize, subject: usize) -> Option<&'static str> {
+        if at == subject || !lock(&self.book).takes_part(at) {
+            return None;
+        }
+        let process = self.nodes[at].process.as_ref()?;
+        let id = self.nodes[subject].identity.credential.node;
+        if !self.shuts_out(at, &id) {
+            let book = lock(&self.book);
+            let told = book.settled(&[at]) <= machine::now();
+            let tellers = |other: &usize| *other != at && self.shuts_out(*other, &id);
+            let is_late = told && book.within_reach(at).iter().any(tellers);
+            return is_late.then_some("it does not know of the revocation of");
+        }
+        let peers = process.handle().peers().await.ok()?;
+        let book = lock(&self.book);
+        if peers.iter().any(|peer| peer.node == id) {
+            Some("among its peers is")
+        } else if book.ways_to(at, &BTreeSet::from([id])) > 0 {
+            Some("its route has a way through")
+        } else if book.has_session(at, subject) {
+            Some("a client of it has a session to")
+        } else {
+            None
+        }
+    }
+
+    /// Whether a node that runs knows of the revocation of another one.
+    fn shuts_out(&self, at: usize, id: &NodeId) -> bool {
+        let process = self.nodes[at].process.as_ref();
+        process.is_some_and(|process| process.revocations().borrow().has_node(id))
     }
 }

@@ -9,14 +9,12 @@ use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
+use crate::rules::LONG_STALL;
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
 /// How long a process that has said goodbye goes on, so that a lost farewell is repeated.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Who stands still for longer than this at a time is as good as gone, and may be held for it.
-const LONG_STALL: Duration = Duration::from_secs(1);
 
 impl World {
     pub(super) fn happen(&mut self, place: usize) {

@@ -16,7 +16,7 @@
 //!
 //! That a seed determines everything is checked by running twice and comparing traces.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meshport_discovery::{Liveness, MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
@@ -25,36 +25,20 @@ use rand_chacha::ChaCha8Rng;
 
 use super::World;
 use super::moves::Pace;
-use crate::brain::{Candidate, Line, View};
+use crate::brain::{Candidate, Line};
 use crate::instance::Instance;
 use crate::report::Violation;
-use crate::scenario::MAX_NODES;
-
-/// How long a node may be held for down by mistake: a refutation has gone round by then.
-pub(super) const MAX_EVICTION: Duration = Duration::from_secs(15);
-/// After how long a quiet time everybody agrees: some comparisons of directories.
-pub(super) const QUIET: Duration = Duration::from_secs(60);
-/// Violations after which a run ends.
-const MAX_VIOLATIONS: usize = 5;
-/// Nodes whose directories are followed record by record.
-const MAX_FOLLOWED: usize = 12;
-/// After a start or a change of ways a node may be held for down, or not known yet, for this long.
-pub(super) const SETTLING: Duration = Duration::from_secs(30);
-/// Directories are followed every so many seconds.
-const FOLLOW_EVERY_S: u64 = 5;
-
-type Key = (u64, u64);
+use crate::rules::{
+    self, Evictions, FOLLOW_EVERY_S, MAX_FOLLOWED, MAX_VIOLATIONS, QUIET, Records, SETTLING,
+};
 
 /// The rules and what they need to remember.
 #[derive(Debug)]
 pub(super) struct Guard {
     violations: Vec<Violation>,
-    /// Nodes held for down by others, rightly or not, and since when: what is right now may be
-    /// wrong later. At most one for each pair of nodes, and gone with the holder's process.
-    evicted: BTreeMap<(usize, usize), Duration>,
+    evicted: Evictions,
     followed: Vec<usize>,
-    /// For each followed node: its process, and the newest record of each node it has had.
-    records: BTreeMap<usize, (u32, Vec<Key>)>,
+    records: Records,
     pub(super) started: Vec<Duration>,
     running: u64,
     running_since: Duration,
@@ -73,9 +57,9 @@ impl Guard {
         }
         Self {
             violations: Vec::new(),
-            evicted: BTreeMap::new(),
+            evicted: Evictions::default(),
             followed: followed.into_iter().collect(),
-            records: BTreeMap::new(),
+            records: Records::default(),
             started: vec![Duration::ZERO; nodes],
             running: 0,
             running_since: Duration::ZERO,
@@ -96,8 +80,8 @@ impl Guard {
     pub(super) fn stopped(&mut self, node: usize, now: Duration) {
         self.count(now);
         self.running -= 1;
-        self.evicted.retain(|(holder, _), _| *holder != node);
-        self.records.remove(&node);
+        self.evicted.forget(node);
+        self.records.forget(node);
         self.disturbed = now;
     }
 
@@ -122,7 +106,7 @@ impl Guard {
     }
 
     pub(super) fn readmitted(&mut self, holder: usize, subject: usize) {
-        self.evicted.remove(&(holder, subject));
+        self.evicted.end(holder, subject);
     }
 
     pub(super) fn has_enough(&self) -> bool {
@@ -150,14 +134,10 @@ impl World {
     pub(super) fn check_choice(&mut self, node: usize, first: &Candidate) {
         let Some(brain) = &self.nodes[node].brain else { return };
         let Line::Direct(origin) = first.origin.line else { return };
-        let views: Vec<View> = brain.views().collect();
-        let better = views.iter().find(|view| view.is_healthy && view.origin != origin);
-        let is_dead = views.iter().any(|view| view.origin == origin && view.is_dead);
-        let Some(better) = better.filter(|_| is_dead) else { return };
+        let Some(better) = rules::better_than_dead(brain.route(), origin) else { return };
         let name = |id| self.by_id.get(&id).map_or("?".into(), |at| self.nodes[*at].name.clone());
-        let (to, better) = (name(origin), name(better.origin));
-        let what = format!("a session goes to {to} while {better} is healthy");
-        self.violates("no session to a dead origin", Some(node), what);
+        let what = rules::dead_choice(&name(origin), &name(better));
+        self.violates(rules::DEAD_ORIGIN, Some(node), what);
     }
 
     pub(super) fn check_wishes(&mut self, node: usize, wishes: usize) {
@@ -165,13 +145,13 @@ impl World {
         let bound = MAX_TRANSMITS + 4 * MAX_MEMBERS;
         if wishes > bound {
             let what = format!("{wishes} wishes at once, more than its queues hold ({bound})");
-            self.violates("queues are bounded", Some(node), what);
+            self.violates(rules::QUEUES, Some(node), what);
         }
     }
 
     /// Somebody holds somebody for down: rightly?
     pub(super) fn judge_eviction(&mut self, holder: usize, subject: usize) {
-        self.guard.evicted.entry((holder, subject)).or_insert(self.now);
+        self.guard.evicted.begin(holder, subject, self.now);
         let is_wrong = self.settles(holder, subject).is_some_and(|at| at <= self.now);
         if is_wrong && self.now >= self.scenario.warmup() {
             self.measures.false_evictions += 1;
@@ -195,15 +175,6 @@ impl World {
         Some(started.max(self.guard.ways_changed) + SETTLING)
     }
 
-    /// Whom somebody has held for down for longer than there is an excuse for.
-    fn overdue(&self) -> Vec<(usize, usize)> {
-        let late = |since: Duration| self.now.saturating_sub(since) > MAX_EVICTION;
-        let overdue = self.guard.evicted.iter().filter(|((holder, subject), since)| {
-            late(**since) && self.settles(*holder, *subject).is_some_and(late)
-        });
-        overdue.map(|(pair, _)| *pair).collect()
-    }
-
     fn holds_for_alive(&self, holder: usize, subject: usize) -> bool {
         let brain = self.nodes[holder].brain.as_ref();
         let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
@@ -217,13 +188,12 @@ impl World {
         if let Some(progress) = &mut self.progress {
             progress(self.now);
         }
-        for (holder, subject) in self.overdue() {
-            self.guard.evicted.remove(&(holder, subject));
+        let settles = |holder, subject| self.settles(holder, subject);
+        for (holder, subject) in self.guard.evicted.overdue(self.now, settles) {
+            self.guard.evicted.end(holder, subject);
             if !self.holds_for_alive(holder, subject) {
-                let name = &self.nodes[subject].name;
-                let bound = MAX_EVICTION.as_secs();
-                let what = format!("{name} runs and is within reach, yet down for over {bound} s");
-                self.violates("nobody alive stays evicted", Some(holder), what);
+                let what = rules::evicted(&self.nodes[subject].name);
+                self.violates(rules::EVICTED, Some(holder), what);
             }
         }
         self.check_revoked();
@@ -238,28 +208,19 @@ impl World {
     fn follow_directory(&mut self, at: usize) {
         let Some(brain) = &self.nodes[at].brain else { return };
         let boot = self.nodes[at].boot;
-        let (before_boot, mut before) =
-            self.guard.records.remove(&at).unwrap_or((boot, Vec::new()));
-        before.resize(self.nodes.len().min(MAX_NODES), (0, 0));
-        let mut back = None;
-        for (node, entry) in brain.directory().iter() {
-            let Some(subject) = self.by_id.get(node).copied() else { continue };
+        let records = brain.directory().iter().filter_map(|(node, entry)| {
             let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
-            if before_boot == boot && key < before[subject] {
-                back = Some((subject, before[subject], key));
-            }
-            before[subject] = key;
-        }
+            Some((*self.by_id.get(node)?, key))
+        });
+        let back = self.guard.records.follow((at, boot), self.nodes.len(), records);
         let sizes = (brain.directory().len(), brain.paths());
-        self.guard.records.insert(at, (boot, before));
-        if let Some((subject, had, has)) = back {
-            let name = &self.nodes[subject].name;
-            let what = format!("its record of {name} goes back from {had:?} to {has:?}");
-            self.violates("a directory never goes back", Some(at), what);
+        if let Some(back) = back {
+            let what = rules::went_back(&self.nodes[back.0].name, back);
+            self.violates(rules::NEVER_BACK, Some(at), what);
         }
         if sizes.0 > MAX_MEMBERS || sizes.1 > MAX_PATHS {
             let what = format!("{} entries and {} paths", sizes.0, sizes.1);
-            self.violates("queues are bounded", Some(at), what);
+            self.violates(rules::QUEUES, Some(at), what);
         }
     }
 
@@ -271,7 +232,7 @@ impl World {
             let (opened, closed, open) = (clients.opened, clients.closed, clients.open());
             if opened != closed + open {
                 let what = format!("{opened} sessions opened, {closed} closed, {open} open");
-                self.violates("sessions opened = closed + open", Some(at), what);
+                self.violates(rules::SESSIONS, Some(at), what);
             }
         }
         let still = self.nodes.iter().any(|node| node.still_until + QUIET > self.now)
@@ -331,7 +292,7 @@ impl World {
             }
         }
         if let Some((at, what)) = wrong {
-            self.violates("after a quiet time all agree", Some(at), what);
+            self.violates(rules::AGREEMENT, Some(at), what);
         }
         self.check_routes();
     }
@@ -355,10 +316,10 @@ impl World {
                 let state = first.and_then(|first| self.nodes[first].instance);
                 let state = state.unwrap_or(Instance::Down);
                 let what = format!("it goes to {to} ({state:?}) though another origin serves");
-                return self.violates("after a quiet time routes are good", Some(at), what);
+                return self.violates(rules::GOOD_ROUTES, Some(at), what);
             }
             if let Some(what) = self.strays(at) {
-                return self.violates("after a quiet time routes are near", Some(at), what);
+                return self.violates(rules::NEAR_ROUTES, Some(at), what);
             }
         }
     }

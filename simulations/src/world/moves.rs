@@ -9,17 +9,11 @@ use meshport_config::{Policy, ServiceSettings};
 use super::World;
 use crate::brain::{Brain, Line};
 use crate::flight::Flight;
+use crate::rules::{LASTING, is_far};
 use crate::scenario::service;
 
 /// The time that the share of sessions which may go home is about.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A first choice may be farther than the best one by this...
-const FARTHER: Duration = Duration::from_millis(6);
-/// ...or by this share of the best, in percent: the gain for which it is given up, and some noise.
-const FARTHER_PERCENT: u32 = 25;
-
-/// ...and for this long it may be farther than that.
-const LASTING: Duration = Duration::from_secs(30);
 
 /// Leave to go that was given on a line, and how many sessions were there.
 #[derive(Debug, Default)]
@@ -95,7 +89,6 @@ impl World {
     pub(super) fn strays(&self, at: usize) -> Option<String> {
         let brain = self.nodes[at].brain.as_ref()?;
         let Line::Direct(first) = brain.first_line()? else { return None };
-        // By chance a good path looks lossy for some seconds.
         let since = brain.preferred_since()?.saturating_duration_since(self.epoch);
         if self.now.saturating_sub(since) < LASTING {
             return None;
@@ -110,8 +103,7 @@ impl World {
         let serving = self.origins.iter().copied().filter(serves);
         let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
         let (own, least) = (self.distance(at, first), self.distance(at, best));
-        let is_far = own > least + FARTHER.max(least * FARTHER_PERCENT / 100);
-        is_far.then(|| {
+        is_far(own, least).then(|| {
             let (to, better) = (&self.nodes[first].name, &self.nodes[best].name);
             format!("it goes to {to}, {own:?} away, though {better} serves at {least:?}")
         })

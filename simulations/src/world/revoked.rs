@@ -9,14 +9,10 @@ use std::time::Duration;
 
 use meshport_config::{Revocation, Revocations, Revoked};
 
-use super::guard::SETTLING;
 use super::{World, number};
 use crate::brain::{Candidate, Wish};
 use crate::flight::Flight;
-
-/// Everybody within reach knows by then: news floods within round trips, and what it misses some
-/// comparisons of directories find.
-const MAX_NEWS: Duration = Duration::from_secs(15);
+use crate::rules::{self, MAX_NEWS, SETTLING};
 
 impl World {
     /// The operator hands a revocation to a node that runs: this one, or the first.
@@ -102,7 +98,7 @@ impl World {
             let wrong = (0..self.nodes.len()).find_map(|at| Some((at, self.keeps(at, subject)?)));
             if let Some((at, what)) = wrong {
                 let what = format!("{what} {}", self.nodes[subject].name);
-                self.violates("whoever is revoked is shut out", Some(at), what);
+                self.violates(rules::SHUT_OUT, Some(at), what);
             }
         }
     }
@@ -154,7 +150,7 @@ impl World {
         let changed = self.guard.ways_changed.max(self.guard.started[at]).max(since);
         if self.now.saturating_sub(changed) > SETTLING && self.nodes[at].lie.is_none() {
             let what = format!("it serves a client of {}", self.nodes[client].name);
-            self.violates("whoever is revoked is served no more", Some(at), what);
+            self.violates(rules::SERVED_NO_MORE, Some(at), what);
         }
     }
 }

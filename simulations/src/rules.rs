@@ -1,0 +1,231 @@
+//! The rules that more than one level checks: their words, their bounds, and how they are judged.
+//!
+//! Each level brings what it sees of its nodes; from there on all is the same, so that a rule means
+//! one thing wherever it is named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meshport::core::route::{PathView, Route};
+use meshport_config::NodeId;
+use meshport_discovery::OriginState;
+
+pub(crate) use meshport::core::route::Line;
+
+pub(crate) const DEAD_ORIGIN: &str = "no session to a dead origin";
+pub(crate) const NEVER_BACK: &str = "a directory never goes back";
+pub(crate) const EVICTED: &str = "nobody alive stays evicted";
+pub(crate) const QUEUES: &str = "queues are bounded";
+pub(crate) const SESSIONS: &str = "sessions opened = closed + open";
+pub(crate) const SHUT_OUT: &str = "whoever is revoked is shut out";
+pub(crate) const SERVED_NO_MORE: &str = "whoever is revoked is served no more";
+pub(crate) const AGREEMENT: &str = "after a quiet time all agree";
+pub(crate) const GOOD_ROUTES: &str = "after a quiet time routes are good";
+pub(crate) const NEAR_ROUTES: &str = "after a quiet time routes are near";
+
+/// How long a node may be held for down by mistake: a refutation has gone round by then.
+pub(crate) const MAX_EVICTION: Duration = Duration::from_secs(15);
+/// After how long a quiet time everybody agrees: some comparisons of directories.
+pub(crate) const QUIET: Duration = Duration::from_secs(60);
+/// After a start or a change of ways a node may be held for down, or not known yet, for this long.
+pub(crate) const SETTLING: Duration = Duration::from_secs(30);
+/// Who stands still for longer than this at a time is as good as gone, and may be held for it.
+pub(crate) const LONG_STALL: Duration = Duration::from_secs(1);
+/// Everybody within reach knows of a revocation by then: news floods within round trips, and what
+/// it misses some comparisons of directories find.
+pub(crate) const MAX_NEWS: Duration = Duration::from_secs(15);
+/// Violations after which a run ends.
+pub(crate) const MAX_VIOLATIONS: usize = 5;
+/// Nodes whose directories are followed record by record.
+pub(crate) const MAX_FOLLOWED: usize = 12;
+/// Directories are followed every so many seconds.
+pub(crate) const FOLLOW_EVERY_S: u64 = 5;
+/// A first choice may be farther than the best one by this...
+const FARTHER: Duration = Duration::from_millis(6);
+/// ...or by this share of the best, in percent: the gain for which it is given up, and some noise.
+const FARTHER_PERCENT: u32 = 25;
+/// ...and for this long it may be farther than that: by chance a good path looks lossy for a while.
+pub(crate) const LASTING: Duration = Duration::from_secs(30);
+
+/// How an origin looks to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) origin: NodeId,
+    pub(crate) state: OriginState,
+    pub(crate) is_healthy: bool,
+    /// The node knows that nothing comes of a session to it.
+    pub(crate) is_dead: bool,
+}
+
+/// How the origins look, from what membership and paths say, not from the order of the route.
+pub(crate) fn views(route: &Route) -> impl Iterator<Item = View> {
+    route.candidates.iter().filter_map(|candidate| {
+        let dead_path = candidate.origin.path == PathView::Dead;
+        let state = candidate.origin.state;
+        let useless = matches!(state, OriginState::Hung | OriginState::Refusing);
+        let proven = matches!(candidate.origin.path, PathView::Own | PathView::Up(_));
+        let is_direct = matches!(candidate.origin.line, Line::Direct(_));
+        Some(View {
+            origin: candidate.origin.line.origin().filter(|_| is_direct)?,
+            state,
+            is_healthy: state == OriginState::Ready && proven && !candidate.origin.suspect,
+            is_dead: dead_path || useless,
+        })
+    })
+}
+
+/// A healthy origin that a session should try first instead of this one, which is dead.
+pub(crate) fn better_than_dead(route: &Route, first: NodeId) -> Option<NodeId> {
+    let is_dead = views(route).any(|view| view.origin == first && view.is_dead);
+    let better = || views(route).find(|view| view.is_healthy && view.origin != first);
+    is_dead.then(better).flatten().map(|view| view.origin)
+}
+
+/// What was seen of such a session.
+pub(crate) fn dead_choice(to: &str, better: &str) -> String {
+    format!("a session goes to {to} while {better} is healthy")
+}
+
+/// Whether a first choice is clearly farther than the nearest one that serves.
+pub(crate) fn is_far(own: Duration, least: Duration) -> bool {
+    own > least + FARTHER.max(least * FARTHER_PERCENT / 100)
+}
+
+/// Whom nodes hold for down, rightly or not, and since when: what is right now may be wrong later.
+/// At most one entry for each pair of nodes, and gone with the holder's process.
+#[derive(Debug, Default)]
+pub(crate) struct Evictions(BTreeMap<(usize, usize), Duration>);
+
+impl Evictions {
+    /// The first holds the second for down; whether that is new.
+    pub(crate) fn begin(&mut self, holder: usize, subject: usize, now: Duration) -> bool {
+        let before = self.0.len();
+        self.0.entry((holder, subject)).or_insert(now);
+        self.0.len() > before
+    }
+
+    pub(crate) fn end(&mut self, holder: usize, subject: usize) {
+        self.0.remove(&(holder, subject));
+    }
+
+    /// The holder's process has ended.
+    pub(crate) fn forget(&mut self, holder: usize) {
+        self.0.retain(|(of, _), _| *of != holder);
+    }
+
+    /// These are all that the holder holds for down now; those of them that are new.
+    pub(crate) fn set(
+        &mut self,
+        holder: usize,
+        all: &BTreeSet<usize>,
+        now: Duration,
+    ) -> Vec<usize> {
+        self.0.retain(|(of, subject), _| *of != holder || all.contains(subject));
+        all.iter().copied().filter(|subject| self.begin(holder, *subject, now)).collect()
+    }
+
+    /// Who has been held for down for longer than there is an excuse for. `settles` says from when
+    /// on two nodes have none; none while they need not know each other.
+    pub(crate) fn overdue(
+        &self,
+        now: Duration,
+        settles: impl Fn(usize, usize) -> Option<Duration>,
+    ) -> Vec<(usize, usize)> {
+        let late = |since: Duration| now.saturating_sub(since) > MAX_EVICTION;
+        let overdue = self.0.iter().filter(|((holder, subject), since)| {
+            late(**since) && settles(*holder, *subject).is_some_and(late)
+        });
+        overdue.map(|(pair, _)| *pair).collect()
+    }
+}
+
+/// What was seen of somebody who is overdue.
+pub(crate) fn evicted(name: &str) -> String {
+    let bound = MAX_EVICTION.as_secs();
+    format!("{name} runs and is within reach, yet down for over {bound} s")
+}
+
+/// How new a record is: the owner's generation, and its version in that.
+pub(crate) type Key = (u64, u64);
+
+/// The newest record of each node that followed nodes have had: by the one who has it, its process
+/// and the keys of the records by their owners.
+#[derive(Debug, Default)]
+pub(crate) struct Records(BTreeMap<usize, (u32, Vec<Key>)>);
+
+/// A record that is older than one the node has had: whose, what it was, what it is.
+pub(crate) type Back = (usize, Key, Key);
+
+impl Records {
+    /// Takes down what a node's process has of each of `nodes` nodes; a record that went back since
+    /// the last time.
+    pub(crate) fn follow(
+        &mut self,
+        (at, boot): (usize, u32),
+        nodes: usize,
+        records: impl Iterator<Item = (usize, Key)>,
+    ) -> Option<Back> {
+        let (before_boot, mut before) = self.0.remove(&at).unwrap_or((boot, Vec::new()));
+        before.resize(nodes, (0, 0));
+        let mut back = None;
+        for (owner, key) in records {
+            if before_boot == boot && key < before[owner] {
+                back = Some((owner, before[owner], key));
+            }
+            before[owner] = key;
+        }
+        self.0.insert(at, (boot, before));
+        back
+    }
+
+    /// The node's process has ended.
+    pub(crate) fn forget(&mut self, at: usize) {
+        self.0.remove(&at);
+    }
+}
+
+/// What was seen of a record that went back.
+pub(crate) fn went_back(name: &str, (_, had, has): Back) -> String {
+    format!("its record of {name} goes back from {had:?} to {has:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn whoever_stays_evicted_without_an_excuse_is_found() {
+        let mut evictions = Evictions::default();
+        assert!(evictions.begin(1, 2, S));
+        assert!(!evictions.begin(1, 2, 2 * S), "it is down already");
+        assert_eq!(evictions.set(1, &BTreeSet::from([2, 3]), 10 * S), [3]);
+        let overdue = |evictions: &Evictions, at: u32, settles: Option<Duration>| {
+            evictions.overdue(at * S, |_, _| settles)
+        };
+        let bound = u32::try_from(MAX_EVICTION.as_secs()).expect("a short time");
+        assert_eq!(overdue(&evictions, bound + 1, Some(S)), []);
+        assert_eq!(overdue(&evictions, bound + 2, Some(S)), [(1, 2)]);
+        // Not within reach, or not for long.
+        assert_eq!(overdue(&evictions, bound + 2, None), []);
+        assert_eq!(overdue(&evictions, bound + 2, Some(3 * S)), []);
+        // Three is back, and two with its next process.
+        assert!(evictions.set(1, &BTreeSet::from([2]), 20 * S).is_empty());
+        assert_eq!(overdue(&evictions, 99, Some(S)), [(1, 2)]);
+        evictions.forget(1);
+        assert_eq!(overdue(&evictions, 99, Some(S)), []);
+    }
+
+    #[test]
+    fn a_record_that_goes_back_is_found_within_a_process() {
+        let mut records = Records::default();
+        let mut follow = |boot, key| records.follow((0, boot), 2, std::iter::once((1, key)));
+        assert_eq!(follow(1, (7, 3)), None);
+        assert_eq!(follow(1, (7, 4)), None);
+        assert_eq!(follow(1, (7, 3)), Some((1, (7, 4), (7, 3))));
+        assert_eq!(follow(1, (6, 9)), Some((1, (7, 3), (6, 9))));
+        // A process that starts from an older file knows what that says.
+        assert_eq!(follow(2, (5, 1)), None);
+    }
+}
