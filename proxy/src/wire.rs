@@ -173,7 +173,7 @@ impl Answer {
     ];
 
     /// The byte on the wire.
-    pub const fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         self as u8
     }
 

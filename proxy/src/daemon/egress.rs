@@ -408,12 +408,13 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 
 async fn carry(
     tcp: Tcp,
-    (stream, rest): (Stream, Bytes),
+    (mut stream, rest): (Stream, Bytes),
     carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let word = Bytes::from_static(const { &[Answer::Connected.code()] });
-    let early = Early { up: Bytes::new(), down: vec![rest], word };
+    let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
+    stream.send.write_chunk(code).await.map_err(io::Error::other)?;
+    let early = Early { up: Bytes::new(), down: vec![rest] };
     splice::with_stream(tcp, stream, early, carried, cut).await
 }
 

@@ -280,7 +280,7 @@ impl Ingress {
         }
         let late = shared.look(|opening| opening.after(upstream.sent));
         let carried = Carried { up: AtomicU64::new(upstream.sent as u64), ..Carried::default() };
-        let early = Early { up: late, down: upstream.first.clone(), word: Bytes::new() };
+        let early = Early { up: late, down: upstream.first.clone() };
         let end = async {
             match guard.end(self.share(), &carried).await {
                 End::Cut => bump(&self.totals.cut),

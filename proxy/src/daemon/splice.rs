@@ -11,11 +11,9 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
-use tokio::time::timeout;
 
 use super::tcp::Tcp;
 
@@ -23,10 +21,6 @@ use super::tcp::Tcp;
 const READ_BYTES: usize = 64 * 1024;
 /// Most pieces taken from a stream at once; one vectored write carries them.
 const READ_CHUNKS: usize = 32;
-/// How long a stream's first word waits for bytes to go with. An instance on the same host has
-/// answered a hello by then, which saves a datagram and a wake-up on each side; a millisecond is
-/// nothing to whom the word is for, who is patient for at least 400 of them.
-const WORD_DELAY: Duration = Duration::from_millis(1);
 /// The code on resets and stops of a session's stream. One is enough: the reason is that the other
 /// side's connection broke.
 pub(super) const ABORTED: u32 = 1;
@@ -54,10 +48,6 @@ pub(super) struct Early {
     pub(super) up: Bytes,
     /// To the TCP connection.
     pub(super) down: Vec<Bytes>,
-    /// What the stream is told before anything of the TCP connection. Where something goes to the
-    /// TCP connection first, nobody waits for the word alone, so it leaves with the answer unless
-    /// that takes longer than [`WORD_DELAY`].
-    pub(super) word: Bytes,
 }
 
 /// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
@@ -74,16 +64,8 @@ pub(super) async fn with_stream(
     let Carried { up, down } = carried;
     let result = {
         let both = pin!(async {
-            let Early { up: early, down: first, word } = early;
-            let is_asked = total(&first) > 0;
-            let to_stream = async {
-                let early = match word.is_empty() {
-                    true => Some(early),
-                    false => after_word(&tcp, &mut send, word, (is_asked, early)).await?,
-                };
-                to_stream(&tcp, &mut send, early, up).await
-            };
-            tokio::try_join!(to_stream, to_tcp(&mut recv, &tcp, first, down))
+            let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
+            tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp)
         });
         unless(pin!(cut), both).await
     };
@@ -210,28 +192,13 @@ fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     Ok(())
 }
 
-/// Says the stream's first word and returns what goes behind it, which is not told yet; `None` at
-/// the end of the connection. See [`Early::word`].
-async fn after_word(
-    tcp: &Tcp,
-    send: &mut SendHalf,
-    word: Bytes,
-    (is_asked, early): (bool, Bytes),
-) -> io::Result<Option<Bytes>> {
-    let waits = is_asked && early.is_empty();
-    let first = if waits { timeout(WORD_DELAY, read(tcp)).await.ok() } else { None };
-    send.write_chunk(word).await.map_err(io::Error::other)?;
-    // A connection that broke at once was one nevertheless: its error comes after the word.
-    first.unwrap_or(Ok(Some(early)))
-}
-
 async fn to_stream(
     tcp: &Tcp,
     send: &mut SendHalf,
-    early: Option<Bytes>,
+    early: Bytes,
     count: &AtomicU64,
 ) -> io::Result<()> {
-    let mut next = early;
+    let mut next = Some(early);
     while let Some(bytes) = next {
         let length = bytes.len() as u64;
         if length > 0 {
