@@ -71,6 +71,8 @@ pub enum Event {
     MemberUp(NodeId),
     /// A member was declared down or has left.
     MemberDown(NodeId),
+    /// This node has found a member silent: it suspects it, and tells the others.
+    MemberSuspected(NodeId),
     /// A node published a new record.
     StateChanged(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.

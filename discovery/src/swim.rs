@@ -296,11 +296,11 @@ impl Swim {
     /// Suspects a member for a shorter time, because it is said to be down; where others have to
     /// tell it, they get the whole time.
     pub(crate) fn verify(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
-        let before = self.tally.suspicions;
+        let before = self.tally.suspected.len();
         let patience =
             if is_told(&node, view) { self.config.suspicion / 4 } else { self.config.suspicion };
         self.accuse(Id::new(&node, life), patience, view, now);
-        self.tally.suspicions = before;
+        self.tally.suspected.truncate(before);
     }
 
     fn accuse(&mut self, id: Id, patience: Duration, view: &impl View, now: Instant) {
@@ -432,7 +432,7 @@ impl Swim {
                 self.resting = None;
             }
             if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
-                self.tally.suspicions += 1;
+                self.tally.suspected.extend(view.resolve(member_id.short));
                 self.hurry = true;
                 let (id, incarnation) = (*member_id, *incarnation);
                 self.add(now, Tick::Tell { id, incarnation, left: TELLINGS });

@@ -238,7 +238,10 @@ impl Discovery {
                 }
             }
         }
-        self.counters.suspicions = self.swim.tally.suspicions;
+        for node in std::mem::take(&mut self.swim.tally.suspected) {
+            self.counters.suspicions += 1;
+            self.report(Event::MemberSuspected(node));
+        }
         self.counters.dropped_timers = self.swim.tally.dropped_timers;
     }
 

@@ -59,7 +59,8 @@ pub(crate) struct Seen {
 /// What happened, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) suspicions: u64,
+    /// Members that this node has found silent, each time; the caller takes them.
+    pub(crate) suspected: Vec<NodeId>,
     pub(crate) refutations: u64,
     pub(crate) dropped_timers: u64,
 }

@@ -486,6 +486,7 @@ impl NodeCore {
                 self.touch(&node);
                 self.events.push_back(Event::Member { node, up: false });
             }
+            Found::MemberSuspected(node) => self.events.push_back(Event::Suspected(node)),
             Found::PeerWanted { node, endpoints, credential } => {
                 self.touch(&node);
                 self.events.push_back(Event::Peer { node, endpoints, credential });

@@ -365,10 +365,8 @@ impl Driver {
             }
             Event::Silent(node) => self.mesh.expect_answer(&node),
             Event::Revived(node) => self.mesh.renew_connection(&node),
-            Event::Member { node, up } => {
-                let name = self.reporter.name(&self.core, &node);
-                if up { info!(%name, "member up") } else { info!(%name, "member down") }
-            }
+            Event::Suspected(node) => self.tell_suspected(&node),
+            Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
             Event::Denied { service, origin } => {
                 if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
@@ -378,6 +376,15 @@ impl Driver {
                 }
             }
         }
+    }
+
+    fn tell_member(&self, node: &NodeId, up: bool) {
+        let name = self.reporter.name(&self.core, node);
+        if up { info!(%name, "member up") } else { info!(%name, "member down") }
+    }
+
+    fn tell_suspected(&self, node: &NodeId) {
+        debug!(name = %self.reporter.name(&self.core, node), "member suspected");
     }
 
     /// What this node itself lacks was said at its start.

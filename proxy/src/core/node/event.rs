@@ -71,6 +71,8 @@ pub enum Event {
     /// The path to this node was dead and answers again: what waits for it should not go on
     /// waiting.
     Revived(NodeId),
+    /// This node has found a member silent, and suspects it.
+    Suspected(NodeId),
     /// Membership changed its mind about a node.
     Member {
         /// Which node.
