@@ -16,6 +16,7 @@ mod endpoints;
 mod fallback;
 mod floods;
 mod handle;
+mod heap;
 pub mod leaf;
 mod listen;
 mod log_budget;

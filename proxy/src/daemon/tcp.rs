@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
 pub mod memory;
@@ -143,7 +143,7 @@ impl Tcp {
     /// `WouldBlock` when nothing is there; `ConnectionReset` when the other side broke it.
     pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
-            Self::Kernel(tcp) => tcp.try_read_buf(buffer),
+            Self::Kernel(tcp) => read_or_note_empty(tcp, buffer),
             Self::Memory(end) => end.try_read_buf(buffer),
         }
     }
@@ -200,6 +200,19 @@ impl Tcp {
             Self::Memory(end) => end.finish(),
         }
     }
+}
+
+/// Reads what is there. A buffer that is not full afterwards has emptied the socket, which tokio is
+/// told: otherwise the next wait would end at once, for a read that finds nothing.
+fn read_or_note_empty(tcp: &TcpStream, buffer: &mut BytesMut) -> io::Result<usize> {
+    let room = buffer.capacity() - buffer.len();
+    let mut read = None;
+    let emptied = tcp.try_io(Interest::READABLE, || {
+        let count = *read.insert(tcp.try_read_buf(buffer)?);
+        // At the end of the stream it stays readable.
+        if 0 < count && count < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    read.map_or_else(|| emptied.map(|()| 0), Ok)
 }
 
 impl AsyncRead for Tcp {

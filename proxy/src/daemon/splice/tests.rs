@@ -45,6 +45,24 @@ async fn carries_both_ways_and_half_closes() {
     }
 }
 
+/// What waits for a socket that was just emptied must not wake up for nothing, nor miss what comes.
+#[tokio::test]
+async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
+    for host in hosts() {
+        let (mut client, near) = pair(&host).await;
+        for said in [&b"one"[..], b"another"] {
+            client.write_all(said).await.expect("writes");
+            assert_eq!(read(&near).await.expect("open").as_deref(), Some(said));
+            assert!(at_once(near.readable()).await.is_none(), "nothing is there");
+        }
+        client.write_all(b"last").await.expect("writes");
+        client.shutdown().await.expect("half-closes");
+        assert_eq!(read(&near).await.expect("open").as_deref(), Some(&b"last"[..]));
+        assert_eq!(read(&near).await.expect("no reset"), None);
+        assert_eq!(read(&near).await.expect("no reset"), None, "the end stays");
+    }
+}
+
 #[tokio::test]
 async fn a_reset_on_one_side_is_a_reset_on_the_other() {
     for host in hosts() {
@@ -110,7 +128,7 @@ async fn a_stopped_reader_stops_the_writer() {
         });
         let block = vec![0_u8; 1 << 20];
         let mut accepted = 0;
-        let stalled = timeout(Duration::from_millis(500), async {
+        let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {
             loop {
                 client.writable().await.expect("open");
                 accepted += client.try_write_vectored(&[IoSlice::new(&block)]).unwrap_or(0);
