@@ -58,7 +58,9 @@ impl Default for MeshConfig {
             mtu: MAX_MTU,
             keepalive: None,
             handshakes_per_second: 200,
-            max_peers: 16_384,
+            // All that a full directory names, 16,383; all leaves, 4,096, who are in none; and
+            // those who have still to show who they are.
+            max_peers: 20_736,
             max_provisional: 256,
             provisional_life: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
@@ -84,7 +86,7 @@ impl MeshConfig {
         bound(self.max_waiting_streams > 0, "max-waiting-streams must be at least 1")?;
         bound(
             self.max_streams_per_peer >= FIRST_STREAMS,
-            "max-streams-per-peer must be at least 32",
+            "max-streams-per-peer must be at least 28",
         )?;
         let keepalive = self.keepalive.is_none_or(|every| every >= Duration::from_secs(1));
         bound(keepalive, "keepalive must be at least 1 s")
@@ -95,5 +97,6 @@ impl MeshConfig {
 /// peers, since a newcomer is taken in before another one goes.
 const MAX_PEERS: usize = 65_535;
 /// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
-/// permitted stream, so it starts small.
-pub(crate) const FIRST_STREAMS: u32 = 32;
+/// permitted stream, in two hash tables that are seven eighths full at most: one stream more would
+/// double both.
+pub(crate) const FIRST_STREAMS: u32 = 28;
