@@ -66,7 +66,7 @@ impl Network {
                 }
                 None => None,
             };
-            let timeout = Duration::from_secs_f64(config.nat_timeout_s);
+            let timeout = config.nat_timeout();
             let nat = config
                 .nat
                 .then(|| Box::new(Nat { timeout, mappings: std::collections::HashMap::default() }));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Instance, SitePath};
 
-/// Something that happens: when, then exactly one of the keys from `kill` to
-/// `revoke`.
+/// Something that happens: when, then exactly one of the keys from `kill` to `revoke`, then those
+/// that go with it. [`keys`](super::keys) says which do.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Event {
@@ -36,10 +36,8 @@ pub struct Event {
     pub crash: Option<String>,
     /// Crashed nodes whose process starts again.
     pub restart: Option<String>,
-    /// The restarted process finds no saved directory (with `restart`, `rolling-restart` and
-    /// `crash` with `for-s`).
-    #[serde(default)]
-    pub without_state: bool,
+    /// Whether the restarted process finds no saved directory; false if absent.
+    pub without_state: Option<bool>,
     /// Nodes that stop in good order and start again after `down-s`, one after the other every
     /// `gap-s`.
     pub rolling_restart: Option<String>,
@@ -55,9 +53,8 @@ pub struct Event {
     pub cut: Option<[String; 2]>,
     /// Everything passes again between two sites, or between two nodes.
     pub heal: Option<[String; 2]>,
-    /// With `cut`, `heal` and `flap`: only from the first to the second.
-    #[serde(default)]
-    pub one_way: bool,
+    /// Whether it is about the way from the first to the second alone; false if absent.
+    pub one_way: Option<bool>,
     /// Nothing passes between a site and all others.
     pub isolate: Option<String>,
     /// The way between two sites gets worse (or better): keys as in `[[path]]`.
@@ -85,10 +82,9 @@ pub struct Event {
     /// Nodes whose settings change while they run: tables and keys of the daemon's settings file in
     /// `settings`.
     pub configure: Option<String>,
-    /// The changed settings of `configure`.
-    #[serde(default)]
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    pub settings: toml::Table,
+    /// The changed settings of `configure`; those of the start if absent.
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    pub settings: Option<toml::Table>,
     /// Nodes that lie from now on, or for `for-s` seconds, in the way `how` says.
     pub lie: Option<String>,
     /// The lie: `ready`, `garbage`, `replay`, `silent`, `relay`, `near` or `accuse`.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 mod event;
+mod keys;
 pub mod paths;
 pub mod reference;
 mod settings;
@@ -38,6 +39,10 @@ pub const MAX_NODES: usize = 16_000;
 pub const MAX_SITES: usize = 256;
 /// Things that happen in one run, repetitions included.
 pub const MAX_HAPPENINGS: usize = 20_000;
+
+/// What is absent from a scenario.
+const USUAL_FALLBACK_RTT_MS: f64 = 40.0;
+const USUAL_NAT_TIMEOUT_S: f64 = 30.0;
 
 /// A whole scenario.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -68,10 +73,9 @@ pub struct Scenario {
     /// milliseconds.
     #[serde(default = "default_rtt_ms")]
     pub default_rtt_ms: f64,
-    /// Round trip from every node to the `fallback` of its settings, in milliseconds. What is there
-    /// is always ready.
-    #[serde(default = "default_fallback_rtt_ms")]
-    pub fallback_rtt_ms: f64,
+    /// Round trip from every node to the `fallback` of its settings, in milliseconds; 40 if absent.
+    /// What is there is always ready.
+    pub fallback_rtt_ms: Option<f64>,
     /// How many sites' first nodes are seeds for all nodes.
     #[serde(default = "default_seed_sites")]
     pub seed_sites: usize,
@@ -125,9 +129,8 @@ pub struct Site {
     /// endpoint.
     #[serde(default)]
     pub nat: bool,
-    /// Seconds without a datagram to a peer after which the NAT forgets it.
-    #[serde(default = "default_nat_timeout_s")]
-    pub nat_timeout_s: f64,
+    /// Seconds without a datagram to a peer after which the NAT forgets it; 30 if absent.
+    pub nat_timeout_s: Option<f64>,
     /// Settings of this site's nodes, over the scenario's.
     #[serde(default)]
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
@@ -277,20 +280,12 @@ fn default_rtt_ms() -> f64 {
     60.0
 }
 
-fn default_fallback_rtt_ms() -> f64 {
-    40.0
-}
-
 fn default_seed_sites() -> usize {
     3
 }
 
 fn default_inside_rtt_ms() -> f64 {
     0.3
-}
-
-fn default_nat_timeout_s() -> f64 {
-    30.0
 }
 
 fn default_arrival() -> Arrival {
@@ -317,6 +312,31 @@ fn default_all() -> String {
     "all".into()
 }
 
+impl Site {
+    /// After how long without a datagram to a peer its NAT forgets it.
+    pub(crate) fn nat_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.nat_timeout_s.unwrap_or(USUAL_NAT_TIMEOUT_S))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let nodes = self.nodes;
+        for (kind, count) in [("relays", self.relays), ("origins", self.origins)] {
+            if count > nodes {
+                let wrong = format!("it has {count} {kind} but {nodes} nodes");
+                return Err(Error::Scenario(wrong));
+            }
+        }
+        milliseconds(self.rtt_ms, "rtt-ms")?;
+        if let Some(timeout_s) = self.nat_timeout_s {
+            seconds(timeout_s, "nat-timeout-s")?;
+        }
+        if let Some(preset) = &self.access {
+            paths::preset(preset)?;
+        }
+        keys::check_site(self)
+    }
+}
+
 impl Scenario {
     /// Reads a scenario and checks it against itself.
     ///
@@ -335,7 +355,7 @@ impl Scenario {
 
     /// How far what is outside of the mesh is.
     pub(crate) fn fallback_rtt(&self) -> Duration {
-        Duration::from_secs_f64(self.fallback_rtt_ms / 1000.0)
+        Duration::from_secs_f64(self.fallback_rtt_ms.unwrap_or(USUAL_FALLBACK_RTT_MS) / 1000.0)
     }
 
     /// When measuring begins.
@@ -381,34 +401,16 @@ impl Scenario {
         percent(self.loss_percent, "loss-percent")?;
         self.tuning.check()?;
         milliseconds(self.default_rtt_ms, "default-rtt-ms")?;
-        milliseconds(self.fallback_rtt_ms, "fallback-rtt-ms")?;
         if self.sites.is_empty() || self.sites.len() > MAX_SITES {
             let sites = self.sites.len();
             return Err(Error::Scenario(format!("{sites} sites; 1 to {MAX_SITES} are possible")));
         }
         let mut names = BTreeSet::new();
-        for site in &self.sites {
+        for (place, site) in self.sites.iter().enumerate() {
+            site.check()
+                .map_err(|error| strict::of_item("site", place, site.name.as_str(), error))?;
             if !names.insert(&site.name) {
                 return Err(Error::Scenario(format!("two sites are named \"{}\"", site.name)));
-            }
-            if site.relays > site.nodes {
-                let (name, relays) = (&site.name, site.relays);
-                return Err(Error::Scenario(format!(
-                    "site \"{name}\" has {relays} relays but {} nodes",
-                    site.nodes
-                )));
-            }
-            if site.origins > site.nodes {
-                let (name, origins) = (&site.name, site.origins);
-                return Err(Error::Scenario(format!(
-                    "site \"{name}\" has {origins} origins but {} nodes",
-                    site.nodes
-                )));
-            }
-            milliseconds(site.rtt_ms, "site rtt-ms")?;
-            seconds(site.nat_timeout_s, "nat-timeout-s")?;
-            if let Some(preset) = &site.access {
-                paths::preset(preset)?;
             }
         }
         let nodes = self.nodes().count();
@@ -417,9 +419,20 @@ impl Scenario {
         }
         self.check_load()?;
         paths::configs(self)?;
-        Overrides::new(self)?;
+        self.check_fallback(&Overrides::new(self)?)?;
         // A draw that no run makes: targets and times must be valid for every seed.
         timeline::expand(self, 0).map(|_| ())
+    }
+
+    fn check_fallback(&self, overrides: &Overrides) -> Result<(), Error> {
+        let Some(rtt_ms) = self.fallback_rtt_ms else { return Ok(()) };
+        milliseconds(rtt_ms, "fallback-rtt-ms")?;
+        if overrides.any(|settings| !settings.services[&service()].fallback.is_empty()) {
+            return Ok(());
+        }
+        let wrong = "\"fallback-rtt-ms\" means nothing without a \"fallback\" in the settings; \
+                     add one, or leave it out";
+        Err(Error::Scenario(wrong.into()))
     }
 
     fn check_load(&self) -> Result<(), Error> {

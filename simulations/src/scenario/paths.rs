@@ -6,7 +6,7 @@ use std::time::Duration;
 use meshport::wan::link::PRESETS;
 use meshport::wan::{Jitter, LinkConfig, Loss, Rate};
 
-use super::{Scenario, SitePath, milliseconds, percent, strict};
+use super::{Scenario, SitePath, keys, milliseconds, percent, strict};
 use crate::Error;
 
 /// Light in fibre takes 4.9 microseconds a kilometre (refractive index 1.468); cables and routers
@@ -45,10 +45,12 @@ pub fn configs(scenario: &Scenario) -> Result<BTreeMap<(usize, usize), LinkConfi
             configs.insert((a, b), plain(rtt_ms, scenario.loss_percent));
         }
     }
-    for path in &scenario.paths {
-        for pair in pairs(scenario, path)? {
+    for (place, path) in scenario.paths.iter().enumerate() {
+        let [a, b] = &path.between;
+        let named = |error| strict::of_item("path", place, &format!("{a} and {b}"), error);
+        for pair in pairs(scenario, path).map_err(named)? {
             let before = configs[&pair].clone();
-            configs.insert(pair, apply(before, path)?);
+            configs.insert(pair, apply(before, path).map_err(named)?);
         }
     }
     Ok(configs)
@@ -67,8 +69,9 @@ pub fn pairs(scenario: &Scenario, path: &SitePath) -> Result<Vec<(usize, usize)>
 /// The same link with what the path says about it.
 ///
 /// # Errors
-/// [`Error::Scenario`] for values out of range.
+/// [`Error::Scenario`] for values out of range, and for keys that mean nothing without others.
 pub fn apply(mut link: LinkConfig, path: &SitePath) -> Result<LinkConfig, Error> {
+    keys::check_path(path)?;
     if let Some(name) = &path.preset {
         // The way stands for many flows, whatever the preset says of one.
         link = LinkConfig { overtaking: 1.0, ..preset(name)? };

@@ -5,12 +5,14 @@ use std::fmt::Write;
 use schemars::schema_for;
 use serde_json::Value;
 
+use super::keys::{self, BESIDE, Beside, KINDS};
 use super::{Event, Load, Scenario, Site, SitePath, Tuning};
 
 /// The JSON schema of scenarios.
 pub fn schema() -> String {
-    let mut text = serde_json::to_string_pretty(&schema_for!(Scenario).to_value())
-        .expect("a schema is plain JSON");
+    let mut schema = schema_for!(Scenario).to_value();
+    keys::constrain(&mut schema);
+    let mut text = serde_json::to_string_pretty(&schema).expect("a schema is plain JSON");
     text.push('\n');
     text
 }
@@ -19,17 +21,40 @@ pub fn schema() -> String {
 pub fn markdown() -> String {
     let mut text = String::new();
     for (heading, schema) in [
-        ("The scenario", schema_for!(Scenario).to_value()),
-        ("`[tuning]`", schema_for!(Tuning).to_value()),
-        ("`[load]`", schema_for!(Load).to_value()),
-        ("`[[site]]`", schema_for!(Site).to_value()),
-        ("`[[path]]`, and `degrade` of an event", schema_for!(SitePath).to_value()),
-        ("`[[event]]`", schema_for!(Event).to_value()),
+        ("The scenario", schema_for!(Scenario)),
+        ("`[tuning]`", schema_for!(Tuning)),
+        ("`[load]`", schema_for!(Load)),
+        ("`[[site]]`", schema_for!(Site)),
+        ("`[[path]]`, and `degrade` of an event", schema_for!(SitePath)),
+        ("`[[event]]`", schema_for!(Event)),
     ] {
-        table(&mut text, heading, &schema);
+        table(&mut text, heading, &schema.to_value());
     }
+    kinds(&mut text);
     text.truncate(text.trim_end().len());
     text
+}
+
+/// What goes with which event.
+fn kinds(text: &mut String) {
+    let keys = |keys: &[&str]| {
+        let keys = keys.iter().map(|key| format!("`{key}`"));
+        keys.collect::<Vec<_>>().join(", ")
+    };
+    let _ = writeln!(
+        text,
+        "### What goes with which event\n\nAll need `at-s`, and take `times` with `every-s` (or \
+         with an `at-s` of two numbers).\nAny other key beside them is refused, since it would \
+         mean nothing.\n\n| event | needs | takes |\n| --- | --- | --- |"
+    );
+    for kind in &KINDS {
+        let beside = BESIDE.iter().filter(|it| it.kind == Some(kind.key));
+        let only = beside.map(|it| format!(" (`{}` with `{}` only)", it.key, it.other));
+        let (needs, takes) = (keys(kind.needs), keys(kind.takes));
+        let _ =
+            writeln!(text, "| `{}` | {needs} | {takes}{} |", kind.key, only.collect::<String>());
+    }
+    text.push('\n');
 }
 
 fn table(text: &mut String, heading: &str, schema: &Value) {
@@ -42,7 +67,11 @@ fn table(text: &mut String, heading: &str, schema: &Value) {
         all.is_some_and(|all| all.iter().any(|it| it.as_str() == Some(key)))
     };
     for (key, value) in keys {
-        let about = value["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let mut about = value["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let here = |it: &&Beside| schema["title"] == it.table && it.kind.is_none();
+        if let Some(it) = BESIDE.iter().filter(here).find(|it| it.key == key) {
+            let _ = write!(about, " Only with `{}`.", it.other);
+        }
         let default = match &value["default"] {
             _ if required(key) => "required".to_owned(),
             Value::Null => String::new(),

@@ -40,9 +40,14 @@ impl Overrides {
         Ok(Self {
             by_site: parse_all(&Table::new())?,
             by_event: configured
-                .map(|event| parse_all(&event.settings))
+                .map(|event| parse_all(event.settings.as_ref().unwrap_or(&Table::new())))
                 .collect::<Result<_, Error>>()?,
         })
+    }
+
+    /// Whether this is so for the nodes of any site, at any time.
+    pub(super) fn any(&self, is_so: impl Fn(&Settings) -> bool) -> bool {
+        self.by_event.iter().flatten().chain(&self.by_site).any(is_so)
     }
 
     /// How the nodes of a site start.

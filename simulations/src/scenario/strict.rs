@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
+use toml::de::DeTable;
 
 use crate::Error;
 
@@ -41,18 +42,58 @@ fn place(text: &str, span: &Range<usize>) -> String {
     format!("line {line}, column {column}")
 }
 
-/// Adds the line to an error of the check that quotes a word of the file.
+/// An error of one item of a list, with its number from 1 and what it is about.
+pub(super) fn of_item(list: &str, place: usize, about: &str, error: Error) -> Error {
+    let Error::Scenario(message) = error else { return error };
+    let about = if about.is_empty() { String::new() } else { format!(" ({about})") };
+    Error::Scenario(format!("{list} {}{about}: {message}", place + 1))
+}
+
+/// Adds the line to an error of the check that names an item of a list, or quotes a word of the
+/// file.
 pub(super) fn with_line(text: &str, error: Error) -> Error {
     let Error::Scenario(message) = error else { return error };
-    let quoted = message.split('"').nth(1).filter(|word| !word.is_empty());
-    let key = message.split(' ').next().filter(|word| word.contains('-'));
-    let found = quoted.and_then(|word| find(text, word)).or_else(|| find(text, key?));
+    let item = item(&message);
+    let about = item.map_or(message.as_str(), |(_, _, about)| about);
+    let quoted = about.split('"').nth(1).filter(|word| !word.is_empty());
+    let key = about.split(' ').next().filter(|word| word.contains('-'));
+    let found = match item {
+        Some((list, place, _)) => find_in(text, (list, place), quoted.or(key)),
+        None => quoted.and_then(|word| find(text, word)).or_else(|| find(text, key?)),
+    };
     match found {
         Some(line) if !message.starts_with("line ") => {
             Error::Scenario(format!("line {line}: {message}"))
         }
         _ => Error::Scenario(message),
     }
+}
+
+/// The list, the place in it, and the rest of a message of [`of_item`].
+fn item(message: &str) -> Option<(&str, usize, &str)> {
+    let (head, about) = message.split_once(": ")?;
+    let mut words = head.split(' ');
+    let list = words.next().filter(|list| matches!(*list, "event" | "path" | "site"))?;
+    let number: usize = words.next()?.parse().ok()?;
+    Some((list, number.checked_sub(1)?, about))
+}
+
+/// The line of the key in an item that is the word, or else has it in its value; or else of the
+/// item's first key.
+fn find_in(text: &str, (list, place): (&str, usize), word: Option<&str>) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let item = document.get_ref().get(list)?.get_ref().as_array()?.get(place)?;
+    let keys = item.get_ref().as_table()?.iter();
+    let keys = keys.map(|(key, value)| (key.span().start, key.get_ref().as_ref(), value.span()));
+    let mut keys: Vec<(usize, &str, Range<usize>)> = keys.collect();
+    keys.sort_unstable_by_key(|(start, ..)| *start);
+    let is_it = |(_, key, _): &&(usize, &str, Range<usize>)| Some(*key) == word;
+    let has_it = |(_, _, value): &&(usize, &str, Range<usize>)| {
+        word.is_some_and(|word| text.get(value.clone()).is_some_and(|value| value.contains(word)))
+    };
+    let found = keys.iter().find(is_it).or_else(|| keys.iter().find(has_it));
+    let start = found.or_else(|| keys.first()).map_or(item.span().start, |(start, ..)| *start);
+    Some(text[..start].matches('\n').count() + 1)
 }
 
 /// The last line outside comments that has the word: definitions come before uses.

@@ -3,6 +3,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use super::keys::{BESIDE, Beside, COMMON, KINDS};
 use super::target::Target;
 use super::*;
 
@@ -17,6 +18,7 @@ relays = 1
 [[site]]
 name = "ams"
 nodes = 1
+joining = 1
 "#;
 
 fn with(more: &str) -> Result<Scenario, Error> {
@@ -74,26 +76,195 @@ fn times_are_repeated_and_drawn_from_the_seed() {
 #[test]
 fn errors_name_the_line_the_key_and_the_nearest() {
     for (text, expected) in [
-        ("[[event]]\nat-s = 1\nkil = \"fra-1\"", ["line 15", "kil", "did you mean \"kill\"?"]),
-        ("[[event]]\nat-s = 1\nkill = \"fra-11\"", ["line 15", "fra-11", "fra-1"]),
-        ("[[event]]\nat-s = 1\nkill = \"ams-1\"", ["line 15", "ams-1", "hosts no instance"]),
-        ("[[event]]\nat-s = 1\nisolate = \"frb\"", ["line 15", "frb", "\"fra\"?"]),
-        ("[[event]]\nat-s = 1", ["exactly one thing", "kill", "lie"]),
-        ("[[event]]\nat-s = 1\nkill = \"fra-1\"\ncrash = \"fra-1\"", ["exactly one", "", ""]),
-        ("[[event]]\nkill = \"fra-1\"", ["at-s", "", ""]),
-        ("[[event]]\nat-s = 1\nrevoke = \"fra-1\"\nfor-s = 9", ["for ever", "for-s", ""]),
-        ("[[event]]\nat-s = 1\nkill = \"fra-1\"\nthrough = \"fra-2\"", ["through", "revoke", ""]),
-        ("[[event]]\nat-s = 1\nroam = \"fra-1\"", ["roam and to", "", ""]),
-        ("[[path]]\nbetween = [\"fra\", \"ams\"]\npreset = \"metr\"", ["line 15", "\"metro\"", ""]),
-        ("[settings.discovery]\nprobe-intervall = \"1s\"", ["line 14", "probe-interval", "mean"]),
-        ("[settings.discovery]\nsuspicion = \"1h\"", ["line 14", "suspicion", "5m"]),
-        ("[load]\nsessions-per-s = -1", ["line 14", "sessions-per-s", "0 to 10000"]),
+        ("[[event]]\nat-s = 1\nkil = \"fra-1\"", ["line 16", "kil", "did you mean \"kill\"?"]),
+        ("[[event]]\nat-s = 1\nkill = \"fra-11\"", ["line 16", "fra-11", "fra-1"]),
+        ("[[event]]\nat-s = 1\nkill = \"ams-1\"", ["line 16", "ams-1", "hosts no instance"]),
+        ("[[event]]\nat-s = 1\nisolate = \"frb\"", ["line 16", "frb", "\"fra\"?"]),
+        ("[[event]]\nat-s = 1", ["line 15", "event 1 (at-s = 1)", "exactly one thing"]),
+        (
+            "[[event]]\nat-s = 1\nkill = \"fra-1\"\ncrash = \"fra-1\"",
+            ["not kill and crash", "", ""],
+        ),
+        ("[[event]]\nkill = \"fra-1\"", ["event 1 (kill)", "needs \"at-s\"", ""]),
+        ("[[event]]\nat-s = 1\nroam = \"fra-1\"", ["event 1 (roam, at-s = 1)", "needs \"to\"", ""]),
+        ("[[event]]\nat-s = 1\nclock-step = \"fra\"\nby-s = 0.5", ["line 17", "by-s", "whole"]),
+        ("[[event]]\nat-s = 1\nkill = \"fra-1\"\nfor-s = -1", ["line 17", "event 1", "for-s"]),
+        ("[[path]]\nbetween = [\"fra\", \"ams\"]\npreset = \"metr\"", ["line 16", "\"metro\"", ""]),
+        ("[settings.discovery]\nprobe-intervall = \"1s\"", ["line 15", "probe-interval", "mean"]),
+        ("[settings.discovery]\nsuspicion = \"1h\"", ["line 15", "suspicion", "5m"]),
+        ("[load]\nsessions-per-s = -1", ["line 15", "sessions-per-s", "0 to 10000"]),
     ] {
         let error = with(text).expect_err(text).to_string();
         for word in expected {
             assert!(error.contains(word), "{text}\n-> {error}\nlacks {word}");
         }
+        assert!(!error.contains('\n'), "{error}");
     }
+}
+
+/// The line is that of the event in question, not of another one with the same words.
+#[test]
+fn an_error_of_an_event_names_its_own_line() {
+    let events = "[[event]]\nat-s = 1\nkill = \"fra-1\"\nperiod-s = 2\n\
+                  [[event]]\nat-s = [5, 9]\nflap = [\"fra\", \"ams\"]\nperiod-s = 2\nfor-s = 9\n";
+    let error = with(events).expect_err("a period of a kill").to_string();
+    let expected = "line 17: event 1 (kill, at-s = 1): \"period-s\" means nothing here, it goes \
+                    with flap; leave it out";
+    assert_eq!(error, expected);
+    let inline = "event = [{ at-s = 1, kill = \"fra-1\" },\n{ at-s = 2, kill = \"ams-1\" }]\n";
+    let error = Scenario::parse(&format!("{inline}{SMALL}")).expect_err("no instance").to_string();
+    assert!(error.starts_with("line 2: event 2 (kill, at-s = 2): "), "{error}");
+}
+
+/// What each kind of event needs to be one, and a value of each key that may stand beside one.
+fn sample(key: &str) -> &'static str {
+    match key {
+        "at-s" => "5",
+        "cut" | "heal" | "restore" | "flap" => "[\"fra\", \"ams\"]",
+        "degrade" => "{ between = [\"fra\", \"ams\"], rtt-ms = 90 }",
+        "rolling-restart" => "\"fra\"",
+        "isolate" | "to" => "\"ams\"",
+        "join" => "\"ams-2\"",
+        "how" => "\"near\"",
+        "through" => "\"fra-2\"",
+        "settings" => "{ discovery = { suspicion = \"9s\" } }",
+        "one-way" | "without-state" => "true",
+        "times" => "2",
+        "stall-ms" => "70",
+        _ if key.ends_with("-s") => "20",
+        _ => "\"fra-1\"",
+    }
+}
+
+/// An event with these keys.
+fn text_of(keys: &[&str]) -> String {
+    let lines = keys.iter().map(|key| format!("{key} = {}\n", sample(key)));
+    format!("[[event]]\n{}", lines.collect::<String>())
+}
+
+/// All that an event means: what happens, and the settings it brings.
+fn meaning(text: &str) -> Result<String, Error> {
+    let scenario = with(text)?;
+    let plan = timeline::expand(&scenario, 1)?;
+    let plan: Vec<_> = plan.iter().map(|it| (it.at, &it.happening)).collect();
+    Ok(format!("{plan:?} {:?}", Overrides::new(&scenario)?))
+}
+
+/// The keys of an event, as the format has them.
+fn keys_of_events() -> Vec<String> {
+    let schema = schemars::schema_for!(Event).to_value();
+    schema["properties"].as_object().expect("keys").keys().cloned().collect()
+}
+
+#[test]
+fn each_key_beside_each_event_has_a_meaning_or_is_refused() {
+    let all = keys_of_events();
+    let is_kind = |key: &str| KINDS.iter().any(|kind| kind.key == key);
+    for kind in &KINDS {
+        assert!(all.iter().any(|key| key == kind.key), "{} is a key", kind.key);
+        for key in all.iter().map(String::as_str).filter(|key| !is_kind(key)) {
+            let mut plain: Vec<&str> = vec!["at-s", kind.key];
+            plain.extend(kind.needs.iter().filter(|needed| **needed != key));
+            let same_kind = |it: &&Beside| it.kind.is_none_or(|of| of == kind.key);
+            let beside = BESIDE.iter().filter(same_kind).find(|it| it.key == key);
+            plain.extend(beside.map(|it| it.other).filter(|_| key != "every-s"));
+            plain.retain(|it| *it != key);
+            let place = format!("{key} beside {}", kind.key);
+            let mut both = plain.clone();
+            both.push(key);
+            // Each of the two means nothing without the other.
+            both.extend(["every-s", "times"].iter().filter(|_| matches!(key, "every-s" | "times")));
+            both.sort_unstable();
+            both.dedup();
+            let (without, with) = (meaning(&text_of(&plain)), meaning(&text_of(&both)));
+            if key == "at-s" || kind.needs.contains(&key) {
+                let error = without.expect_err(&place).to_string();
+                let words = format!("{} needs \"{key}\"", kind.key);
+                assert!(error.contains(&words), "{place}: {error}");
+                with.unwrap_or_else(|error| panic!("{place}: {error}"));
+            } else if kind.takes.contains(&key) || COMMON.contains(&key) {
+                let without = without.unwrap_or_else(|error| panic!("{place}: {error}"));
+                let with = with.unwrap_or_else(|error| panic!("{place}: {error}"));
+                assert!(with != without, "{place} is accepted and means nothing");
+            } else {
+                let error = with.expect_err(&place).to_string();
+                let about =
+                    format!("event 1 ({}, at-s = 5): \"{key}\" means nothing here", kind.key);
+                assert!(error.contains(&about), "{place}: {error}");
+                let takers = keys::takers(key);
+                assert!(!takers.is_empty(), "{key} goes with nothing");
+                assert!(takers.iter().all(|taker| error.contains(taker)), "{place}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_that_mean_nothing_without_another_are_refused() {
+    let path = |keys: &str| format!("[[path]]\nbetween = [\"fra\", \"ams\"]\n{keys}");
+    let degrade = |keys: &str| {
+        format!("[[event]]\nat-s = 1\ndegrade = {{ between = [\"fra\", \"ams\"], {keys} }}")
+    };
+    let site = |keys: &str| format!("[[site]]\nname = \"shop\"\nnodes = 1\n{keys}");
+    for (wrong, right, words) in [
+        (
+            path("queue-ms = 9"),
+            path("queue-ms = 9\nrate-mbit = 1"),
+            ["path 1 (fra and ams)", "rate-mbit"],
+        ),
+        (
+            path("loss-burst = 4"),
+            path("loss-burst = 4\nloss-percent = 1"),
+            ["loss-burst", "loss-percent"],
+        ),
+        (
+            path("jitter = \"uniform\""),
+            path("jitter = \"uniform\"\njitter-ms = 1"),
+            ["jitter", "jitter-ms"],
+        ),
+        (
+            degrade("queue-ms = 9"),
+            degrade("queue-ms = 9, rate-mbit = 1"),
+            ["event 1 (degrade", "rate-mbit"],
+        ),
+        (
+            "[[path]]\nbetween = [\"fra\", \"fra\"]\none-way = true".into(),
+            path("one-way = true"),
+            ["path 1", "one-way"],
+        ),
+        (
+            site("nat-timeout-s = 9"),
+            site("nat-timeout-s = 9\nnat = true"),
+            ["site 3 (shop)", "\"nat\""],
+        ),
+        (site("nat-timeout-s = 9\nnat = false"), site("nat = false"), ["nat-timeout-s", "\"nat\""]),
+        (
+            "[[event]]\nat-s = 1\ncrash = \"fra-3\"\nwithout-state = true".into(),
+            "[[event]]\nat-s = 1\ncrash = \"fra-3\"\nwithout-state = true\nfor-s = 3".into(),
+            ["event 1 (crash", "for-s"],
+        ),
+        (
+            "[[event]]\nat-s = 1\ncrash = \"all any\"\ntimes = 3".into(),
+            "[[event]]\nat-s = [1, 9]\ncrash = \"all any\"\ntimes = 3".into(),
+            ["times", "every-s"],
+        ),
+    ] {
+        let error = with(&wrong).expect_err(&wrong).to_string();
+        for word in words {
+            assert!(error.contains(word), "{wrong}\n-> {error}\nlacks {word}");
+        }
+        assert!(error.starts_with("line 1") && error.contains("leave it out"), "{error}");
+        with(&right).unwrap_or_else(|error| panic!("{right}\n-> {error}"));
+    }
+}
+
+#[test]
+fn the_way_outside_means_nothing_without_a_fallback() {
+    let outside = format!("fallback-rtt-ms = 9\n{SMALL}");
+    let error = Scenario::parse(&outside).expect_err("no fallback").to_string();
+    assert!(error.starts_with("line 1: \"fallback-rtt-ms\" means nothing"), "{error}");
+    let more = "[settings.service.kube-apiserver]\nfallback = [\"k8s.example.com:6443\"]\n";
+    Scenario::parse(&format!("{outside}{more}")).expect("a fallback");
 }
 
 #[test]

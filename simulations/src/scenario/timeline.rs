@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::event::When;
 use super::target::Target;
-use super::{Event, Happening, Instance, MAX_HAPPENINGS, Scenario, paths, seconds, strict};
+use super::{Event, Happening, Instance, MAX_HAPPENINGS, Scenario, keys, paths, seconds, strict};
 use crate::Error;
 
 /// One thing at one moment.
@@ -37,7 +37,8 @@ const USUAL_STALL_MS: f64 = 200.0;
 /// All happenings of a scenario for a seed, in order.
 ///
 /// # Errors
-/// [`Error::Scenario`] for an event that names something unknown, or not exactly one thing.
+/// [`Error::Scenario`] for an event that names something unknown, or not exactly one thing, or has
+/// a key that means nothing there.
 pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
     let mut plan = Plan {
         scenario,
@@ -45,8 +46,8 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
         all: Vec::new(),
         configured: 0,
     };
-    for event in &scenario.events {
-        plan.event(event)?;
+    for (place, event) in scenario.events.iter().enumerate() {
+        plan.event(event).map_err(|error| keys::of_event(place, event, error))?;
         plan.configured += usize::from(event.configure.is_some());
         if plan.all.len() > MAX_HAPPENINGS {
             let most = format!("more than {MAX_HAPPENINGS} happenings in all");
@@ -70,7 +71,7 @@ type Turn = (Happening, Option<Happening>);
 
 impl Plan<'_> {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
-        only_one_thing(event)?;
+        keys::check_event(event)?;
         let times = event.times.unwrap_or(1);
         let every = seconds(event.every_s.unwrap_or(0.0), "every-s")?;
         if times > MAX_HAPPENINGS {
@@ -100,7 +101,7 @@ impl Plan<'_> {
 
     fn once(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
         let start = |with_state| move |node| Happening::Start { node, with_state };
-        let with_state = !event.without_state;
+        let with_state = !event.without_state.unwrap_or(false);
         let instance = |becomes| {
             move |node| {
                 let back = Happening::Instance(node, Instance::Ready);
@@ -140,8 +141,7 @@ impl Plan<'_> {
             return self.rolling(event, at, target);
         }
         if let Some(target) = &event.clock_step {
-            #[expect(clippy::cast_possible_truncation, reason = "whole seconds are meant")]
-            let by = event.by_s.unwrap_or(0.0) as i64;
+            let by = whole_seconds(event.by_s.unwrap_or(0.0))?;
             let turn = move |node| (Happening::Clock(node, by), None);
             return self.nodes(event, (at, "clock-step", false), target, &turn);
         }
@@ -176,12 +176,12 @@ impl Plan<'_> {
     fn ways(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
         if let Some(pair) = &event.cut {
             let words = format!("cut: {} and {}{}", pair[0], pair[1], direction(event));
-            let ways = self.directions(pair, event.one_way)?;
+            let ways = self.directions(pair, is_one_way(event))?;
             return self.switch(event, (at, "cut"), &words, &ways);
         }
         if let Some(pair) = &event.heal {
             let words = format!("heal: {} and {}{}", pair[0], pair[1], direction(event));
-            for way in self.directions(pair, event.one_way)? {
+            for way in self.directions(pair, is_one_way(event))? {
                 self.add(at, &words, way(true), None);
             }
             return Ok(());
@@ -200,15 +200,14 @@ impl Plan<'_> {
     }
 
     fn qualities(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
-        let configs = paths::configs(self.scenario)?;
-        let Some(path) = &event.degrade else {
-            let Some([a, b]) = &event.restore else { return Err(one_thing()) };
+        if let Some([a, b]) = &event.restore {
             let (a, b) = (self.scenario.site(a)?, self.scenario.site(b)?);
             for (a, b) in [(a, b), (b, a)] {
                 self.add(at, "restore", Happening::Quality(a, b, None), None);
             }
-            return Ok(());
-        };
+        }
+        let configs = paths::configs(self.scenario)?;
+        let Some(path) = &event.degrade else { return Ok(()) };
         let [a, b] = &path.between;
         let mut fault = Some("degrade");
         for pair in paths::pairs(self.scenario, path)? {
@@ -249,7 +248,7 @@ impl Plan<'_> {
         if period.is_zero() || length.is_zero() {
             return Err(Error::Scenario("a flap needs for-s and a period-s above 0".into()));
         }
-        let ways = self.directions(pair, event.one_way)?;
+        let ways = self.directions(pair, is_one_way(event))?;
         let (mut now, mut up, mut fault) = (at, false, Some("flap"));
         while now < at + length && self.all.len() <= MAX_HAPPENINGS {
             for way in &ways {
@@ -277,7 +276,8 @@ impl Plan<'_> {
         for node in nodes {
             let name = self.name(node);
             self.add(now, &format!("rolling-restart: {name}"), Happening::Leave(node), None);
-            let start = Happening::Start { node, with_state: !event.without_state };
+            let start =
+                Happening::Start { node, with_state: !event.without_state.unwrap_or(false) };
             self.add(now + down, &format!("rolling-restart: {name} is back"), start, None);
             now += gap;
         }
@@ -382,59 +382,19 @@ fn node_way(a: usize, b: usize) -> Way {
 }
 
 fn direction(event: &Event) -> &'static str {
-    if event.one_way { ", one way" } else { "" }
+    if is_one_way(event) { ", one way" } else { "" }
 }
 
-fn only_one_thing(event: &Event) -> Result<(), Error> {
-    let nodes = [
-        &event.kill,
-        &event.hang,
-        &event.unready,
-        &event.recover,
-        &event.crash,
-        &event.restart,
-        &event.rolling_restart,
-        &event.join,
-        &event.leave,
-        &event.isolate,
-        &event.clock_step,
-        &event.starve,
-        &event.rebind,
-        &event.roam,
-        &event.configure,
-        &event.lie,
-        &event.revoke,
-    ];
-    let pairs = [&event.cut, &event.heal, &event.restore, &event.flap];
-    let things = nodes.iter().filter(|it| it.is_some()).count()
-        + pairs.iter().filter(|it| it.is_some()).count()
-        + usize::from(event.degrade.is_some());
-    if things != 1 {
-        return Err(one_thing());
-    }
-    if event.through.is_some() && event.revoke.is_none() {
-        return Err(Error::Scenario("through goes with revoke".into()));
-    }
-    if event.revoke.is_some() && event.for_s.is_some() {
-        return Err(Error::Scenario("a revocation holds for ever: for-s has no meaning".into()));
-    }
-    for (key, without, with) in [
-        ("roam", "to", event.roam.is_some() != event.to.is_some()),
-        ("lie", "how", event.lie.is_some() != event.how.is_some()),
-        ("clock-step", "by-s", event.clock_step.is_some() != event.by_s.is_some()),
-    ] {
-        if with {
-            return Err(Error::Scenario(format!("{key} and {without} go together")));
-        }
-    }
-    Ok(())
+fn is_one_way(event: &Event) -> bool {
+    event.one_way.unwrap_or(false)
 }
 
-fn one_thing() -> Error {
-    Error::Scenario(
-        "an event says exactly one thing: kill, hang, unready, recover, crash, restart, \
-         rolling-restart, join, leave, cut, heal, isolate, degrade, restore, flap, clock-step, \
-         starve, rebind, roam, configure, lie or revoke"
-            .into(),
-    )
+/// How far a wall clock jumps, which counts seconds.
+fn whole_seconds(by: f64) -> Result<i64, Error> {
+    if by.fract() != 0.0 || by.abs() > 1e9 {
+        let wrong = format!("by-s = {by}: expected whole seconds, -1000000000 to 1000000000");
+        return Err(Error::Scenario(wrong));
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "whole and small, as just checked")]
+    Ok(by as i64)
 }
