@@ -2,6 +2,11 @@
 //!
 //! [`Network::carry`] decides what becomes of one datagram. It holds no datagram and knows no node
 //! but by number. Everything random in it is in the links, each with a seed of its own.
+//!
+//! Where datagrams may wait for each other (a bottleneck, an ordered link), a link is asked about
+//! each at the moment that it gets there: otherwise what is sent now from afar would be served
+//! before what is sent later from nearby and gets there earlier. So a datagram that has such a link
+//! further on is carried in stretches, and whoever sent it asks again in between.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,8 +51,37 @@ pub(crate) struct Network {
     blocked: BTreeSet<(usize, usize)>,
 }
 
-/// What becomes of a datagram: when it arrives, once or twice, or why not.
-pub(crate) type Fate = Result<(Duration, Option<Duration>), &'static str>;
+/// What becomes of a datagram on the next stretch of its way, or why it is lost.
+pub(crate) type Fate = Result<Stretch, &'static str>;
+
+/// How far a datagram gets without having to wait for others: when it is there, and when a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stretch {
+    /// To its end.
+    Arrives(Duration, Option<Duration>),
+    /// To a link where others may be in its way; [`Network::carry_on`] has to be asked then.
+    Reaches(Duration, Option<Duration>, Leg),
+}
+
+/// A part of the way that does not begin at the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leg {
+    /// From site to site.
+    Between,
+    /// From a site to a node of it.
+    Down,
+}
+
+/// A datagram, as far as its way depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parcel {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// The address of the receiver that it is sent to.
+    pub(crate) address: u16,
+    /// Its bytes, all headers counted.
+    pub(crate) size: usize,
+}
 
 impl Network {
     pub(crate) fn new(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Result<Self, Error> {
@@ -75,40 +109,68 @@ impl Network {
         Ok(Self { sites, links, at_start, places, blocked: BTreeSet::new() })
     }
 
-    /// Sends `size` bytes (all headers counted) from one node to the address of another.
-    pub(crate) fn carry(
-        &mut self,
-        now: Duration,
-        (from, to): (usize, usize),
-        to_address: u16,
-        size: usize,
-    ) -> Fate {
+    /// Sends a datagram from one node to the address of another.
+    pub(crate) fn carry(&mut self, now: Duration, parcel: Parcel) -> Fate {
+        let Parcel { from, to, size, .. } = parcel;
         if !self.blocked.is_empty() && self.blocked.contains(&(from, to)) {
             return Err("cut");
         }
-        let mut at = now;
         if let Some(nat) = &mut self.places[from].nat
             && (nat.mappings.len() < MAX_MAPPINGS || nat.mappings.contains_key(&number(to)))
         {
             nat.mappings.insert(number(to), now);
         }
-        if let Some(access) = &mut self.places[from].access {
-            at = deliver(access.up.send(at, size))?.0;
-        }
+        let Some(access) = &mut self.places[from].access else {
+            return self.between(now, parcel);
+        };
+        let (at, _) = deliver(access.up.send(now, size))?;
         let sites = self.places[from].site * self.sites + self.places[to].site;
-        let (mut at, mut again) = deliver(self.links[sites].send(at, size))?;
-        if let Some(access) = &mut self.places[to].access {
-            (at, again) = (deliver(access.down.send(at, size))?.0, None);
+        if self.links[sites].makes_wait() {
+            return Ok(Stretch::Reaches(at, None, Leg::Between));
         }
-        let place = &self.places[to];
-        if place.address != to_address {
+        self.between(at, parcel)
+    }
+
+    /// Carries a datagram on that has got as far as this leg of its way.
+    pub(crate) fn carry_on(&mut self, now: Duration, leg: Leg, parcel: Parcel) -> Fate {
+        match leg {
+            Leg::Between => self.between(now, parcel),
+            Leg::Down => self.down(now, parcel),
+        }
+    }
+
+    /// From site to site, and on if nobody can be in the way.
+    fn between(&mut self, at: Duration, parcel: Parcel) -> Fate {
+        let place = &self.places[parcel.to];
+        let sites = self.places[parcel.from].site * self.sites + place.site;
+        let has_access = place.access.is_some();
+        let (at, again) = deliver(self.links[sites].send(at, parcel.size))?;
+        if has_access {
+            return Ok(Stretch::Reaches(at, again, Leg::Down));
+        }
+        self.arrive(at, again, parcel)
+    }
+
+    /// From the site to the node.
+    fn down(&mut self, now: Duration, parcel: Parcel) -> Fate {
+        let arrival = match &mut self.places[parcel.to].access {
+            Some(access) => deliver(access.down.send(now, parcel.size))?,
+            None => (now, None),
+        };
+        self.arrive(arrival.0, arrival.1, parcel)
+    }
+
+    /// Whether the receiver is still at that address, and its NAT lets the datagram in.
+    fn arrive(&self, at: Duration, again: Option<Duration>, parcel: Parcel) -> Fate {
+        let place = &self.places[parcel.to];
+        if place.address != parcel.address {
             return Err("address");
         }
         let lets_in = place.nat.as_ref().is_none_or(|nat| {
-            let mapped = nat.mappings.get(&number(from));
+            let mapped = nat.mappings.get(&number(parcel.from));
             mapped.is_some_and(|last| at.saturating_sub(*last) < nat.timeout)
         });
-        if lets_in { Ok((at, again)) } else { Err("nat") }
+        if lets_in { Ok(Stretch::Arrives(at, again)) } else { Err("nat") }
     }
 
     pub(crate) fn set_up(&mut self, from: usize, to: usize, up: bool) {
@@ -181,7 +243,7 @@ impl Network {
     }
 }
 
-fn deliver(verdict: Verdict) -> Fate {
+fn deliver(verdict: Verdict) -> Result<(Duration, Option<Duration>), &'static str> {
     match verdict {
         Verdict::Deliver(deliveries) => Ok((deliveries.at, deliveries.duplicate_at)),
         Verdict::Drop(DropReason::Down) => Err("down"),
@@ -193,4 +255,72 @@ fn deliver(verdict: Verdict) -> Fate {
 
 fn number(node: usize) -> u32 {
     u32::try_from(node).expect("at most MAX_NODES nodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    const NEAR: usize = 0;
+    const FAR: usize = 1;
+    const EDGE: usize = 2;
+
+    /// A node behind a mobile network, one that is 1 ms away from its site, and one at 100 ms.
+    fn network() -> Network {
+        let site =
+            |name: &str, more: &str| format!("[[site]]\nname = \"{name}\"\nnodes = 1\n{more}");
+        let path = |name: &str, rtt: u32| {
+            format!("[[path]]\nbetween = [\"{name}\", \"edge\"]\nrtt-ms = {rtt}\n")
+        };
+        let sites = [site("near", ""), site("far", ""), site("edge", "access = \"lossy-lte\"\n")];
+        let text = format!(
+            "description = \"Near and far\"\nduration-s = 1\n{}{}{}",
+            sites.concat(),
+            path("near", 2),
+            path("far", 200)
+        );
+        let scenario = Scenario::parse(&text).expect("a good scenario");
+        Network::new(&scenario, &mut ChaCha8Rng::seed_from_u64(1)).expect("a possible network")
+    }
+
+    /// Carries datagrams to the edge, each asked about when it gets somewhere, and says when those
+    /// of each node arrive.
+    fn arrivals(network: &mut Network, sent: &[(Duration, usize)]) -> [Vec<Duration>; 2] {
+        let mut asked: Vec<(Duration, usize, Option<Leg>)> =
+            sent.iter().map(|(at, from)| (*at, *from, None)).collect();
+        let mut arrived = [Vec::new(), Vec::new()];
+        while !asked.is_empty() {
+            let next = (0..asked.len()).min_by_key(|place| asked[*place].0).expect("not empty");
+            let (now, from, leg) = asked.remove(next);
+            let parcel = Parcel { from, to: EDGE, address: 1, size: 1400 };
+            let fate = match leg {
+                None => network.carry(now, parcel),
+                Some(leg) => network.carry_on(now, leg, parcel),
+            };
+            match fate {
+                Ok(Stretch::Arrives(at, _)) => arrived[from].push(at),
+                Ok(Stretch::Reaches(at, _, leg)) => asked.push((at, from, Some(leg))),
+                Err(why) => assert_eq!(why, "lost"),
+            }
+        }
+        arrived
+    }
+
+    /// A hundred datagrams fill the bottleneck for 93 ms, from when they get there.
+    #[test]
+    fn who_is_near_does_not_wait_for_what_has_not_come_yet() {
+        let burst = vec![(Duration::ZERO, FAR); 100];
+        let near: Vec<_> = (1..=40).map(|ms| (Duration::from_millis(ms), NEAR)).collect();
+        let [alone, _] = arrivals(&mut network(), &near);
+        let [beside, far] = arrivals(&mut network(), &[burst.clone(), near].concat());
+        assert!(alone.len() > 30 && far.len() > 80, "{} and {}", alone.len(), far.len());
+        assert_eq!(beside, alone, "what is still at sea is in nobody's way");
+        // And whoever comes when it is there has to wait.
+        let late: Vec<_> = (100..=110).map(|ms| (Duration::from_millis(ms), NEAR)).collect();
+        let [behind, _] = arrivals(&mut network(), &[burst, late].concat());
+        let first = behind.iter().min().expect("some arrive");
+        assert!(*first > Duration::from_millis(100 + 27 + 50), "{first:?}");
+    }
 }

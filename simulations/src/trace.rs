@@ -1,9 +1,9 @@
 //! What happened, as one number, and as lines for who wants to read it.
 //!
-//! Each datagram contributes when it was sent, from whom, to whom, its size, and what became of it;
-//! each decision and each thing that happens contributes its words. Contents are left out: they
-//! follow from the same state. The last events of every node are kept for the report of a
-//! violation, [`MAX_KEPT`] of each.
+//! Each datagram contributes when it was sent, from whom, to whom, its size, and what became of it,
+//! as soon as that is known; each decision and each thing that happens contributes its words.
+//! Contents are left out: they follow from the same state. The last events of every node are kept
+//! for the report of a violation, [`MAX_KEPT`] of each.
 
 use std::collections::VecDeque;
 use std::fmt;

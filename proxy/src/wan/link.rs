@@ -272,7 +272,13 @@ impl Link {
         self.counters
     }
 
-    /// Sends a datagram of `bytes` bytes. `now` is the time since the start; it must not go back.
+    /// Whether one datagram may have to wait for another: before a bottleneck, or to keep order.
+    pub fn makes_wait(&self) -> bool {
+        self.config.rate.is_some() || self.config.overtaking < 1.0
+    }
+
+    /// Sends a datagram of `bytes` bytes. `now` is the time since the start; it must not go back
+    /// where the link [`makes_wait`](Self::makes_wait).
     pub fn send(&mut self, now: Duration, bytes: usize) -> Verdict {
         self.counters.sent += 1;
         if !self.config.up {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 
 use super::{lock, machine};
-use crate::network::Network;
+use crate::network::{Fate, Leg, Network, Parcel, Stretch};
 use crate::trace::{Sent, Trace};
 
 /// Bytes that may wait at one socket: what the daemon asks its kernel for.
@@ -34,8 +34,21 @@ type Flight = Reverse<(Duration, u64)>;
 enum Cargo {
     /// A datagram that arrives.
     Datagram { to: usize, from: SocketAddr, bytes: Arc<[u8]> },
+    /// One that has come to a link where others may be in its way.
+    Onward { onward: Onward, from: SocketAddr, bytes: Arc<[u8]> },
     /// One that a process which stands still has yet to send.
     Unsent { from: usize, boot: u32, to: SocketAddr, bytes: Arc<[u8]> },
+}
+
+/// What the network is asked about a datagram that is on its way.
+#[derive(Clone, Copy)]
+struct Onward {
+    parcel: Parcel,
+    leg: Leg,
+    sent: Duration,
+    kind: &'static str,
+    /// The network has made it, of another one.
+    is_copy: bool,
 }
 
 /// The socket of a node's present process.
@@ -125,18 +138,42 @@ impl Wire {
         self.sum.bytes += size as u64;
         self.sum.handshakes += u64::from(kind(bytes) == "response");
         let known = whose(to).filter(|(_, receiver)| *receiver < self.ports.len());
-        let (fate, to) = match known {
-            Some((address, to)) => (self.network.carry(at, (from, to), address, size), to),
-            None => (Err("address"), from),
+        let (address, to) = known.unwrap_or((0, from));
+        let parcel = Parcel { from, to, address, size };
+        let fate = match known {
+            Some(_) => self.network.carry(at, parcel),
+            None => Err("address"),
         };
-        let lost = fate.err();
-        self.trace.datagram(Sent { at, from, to, size, kind: kind(bytes), lost });
-        if let Ok((arrival, again)) = fate {
-            let from = endpoint(self.network.address(from), from);
-            let bytes: Arc<[u8]> = bytes.into();
-            for arrival in [Some(arrival), again].into_iter().flatten() {
-                self.load(arrival, Cargo::Datagram { to, from, bytes: bytes.clone() });
+        let source = endpoint(self.network.address(from), from);
+        // The leg is set where there is one to come.
+        let (sent, kind, leg) = (at, kind(bytes), Leg::Between);
+        let onward = Onward { parcel, leg, sent, kind, is_copy: false };
+        self.went(fate, onward, source, &bytes.into());
+    }
+
+    /// What becomes of a datagram, or of a copy, after a stretch of its way.
+    fn went(&mut self, fate: Fate, onward: Onward, from: SocketAddr, bytes: &Arc<[u8]>) {
+        let Onward { parcel, sent, kind, is_copy, .. } = onward;
+        match fate {
+            Ok(Stretch::Reaches(at, again, leg)) => {
+                let first = Onward { leg, ..onward };
+                let copy = again.map(|at| (at, Onward { is_copy: true, ..first }));
+                for (at, onward) in [Some((at, first)), copy].into_iter().flatten() {
+                    self.load(at, Cargo::Onward { onward, from, bytes: bytes.clone() });
+                }
+                return;
             }
+            Ok(Stretch::Arrives(at, again)) => {
+                for at in [Some(at), again].into_iter().flatten() {
+                    let bytes = bytes.clone();
+                    self.load(at, Cargo::Datagram { to: parcel.to, from, bytes });
+                }
+            }
+            Err(_) => {}
+        }
+        if !is_copy {
+            let (Parcel { from, to, size, .. }, lost) = (parcel, fate.err());
+            self.trace.datagram(Sent { at: sent, from, to, size, kind, lost });
         }
     }
 
@@ -152,6 +189,11 @@ impl Wire {
             self.flying.pop();
             let (to, from, bytes) = match self.cargo.remove(&number) {
                 Some(Cargo::Datagram { to, from, bytes }) => (to, from, bytes),
+                Some(Cargo::Onward { onward, from, bytes }) => {
+                    let fate = self.network.carry_on(at, onward.leg, onward.parcel);
+                    self.went(fate, onward, from, &bytes);
+                    continue;
+                }
                 Some(Cargo::Unsent { from, boot, to, bytes }) => {
                     if self.ports[from].boot == boot {
                         self.send(from, to, &bytes);

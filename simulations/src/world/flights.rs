@@ -168,10 +168,11 @@ impl World {
         self.queue.push(self.now + wait, event);
     }
 
-    /// A lost flight is sent again by whoever sent it.
-    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight) {
+    /// A flight that was sent then and is lost is sent again by whoever sent it.
+    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight, sent: Duration) {
         let rtt = self.network.rtt(packet.from, packet.to);
-        let pause = probe_timeout(Some(rtt), flight.repeats);
+        let due = sent + probe_timeout(Some(rtt), flight.repeats);
+        let pause = due.saturating_sub(self.now);
         let flight = Flight { repeats: flight.repeats.saturating_add(1), ..flight };
         if self.nodes[packet.from].is_running(packet.from_boot) {
             self.flight_later((packet.from, packet.to), flight, pause);

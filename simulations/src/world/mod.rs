@@ -34,6 +34,7 @@ mod faults;
 mod flights;
 mod following;
 mod guard;
+mod journey;
 mod lies;
 mod moves;
 mod node;
@@ -42,6 +43,7 @@ mod sessions;
 mod tunnels;
 
 use guard::Guard;
+use journey::Journey;
 use node::{Node, bytes32};
 use sessions::Timer;
 
@@ -78,6 +80,8 @@ enum Event {
         outcome: Outcome,
     },
     Packet(Packet),
+    /// Datagrams have come to where others may be in their way.
+    Onward(Box<Journey>),
     /// An attempt at a handshake has had its time.
     Retry {
         node: usize,
@@ -355,6 +359,7 @@ impl World {
                 }
             }
             Event::Packet(packet) => self.arrive(packet),
+            Event::Onward(journey) => self.onward(journey),
             Event::Retry { node, boot, peer, attempts } => self.retry((node, boot), peer, attempts),
             Event::Expire { node, boot, peer, since } => self.expire((node, boot), peer, since),
             Event::Keepalive { node, boot, peer } => self.keep_alive((node, boot), peer),
@@ -575,7 +580,11 @@ impl Event {
     /// The node whose process has to run for this.
     fn concerns(&self) -> Option<usize> {
         match self {
-            Self::Happens(_) | Self::Look | Self::Starve { .. } | Self::Start(_) => None,
+            Self::Happens(_)
+            | Self::Look
+            | Self::Starve { .. }
+            | Self::Start(_)
+            | Self::Onward(_) => None,
             Self::Packet(packet) => Some(packet.to),
             Self::Stop { node, .. }
             | Self::Wake { node, .. }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use meshport_discovery::{family, kind};
 use rand::Rng;
 
+use super::journey::{Journey, parcel, stages};
 use super::{Body, Event, Packet, World, number};
 use crate::brain::Brain;
 use crate::flight::{Flight, Payload};
+use crate::network::Stretch;
 use crate::scenario::Lie;
 use crate::trace::Sent;
 use crate::tunnel::{
@@ -81,20 +83,28 @@ impl World {
 
     /// A flight arrives when its last datagram does; if one is lost, it is sent again.
     fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
-        let mut arrival = Duration::ZERO;
-        let mut lost = None;
+        let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, None, Vec::new());
         for size in flight.segments() {
             let size = size + OVERHEAD;
             self.measures.traffic.session_bytes += size as u64;
-            match self.network.carry(self.now, (packet.from, packet.to), address, size) {
-                Ok((at, _)) => arrival = arrival.max(at),
+            let fate = self.network.carry(self.now, parcel(&packet, address, size));
+            match fate {
+                Ok(Stretch::Arrives(at, _)) => arrival = arrival.max(at),
+                Ok(Stretch::Reaches(..)) => {
+                    under_way.extend(stages(fate, size).into_iter().filter(|it| !it.is_copy));
+                    continue;
+                }
                 Err(why) => lost = Some(why),
             }
             self.note(&packet, size, "session", lost);
         }
+        if !under_way.is_empty() {
+            let journey = Journey::new(packet, (self.now, address, "session"), under_way);
+            return self.set_out(Box::new(journey.after(arrival, lost)));
+        }
         match lost {
             None => self.queue.push(arrival, Event::Packet(packet)),
-            Some(_) => self.repeat_later(&packet, flight),
+            Some(_) => self.repeat_later(&packet, flight, self.now),
         }
     }
 
@@ -306,7 +316,7 @@ impl World {
 
     /// Puts a packet on the wire.
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
-        let fate = self.network.carry(self.now, (packet.from, packet.to), address, size);
+        let fate = self.network.carry(self.now, parcel(&packet, address, size));
         let traffic = &mut self.measures.traffic;
         let is_tunnel = !matches!(packet.body, Body::Data(Payload::Gossip(_)));
         if is_tunnel {
@@ -319,8 +329,13 @@ impl World {
         } else {
             second.gossip_bytes += size as u64;
         }
+        if let Ok(Stretch::Reaches(..)) = fate {
+            let under_way = stages(fate, size);
+            let journey = Journey::new(packet, (self.now, address, kind), under_way);
+            return self.set_out(Box::new(journey));
+        }
         self.note(&packet, size, kind, fate.err());
-        if let Ok((at, again)) = fate {
+        if let Ok(Stretch::Arrives(at, again)) = fate {
             if let Some(again) = again {
                 self.queue.push(again, Event::Packet(packet.clone()));
             }

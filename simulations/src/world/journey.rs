@@ -1,0 +1,124 @@
+//! Datagrams that pass links where others may be in their way, a stretch at a time.
+
+use std::time::Duration;
+
+use super::{Body, Event, Packet, World};
+use crate::flight::Payload;
+use crate::network::{Fate, Leg, Parcel, Stretch};
+use crate::trace::Sent;
+
+/// A packet whose datagrams have not all come to their end: some are on the way to a link at which
+/// they may have to wait. A flight has as many as it has segments, everything else has one.
+#[derive(Debug, Clone)]
+pub(super) struct Journey {
+    packet: Packet,
+    address: u16,
+    sent: Duration,
+    kind: &'static str,
+    stages: Vec<Stage>,
+    /// When the last datagram of a flight arrives, of those that have passed every link.
+    arrival: Duration,
+    lost: Option<&'static str>,
+}
+
+/// One datagram, and when it is at which link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stage {
+    pub(super) at: Duration,
+    pub(super) leg: Leg,
+    pub(super) size: usize,
+    /// The network has made it, of another one.
+    pub(super) is_copy: bool,
+}
+
+impl Journey {
+    /// Of a packet that is sent now.
+    pub(super) fn new(
+        packet: Packet,
+        (sent, address, kind): (Duration, u16, &'static str),
+        stages: Vec<Stage>,
+    ) -> Self {
+        Self { packet, address, sent, kind, stages, arrival: Duration::ZERO, lost: None }
+    }
+
+    /// With what has become of those datagrams of a flight that are not under way any more.
+    pub(super) fn after(self, arrival: Duration, lost: Option<&'static str>) -> Self {
+        Self { arrival, lost, ..self }
+    }
+
+    fn is_flight(&self) -> bool {
+        matches!(self.packet.body, Body::Data(Payload::Flight(_)))
+    }
+}
+
+/// Where a datagram and its copy have to be asked about next.
+pub(super) fn stages(fate: Fate, size: usize) -> Vec<Stage> {
+    let Ok(Stretch::Reaches(at, again, leg)) = fate else { return Vec::new() };
+    let first = Stage { at, leg, size, is_copy: false };
+    let copy = again.map(|at| Stage { at, is_copy: true, ..first });
+    [Some(first), copy].into_iter().flatten().collect()
+}
+
+/// A packet on the wire, as the network sees it.
+pub(super) fn parcel(packet: &Packet, address: u16, size: usize) -> Parcel {
+    Parcel { from: packet.from, to: packet.to, address, size }
+}
+
+impl World {
+    /// Waits until the next datagram gets somewhere.
+    pub(super) fn set_out(&mut self, journey: Box<Journey>) {
+        if let Some(next) = journey.stages.iter().map(|stage| stage.at).min() {
+            self.queue.push(next, Event::Onward(journey));
+        }
+    }
+
+    /// Some datagrams have come to a link at which they may have to wait.
+    pub(super) fn onward(&mut self, mut journey: Box<Journey>) {
+        let now = self.now;
+        let (due, later) = journey.stages.iter().partition(|stage| stage.at <= now);
+        let due: Vec<Stage> = due;
+        journey.stages = later;
+        for stage in due {
+            let parcel = parcel(&journey.packet, journey.address, stage.size);
+            let fate = self.network.carry_on(now, stage.leg, parcel);
+            self.passed(&mut journey, stage, fate);
+        }
+        if !journey.stages.is_empty() {
+            return self.set_out(journey);
+        }
+        let Journey { packet, arrival, lost, sent, .. } = *journey;
+        if let Body::Data(Payload::Flight(flight)) = &packet.body {
+            match lost {
+                None => self.queue.push(arrival, Event::Packet(packet)),
+                Some(_) => self.repeat_later(&packet, **flight, sent),
+            }
+        }
+    }
+
+    fn passed(&mut self, journey: &mut Journey, stage: Stage, fate: Fate) {
+        let is_flight = journey.is_flight();
+        match fate {
+            Ok(Stretch::Reaches(..)) => {
+                let next = stages(fate, stage.size).into_iter();
+                // A flight is there when its datagrams are; copies change nothing.
+                let next = next.filter(|next| !(is_flight && next.is_copy));
+                let is_copy =
+                    |next: Stage| Stage { is_copy: next.is_copy || stage.is_copy, ..next };
+                return journey.stages.extend(next.map(is_copy));
+            }
+            Ok(Stretch::Arrives(at, _)) if is_flight => journey.arrival = journey.arrival.max(at),
+            Ok(Stretch::Arrives(at, again)) => {
+                for at in [again, Some(at)].into_iter().flatten() {
+                    self.queue.push(at, Event::Packet(journey.packet.clone()));
+                }
+            }
+            Err(why) if !stage.is_copy => journey.lost = Some(why),
+            Err(_) => {}
+        }
+        if !stage.is_copy {
+            let (at, kind, size) = (journey.sent, journey.kind, stage.size);
+            let (from, to, lost) = (journey.packet.from, journey.packet.to, fate.err());
+            self.trace.datagram(Sent { at, from, to, size, kind, lost });
+        }
+    }
+}
