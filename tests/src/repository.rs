@@ -63,7 +63,27 @@ pub fn metadata() -> Value {
     serde_json::from_str(&text).expect("cargo metadata prints JSON")
 }
 
-fn host_triple() -> String {
+/// What `cargo tree` says that `package` is made of when it is built for itself on this platform: a
+/// line for each package, which begins with its depth. Other than in [`metadata`], features that
+/// only other packages of the workspace ask for are off.
+///
+/// `edges` is what is followed, as the option of that name has it.
+///
+/// # Panics
+/// As [`metadata`].
+pub fn tree(package: &str, edges: &str) -> String {
+    let triple = host_triple();
+    let format = ["--prefix=depth", "--format= {p}", "--offline", "--locked"];
+    let what = ["--package", package, "--edges", edges, "--target", &triple];
+    let arguments: Vec<&str> = ["tree"].into_iter().chain(what).chain(format).collect();
+    stdout_of(env!("CARGO"), &arguments)
+}
+
+/// The platform that everything is built for here, as a target triple.
+///
+/// # Panics
+/// When rustc does not say it.
+pub fn host_triple() -> String {
     let version = stdout_of("rustc", &["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.expect("rustc -vV names its host").to_owned()

@@ -3,13 +3,21 @@
 use std::process::ExitCode;
 use std::{fs, io};
 
-use meshport_tests::repository::{metadata, root};
-use meshport_tests::sbom;
+use meshport_tests::repository::{host_triple, metadata, root, tree};
+use meshport_tests::sbom::{self, ALL_EDGES, Known, LINKED_EDGES, RELEASED};
 
 fn main() -> ExitCode {
     let bill = fs::read_to_string(root().join("Cargo.lock"))
         .map_err(|error| format!("Cargo.lock: {error}"))
-        .and_then(|lock| sbom::bill(&metadata(), &lock));
+        .and_then(|lock| {
+            sbom::bill(&Known {
+                metadata: metadata(),
+                all: tree(RELEASED, ALL_EDGES),
+                linked: tree(RELEASED, LINKED_EDGES),
+                lock,
+                target: host_triple(),
+            })
+        });
     let written = bill.and_then(|bill| {
         serde_json::to_writer_pretty(io::stdout().lock(), &bill).map_err(|error| error.to_string())
     });
