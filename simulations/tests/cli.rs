@@ -248,8 +248,96 @@ fn a_failing_story_becomes_a_smaller_one_that_fails_alike() {
     assert!(nodes < 8, "{small}");
     let again = folder.sim(&["run", "small.toml", "--seed", "4"]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("after a quiet time all agree"));
+    let shown = printed(&shrunk);
+    assert_eq!(repeated(&folder, &shown), ["after a quiet time all agree"], "{shown}");
     folder.write("story.toml", STORY);
     let sound = folder.sim(&["shrink", "story.toml", "--seed", "4", "--out", "none.toml"]);
     assert_eq!(status(&sound), 0, "{sound:?}");
     assert!(printed(&sound).contains("nothing to shrink") && !folder.0.join("none.toml").exists());
+}
+
+/// The rules that are broken again when the commands printed with violations are typed in.
+fn repeated(folder: &Folder, told: &str) -> Vec<String> {
+    let mut rules = Vec::new();
+    let mut commands: Vec<&str> =
+        told.lines().filter_map(|line| line.trim().strip_prefix("again: ")).collect();
+    commands.dedup();
+    for command in commands {
+        let arguments = command.strip_prefix("cargo run --release -p meshport-simulations --");
+        let arguments = arguments.unwrap_or_else(|| panic!("not the usual command: {command}"));
+        let typed = format!("{}{arguments}", env!("CARGO_BIN_EXE_meshport-sim"));
+        let mut shell = Command::new("sh");
+        let again = shell.args(["-c", &typed]).current_dir(&folder.0).output().expect("a shell");
+        let again = String::from_utf8_lossy(&again.stderr).into_owned();
+        // The headline has the time, to the millisecond, and the node.
+        let is_same = |line: &&str| line.starts_with("VIOLATION") && told.contains(line);
+        let headline = again.lines().find(is_same);
+        let headline = headline.unwrap_or_else(|| panic!("{command} shows\n{again}not\n{told}"));
+        rules.push(headline.rsplit(": ").next().unwrap_or_default().to_owned());
+    }
+    rules
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Two sites between which nothing passes any more, though no way is down: they hold each other
+/// for down, which is a violation in the middle of the run.
+const SILENT: &str = "
+description = \"Two sites that do not hear each other\"
+duration-s = 200
+site = [{ name = \"fra\", nodes = 2, origins = 1 }, { name = \"ams\", nodes = 2 }]
+event = [{ at-s = 40, degrade = { between = [\"fra\", \"ams\"], loss-percent = 100 } }]
+";
+
+#[test]
+fn the_command_of_a_violation_shows_it_again() {
+    let folder = Folder::new("again");
+    folder.write("a deaf one.toml", DEAF);
+    let deaf = |more: &[&str]| {
+        let run = folder.sim(&[&["run", "a deaf one.toml", "--seed", "4"], more].concat());
+        assert_eq!(status(&run), 1, "{more:?}: {run:?}");
+        let told = told(&run);
+        let rules = repeated(&folder, &told);
+        let is_it = |rule: &String| rule == "after a quiet time all agree";
+        assert!(!rules.is_empty() && rules.iter().all(is_it), "{more:?}: {rules:?}");
+        told
+    };
+    // What is found at the end is found again only at the same end, to the fraction of a second.
+    deaf(&[]);
+    assert!(deaf(&["--until", "95.25"]).contains("--until 95.25"));
+    let set = "scenario.description=\"it\'s deaf\"";
+    assert!(deaf(&["--set", set, "--json", "deaf.json"]).contains("deaf"));
+    let json = folder.json("deaf.json");
+    let again = json["violations"][0]["again"].as_str().expect("a command");
+    assert!(again.contains("--seed 4") && again.contains("--set"), "{json}");
+    folder.write("silent.toml", SILENT);
+    let run = folder.sim(&["run", "silent.toml", "--seed", "3"]);
+    let told = told(&run);
+    assert_eq!(status(&run), 1, "{told}");
+    assert!(told.contains("--until ") && told.contains("nobody alive stays evicted"), "{told}");
+    let rules = repeated(&folder, &told);
+    assert!(rules.contains(&"nobody alive stays evicted".to_owned()), "{rules:?}");
+}
+
+#[test]
+fn violations_of_a_sweep_and_of_a_hunt_have_their_command_too() {
+    let folder = Folder::new("again-many");
+    folder.write("silent.toml", SILENT);
+    let values = ["--set", "scenario.event.0.at-s=40,60", "--set", "discovery.suspicion=4s"];
+    let base = ["sweep", "silent.toml", "--seeds", "1", "--first-seed", "3", "--json", "all.json"];
+    let sweep = folder.sim(&[&base[..], &values[..]].concat());
+    let told = told(&sweep);
+    assert_eq!(status(&sweep), 1, "{told}");
+    for value in ["40", "60"] {
+        let sets = format!("--set 'scenario.event.0.at-s={value}' --set 'discovery.suspicion=4s'");
+        assert!(told.contains(&format!("--seed 3 {sets} --until")), "{told}");
+    }
+    assert!(repeated(&folder, &told).len() >= 2);
+    let all = folder.json("all.json");
+    assert!(all[1]["violations"][0]["again"].is_string(), "{all}");
+    let hunt = folder.sim(&["hunt", "silent.toml", "--seeds", "1", "--first-seed", "3"]);
+    let told = self::told(&hunt);
+    assert_eq!((status(&hunt), repeated(&folder, &told).len()), (1, 1), "{told}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::run::go;
+use super::run::{again, go};
 use super::{read, say, write};
 use crate::Error;
 use crate::report::text;
@@ -45,7 +45,9 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
             break;
         }
         let story = text.clone().unwrap_or_else(|| storm::scenario(seed));
-        let (run, _) = go(Scenario::parse(&story)?, seed, Options::default())?;
+        let scenario = Scenario::parse(&story)?;
+        let end = scenario.duration();
+        let (run, _) = go(scenario, seed, Options::default())?;
         runs += 1;
         if let Some(violation) = run.violations.first() {
             let file = match &arguments.file {
@@ -57,7 +59,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
             };
             let choice = super::Choice { file, sets: Vec::new() };
             let command = super::run::command(&choice, seed);
-            let words = text::violation(violation, &command);
+            let again = again(&command, violation, end, None);
+            let words = text::violation(violation, &again);
             let _ = writeln!(io::stderr(), "seed {seed} after {runs} runs\n{words}");
             return Ok(ExitCode::from(1));
         }

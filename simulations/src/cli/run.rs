@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use toml::Table;
 
 use super::{Choice, fewer, read, sets, write};
-use crate::report::{Effort, Run, html, json, text};
+use crate::report::{Effort, Run, Violation, html, json, text};
 use crate::scenario::{self, Level, Scenario};
 use crate::world::{Options, World};
 use crate::{Error, full};
@@ -84,9 +84,12 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         true => go_full(scenario.clone(), arguments.seed, options)?,
         false => go(scenario.clone(), arguments.seed, options)?,
     };
+    let again = |it: &Violation| again(&command, it, end, until);
     let prints_json = arguments.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = &arguments.json {
-        let text = json::object(&run, &name, effort).to_string();
+        let mut object = json::object(&run, &name, effort);
+        json::add_commands(&mut object, &command, &run.violations, &again);
+        let text = object.to_string();
         if prints_json {
             super::say(&text)?;
         } else {
@@ -96,25 +99,22 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
-        let page = html::page(&run, &name, effort, &command);
+        let page = html::page(&run, &name, effort, (&command, &again));
         write(&folder.join("index.html"), &page)?;
     }
     if !prints_json {
         super::say(text::summary(&run, effort).trim_end())?;
     }
     for violation in &run.violations {
-        let _ = writeln!(io::stderr(), "{}", text::violation(violation, &command));
+        let _ = writeln!(io::stderr(), "{}", text::violation(violation, &again(violation)));
     }
     if arguments.twice {
         let first = run.outcome.trace_hash.to_string();
-        let second = if is_full {
-            hash_of_another_process(arguments)?
-        } else {
-            let options = Options { until, ..Options::default() };
-            go(scenario, arguments.seed, options)?.0.outcome.trace_hash.to_string()
-        };
+        let second = second_hash(arguments, scenario, until)?;
         if first != second {
             let _ = writeln!(io::stderr(), "VIOLATION: two runs differ, {first} and {second}");
+            let until = until.map(until_words).unwrap_or_default();
+            let _ = writeln!(io::stderr(), "  again: {command}{until} --twice");
             return Ok(ExitCode::from(1));
         }
     }
@@ -153,6 +153,19 @@ fn go_full(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effo
     let thread = std::thread::Builder::new().name("full".into()).spawn(run);
     let thread = thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))?;
     thread.join().map_err(|_| Error::Machine("the run has panicked".into()))?
+}
+
+/// The trace hash of a second run.
+fn second_hash(
+    arguments: &Arguments,
+    scenario: Scenario,
+    until: Option<Duration>,
+) -> Result<String, Error> {
+    if scenario.level == Level::Full {
+        return hash_of_another_process(arguments);
+    }
+    let options = Options { until, ..Options::default() };
+    Ok(go(scenario, arguments.seed, options)?.0.outcome.trace_hash.to_string())
 }
 
 /// The trace hash of the same run in another process: the full level runs once in each.
@@ -195,11 +208,34 @@ pub(super) fn name(file: &Path) -> String {
 
 /// What to type for the same run.
 pub(super) fn command(choice: &Choice, seed: u64) -> String {
-    let sets: String = choice.sets.iter().map(|set| format!(" --set '{set}'")).collect();
-    format!(
-        "cargo run --release -p meshport-simulations -- run {} --seed {seed}{sets}",
-        choice.file.display()
-    )
+    let sets: String = choice.sets.iter().map(|set| format!(" --set {}", quoted(set))).collect();
+    let file = choice.file.display().to_string();
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let file = if file.chars().all(plain) { file } else { quoted(&file) };
+    format!("cargo run --release -p meshport-simulations -- run {file} --seed {seed}{sets}")
+}
+
+/// What to type to see a violation again: the same run until shortly after it. What is found at the
+/// end that was planned is found only where that is at the same time.
+pub(super) fn again(
+    command: &str,
+    violation: &Violation,
+    end: Duration,
+    until: Option<Duration>,
+) -> String {
+    let is_at_end = violation.at >= end;
+    let shortly_after = Duration::from_secs(violation.at.as_secs() + 2);
+    let until = if is_at_end { until } else { Some(shortly_after) };
+    format!("{command}{}", until.map(until_words).unwrap_or_default())
+}
+
+fn until_words(until: Duration) -> String {
+    format!(" --until {}", until.as_secs_f64())
+}
+
+/// A word that a shell takes as it is.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// A bar on the terminal, if there is one.

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use toml::{Table, Value};
 
-use super::run::{command, document, go};
+use super::run::{again, command, document, go};
 use super::{Choice, say, write};
 use crate::Error;
+use crate::report::{Violation, text};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
@@ -31,7 +32,7 @@ pub(super) struct Arguments {
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut best = document(&arguments.choice)?;
-    let Some((rule, _)) = violated(&best, arguments.seed) else {
+    let Some(Violation { rule, .. }) = violated(&best, arguments.seed) else {
         say("nothing to shrink: no rule is violated with this seed")?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -40,7 +41,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         let smaller = candidates(&best, arguments.seed).into_iter().find(|candidate| {
             tries += 1;
             tries <= MAX_TRIES
-                && violated(candidate, arguments.seed).is_some_and(|(other, _)| other == rule)
+                && violated(candidate, arguments.seed).is_some_and(|other| other.rule == rule)
         });
         match smaller {
             Some(smaller) => best = smaller,
@@ -49,17 +50,24 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     write(&arguments.out, &best.to_string())?;
     let choice = Choice { file: arguments.out.clone(), sets: Vec::new() };
-    let again = command(&choice, arguments.seed);
+    let command = command(&choice, arguments.seed);
     let events = best.get("event").and_then(Value::as_array).map_or(0, Vec::len);
-    say(&format!("\"{rule}\" still fails with {events} events after {tries} tries\n{again}"))?;
+    say(&format!("\"{rule}\" still fails with {events} events after {tries} tries"))?;
+    let scenario = Scenario::parse(&best.to_string())?;
+    let end = scenario.duration();
+    let (run, _) = go(scenario, arguments.seed, Options::default())?;
+    if let Some(violation) = run.violations.iter().find(|it| it.rule == rule) {
+        let again = again(&command, violation, end, None);
+        say(text::violation(violation, &again).trim_end())?;
+    }
     Ok(ExitCode::from(1))
 }
 
-/// The first rule that is violated, and when.
-fn violated(document: &Table, seed: u64) -> Option<(&'static str, f64)> {
+/// The first violation.
+fn violated(document: &Table, seed: u64) -> Option<Violation> {
     let scenario = Scenario::parse(&document.to_string()).ok()?;
     let (run, _) = go(scenario, seed, Options::default()).ok()?;
-    run.violations.first().map(|it| (it.rule, it.at.as_secs_f64()))
+    run.violations.into_iter().next()
 }
 
 /// Smaller scenarios, the most promising first.
@@ -86,7 +94,7 @@ fn candidates(document: &Table, seed: u64) -> Vec<Table> {
 }
 
 fn shorter(document: &Table, seed: u64) -> Option<Table> {
-    let (_, at) = violated(document, seed)?;
+    let at = violated(document, seed)?.at.as_secs_f64();
     let now = document.get("duration-s").and_then(number)?;
     let mut smaller = document.clone();
     let end = at.ceil() + 1.0;

@@ -1,16 +1,17 @@
 //! `meshport-sim sweep`: a scenario over seeds and values of settings.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use toml::Table;
 
-use super::run::{document, go, name};
+use super::run::{again, command, document, go, name};
 use super::{Choice, say, sets, write};
 use crate::Error;
-use crate::report::{Effort, NEVER, Run, html, plot};
+use crate::report::{NEVER, Run, Violation, html, json, plot, text};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
@@ -130,7 +131,16 @@ fn measure(
         let (run, effort) = go(scenario.clone(), seed, Options::default())?;
         point.violations += run.violations.len();
         add(&mut point.values, values(&run));
-        results.push(result(&run, &point.words, effort));
+        let choice = Choice { file: arguments.choice.file.clone(), sets: combination.to_vec() };
+        let command = command(&choice, seed);
+        let end = scenario.duration();
+        let again = |it: &Violation| again(&command, it, end, None);
+        for violation in &run.violations {
+            let _ = writeln!(io::stderr(), "{}", text::violation(violation, &again(violation)));
+        }
+        let mut result = json::object(&run, &point.words, effort);
+        json::add_commands(&mut result, &command, &run.violations, &again);
+        results.push(result);
     }
     Ok(point)
 }
@@ -147,10 +157,6 @@ fn add(worst: &mut [Option<f64>; MEASURED.len()], seed: [Option<f64>; MEASURED.l
 fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f64> {
     let concerned = times.into_iter().filter(|(concerned, _)| *concerned > 0);
     concerned.map(|(_, time)| time.map_or(NEVER, |time| time.as_secs_f64())).reduce(f64::max)
-}
-
-fn result(run: &Run, words: &str, effort: Effort) -> serde_json::Value {
-    crate::report::json::object(run, words, effort)
 }
 
 fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::svg::{Chart, Series, escape, short};
-use super::{Effort, NEVER, Run};
+use super::{Effort, NEVER, Run, Violation};
 use crate::measure::{Fault, Histogram, Quantiles, Second};
 
 const STYLE: &str = include_str!("page.css");
@@ -59,8 +59,13 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>
     page
 }
 
-/// The page.
-pub fn page(run: &Run, scenario: &str, effort: Effort, command: &str) -> String {
+/// The page. `again` says what to type to see a violation again.
+pub fn page(
+    run: &Run,
+    scenario: &str,
+    effort: Effort,
+    (command, again): (&str, &dyn Fn(&Violation) -> String),
+) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
@@ -69,7 +74,7 @@ pub fn page(run: &Run, scenario: &str, effort: Effort, command: &str) -> String 
         escape(&run.outcome.description)
     );
     tiles(&mut page, run);
-    violations(&mut page, run);
+    violations(&mut page, run, again);
     page.push_str("<h2>Where nodes go at the end</h2>");
     map(&mut page, run);
     page.push_str("<h2>What happened, and what clients saw</h2>");
@@ -111,18 +116,19 @@ fn tiles(page: &mut String, run: &Run) {
     page.push_str("</div>");
 }
 
-fn violations(page: &mut String, run: &Run) {
+fn violations(page: &mut String, run: &Run, again: &dyn Fn(&Violation) -> String) {
     for violation in run.violations.iter().take(MAX_ROWS) {
         let node = violation.node.as_deref().unwrap_or("the world");
         let _ = write!(
             page,
             "<section class=\"violation\"><h3>{} at {:.3} s, {}</h3><p>{}</p><pre>{}</pre>\
-             </section>",
+             <p>To see it again:</p><pre>{}</pre></section>",
             escape(violation.rule),
             violation.at.as_secs_f64(),
             escape(node),
             escape(&violation.what),
-            escape(&violation.last.join("\n"))
+            escape(&violation.last.join("\n")),
+            escape(&again(violation))
         );
     }
 }

@@ -49,6 +49,19 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
     })
 }
 
+/// Adds what to type for the same run, and to see each violation again.
+pub fn add_commands(
+    object: &mut Value,
+    command: &str,
+    violations: &[Violation],
+    again: &dyn Fn(&Violation) -> String,
+) {
+    object["command"] = command.into();
+    for (place, violation) in violations.iter().enumerate() {
+        object["violations"][place]["again"] = again(violation).into();
+    }
+}
+
 fn fault(run: &Run, fault: &crate::measure::Fault) -> Value {
     let followed = run.followed(fault);
     json!({

@@ -18,7 +18,7 @@ pub fn summary(run: &Run, effort: Effort) -> String {
     text
 }
 
-/// A violation, with the command that shows it again.
+/// A violation, with the whole command that shows it again.
 pub fn violation(violation: &Violation, command: &str) -> String {
     let at = violation.at.as_secs_f64();
     let node = violation.node.as_ref().map(|node| format!(" at {node}")).unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn violation(violation: &Violation, command: &str) -> String {
             let _ = writeln!(text, "    {line}");
         }
     }
-    let _ = writeln!(text, "  again: {command} --until {}", at.ceil() + 1.0);
+    let _ = writeln!(text, "  again: {command}");
     text
 }
 
