@@ -149,7 +149,9 @@ fn map(page: &mut String, run: &Run) {
         }
     }
     let at = |site: usize| {
-        let turn = site as f64 / sites as f64 * TAU - TAU / 4.0;
+        // Two are side by side, so that no arrow crosses the words below them.
+        let first = if sites == 2 { TAU / 2.0 } else { -TAU / 4.0 };
+        let turn = site as f64 / sites as f64 * TAU + first;
         (450.0 + 330.0 * turn.cos(), 190.0 + 140.0 * turn.sin())
     };
     page.push_str(
@@ -163,18 +165,18 @@ fn map(page: &mut String, run: &Run) {
             continue;
         }
         let ((x1, y1), (x2, y2)) = (at(*from), at(*to));
-        let length = (x2 - x1).hypot(y2 - y1).max(1.0);
-        let (dx, dy) = ((x2 - x1) / length, (y2 - y1) / length);
+        // Arrows leave and arrive on the side of the middle, through which they bend.
+        let inwards = |x: f64, y: f64, by: f64| {
+            let length = (450.0 - x).hypot(190.0 - y).max(1.0);
+            (x + (450.0 - x) / length * by, y + (190.0 - y) / length * by)
+        };
+        let ((x1, y1), (x2, y2)) = (inwards(x1, y1, 34.0), inwards(x2, y2, 36.0));
         let width = 1.0 + 5.0 * *nodes as f64 / count[*from].max(1) as f64;
         let _ = write!(
             page,
             "<path class=\"flow\" stroke-width=\"{width:.1}\" marker-end=\"url(#tip)\" \
-             d=\"M{:.0} {:.0}Q450 190 {:.0} {:.0}\"><title>{nodes} nodes of {} go to {}</title>\
-             </path>",
-            x1 + dx * 34.0,
-            y1 + dy * 34.0,
-            x2 - dx * 36.0,
-            y2 - dy * 36.0,
+             d=\"M{x1:.0} {y1:.0}Q450 190 {x2:.0} {y2:.0}\">\
+             <title>{nodes} nodes of {} go to {}</title></path>",
             escape(&outcome.sites[*from]),
             escape(&outcome.sites[*to]),
         );
@@ -191,7 +193,7 @@ fn map(page: &mut String, run: &Run) {
              home</text>",
             y + 4.0,
             escape(name),
-            y + 45.0,
+            if y < 180.0 { y - 38.0 } else { y + 45.0 },
             count[site],
         );
     }
@@ -208,6 +210,7 @@ fn timelines(page: &mut String, run: &Run) {
     let faults = &run.measures.faults;
     let mut marks: Vec<(f64, String)> =
         faults.iter().map(begins).chain(faults.iter().filter_map(ends)).collect();
+    marks.retain(|(at, _)| *at <= line.len() as f64);
     marks.sort_by(|a, b| a.0.total_cmp(&b.0));
     let over_time = |of: &dyn Fn(&Second) -> f64| -> Vec<(f64, f64)> {
         line.iter().enumerate().map(|(at, second)| (at as f64, of(second))).collect()

@@ -56,7 +56,8 @@ impl Chart<'_> {
             self.title, self.title
         );
         self.axes(&mut svg, (low, high), top, &x, &y);
-        for (place, (at, words)) in self.marks.iter().enumerate() {
+        let inside = |(at, _): &&(f64, String)| (low..=high).contains(&scale(*at));
+        for (place, (at, words)) in self.marks.iter().filter(inside).enumerate() {
             let at = x(*at);
             let _ = write!(
                 svg,
