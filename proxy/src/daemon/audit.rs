@@ -6,12 +6,14 @@
 //! What others cause is bounded for each of them: a budget of lines per admitted node, and one for
 //! all strangers together, since whoever has the mesh's secret can make up keys at will. What is
 //! held back is counted, and told with the next line of the same source. Bounds: [`MAX_SOURCES`]
-//! budgets; beyond that nodes share the strangers'.
+//! budgets; beyond that nodes share the strangers'. A node whose tunnel is gone and whose budget is
+//! whole again needs none and is forgotten for others, with what was held back of it last: that is
+//! in the counts only.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, NodeId, Revocation, Revoked, ServiceName, UnixSeconds};
 use tracing::info;
@@ -22,6 +24,8 @@ use super::splice::Carried;
 
 /// Nodes with a budget of their own: as many as the mesh has peers.
 const MAX_SOURCES: usize = 16_384;
+/// From one search of the full table for nodes that need no budget to the next: it looks at all.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module's doc. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +42,7 @@ struct Inner {
 struct Sources {
     strangers: Option<LogBudget>,
     nodes: BTreeMap<NodeId, Source>,
+    searched: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -51,10 +56,23 @@ impl Sources {
     /// The node's own entry, if there is room for it.
     fn node(&mut self, node: NodeId, now: Instant) -> Option<&mut Source> {
         if self.nodes.len() >= MAX_SOURCES && !self.nodes.contains_key(&node) {
-            return None;
+            self.forget_idle(now);
+            if self.nodes.len() >= MAX_SOURCES {
+                return None;
+            }
         }
         let new = || Source { budget: LogBudget::new(now), admitted: None };
         Some(self.nodes.entry(node).or_insert_with(new))
+    }
+
+    /// Makes room, if it is time to look for it again.
+    fn forget_idle(&mut self, now: Instant) {
+        let is_early = |at| now.saturating_duration_since(at) < SEARCH_INTERVAL;
+        if self.searched.is_some_and(is_early) {
+            return;
+        }
+        self.searched = Some(now);
+        self.nodes.retain(|_, source| source.admitted.is_some() || !source.budget.is_whole(now));
     }
 
     fn take(&mut self, source: Option<NodeId>, now: Instant) -> Option<u64> {
@@ -416,13 +434,42 @@ mod tests {
         assert_eq!(last["fields"]["suppressed"], 0);
     }
 
+    /// Nodes that came and went fill the table; whoever comes then has a budget of its own, however
+    /// little strangers have left of theirs.
+    #[test]
+    fn nodes_that_have_gone_make_room_for_others() {
+        let node = |number: usize| {
+            let mut id = [1; 32];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            NodeId::from_bytes(id)
+        };
+        let start = clock::now();
+        let mut sources = Sources::default();
+        for number in 0..MAX_SOURCES {
+            assert_eq!(sources.take(Some(node(number)), start), Some(0));
+        }
+        let stays = node(7);
+        sources.node(stays, start).expect("it is known").admitted = Some([1; 8]);
+        while sources.take(None, start).is_some() {}
+        let late = node(MAX_SOURCES);
+        assert_eq!(sources.take(Some(late), start), None, "the budgets of all are in use");
+        // Their budgets are whole again, those of strangers are not: they never stop.
+        let early = start + SEARCH_INTERVAL - Duration::from_millis(1);
+        assert_eq!(sources.take(Some(late), early), None, "it was looked for a moment ago");
+        let later = start + 2 * SEARCH_INTERVAL;
+        while sources.take(None, later).is_some() {}
+        assert_eq!(sources.take(Some(late), later), Some(0));
+        assert_eq!(sources.nodes.len(), 2, "only those that need one have a budget");
+        assert_eq!(sources.nodes[&stays].admitted, Some([1; 8]), "it is told once per tunnel");
+    }
+
     #[test]
     fn what_was_held_back_is_told() {
         let mut sources = Sources::default();
         let node = credential(4, "node").node;
         let start = clock::now();
         let written = (0..100).filter(|_| sources.take(Some(node), start).is_some()).count() as u64;
-        let later = start + std::time::Duration::from_secs(2);
+        let later = start + Duration::from_secs(2);
         assert_eq!(sources.take(Some(node), later), Some(100 - written));
     }
 }

@@ -21,6 +21,12 @@ impl LogBudget {
         Self { tokens: BURST, refilled: now, held_back: 0 }
     }
 
+    /// Whether a new one would allow no more.
+    pub(super) fn is_whole(&self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
+        passed >= u64::from(BURST - self.tokens)
+    }
+
     /// Whether a line may be written now; with how many were held back since the last one.
     pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
@@ -68,6 +74,8 @@ mod tests {
         assert_eq!(written, 20);
         assert_eq!(budget.take(start + Duration::from_secs(1)), Some(980));
         assert_eq!(budget.take(start + Duration::from_secs(1)), None);
+        assert!(!budget.is_whole(start + Duration::from_secs(20)));
+        assert!(budget.is_whole(start + Duration::from_secs(21)));
         let later = start + Duration::from_secs(3600);
         assert_eq!((0..1000).filter(|_| budget.take(later).is_some()).count(), 20);
     }
