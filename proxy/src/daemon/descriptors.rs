@@ -3,6 +3,8 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
+use super::tcp::Host;
+
 /// Descriptors beside sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
@@ -22,6 +24,15 @@ pub(super) fn raise(sessions: u64) {
             limit,
             needed, "fewer open files are allowed than max-sessions could need; raise LimitNOFILE"
         );
+    }
+}
+
+/// How many descriptors sessions may take on this machine, as the limit is now.
+pub(super) fn for_sessions(host: &Host) -> u64 {
+    match (host, getrlimit(Resource::Nofile).current) {
+        (Host::Kernel, Some(limit)) => limit.saturating_sub(BESIDE_SESSIONS),
+        // Memory's connections take none.
+        (Host::Kernel, None) | (Host::Memory(_), _) => u64::MAX,
     }
 }
 

@@ -5,8 +5,8 @@
 //! that node is revoked and when its credential ends, whoever carries the session here: what a
 //! relay knows or admits has no part in it.
 //! Every stream gets one answer byte, counted by kind, unless its opener gives up first. A stream
-//! counts as open from before its instance is dialled, so that [`MAX_SERVED`] bounds dials too.
-//! Relayed streams are bounded by `max_relayed`.
+//! counts as open from before its instance is dialled, so that the bound on sessions, and the share
+//! that one node may have of them, bound dials too. Relayed streams are bounded by `max_relayed`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ use meshport_mesh::Stream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::core::access::{self, Denial};
 use crate::core::relay::{self, Receive};
@@ -31,7 +31,7 @@ use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 use super::audit::Audit;
 use super::clock;
 use super::session::{Finding, Place};
-use super::sessions::{Guard, MAX_SERVED, Side, bump};
+use super::sessions::{Crowded, Guard, Seat, Side, bump};
 use super::splice::{self, ABORTED, Carried, Early};
 use super::tcp::{Host, Tcp};
 
@@ -79,7 +79,7 @@ impl From<Denial> for Refused {
 /// A stream that is let in.
 struct Admitted {
     address: String,
-    open: Guard,
+    open: Seat,
     /// Whose client it is.
     holder: Arc<Credential>,
 }
@@ -195,15 +195,36 @@ impl Egress {
             access::may_enter(&holder, allow, clock::wall())?;
             address.clone()
         };
-        if self.place.sessions.count_all(Side::Served) >= MAX_SERVED {
-            return Err(Answer::Overloaded.into());
+        match self.place.sessions.serve(&header.service, *peer, holder.node) {
+            Ok(open) => Ok(Admitted { address, open, holder }),
+            Err(crowded) => {
+                self.say_crowded(peer, &holder, crowded);
+                Err(Answer::Overloaded.into())
+            }
         }
-        let line = Line::Direct(*peer);
-        Ok(Admitted {
-            address,
-            open: self.place.sessions.open(&header.service, Side::Served, line),
-            holder,
-        })
+    }
+
+    /// Says that there is no place for a node's session, unless that was said lately; the status
+    /// says for as long who has most.
+    fn say_crowded(&self, peer: &NodeId, holder: &Credential, crowded: Crowded) {
+        if !self.place.sessions.turn_away(clock::now()) {
+            return;
+        }
+        let (node, name) = (holder.node.short(), &holder.name);
+        let relay = (holder.node != *peer).then(|| peer.short());
+        match crowded {
+            Crowded::Full => warn!(
+                %node, %name, relay,
+                "no place is left for sessions of other nodes, so the next ones are refused \
+                 (overloaded). `meshport status` says who has most of them"
+            ),
+            Crowded::Share(_, held) => warn!(
+                %node, %name, relay, held,
+                "a node has so many sessions here that its next ones are refused (overloaded) \
+                 while there is room for others. `meshport status` says who has most, and what to \
+                 do"
+            ),
+        }
     }
 
     /// The credential of the node whose client a stream is: the peer's own, or of the one it

@@ -38,7 +38,7 @@ use super::sessions::Sessions;
 use super::state::Identity;
 use super::succession::{Next, Succeeding};
 use super::tcp::{Host, Listener};
-use super::{Handle, clock, endpoints, fallback, listen, parts};
+use super::{Handle, clock, descriptors, endpoints, fallback, listen, parts};
 
 /// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -108,7 +108,7 @@ impl Node {
         let [mesh_seed, core_seed] = parts::two_seeds(seed);
         let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
-        let sessions = Sessions::default();
+        let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, key)?;
         let (credential, admin_http) = (&identity.credential, ground.admin_http);
         let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));

@@ -308,6 +308,7 @@ impl Reporter {
             }
         }
         warnings.extend(self.full(services));
+        warnings.extend(self.crowding(core, now));
         warnings.extend(self.floods.warning(now));
         warnings.extend(self.denials(core));
         warnings.extend(access::misfits(core));

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use meshport_config::{NodeId, ServiceName};
@@ -19,10 +19,19 @@ use crate::wire::Answer;
 
 use super::splice::Carried;
 
+use self::shares::Shares;
+
+mod shares;
+
+pub(super) use self::shares::{Crowded, Crowding, Holder};
+
 /// Sessions of other nodes that this node serves at once, over all services: the ports of one local
 /// address, from which their instances are dialled. What stopped readers hold is bounded by the
-/// mesh's windows, per stream and per peer.
+/// mesh's windows, per stream and per peer. Who may have how many of them: `shares`.
 pub(super) const MAX_SERVED: u64 = 32_768;
+
+/// Descriptors of a session with a client of this machine: the client's, and the own instance's.
+const CLIENT_DESCRIPTORS: u64 = 2;
 
 /// A session that carries nothing for this long is between two exchanges, as far as anyone can tell
 /// who does not read them: the best moment to end it.
@@ -44,6 +53,8 @@ pub(super) enum Side {
 }
 
 impl Side {
+    const COUNT: usize = 4;
+
     /// Whether its sessions leave this node on the line they are counted under.
     fn goes_out(self) -> bool {
         matches!(self, Self::Client | Self::Relayed)
@@ -93,19 +104,29 @@ pub(super) struct Sessions {
     inner: Arc<Inner>,
 }
 
-/// Open sessions, counted thrice so that no question has to add up: a node may serve thousands. An
-/// entry ends with its last session, since peers name the services of what they want relayed.
+/// Open sessions, counted more than once so that no question has to add up: a node may serve
+/// thousands. An entry ends with its last session, since peers name the services of what they want
+/// relayed.
 #[derive(Debug, Default)]
 struct Open {
     by_line: BTreeMap<Key, Group>,
     by_side: BTreeMap<(ServiceName, Side), u64>,
     by_peer: BTreeMap<(Side, Line), u64>,
+    all: [u64; Side::COUNT],
+    shares: Shares,
     /// Nodes that have another key by now, while sessions from before are open: they stay under
     /// the line they began on, and are the successor's to everybody who asks.
     renamed: BTreeMap<NodeId, NodeId>,
 }
 
 impl Open {
+    /// How many more sessions can be served: a session takes a port and a descriptor.
+    fn free(&self, descriptors: u64) -> u64 {
+        let [clients, served] = [Side::Client, Side::Served].map(|side| self.all[side as usize]);
+        let used = served.saturating_add(clients.saturating_mul(CLIENT_DESCRIPTORS));
+        MAX_SERVED.saturating_sub(served).min(descriptors.saturating_sub(used))
+    }
+
     /// The line as it is called now.
     fn now(&self, line: Line) -> Line {
         if self.renamed.is_empty() {
@@ -186,13 +207,35 @@ impl Default for Group {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    /// What this process may open for sessions.
+    descriptors: u64,
     open: Mutex<Open>,
     totals: DashMap<ServiceName, Arc<Totals>>,
     /// For services that only a peer names: its words must not grow a table.
     others: Arc<Totals>,
     busy_changed: Notify,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            descriptors: u64::MAX,
+            open: Mutex::default(),
+            totals: DashMap::default(),
+            others: Arc::default(),
+            busy_changed: Notify::default(),
+        }
+    }
+}
+
+/// A place among the sessions that are served, until dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    open: Guard,
+    peer: NodeId,
+    node: NodeId,
 }
 
 /// Counts one session as open until dropped.
@@ -214,10 +257,49 @@ pub(super) enum End {
 }
 
 impl Sessions {
+    /// Of a process that may open so many descriptors for them.
+    pub(super) fn within(descriptors: u64) -> Self {
+        Self { inner: Arc::new(Inner { descriptors, ..Inner::default() }) }
+    }
+
     /// Opens an entry.
     pub(super) fn open(&self, service: &ServiceName, side: Side, line: Line) -> Guard {
-        let key = (service.clone(), side, line);
+        self.open_in(&mut self.lock(), service, side, line)
+    }
+
+    /// Opens an entry for a session that `peer` has opened, for a client of `node`, unless there is
+    /// no place for it.
+    pub(super) fn serve(
+        &self,
+        service: &ServiceName,
+        peer: NodeId,
+        node: NodeId,
+    ) -> Result<Seat, Crowded> {
         let mut open = self.lock();
+        let free = open.free(self.inner.descriptors);
+        open.shares.take(peer, node, free)?;
+        let open = self.open_in(&mut open, service, Side::Served, Line::Direct(peer));
+        Ok(Seat { open, peer, node })
+    }
+
+    /// A stream found no place; whether it is time for a line about it.
+    pub(super) fn turn_away(&self, now: Instant) -> bool {
+        self.lock().shares.turn_away(now)
+    }
+
+    /// What is wrong, if a stream found no place lately.
+    pub(super) fn crowding(&self, now: Instant) -> Option<Crowding> {
+        self.lock().shares.crowding(now)
+    }
+
+    /// Whether this process may open too few descriptors for as many sessions as it could serve.
+    pub(super) fn lacks_descriptors(&self) -> bool {
+        self.inner.descriptors < MAX_SERVED
+    }
+
+    fn open_in(&self, open: &mut Open, service: &ServiceName, side: Side, line: Line) -> Guard {
+        let key = (service.clone(), side, line);
+        open.all[side as usize] += 1;
         *open.by_side.entry((service.clone(), side)).or_insert(0) += 1;
         *open.by_peer.entry((side, line)).or_insert(0) += 1;
         let group = open.by_line.entry(key.clone()).or_default();
@@ -267,7 +349,7 @@ impl Sessions {
 
     /// Open sessions on one side over all services.
     pub(super) fn count_all(&self, side: Side) -> u64 {
-        self.lock().by_side.iter().filter(|((_, at), _)| *at == side).map(|(_, count)| count).sum()
+        self.lock().all[side as usize]
     }
 
     /// The lines that carry sessions from here: of this node's clients, or relayed ones.
@@ -436,10 +518,17 @@ async fn quiet(carried: &Carried) {
     }
 }
 
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.open.sessions.lock().shares.give_back(self.peer, self.node);
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut open = self.sessions.lock();
         let (service, side, line) = &self.key;
+        open.all[*side as usize] -= 1;
         take_one(&mut open.by_side, (service.clone(), *side));
         take_one(&mut open.by_peer, (*side, *line));
         let Some(group) = open.by_line.get_mut(&self.key) else { return };
@@ -459,131 +548,4 @@ pub(super) fn bump(counter: &AtomicU64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(number: u8) -> Line {
-        Line::Direct(NodeId::from_bytes([number; 32]))
-    }
-
-    #[tokio::test]
-    async fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
-        let sessions = Sessions::default();
-        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let (dead, alive) = (line(1), line(2));
-        let mut one = sessions.open(&service, Side::Client, dead);
-        let mut other = sessions.open(&service, Side::Client, alive);
-        assert_eq!(sessions.cut(&service, dead, Duration::ZERO), 1);
-        let mut late = sessions.open(&service, Side::Client, dead);
-        one.cut(0.5).await;
-        for spared in [&mut other, &mut late] {
-            let waited = timeout(Duration::from_millis(20), spared.cut(0.5)).await;
-            assert!(waited.is_err(), "not concerned by that cut");
-        }
-        assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 0);
-    }
-
-    #[tokio::test]
-    async fn counts_follow_guards_and_tell_of_busy_origins() {
-        let sessions = Sessions::default();
-        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let node = line(1);
-        let one = sessions.open(&service, Side::Client, node);
-        sessions.busy_changed().await;
-        let two = sessions.open(&service, Side::Client, node);
-        let served = sessions.open(&service, Side::Served, node);
-        assert_eq!(sessions.count_line(&service, Side::Client, node), 2);
-        assert_eq!(sessions.count_side(&service, Side::Served), 1);
-        assert_eq!(sessions.busy(), BTreeSet::from([node]));
-        drop((one, two));
-        sessions.busy_changed().await;
-        assert!(sessions.busy().is_empty());
-        drop(served);
-        assert_eq!(sessions.count_all(Side::Served), 0);
-        let open = sessions.lock();
-        assert!(open.by_side.is_empty() && open.by_peer.is_empty(), "names of peers stay");
-        assert!(open.by_line.is_empty());
-    }
-
-    #[tokio::test]
-    async fn sessions_of_a_node_with_a_new_key_are_its_successors() {
-        let sessions = Sessions::default();
-        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let node = |number| NodeId::from_bytes([number; 32]);
-        let relayed = |relay| Line::Relayed { origin: node(9), relay: node(relay) };
-        let mut one = sessions.open(&service, Side::Client, line(1));
-        let carried = sessions.open(&service, Side::Client, relayed(1));
-        let served = sessions.open(&service, Side::Served, line(1));
-        sessions.rename(node(1), node(2));
-        sessions.rename(node(2), node(3));
-        let mut two = sessions.open(&service, Side::Client, line(3));
-        assert_eq!(sessions.count_line(&service, Side::Client, line(3)), 2);
-        assert_eq!(sessions.count_line(&service, Side::Client, line(1)), 1, "if one asks for it");
-        assert_eq!(sessions.count_peer(Side::Served, line(3)), 1);
-        assert_eq!(sessions.busy(), BTreeSet::from([line(3), relayed(3)]));
-        let lines = sessions.lines(&service, Side::Client);
-        assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);
-        // What happens to the successor's line happens to all of them.
-        assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 2);
-        one.cut(0.5).await;
-        two.cut(0.5).await;
-        drop((one, two, carried, served));
-        assert!(sessions.busy().is_empty() && sessions.lock().by_line.is_empty());
-        sessions.rename(node(5), node(6));
-        assert_eq!(sessions.lock().renamed.len(), 1, "names that nobody needs are forgotten");
-    }
-
-    #[tokio::test]
-    async fn as_many_as_have_leave_move_and_only_when_they_are_quiet() {
-        let sessions = Sessions::default();
-        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let (mut one, mut two) = (
-            sessions.open(&service, Side::Client, line(1)),
-            sessions.open(&service, Side::Client, line(1)),
-        );
-        let (quiet, busy) = (Carried::default(), Carried::default());
-        sessions.release(&service, line(1), 1, false);
-        let ended = async {
-            tokio::select! {
-                end = one.end(0.5, &quiet) => (1, end),
-                end = two.end(0.5, &quiet) => (2, end),
-            }
-        };
-        let (which, end) = timeout(MAX_UNREST, ended).await.expect("one of them");
-        assert_eq!(end, End::Moved);
-        let other = if which == 1 { &mut two } else { &mut one };
-        assert!(timeout(QUIET * 3, other.end(0.5, &quiet)).await.is_err(), "one had leave");
-        sessions.release(&service, line(1), 1, false);
-        let traffic = async {
-            loop {
-                busy.up.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(QUIET / 10).await;
-            }
-        };
-        tokio::select! {
-            () = traffic => {}
-            waited = timeout(QUIET * 3, other.end(0.5, &busy)) => {
-                assert!(waited.is_err(), "moved in the middle of something");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn leave_that_is_taken_back_ends_nobody() {
-        let sessions = Sessions::default();
-        let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
-        let mut one = sessions.open(&service, Side::Client, line(1));
-        // One permit is taken at once, the other lies there for whoever comes.
-        let two = sessions.open(&service, Side::Client, line(1));
-        sessions.release(&service, line(1), 2, true);
-        let quiet = Carried::default();
-        let recall = async {
-            tokio::time::sleep(QUIET / 4).await;
-            sessions.release(&service, line(1), 0, false);
-        };
-        let end = timeout(QUIET * 4, one.end(0.5, &quiet));
-        let (end, ()) = tokio::join!(end, recall);
-        assert!(end.is_err(), "it was to stay: {end:?}");
-        drop(two);
-    }
-}
+mod tests;

@@ -8,15 +8,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::sessions::Sessions;
+use super::super::sessions::{Crowding, Holder, Sessions};
 use super::super::testing::{
     Node, credential, pair, pair_with, revocations, service, three, three_with,
 };
 use super::*;
 use crate::wire::Hops;
 
+mod shares;
+
 /// Sessions that the relays of these tests carry at once.
 const MAX_RELAYED: u64 = 8;
+
+/// Sessions that the origins of these tests serve at once.
+const PLACES: u64 = 12;
 
 /// Serves `far`, which offers the default service at `address` to everyone.
 fn serve(far: Node, roles: &str, address: &str) -> Sessions {
@@ -52,7 +57,7 @@ fn egress(
     offers: watch::Receiver<Arc<Offers>>,
     revoked: watch::Receiver<Revocations>,
 ) -> Egress {
-    let sessions = Sessions::default();
+    let sessions = Sessions::within(PLACES);
     sessions.register(&service());
     let (_, leaving) = watch::channel(false);
     let (findings, _) = mpsc::channel(1);
@@ -180,8 +185,8 @@ async fn greeter() -> String {
     address
 }
 
-/// The word that an instance was dialled leaves with its answer; one that has none is no reason to
-/// keep the word back, nor is one that ends.
+/// An instance that has no answer is no reason to keep back that it was dialled, nor is one that
+/// ends.
 #[tokio::test]
 async fn whoever_asks_at_once_hears_of_an_instance_that_says_nothing() {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");

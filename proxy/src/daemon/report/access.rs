@@ -1,6 +1,7 @@
 //! Who is not let in where, whose clients have no place, and who offers what it may not, in words.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness};
@@ -8,6 +9,7 @@ use meshport_discovery::{Entry, Liveness};
 use crate::admin::api::ServiceStatus;
 use crate::core::node::NodeCore;
 
+use super::super::sessions::{Crowding, Holder};
 use super::Reporter;
 
 /// Origins or nodes that are warned of, each in a sentence.
@@ -33,6 +35,27 @@ impl Reporter {
         })
     }
 
+    /// Whether streams of other nodes found no place lately, and who has most.
+    pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<String> {
+        let Crowding { turned_away, most } = self.sessions.crowding(now)?;
+        let name = |node: &NodeId| {
+            let entry = core.discovery().directory().get(node);
+            entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+        };
+        let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
+        let limits = match self.sessions.lacks_descriptors() {
+            true => ". Few files may be open here: raise LimitNOFILE",
+            false => "",
+        };
+        Some(format!(
+            "streams of other nodes are refused (overloaded), {turned_away} since the start: a \
+             node has no more sessions here than there are places left, so that all others find \
+             one. Most have {}. Find out on those nodes what opens them, or revoke one that is \
+             not itself{limits}",
+            all.join(", ")
+        ))
+    }
+
     /// The origins that do not let this node in.
     pub(super) fn denials(&self, core: &NodeCore) -> Vec<String> {
         let of_service = |service: &ServiceName| {
@@ -53,6 +76,17 @@ impl Reporter {
              only when the invite said it",
             me.name, me.site, me.roles
         )
+    }
+}
+
+/// Who has how many sessions here.
+fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String {
+    match holder {
+        Holder::Node(node) => format!("{} {count}", name(node)),
+        Holder::Relay(relay) => format!("what {} relays {count}", name(relay)),
+        Holder::Behind { relay, node } => {
+            format!("{} through {} {count}", name(node), name(relay))
+        }
     }
 }
 
