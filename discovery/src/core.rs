@@ -31,6 +31,7 @@ mod exchange;
 mod items;
 mod leaves;
 mod membership;
+mod places;
 mod revoke;
 mod rounds;
 mod saved;
@@ -75,6 +76,9 @@ pub enum Event {
     MemberSuspected(NodeId),
     /// A node published a new record.
     StateChanged(NodeId),
+    /// A node is not known any more: it was down for long, its credential has ended, or another
+    /// took its place in a full directory. The mesh need not know it either.
+    Forgotten(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.
     PathChanged(NodeId),
     /// A node's credential or endpoints are new: the mesh should know them.
@@ -220,6 +224,7 @@ impl Discovery {
         let credential = Arc::clone(&discovery.credential);
         discovery.directory.merge(&Record { credential, state: None }, now);
         discovery.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
+        discovery.directory.set_here(&node, true);
         if discovery.attach.is_none() {
             discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
         }
@@ -258,6 +263,7 @@ impl Discovery {
             return;
         }
         self.contacts.set_session(node, up, now);
+        self.directory.set_here(&node, up);
         self.paths.handle_session(node, up, now);
         self.watch.handle_session(node, up, now);
         let is_member = self.directory.get(&node).is_some_and(Entry::is_alive);

@@ -48,8 +48,10 @@ pub struct Counters {
     pub ignored_services: u64,
     /// Records not looked at because their sender sent too many.
     pub dropped_flood: u64,
-    /// Records not taken because the directory is full.
+    /// Records not taken because the directory has no place for their nodes.
     pub dropped_directory_full: u64,
+    /// Entries that went because a stronger newcomer found no free place.
+    pub displaced: u64,
     /// Records of nodes that were forgotten.
     pub dropped_forgotten: u64,
     /// Datagrams not sent because the queue was full.

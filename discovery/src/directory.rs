@@ -6,7 +6,8 @@
 //! whatever the order in which records arrive. Liveness is kept beside the records, not in them: it
 //! is what membership currently believes.
 //!
-//! Bounded by [`MAX_MEMBERS`] entries. Forgetting is not merging: a forgotten node leaves a
+//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of those who joined with one invite;
+//! `places` says who stays when not all fit. Forgetting is not merging: a forgotten node leaves a
 //! tombstone, which refuses the records that were known then, so that a late copy elsewhere cannot
 //! bring it back.
 
@@ -24,10 +25,18 @@ use crate::state::{Life, NodeState, OriginState, SignedState};
 use crate::table::{Named, Table};
 use crate::wire::{BUCKETS, Claim, Have, Short, Standing};
 
+mod places;
+
+use places::Places;
+pub use places::{Crowding, MAX_OF_INVITE};
+pub(crate) use places::{Hold, Room};
+
 /// Entries, down and left ones included: three times the largest mesh this is built for.
 pub const MAX_MEMBERS: usize = 16_384;
-/// Tombstones; beyond it the oldest is given up.
+/// Tombstones; beyond it the oldest are given up.
 pub const MAX_TOMBSTONES: usize = 16_384;
+/// So many at once, since the oldest have to be looked for among all.
+const GIVEN_UP: usize = MAX_TOMBSTONES / 16;
 
 /// Whether a node is there, as far as membership knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -72,6 +81,10 @@ pub struct Entry {
     claimed: Option<(u16, Standing)>,
     /// No longer told to others, because it will be forgotten.
     pub(crate) fading: bool,
+    /// There was a tunnel with it since this node started.
+    met: bool,
+    /// There is one.
+    here: bool,
     digest: u64,
 }
 
@@ -191,7 +204,7 @@ pub(crate) enum Merge {
     Credential,
     /// The state is newer; the credential may be too.
     State,
-    /// Refused: the directory is full.
+    /// Refused: there is no place for it.
     Full,
     /// Refused: the node was forgotten with this record or a newer one.
     Forgotten,
@@ -215,6 +228,7 @@ pub struct Directory {
     alive: usize,
     /// No credential of an entry ends before that.
     first_end: UnixSeconds,
+    places: Places,
 }
 
 impl Directory {
@@ -227,6 +241,7 @@ impl Directory {
             buckets: vec![0; BUCKETS],
             alive: 0,
             first_end: UnixSeconds(u64::MAX),
+            places: Places::default(),
         }
     }
 
@@ -344,7 +359,7 @@ impl Directory {
     }
 
     /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and
-    /// the directory is not full.
+    /// there is a place for everybody.
     pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         if let Some(tombstone) = self.tombstones.get(&node) {
@@ -354,7 +369,7 @@ impl Directory {
             }
         }
         let Some(known) = self.entries.get(&node) else {
-            if self.entries.len() >= MAX_MEMBERS {
+            if !self.has_place_for(&record.credential) {
                 return Merge::Full;
             }
             self.tombstones.remove(&node);
@@ -366,6 +381,8 @@ impl Directory {
                 life: None,
                 claimed: None,
                 fading: false,
+                met: false,
+                here: false,
                 digest: 0,
             });
             return Merge::New;
@@ -430,9 +447,12 @@ impl Directory {
 
     /// Dates an entry back, after it was read from a snapshot.
     pub(crate) fn set_since(&mut self, node: &NodeId, since: Instant) {
-        if let Some(entry) = self.entries.get_mut(node) {
-            entry.since = since;
-        }
+        self.change(node, |entry| entry.since = since);
+    }
+
+    /// Notes that there is a tunnel with a node, or was one.
+    pub(crate) fn set_here(&mut self, node: &NodeId, here: bool) {
+        self.change(node, |entry| (entry.met, entry.here) = (true, here));
     }
 
     /// Stops telling others about a node that will be forgotten.
@@ -445,6 +465,7 @@ impl Directory {
     pub(crate) fn remove(&mut self, node: &NodeId) -> Option<Entry> {
         self.unindex(node);
         let entry = self.entries.remove(node)?;
+        self.places.remove(&self.places.before(&entry), self.entries.len());
         self.buckets[Short::of(node).bucket()] ^= entry.digest;
         self.alive -= usize::from(entry.is_alive());
         Some(entry)
@@ -454,15 +475,25 @@ impl Directory {
     pub(crate) fn forget(&mut self, node: &NodeId, now: Instant) -> Option<Entry> {
         let entry = self.remove(node)?;
         if self.tombstones.len() >= MAX_TOMBSTONES {
-            let oldest = self.tombstones.iter().min_by_key(|(_, it)| it.at).map(|(node, _)| *node);
-            oldest.map(|node| self.tombstones.remove(&node));
+            let mut all: Vec<(Instant, NodeId)> =
+                self.tombstones.iter().map(|(node, it)| (it.at, *node)).collect();
+            let (oldest, _, _) = all.select_nth_unstable(GIVEN_UP);
+            for (_, node) in oldest {
+                self.tombstones.remove(node);
+            }
         }
         let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
         self.tombstones.insert(*node, Tombstone { key, at: now });
         Some(entry)
     }
 
-    /// Lets a forgotten node return, because it is here itself.
+    /// Whether a node was forgotten, and not with this record or a newer one.
+    pub(crate) fn is_outlived(&self, state: &NodeState) -> bool {
+        let key = (state.generation, state.version);
+        self.tombstones.get(&state.node).is_some_and(|tombstone| key > tombstone.key)
+    }
+
+    /// Lets a forgotten node return: it is here itself, or has said something since.
     pub(crate) fn welcome(&mut self, node: &NodeId) {
         self.tombstones.remove(node);
     }
@@ -478,6 +509,7 @@ impl Directory {
         self.buckets[Short::of(&node).bucket()] ^= entry.digest;
         self.alive += usize::from(entry.is_alive());
         self.first_end = self.first_end.min(entry.credential.expires_at);
+        self.places.add(&entry);
         self.entries.insert(entry);
         self.index(&node);
     }
@@ -486,7 +518,9 @@ impl Directory {
     fn change<R>(&mut self, node: &NodeId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let entry = self.entries.get_mut(node)?;
         let (digest, was_alive) = (entry.digest, entry.is_alive());
+        let former = self.places.before(entry);
         let result = change(entry);
+        self.places.after(&former, entry);
         self.first_end = self.first_end.min(entry.credential.expires_at);
         entry.digest = entry.full_digest();
         self.buckets[Short::of(node).bucket()] ^= digest ^ entry.digest;

@@ -46,7 +46,9 @@ pub use crate::core::{
 pub use attach::MAX_ATTACHED;
 pub use config::DiscoveryConfig;
 pub use counters::Counters;
-pub use directory::{Directory, Entry, Liveness, MAX_MEMBERS, MAX_TOMBSTONES};
+pub use directory::{
+    Crowding, Directory, Entry, Liveness, MAX_MEMBERS, MAX_OF_INVITE, MAX_TOMBSTONES,
+};
 pub use error::DiscoveryError;
 pub use paths::{IDLE_PROBES_PER_S, MAX_PATHS, Path, PathState, PathUse, Paths};
 pub use seeds::MAX_SEEDS;

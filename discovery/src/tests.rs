@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use meshport_config::{
     AuthorityKey, Credential, Delegation, DelegationKey, Grant, MeshId, NodeKey, RecordKey, Role,
-    Roles, Subject, Succession, UnixSeconds,
+    Roles, Subject, Succession, UnixSeconds, VerifyKey,
 };
 
 use crate::state::{NodeState, SignedState};
@@ -23,6 +23,7 @@ pub(crate) struct Mesh {
     pub(crate) authority: AuthorityKey,
     delegation: Delegation,
     key: DelegationKey,
+    seed: u8,
 }
 
 /// One node's keys and credential.
@@ -33,8 +34,22 @@ pub(crate) struct Member {
 
 impl Mesh {
     pub(crate) fn new(seed: u8) -> Self {
+        Self::of(seed, seed ^ 0xff)
+    }
+
+    /// The same mesh with another invite.
+    pub(crate) fn with_invite(&self, seed: u8) -> Self {
+        Self::of(self.seed, seed)
+    }
+
+    /// The key of its invite.
+    pub(crate) fn invite(&self) -> VerifyKey {
+        self.key.public()
+    }
+
+    fn of(seed: u8, invite: u8) -> Self {
         let authority = AuthorityKey::from_bytes([seed; 32]);
-        let key = DelegationKey::from_bytes([seed ^ 0xff; 32]);
+        let key = DelegationKey::from_bytes([invite; 32]);
         let grant = Grant {
             roles: roles("node,origin:kube-apiserver,relay,operator"),
             site: None,
@@ -44,7 +59,7 @@ impl Mesh {
             credential_ttl_s: 400 * 24 * 3600,
         };
         let delegation = Delegation::issue(&authority, key.public(), grant).unwrap();
-        Self { authority, delegation, key }
+        Self { authority, delegation, key, seed }
     }
 
     pub(crate) fn id(&self) -> MeshId {
@@ -107,6 +122,11 @@ impl Mesh {
 impl Member {
     pub(crate) fn record_key(&self) -> RecordKey {
         RecordKey::from_bytes(self.seed)
+    }
+
+    /// The same one.
+    pub(crate) fn copy(&self) -> Self {
+        Self { credential: self.credential.clone(), seed: self.seed }
     }
 
     /// An empty record of this member.

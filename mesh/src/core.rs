@@ -356,6 +356,16 @@ impl Core {
         }
     }
 
+    /// The caller knows a peer no more. With a session it stays until that is over, as one does that
+    /// nobody named.
+    pub(crate) fn release_peer(&mut self, node: &NodeId) {
+        let Some(slot) = self.peers.of_node(node) else { return };
+        match self.peers.get_mut(slot) {
+            Some(peer) if peer.session.is_some() => peer.configured = false,
+            _ => self.remove(slot, "peer released"),
+        }
+    }
+
     fn remove(&mut self, slot: Slot, reason: &'static str) {
         let Some(peer) = self.peers.remove(slot) else { return };
         if let Some(at) = peer.armed {

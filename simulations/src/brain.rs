@@ -191,7 +191,11 @@ impl Brain {
                 Event::Member { node, up } => Wish::Member(node, up),
                 // Simulated sessions have no tunnel and no connection that waits, and none is
                 // denied.
-                Event::Silent(_) | Event::Revived(_) | Event::Suspected(_) | Event::Denied { .. } => {
+                Event::Silent(_)
+                | Event::Revived(_)
+                | Event::Suspected(_)
+                | Event::Forgotten(_)
+                | Event::Denied { .. } => {
                     return self.poll(now);
                 }
                 Event::Revoked(revocation) => Wish::Revoked(revocation),

@@ -17,6 +17,9 @@ const MAX_REPLY: usize = 16;
 const MAX_PUSH: usize = 4;
 /// Records pushed unasked; a peer that lacks more is told what there is instead.
 const PUSHED_RECORDS: usize = 8;
+/// Of so many unknown nodes in a list one is asked for while there is no place for all of them: two
+/// full directories that differ for ever would otherwise exchange all that at each comparison.
+const ASKED_WHEN_CROWDED: usize = 16;
 /// Room for entries in a list: the datagram without its header and the two ends of the range.
 const LIST_ROOM: usize = MAX_DATAGRAM - 24;
 
@@ -190,6 +193,10 @@ impl Discovery {
     }
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
+        // There is no place for most of them, and whoever comes or becomes an origin is in the news.
+        if self.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
+            return;
+        }
         // A node this one has forgotten, or is about to forget, is not fetched again.
         if !self.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
             self.fetch(theirs.short, true, from);

@@ -7,10 +7,13 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event, LocalNode};
-use crate::directory::{Entry, Liveness, Merge, Record, credential_order};
+use crate::directory::{Entry, Hold, Liveness, Merge, Record, credential_order};
 use crate::state::SignedState;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Item, Message, Short};
+
+/// What is said of a node that is here itself and finds no room.
+const NO_ROOM: &str = "the directory has no place for it; `meshport status` says who fills it";
 
 /// How records came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,10 @@ impl Discovery {
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.directory.resolve(item.short) else {
                 self.counters.rejected_states += u64::from(item.state.is_some());
-                self.fetch(item.short, true, from);
+                // If it came with one, the same would come again.
+                if item.credential.is_none() {
+                    self.fetch(item.short, true, from);
+                }
                 continue;
             };
             if let Some(bytes) = item.state {
@@ -117,11 +123,16 @@ impl Discovery {
             let bytes = credential.to_bytes();
             match self.verifier.credential(&bytes, &self.mesh, self.wall) {
                 Ok(credential) => {
-                    self.merge(&Record { credential, state: None }, now);
+                    self.make_room(&credential, Hold::Here, now);
+                    let outcome = self.merge(&Record { credential, state: None }, now);
+                    if outcome == Merge::Full {
+                        self.report_ignored(node, now, || NO_ROOM.to_owned());
+                    }
                 }
                 Err(reason) => self.refuse_credential(node, &reason, now),
             }
         }
+        self.directory.set_here(&node, self.contacts.session(&node));
         let is_alive = self.directory.get(&node).is_none_or(Entry::is_alive);
         if !is_alive && self.attach.is_none() && self.contacts.allow_nudge(node, now) {
             self.swim.announce(node, super::eyes!(self), now);
@@ -198,8 +209,10 @@ impl Discovery {
         self.credential = Arc::new(credential);
         self.directory.remove(&former);
         let record = Record { credential: Arc::clone(&self.credential), state: None };
+        self.make_room(&record.credential, Hold::Here, now);
         self.directory.merge(&record, now);
         self.directory.set_liveness(&self.me, Liveness::Alive, Some(self.swim.life()), now);
+        self.directory.set_here(&self.me, true);
         self.swim.succeed(self.me, super::eyes!(self), now);
         self.drain_swim(now);
         self.own.succeed(self.me, record_key, now);
@@ -226,6 +239,10 @@ impl Discovery {
             if !newer {
                 return false;
             }
+        } else if self.has_no_room_for(bytes) {
+            self.sync.got(item.short);
+            self.counters.dropped_directory_full += 1;
+            return false;
         }
         match self.verifier.credential(bytes, &self.mesh, self.wall) {
             Ok(credential) if self.is_revoked(&credential) => {
@@ -240,6 +257,8 @@ impl Discovery {
                     return false;
                 }
                 self.sync.got(item.short);
+                self.let_return(&credential, item.state);
+                self.make_room(&credential, Hold::of_hearsay(&credential), now);
                 self.merge(&Record { credential, state: None }, now) == Merge::New
             }
             Ok(_) => {
@@ -250,6 +269,19 @@ impl Discovery {
                 self.refuse_credential(from, &reason, now);
                 false
             }
+        }
+    }
+
+    /// A node that was forgotten may return with a record that it has signed since.
+    fn let_return(&mut self, credential: &Credential, state: Option<&[u8]>) {
+        let claimed = state.and_then(|bytes| Some((bytes, SignedState::read(bytes).ok()?)));
+        let Some((bytes, claimed)) = claimed.filter(|(_, it)| it.node == credential.node) else {
+            return;
+        };
+        let is_later = self.directory.is_outlived(&claimed);
+        let key = &credential.record_key;
+        if is_later && self.verifier.state(bytes, &self.mesh, key).is_ok() {
+            self.directory.welcome(&credential.node);
         }
     }
 

@@ -398,16 +398,18 @@ impl Discovery {
         for node in forgotten {
             self.drop_member(node, now);
             self.directory.forget(&node, now);
+            self.report(Event::Forgotten(node));
         }
         for node in expired {
             self.drop_member(node, now);
             self.directory.remove(&node);
+            self.report(Event::Forgotten(node));
         }
         self.directory.find_first_end();
     }
 
     /// Ends all dealings with a node that is about to go from the directory.
-    fn drop_member(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn drop_member(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.directory.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
         if was_alive {

@@ -1,6 +1,7 @@
 //! Whole nodes in a made-up network: virtual time, seeded loss, and a model of the mesh below.
 
 mod budget;
+mod crowd;
 mod faults;
 mod join;
 mod leaf;

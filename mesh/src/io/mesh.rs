@@ -259,6 +259,11 @@ impl Mesh {
         self.shard(node).link.turn(|core, _| core.remove_peer(node));
     }
 
+    /// The caller knows a peer no more: its place is free as soon as it has no session.
+    pub fn release_peer(&self, node: &NodeId) {
+        self.shard(node).link.turn(|core, _| core.release_peer(node));
+    }
+
     /// Ends the connection that this node's streams to a peer go through; the next stream makes a
     /// new one. For when the path to the peer was dead and is back: the old connection waits longer
     /// and longer before it tries again (RFC 9002, section 6.2), seconds after some of silence, and

@@ -486,6 +486,10 @@ impl NodeCore {
                 self.touch(&node);
                 self.events.push_back(Event::Member { node, up: false });
             }
+            Found::Forgotten(node) => {
+                self.touch(&node);
+                self.events.push_back(Event::Forgotten(node));
+            }
             Found::MemberSuspected(node) => self.events.push_back(Event::Suspected(node)),
             Found::PeerWanted { node, endpoints, credential } => {
                 self.touch(&node);

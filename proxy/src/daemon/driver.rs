@@ -366,6 +366,9 @@ impl Driver {
             Event::Silent(node) => self.mesh.expect_answer(&node),
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Suspected(node) => self.tell_suspected(&node),
+            // A seed is asked for ever.
+            Event::Forgotten(node) if self.seeds.contains_key(&node) => {}
+            Event::Forgotten(node) => self.mesh.release_peer(&node),
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
             Event::Denied { service, origin } => {

@@ -335,6 +335,24 @@ fn a_removed_peer_is_gone() {
 }
 
 #[test]
+fn a_released_peer_goes_once_it_has_no_session() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.node(1, |core, now| core.set_peer(now, id(9), &[at(90)], None));
+    assert_eq!(net.node(1, |core, _| core.peers.len()), 3);
+    net.node(1, |core, _| core.release_peer(&id(9)));
+    net.node(1, |core, _| core.release_peer(&id(2)));
+    assert!(net.reaches(1, 2) && net.reaches(2, 1), "it has a session");
+    assert_eq!(net.node(1, |core, _| core.peers.len()), 2);
+    // A peer that is named keeps its place without one.
+    net.keep = Box::new(|_| false);
+    net.seconds(900);
+    assert_eq!(net.node(1, |core, _| core.peers.len()), 1);
+    assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
+    assert_eq!(net.send(1, 3, b"x"), Ok(()));
+}
+
+#[test]
 fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
     let mut net = Net::new(3);
     net.connect(1, 2);

@@ -73,6 +73,8 @@ pub enum Event {
     Revived(NodeId),
     /// This node has found a member silent, and suspects it.
     Suspected(NodeId),
+    /// A node is known no more: the mesh need not know it either.
+    Forgotten(NodeId),
     /// Membership changed its mind about a node.
     Member {
         /// Which node.

@@ -1,0 +1,426 @@
+//! Who keeps its place when there is none for everybody.
+//!
+//! Whoever holds an invite can sign credentials without end, and gossip carries them everywhere. So
+//! the nodes that joined with one invite have [`MAX_OF_INVITE`] places at most; the others are for
+//! those of other invites and of the authority. A newcomer that finds no place takes that of a
+//! weaker entry ([`Hold`]): of its own invite when that has all it may have, else of the invite that
+//! has the most. Never that of an equal one, so that nodes with different entries do not exchange
+//! them for ever, and never that of a node with which there is a tunnel.
+//!
+//! The order of entries is kept while the directory is crowded only: from the first newcomer without
+//! a place until an eighth is free again. A look for a weaker entry takes a logarithm of them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use meshport_config::{Credential, NodeId, Role, VerifyKey};
+
+use super::{Directory, Entry, Liveness, MAX_MEMBERS};
+
+/// Entries of nodes that joined with one invite, down and left ones included: more than twice the
+/// largest mesh this is built for, all of which may have joined with one.
+pub const MAX_OF_INVITE: usize = MAX_MEMBERS / 4 * 3;
+/// As many free places end the crowd, or it would begin and end with every entry.
+const RELIEF: usize = MAX_MEMBERS / 8;
+/// Entries that are looked at for one that may go: more than the caller ever asks to be kept.
+const LOOKS: usize = 2048;
+
+/// Who signed: the key of an invite, or the authority itself.
+type Issuer = Option<VerifyKey>;
+
+/// How firmly an entry holds its place, weakest first. Those that may offer a service or relay are
+/// whom the others look for; that a node is said to be alive proves little; that it came here, or
+/// was found where it says, takes a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hold {
+    /// Left, or down and of no use to others.
+    Over,
+    /// Known by its record, of no use to others.
+    Heard,
+    /// Said to be a member, of no use to others.
+    Member,
+    /// Down, and may offer a service or relay: membership may be wrong.
+    UsefulOver,
+    /// Known by its record, and may offer a service or relay.
+    UsefulHeard,
+    /// Said to be a member, and may offer a service or relay.
+    UsefulMember,
+    /// Had a tunnel with this node, and is not known to be down.
+    Met,
+    /// As that, and may offer a service or relay.
+    UsefulMet,
+    /// Has a tunnel with this node, or is this node.
+    Here,
+}
+
+impl Hold {
+    /// Of somebody that others tell of.
+    pub(crate) fn of_hearsay(credential: &Credential) -> Self {
+        if is_useful(credential) { Self::UsefulHeard } else { Self::Heard }
+    }
+
+    fn of(entry: &Entry) -> Self {
+        let is_useful = is_useful(&entry.credential);
+        match (entry.liveness, entry.met) {
+            _ if entry.here => Self::Here,
+            (Liveness::Left, _) => Self::Over,
+            (Liveness::Down, _) => [Self::Over, Self::UsefulOver][usize::from(is_useful)],
+            (_, true) => [Self::Met, Self::UsefulMet][usize::from(is_useful)],
+            (Liveness::Unknown, false) => Self::of_hearsay(&entry.credential),
+            (Liveness::Alive, false) => [Self::Member, Self::UsefulMember][usize::from(is_useful)],
+        }
+    }
+}
+
+fn is_useful(credential: &Credential) -> bool {
+    credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
+}
+
+fn issuer_of(credential: &Credential) -> Issuer {
+    credential.delegation.as_ref().map(|delegation| delegation.key)
+}
+
+/// An entry in the order in which they go, for each issuer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    issuer: Issuer,
+    hold: Hold,
+    /// Of those that are over the oldest goes first, of the others the one that came last: a flood
+    /// comes later than those whom it would displace.
+    over: Option<Instant>,
+    since: Reverse<Option<Instant>>,
+    node: NodeId,
+}
+
+impl Place {
+    fn of(entry: &Entry) -> Self {
+        let is_over = entry.is_over();
+        Self {
+            issuer: issuer_of(&entry.credential),
+            hold: Hold::of(entry),
+            over: is_over.then_some(entry.since),
+            since: Reverse((!is_over).then_some(entry.since)),
+            node: entry.node(),
+        }
+    }
+
+    fn first_of(issuer: Issuer) -> Self {
+        let (over, since) = (None, Reverse(None));
+        Self { issuer, hold: Hold::Over, over, since, node: NodeId::from_bytes([0; 32]) }
+    }
+}
+
+/// A directory without a place for everybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crowding {
+    /// The invite with which the most nodes of it joined; none when those are the ones for whom the
+    /// authority signed itself.
+    pub invite: Option<VerifyKey>,
+    /// How many these are.
+    pub entries: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+/// Where there may be room for a newcomer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is a free place, or it has one already.
+    Free,
+    /// If this one goes.
+    InPlaceOf(NodeId),
+    /// Nowhere.
+    Nowhere,
+}
+
+/// What is summed up of entries so that places can be given.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    counts: BTreeMap<Issuer, usize>,
+    /// While it is crowded: about 2 MB.
+    crowd: Option<Crowd>,
+}
+
+#[derive(Debug, Default)]
+struct Crowd {
+    order: BTreeSet<Place>,
+    sizes: BTreeSet<(usize, Issuer)>,
+}
+
+/// What was summed up of an entry that is about to change.
+#[derive(Debug)]
+pub(super) struct Former(Issuer, Option<Place>);
+
+impl Places {
+    pub(super) fn add(&mut self, entry: &Entry) {
+        self.count(issuer_of(&entry.credential), |count| count + 1);
+        if let Some(crowd) = &mut self.crowd {
+            crowd.order.insert(Place::of(entry));
+        }
+    }
+
+    pub(super) fn remove(&mut self, former: &Former, left: usize) {
+        let Former(issuer, place) = former;
+        self.count(*issuer, |count| count - 1);
+        let Some(crowd) = &mut self.crowd else { return };
+        place.iter().for_each(|place| {
+            crowd.order.remove(place);
+        });
+        let most = crowd.sizes.iter().rev().find(|(_, issuer)| issuer.is_some());
+        let most = most.map_or(0, |(count, _)| *count);
+        if left + RELIEF <= MAX_MEMBERS && most + RELIEF <= MAX_OF_INVITE {
+            self.crowd = None;
+        }
+    }
+
+    pub(super) fn before(&self, entry: &Entry) -> Former {
+        let place = self.crowd.is_some().then(|| Place::of(entry));
+        Former(issuer_of(&entry.credential), place)
+    }
+
+    pub(super) fn after(&mut self, former: &Former, entry: &Entry) {
+        let Former(issuer, place) = former;
+        let now = issuer_of(&entry.credential);
+        if now != *issuer {
+            self.count(*issuer, |count| count - 1);
+            self.count(now, |count| count + 1);
+        }
+        if let Some(crowd) = &mut self.crowd {
+            place.iter().for_each(|place| {
+                crowd.order.remove(place);
+            });
+            crowd.order.insert(Place::of(entry));
+        }
+    }
+
+    fn count(&mut self, issuer: Issuer, change: impl FnOnce(usize) -> usize) {
+        let before = self.counts.get(&issuer).copied().unwrap_or(0);
+        let after = change(before);
+        if after == 0 {
+            self.counts.remove(&issuer);
+        } else {
+            self.counts.insert(issuer, after);
+        }
+        if let Some(crowd) = &mut self.crowd {
+            crowd.sizes.remove(&(before, issuer));
+            crowd.sizes.extend((after > 0).then_some((after, issuer)));
+        }
+    }
+
+    fn of(&self, issuer: &Issuer) -> usize {
+        self.counts.get(issuer).copied().unwrap_or(0)
+    }
+}
+
+impl Crowd {
+    fn weakest(
+        &self,
+        issuer: Issuer,
+        newcomer: Hold,
+        is_kept: impl Fn(&NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let bound = newcomer.min(Hold::Here);
+        let all = self.order.range(Place::first_of(issuer)..);
+        let mut weaker = all
+            .take_while(|place| place.issuer == issuer && place.hold < bound)
+            .take(LOOKS)
+            .map(|place| place.node);
+        weaker.find(|node| !is_kept(node))
+    }
+}
+
+impl Directory {
+    /// Where there is room for a newcomer with this credential. Whom the caller wants to keep does
+    /// not go.
+    pub(crate) fn room_for(
+        &mut self,
+        credential: &Credential,
+        hold: Hold,
+        is_kept: impl Fn(&NodeId) -> bool,
+    ) -> Room {
+        if self.entries.contains(&credential.node) || self.has_place_for(credential) {
+            return Room::Free;
+        }
+        let (own, Places { counts, crowd }) = (issuer_of(credential), &mut self.places);
+        let crowd = crowd.get_or_insert_with(|| Crowd {
+            order: self.entries.iter().map(Place::of).collect(),
+            sizes: counts.iter().map(|(issuer, count)| (*count, *issuer)).collect(),
+        });
+        let is_out = is_used_up(&own, counts.get(&own).copied().unwrap_or(0));
+        let largest = crowd.sizes.last().filter(|_| !is_out).map(|(_, issuer)| *issuer);
+        let from = largest.into_iter().chain([own]);
+        let mut weaker = from.filter_map(|issuer| crowd.weakest(issuer, hold, &is_kept));
+        weaker.next().map_or(Room::Nowhere, Room::InPlaceOf)
+    }
+
+    /// Whether a newcomer with this credential finds a free place.
+    pub(super) fn has_place_for(&self, credential: &Credential) -> bool {
+        let issuer = issuer_of(credential);
+        self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.places.of(&issuer))
+    }
+
+    /// Whether somebody found no place, and there are few free ones since.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.places.crowd.is_some()
+    }
+
+    /// Whose nodes fill the directory, from the first that found no place until there is room for
+    /// many again.
+    pub fn crowding(&self) -> Option<Crowding> {
+        let (entries, invite) = *self.places.crowd.as_ref()?.sizes.last()?;
+        Some(Crowding { invite, entries, of: self.entries.len() })
+    }
+}
+
+fn is_used_up(issuer: &Issuer, count: usize) -> bool {
+    issuer.is_some() && count >= MAX_OF_INVITE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dice::Dice;
+    use crate::directory::{Merge, Record};
+    use crate::tests::{Mesh, base};
+
+    /// A credential as one of these, of another node; nobody verifies it here.
+    fn like(model: &Credential, number: usize) -> Credential {
+        let (mut dice, mut node) = (Dice::new([9; 32], b'p'), [0; 32]);
+        node[..8]
+            .copy_from_slice(&(number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        node[8..16].copy_from_slice(&dice.bytes());
+        let mut credential = model.clone();
+        credential.node = NodeId::from_bytes(node);
+        credential
+    }
+
+    fn take(directory: &mut Directory, credential: Credential, hold: Hold, now: Instant) -> Merge {
+        if let Room::InPlaceOf(node) = directory.room_for(&credential, hold, |_| false) {
+            directory.remove(&node);
+        }
+        let node = credential.node;
+        let outcome =
+            directory.merge(&Record { credential: Arc::new(credential), state: None }, now);
+        if hold == Hold::Here {
+            directory.set_here(&node, true);
+        }
+        outcome
+    }
+
+    fn assert_in_order(directory: &Directory) {
+        let Places { counts, crowd } = &directory.places;
+        let mut counted: BTreeMap<Issuer, usize> = BTreeMap::new();
+        for (_, entry) in directory.iter() {
+            *counted.entry(issuer_of(&entry.credential)).or_default() += 1;
+        }
+        assert_eq!(*counts, counted);
+        if let Some(crowd) = crowd {
+            let order: BTreeSet<Place> =
+                directory.iter().map(|(_, entry)| Place::of(entry)).collect();
+            assert!(crowd.order == order, "the order is another one");
+            let sizes = counts.iter().map(|(issuer, count)| (*count, *issuer)).collect();
+            assert_eq!(crowd.sizes, sizes);
+        }
+    }
+
+    /// Whatever happens to entries, what is summed up of them is as if it were done anew.
+    #[test]
+    fn the_order_of_entries_follows_all_that_happens_to_them() {
+        let mesh = Mesh::new(1);
+        let (one, other) =
+            (mesh.member(0, "a", "node"), mesh.with_invite(7).member(0, "a", "node,relay"));
+        let models = [one.credential, other.credential];
+        let (mut directory, mut dice) = (Directory::new(), Dice::new([3; 32], b't'));
+        for number in 0..=MAX_MEMBERS {
+            let model = &models[usize::from(number >= MAX_OF_INVITE)];
+            take(&mut directory, like(model, number), Hold::Heard, base());
+        }
+        assert!(directory.is_crowded());
+        for step in 0..400 {
+            let now = base() + Duration::from_secs(step);
+            let number = dice.below(MAX_MEMBERS);
+            let node = like(&models[0], number).node;
+            match dice.below(7) {
+                0 => drop(directory.set_liveness(&node, Liveness::Alive, None, now)),
+                1 => drop(directory.set_liveness(&node, Liveness::Down, None, now)),
+                2 => drop(directory.forget(&node, now)),
+                3 => directory.set_here(&node, dice.below(2) == 0),
+                4 => directory.set_since(&node, base()),
+                5 => {
+                    // It is renewed by another issuer.
+                    let mut credential = like(&models[dice.below(2)], number);
+                    credential.issued_at.0 += step;
+                    let credential = Arc::new(credential);
+                    directory.merge(&Record { credential, state: None }, now);
+                }
+                _ => {
+                    let newcomer = like(&models[dice.below(2)], MAX_MEMBERS + 1 + number);
+                    take(&mut directory, newcomer, Hold::Here, now);
+                }
+            }
+        }
+        assert_in_order(&directory);
+        assert!(directory.is_crowded());
+        let all: Vec<NodeId> = directory.iter().map(|(node, _)| *node).collect();
+        for node in &all[..2 * RELIEF] {
+            directory.remove(node);
+        }
+        assert!(!directory.is_crowded(), "there is room for many");
+        assert_in_order(&directory);
+    }
+
+    /// Two nodes that heard of the same in another order may know others of those that matter to
+    /// nobody, and know all the others alike; and telling each other changes nothing any more.
+    #[test]
+    fn nodes_that_filled_in_another_order_agree_on_whom_others_look_for() {
+        let mesh = Mesh::new(1);
+        let leaked = mesh.with_invite(7);
+        let plain = leaked.member(0, "a", "node").credential;
+        let useful = [
+            mesh.member(1, "a", "node,origin:kube-apiserver").credential,
+            leaked.member(2, "a", "node,origin:kube-apiserver").credential,
+            leaked.member(3, "a", "node,relay").credential,
+        ];
+        let count = MAX_OF_INVITE + 500;
+        let invented = |number: usize| match number % 1000 {
+            rest @ 0..3 => like(&useful[rest], number),
+            _ => like(&plain, number),
+        };
+        let honest = |number: usize| like(&useful[0], 100_000 + number);
+        let hold = |it: &Credential| Hold::of_hearsay(it);
+        let [mut up, mut down] = [Directory::new(), Directory::new()];
+        for number in 0..count {
+            for (directory, number) in [(&mut up, number), (&mut down, count - 1 - number)] {
+                let credential = invented(number);
+                take(directory, credential.clone(), hold(&credential), base());
+            }
+        }
+        for number in 0..3 {
+            take(&mut up, honest(number), Hold::UsefulHeard, base());
+            take(&mut down, honest(2 - number), Hold::UsefulHeard, base());
+        }
+        // Somebody came to each itself.
+        let guest = like(&plain, 200_000);
+        assert_eq!(take(&mut up, guest.clone(), Hold::Here, base()), Merge::New);
+        assert_eq!(take(&mut down, guest, Hold::Here, base()), Merge::New);
+        let known = |directory: &Directory| -> BTreeSet<NodeId> {
+            let all = directory.iter();
+            all.filter(|(_, it)| it.here || is_useful(&it.credential))
+                .map(|(node, _)| *node)
+                .collect()
+        };
+        assert_eq!(known(&up), known(&down));
+        assert_eq!(known(&up).len(), 3 * (count / 1000) + 3 + 1 + 3.min(count % 1000));
+        let before = (up.root(), down.root());
+        let all: Vec<Arc<Credential>> =
+            up.iter().map(|(_, it)| Arc::clone(&it.credential)).collect();
+        for credential in all {
+            take(&mut down, Credential::clone(&credential), hold(&credential), base());
+        }
+        assert_eq!((up.root(), down.root()), before);
+    }
+}
