@@ -95,12 +95,43 @@ fn a_run_says_what_there_was_to_see() {
     assert_eq!((json["nodes"].as_u64(), json["requests"]["failed"].as_u64()), (Some(7), Some(0)));
     assert!(json["requests"]["total"].as_u64() > Some(50), "{json}");
     assert_eq!(json["faults"][0]["noticed"], json["faults"][0]["concerned"]);
+    for key in [
+        "suspicions",
+        "false_suspicions",
+        "evictions",
+        "false_evictions",
+        "packets_per_node_per_s",
+        "cpu_us_per_node_s",
+        "memory_bytes_per_node",
+        "nearest_share",
+    ] {
+        assert!(json[key].is_number(), "{key}: {}", json[key]);
+    }
+    for (table, key) in [
+        ("requests", "retried"),
+        ("sessions", "hedged"),
+        ("connect_ms", "p99"),
+        ("stretch", "p999"),
+    ] {
+        assert!(json[table][key].is_number(), "{table}.{key}: {}", json[table]);
+    }
+    for key in ["nodes", "left", "users", "failed", "slow", "over_s"] {
+        assert!(json["faults"][0][key].is_number(), "{key}: {}", json["faults"]);
+    }
+    for word in ["sent again", "raced", "connect ", "stretch ", "suspicions ", "us a node-second"] {
+        assert!(printed(&run).contains(word), "the summary does not say: {word}");
+    }
     let trace = folder.read("trace.txt");
     for word in [" probe ", " swim ", " initiation ", "kill: fra-1"] {
         assert!(trace.contains(word), "no{word}in the trace");
     }
     let page = folder.read("page/index.html");
     assert!(page.contains("<svg") && page.contains("kill: fra-1"));
+    for word in
+        ["users who left", "raced", "suspicions", "to the nearest", "KiB a node", "a second of"]
+    {
+        assert!(page.contains(word), "the page does not say: {word}");
+    }
     for outside in ["<script", "src=", "http://", "https://"] {
         assert!(!page.contains(outside), "the page needs {outside}");
     }

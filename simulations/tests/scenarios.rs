@@ -64,7 +64,7 @@ fn the_first_scenario_in_the_readme_gives_what_it_says() {
     let followed = run.followed(&run.measures.faults[0]);
     assert_eq!((followed.noticed, followed.concerned, followed.users), (6, 6, 3));
     let fault = rest.lines().find(|line| line.contains("kill: fra-1")).expect("its fault");
-    assert!(fault.contains("6/6") && fault.contains("  3  "), "{fault}");
+    assert!(fault.contains("6/6") && fault.contains(" 3/3 "), "{fault}");
 }
 
 #[test]

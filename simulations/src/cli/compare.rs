@@ -19,7 +19,7 @@ enum Worse {
 }
 
 /// Values that are compared.
-const COMPARED: [(&str, Worse); 20] = [
+const COMPARED: [(&str, Worse); 24] = [
     ("/requests/total", Worse::Never),
     ("/requests/failed", Worse::Up),
     ("/requests/slow", Worse::Up),
@@ -35,9 +35,13 @@ const COMPARED: [(&str, Worse); 20] = [
     ("/nearest_share_at_end", Worse::Down),
     ("/news_p99_s", Worse::Up),
     ("/news_unheard", Worse::Up),
+    ("/suspicions", Worse::Never),
+    ("/false_suspicions", Worse::Up),
+    ("/evictions", Worse::Never),
     ("/false_evictions", Worse::Up),
     ("/route_changes", Worse::Up),
     ("/bytes_per_node_per_s", Worse::Up),
+    ("/packets_per_node_per_s", Worse::Up),
     ("/tunnel_bytes_per_node_per_s", Worse::Up),
     ("/cpu_us_per_node_s", Worse::Never),
 ];
@@ -104,7 +108,9 @@ fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
 
 /// A time of a fault, or the word "never" if some had something to notice and did not.
 fn reached(fault: &Value, key: &str, of: &str) -> Value {
-    let concerned = fault[of].as_u64().unwrap_or(0) > 0;
+    // Who may stay has not failed to leave.
+    let is_asked = key != "failover_p99_s" || fault["must_leave"] != false;
+    let concerned = is_asked && fault[of].as_u64().unwrap_or(0) > 0;
     if fault[key].is_null() && concerned { NEVER.into() } else { fault[key].clone() }
 }
 

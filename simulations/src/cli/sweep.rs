@@ -18,7 +18,7 @@ use crate::world::Options;
 /// Runs of one sweep.
 const MAX_RUNS: usize = 10_000;
 /// What each run is judged by.
-const MEASURED: [&str; 11] = [
+const MEASURED: [&str; 13] = [
     "failed",
     "slow",
     "connect99ms",
@@ -26,6 +26,8 @@ const MEASURED: [&str; 11] = [
     "news99s",
     "detect99s",
     "failover99s",
+    "raced",
+    "suspected",
     "evicted",
     "reroutes",
     "gossipB/s",
@@ -160,7 +162,10 @@ fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f
 }
 
 fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
-    let followed: Vec<_> = run.measures.faults.iter().map(|fault| run.followed(fault)).collect();
+    let faults = run.measures.faults.iter();
+    let followed: Vec<_> = faults.map(|fault| (fault, run.followed(fault))).collect();
+    // That a node is there is good news, and no fault to detect.
+    let noticed = followed.iter().filter(|(fault, _)| fault.kind != "join");
     let news = match run.news_p99() {
         _ if run.news_unheard() > 0 => Some(NEVER),
         time => time.map(|time| time.as_secs_f64()),
@@ -173,8 +178,12 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
         run.measures.connect.quantiles(1e3).map(|it| it.p99),
         run.measures.stretch_quiet.quantiles(1e3).map(|it| it.p99),
         news,
-        worst(followed.iter().map(|it| (it.concerned, it.detected_p99))),
-        worst(followed.iter().map(|it| (it.users, it.failover_p99))),
+        worst(noticed.map(|(_, it)| (it.concerned, it.detected_p99))),
+        worst(followed.iter().map(|(fault, it)| {
+            (if fault.must_leave() { it.users } else { it.left }, it.failover_p99)
+        })),
+        count(run.measures.sessions.hedged),
+        run.measures.suspicions.and_then(|seen| count(seen.wrong)),
         count(run.measures.false_evictions),
         count(run.measures.route_changes),
         Some(gossip),

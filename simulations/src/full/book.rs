@@ -12,7 +12,7 @@ use meshport_discovery::OriginState;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
-use crate::measure::{Cut, Fault, MAX_FAULTS, Measures, SLOW};
+use crate::measure::{Cut, Fault, Measures, Notice, Pair, SLOW, Users, begin};
 use crate::report::Violation;
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
@@ -113,25 +113,28 @@ impl Book {
         }
         let healthy: BTreeSet<usize> =
             (0..self.ids.len()).filter(|origin| self.believes_in(node, *origin)).collect();
+        let is_other = first != before;
         let spots = {
             let wire = lock(&self.wire);
             let spot = |node| (node, wire.network.site(node));
             first.map(|first| (spot(node), spot(first)))
         };
         for fault in self.measures.followed(now) {
-            let away = match fault.node {
-                Some(origin) => first != Some(origin),
-                None => !spots.is_some_and(|(here, there)| fault.cut.parts(here, there)),
+            let away = match fault.users() {
+                Users::Theirs => !first.is_some_and(|first| fault.out.contains(&first)),
+                Users::Ways => !spots.is_some_and(|(here, there)| fault.cut.parts(here, there)),
+                Users::Own => is_other,
+                Users::Joining => first.is_some(),
             };
-            if away && fault.staying.remove(&node) {
-                fault.moved.insert(node, now - fault.at);
+            if away {
+                fault.leaves(node, now);
             }
-            if fault.kind == "revoke" {
-                continue;
-            }
-            let noticed = fault.node.map_or(away, |origin| !healthy.contains(&origin));
-            if noticed && fault.unaware.remove(&node) {
-                fault.detected.insert(node, now - fault.at);
+            if matches!(fault.notice(), Notice::Instance | Notice::Gone) {
+                for victim in fault.unnoticed(node) {
+                    if !healthy.contains(&victim) {
+                        fault.notices(node, victim, now);
+                    }
+                }
             }
         }
     }
@@ -143,42 +146,42 @@ impl Book {
         lock(&self.wire).trace.world(now, &planned.words);
         self.disturbed = self.disturbed.max(now);
         self.measures.disturbed = Some(now);
-        let Some(kind) = planned.fault else { return };
-        if self.measures.faults.len() >= MAX_FAULTS {
-            return;
-        }
-        let node = match &planned.happening {
-            Happening::Instance(node, _)
-            | Happening::Crash(node)
-            | Happening::Revoke { node, .. } => Some(*node),
-            _ => None,
-        };
+        let faults = &mut self.measures.faults;
+        let Some(place) = begin(faults, plan, self.names.len(), now) else { return };
+        let (unaware, staying) = self.concerned(&self.measures.faults[place]);
+        let fault = &mut self.measures.faults[place];
+        fault.unaware.extend(unaware);
+        fault.staying.extend(staying);
+    }
+
+    /// Who has something to notice of the newest victim of a fault, and who goes there.
+    fn concerned(&self, fault: &Fault) -> (Vec<Pair>, Vec<Pair>) {
+        let victim = fault.newest();
         let running = (0..self.names.len()).filter(|at| self.routes[*at].is_some());
-        let is_asked = |at: &usize| Some(*at) != node && self.revoked[*at].is_none();
+        let is_asked = |at: &usize| Some(*at) != victim && self.revoked[*at].is_none();
         let others: Vec<usize> = running.filter(is_asked).collect();
-        let cut = Cut::of(plan);
-        let goes_there = |at: &usize| match node {
-            Some(node) => self.first(*at) == Some(node),
-            None => self.goes_into(&cut, *at),
+        let goes_there = |at: &usize| match fault.users() {
+            Users::Theirs => self.first(*at) == victim,
+            Users::Ways => self.goes_into(&fault.cut, *at),
+            Users::Own | Users::Joining => false,
         };
-        let staying: BTreeSet<usize> = others.iter().copied().filter(goes_there).collect();
-        let unaware = match node {
-            Some(_) if kind == "revoke" => others.into_iter().collect(),
-            Some(node) => others.into_iter().filter(|at| self.believes_in(*at, node)).collect(),
-            None => staying.clone(),
+        let has_to_notice = |at: &usize| match (victim, fault.notice()) {
+            (Some(victim), Notice::Instance | Notice::Gone) => self.believes_in(*at, victim),
+            (Some(_), Notice::Revoked) => true,
+            (None, Notice::Way) => goes_there(at),
+            // Nobody sees here when a node becomes a member.
+            _ => false,
         };
-        self.measures.faults.push(Fault {
-            kind,
-            what: planned.words.clone(),
-            at: now,
-            node,
-            cut,
-            unaware,
-            detected: BTreeMap::new(),
-            staying,
-            moved: BTreeMap::new(),
-            over: None,
-        });
+        let pair = |at: &usize| (*at, victim.unwrap_or(*at));
+        let unaware = others.iter().filter(|at| has_to_notice(at)).map(pair).collect();
+        let mut staying: Vec<Pair> = others.iter().filter(|at| goes_there(at)).map(pair).collect();
+        let is_user = |victim: &usize| match fault.users() {
+            Users::Own => self.first(*victim).is_some(),
+            Users::Joining => self.routes[*victim].is_none(),
+            Users::Theirs | Users::Ways => false,
+        };
+        staying.extend(victim.filter(is_user).map(|victim| (victim, victim)));
+        (unaware, staying)
     }
 
     /// Whether a node's first choice is behind a way that goes down.
@@ -188,11 +191,21 @@ impl Book {
         cut.parts((node, wire.network.site(node)), (first, wire.network.site(first)))
     }
 
-    /// What was taken from a node, or from the ways between nodes, is given back.
-    pub(super) fn over(&mut self, node: Option<usize>) {
+    /// What these kinds of faults took from a node is given back.
+    pub(super) fn over(&mut self, node: usize, kinds: &[&str]) {
         let now = machine::now();
         for fault in &mut self.measures.faults {
-            if fault.node == node && fault.over.is_none() && fault.at < now {
+            if kinds.contains(&fault.kind) {
+                fault.ends(node, now);
+            }
+        }
+    }
+
+    /// A way is as at the start again.
+    pub(super) fn way_is_back(&mut self, way: &Happening) {
+        let now = machine::now();
+        for fault in &mut self.measures.faults {
+            if fault.over.is_none() && fault.at < now && fault.cut.concerns(way) {
                 fault.over = Some(now);
             }
         }
@@ -202,10 +215,12 @@ impl Book {
     pub(super) fn hears_of(&mut self, node: usize, all: &Revocations) {
         let now = machine::now();
         let ids = &self.ids;
-        for fault in self.measures.followed(now).filter(|fault| fault.kind == "revoke") {
-            let known = fault.node.is_some_and(|subject| all.has_node(&ids[subject]));
-            if known && fault.unaware.remove(&node) {
-                fault.detected.insert(node, now - fault.at);
+        let is_it = |fault: &&mut Fault| fault.notice() == Notice::Revoked;
+        for fault in self.measures.followed(now).filter(is_it) {
+            for subject in fault.unnoticed(node) {
+                if all.has_node(&ids[subject]) {
+                    fault.notices(node, subject, now);
+                }
             }
         }
         self.note(node, format!("knows of {} revocations", all.len()));

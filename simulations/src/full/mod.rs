@@ -223,7 +223,9 @@ impl World {
                 let at = self.rng.random_range(Duration::ZERO..spread);
                 let happening = Happening::Start { node, with_state: true };
                 let words = format!("start: {}", self.nodes[node].name);
-                all.push(Planned { at, words, happening, fault: None });
+                // No event of the plan has this number.
+                let (event, fault) = (usize::MAX, None);
+                all.push(Planned { at, words, happening, event, fault });
             }
         }
         all.extend(self.plan.iter().cloned());
@@ -277,6 +279,11 @@ impl World {
         if let Happening::Way(..) | Happening::Pair(..) | Happening::Quality(..) = &happening {
             lock(&self.book).ways_changed();
         }
+        if let Happening::Way(.., true) | Happening::Pair(.., true) | Happening::Quality(.., None) =
+            &happening
+        {
+            lock(&self.book).way_is_back(&happening);
+        }
         match happening {
             Happening::Instance(node, becomes) => {
                 lock(&self.book).instances[node] = Some(becomes);
@@ -284,24 +291,16 @@ impl World {
                     instance.send_replace(becomes);
                 }
                 if becomes == Instance::Ready {
-                    lock(&self.book).over(Some(node));
+                    lock(&self.book).over(node, &["kill", "hang", "unready"]);
                 }
             }
             Happening::Crash(node) => self.crash(node),
             Happening::Start { node, with_state } => self.start(node, with_state).await?,
             Happening::Leave(node) => self.leave(node),
-            Happening::Way(a, b, up) => {
-                lock(&self.wire).network.set_up(a, b, up);
-                self.ways_changed(up);
-            }
-            Happening::Pair(a, b, up) => {
-                lock(&self.wire).network.block(a, b, up);
-                self.ways_changed(up);
-            }
+            Happening::Way(a, b, up) => lock(&self.wire).network.set_up(a, b, up),
+            Happening::Pair(a, b, up) => lock(&self.wire).network.block(a, b, up),
             Happening::Quality(a, b, quality) => {
-                let ends = quality.is_none();
                 lock(&self.wire).network.set_quality(a, b, quality);
-                self.ways_changed(ends);
             }
             Happening::Rebind(node) => {
                 lock(&self.book).unsettled(node, machine::now());
@@ -332,12 +331,6 @@ impl World {
         Ok(())
     }
 
-    fn ways_changed(&mut self, up: bool) {
-        if up {
-            lock(&self.book).over(None);
-        }
-    }
-
     async fn start(&mut self, at: usize, with_state: bool) -> Result<(), Error> {
         if self.nodes[at].process.is_some() {
             return Ok(());
@@ -347,7 +340,7 @@ impl World {
             leaving.abort();
             let _ = leaving.await;
         }
-        lock(&self.book).over(Some(at));
+        lock(&self.book).over(at, &["crash", "leave", "rolling-restart"]);
         let seeds = self.seeds(at)?;
         let configured = self.configured[at];
         let settings = node::settings(&self.overrides, &self.nodes[at], configured)?;

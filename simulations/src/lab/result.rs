@@ -1,17 +1,19 @@
 //! From faults, logs and clients to the same result that a simulation gives.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meshport::wan::ShaperCounters;
 
 use super::log::Change;
 use super::node::Node;
-use crate::measure::{Cut, FOLLOWED_FOR, Fault, Measures};
+use crate::measure::{FOLLOWED_FOR, Fault, Measures, Users, begin};
 use crate::report::{Outcome, Run, Violation};
+use crate::scenario::Scenario;
 use crate::scenario::timeline::Planned;
-use crate::scenario::{Happening, Scenario};
 use crate::trace::TraceHash;
+
+/// Nodes that are hit within this time of each other are hit together.
+const SAME_TIME: Duration = Duration::from_millis(500);
 
 /// Things that were taken away, and who the nodes are.
 #[derive(Debug)]
@@ -46,24 +48,7 @@ impl Watched {
     pub(super) fn before(&mut self, plan: &[Planned], now: Duration) {
         let Some(planned) = plan.first() else { return };
         self.plan.push((now, planned.words.clone()));
-        let Some(kind) = planned.fault else { return };
-        let node = match &planned.happening {
-            Happening::Instance(node, _) | Happening::Crash(node) => Some(*node),
-            _ => None,
-        };
-        let fault = Fault {
-            kind,
-            what: planned.words.clone(),
-            at: now,
-            node,
-            cut: Cut::of(plan),
-            unaware: BTreeSet::new(),
-            detected: BTreeMap::new(),
-            staying: BTreeSet::new(),
-            moved: BTreeMap::new(),
-            over: None,
-        };
-        self.taken.push(fault);
+        begin(&mut self.taken, plan, self.names.len(), now);
     }
 
     /// Reads from the nodes' logs how they followed the faults.
@@ -114,21 +99,35 @@ impl Watched {
 
 /// Who went to what was taken away, and when they went elsewhere.
 fn follow(fault: &mut Fault, histories: &[Vec<(Duration, Option<usize>)>], sites: &[usize]) {
-    let (node, cut) = (fault.node, fault.cut.clone());
-    let goes_there = |at: usize, to: Option<usize>| match (node, to) {
-        (Some(node), to) => to == Some(node),
-        (None, Some(to)) => cut.parts((at, sites[at]), (to, sites[to])),
-        (None, None) => false,
-    };
-    for (at, history) in histories.iter().enumerate().filter(|(at, _)| Some(*at) != fault.node) {
-        let before = history.iter().rev().find(|(when, _)| *when <= fault.at);
-        if !before.is_some_and(|(_, to)| goes_there(at, *to)) {
-            continue;
-        }
-        let away = history.iter().find(|(when, to)| *when > fault.at && !goes_there(at, *to));
-        match away.map(|(when, _)| *when - fault.at).filter(|after| *after < FOLLOWED_FOR) {
-            Some(after) => drop(fault.moved.insert(at, after)),
-            None => drop(fault.staying.insert(at)),
+    let (cut, whole) = (fault.cut.clone(), fault.victims.clone());
+    let mut turns: Vec<(Option<usize>, Duration)> =
+        whole.iter().map(|(victim, since)| (Some(*victim), *since)).collect();
+    if turns.is_empty() {
+        turns.push((None, fault.at));
+    }
+    let users = fault.users();
+    for (at, history) in histories.iter().enumerate() {
+        for (victim, since) in &turns {
+            // Those who are hit at about the same time are no refuge from each other.
+            let is_hit =
+                |to: &usize| whole.get(to).is_some_and(|other| other.abs_diff(*since) < SAME_TIME);
+            let goes_there = |to: Option<usize>| match users {
+                Users::Ways => to.is_some_and(|to| cut.parts((at, sites[at]), (to, sites[to]))),
+                Users::Theirs => to.is_some_and(|to| is_hit(&to)),
+                Users::Own | Users::Joining => false,
+            };
+            let before = history.iter().rev().find(|(when, _)| when <= since);
+            let to = before.and_then(|(_, to)| *to);
+            let is_its_own = *victim == Some(at);
+            if is_its_own || !goes_there(to) || victim.is_some_and(|victim| to != Some(victim)) {
+                continue;
+            }
+            let away = history.iter().find(|(when, to)| when > since && !goes_there(*to));
+            let pair = (at, victim.unwrap_or(at));
+            match away.map(|(when, _)| *when - *since).filter(|after| *after < FOLLOWED_FOR) {
+                Some(after) => drop(fault.moved.insert(pair, after)),
+                None => drop(fault.staying.insert(pair)),
+            }
         }
     }
 }
@@ -136,6 +135,7 @@ fn follow(fault: &mut Fault, histories: &[Vec<(Duration, Option<usize>)>], sites
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Happening;
 
     #[test]
     fn who_went_there_and_who_left_is_read_from_histories() {
@@ -146,23 +146,27 @@ mod tests {
             vec![(at(1), Some(0)), (at(2), Some(1)), (at(12), Some(0))],
             vec![(at(1), Some(1)), (at(9), Some(0)), (at(13), Some(1))],
         ];
-        let planned =
-            |happening, fault| Planned { at: at(10), words: "a fault".into(), happening, fault };
+        let planned = |event, happening, fault| {
+            let words = "a fault".into();
+            Planned { at: at(10), words, happening, event, fault }
+        };
         let mut watched = Watched {
             names: (0..4).map(|it| it.to_string()).collect(),
             sites: vec![0, 1, 0, 0],
             taken: Vec::new(),
             plan: Vec::new(),
         };
-        watched.before(&[planned(Happening::Crash(1), Some("crash"))], at(10));
+        watched.before(&[planned(0, Happening::Crash(1), Some("crash"))], at(10));
         // The users are behind the second direction of an isolation.
-        let elsewhere = planned(Happening::Way(1, 2, false), Some("isolate"));
-        watched.before(&[elsewhere, planned(Happening::Way(1, 0, false), None)], at(10));
+        let elsewhere = planned(1, Happening::Way(1, 2, false), Some("isolate"));
+        watched.before(&[elsewhere, planned(1, Happening::Way(1, 0, false), None)], at(10));
         for fault in &mut watched.taken {
             follow(fault, &histories, &watched.sites);
-            let moved: Vec<_> = fault.moved.iter().map(|(node, after)| (*node, *after)).collect();
+            let moved: Vec<_> =
+                fault.moved.iter().map(|((node, _), after)| (*node, *after)).collect();
             assert_eq!(moved, [(2, at(2))]);
-            assert_eq!(fault.staying.iter().copied().collect::<Vec<_>>(), [0]);
+            let staying: Vec<usize> = fault.staying.iter().map(|(node, _)| *node).collect();
+            assert_eq!(staying, [0]);
         }
     }
 }

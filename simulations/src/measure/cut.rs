@@ -1,4 +1,5 @@
-//! What one event separates: who of the nodes goes to what is behind it, and who no longer does.
+//! What one event separates, or makes worse: who of the nodes goes to what is behind it, and who no
+//! longer does.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,8 @@ use crate::scenario::timeline::Planned;
 /// A node and the site it is in.
 pub(crate) type Spot = (usize, usize);
 
-/// The ways that an event takes down at one moment; none for a fault that is about a node.
+/// The ways that an event takes down or makes worse at one moment; none for a fault that is about
+/// nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cut {
     /// From one site to another.
@@ -19,20 +21,16 @@ pub struct Cut {
 
 impl Cut {
     /// What goes down with the first of these happenings: an event is a happening for each
-    /// direction, all of the same moment, and only the first of them carries the fault.
-    pub(crate) fn of<'a>(plan: impl IntoIterator<Item = &'a Planned>) -> Self {
+    /// direction, all of the same moment.
+    pub(crate) fn of(plan: &[Planned]) -> Self {
         let mut cut = Self::default();
-        let mut begins = None;
-        for planned in plan {
-            let is_first = begins.is_none();
-            if *begins.get_or_insert(planned.at) != planned.at {
-                break;
-            }
-            if !is_first && planned.fault.is_some() {
-                break;
-            }
+        let Some(first) = plan.first() else { return cut };
+        let same_time = plan.iter().take_while(|planned| planned.at == first.at);
+        for planned in same_time.filter(|planned| planned.event == first.event) {
             match planned.happening {
-                Happening::Way(a, b, false) => drop(cut.sites.insert((a, b))),
+                Happening::Way(a, b, false) | Happening::Quality(a, b, Some(_)) => {
+                    cut.sites.insert((a, b));
+                }
                 Happening::Pair(a, b, false) => drop(cut.nodes.insert((a, b))),
                 _ => {}
             }
@@ -40,8 +38,20 @@ impl Cut {
         cut
     }
 
-    /// Whether anything that passes between these two, in either direction, is cut.
+    /// Whether this happening is about one of the ways.
+    pub(crate) fn concerns(&self, happening: &Happening) -> bool {
+        match happening {
+            Happening::Way(a, b, _) | Happening::Quality(a, b, _) => self.sites.contains(&(*a, *b)),
+            Happening::Pair(a, b, _) => self.nodes.contains(&(*a, *b)),
+            _ => false,
+        }
+    }
+
+    /// Whether anything that passes between these two, in either direction, is concerned.
     pub(crate) fn parts(&self, a: Spot, b: Spot) -> bool {
+        if a.0 == b.0 {
+            return false;
+        }
         let any = |ways: &BTreeSet<(usize, usize)>, a, b| {
             ways.contains(&(a, b)) || ways.contains(&(b, a))
         };
@@ -55,25 +65,28 @@ mod tests {
 
     use super::*;
 
-    fn planned(at: u64, happening: Happening, fault: Option<&'static str>) -> Planned {
-        Planned { at: Duration::from_secs(at), words: String::new(), happening, fault }
+    fn planned(at: u64, event: usize, happening: Happening) -> Planned {
+        Planned { at: Duration::from_secs(at), words: String::new(), happening, event, fault: None }
     }
 
     #[test]
     fn an_event_cuts_all_its_directions_and_nothing_of_the_next_event() {
         let plan = [
-            planned(5, Happening::Way(0, 1, false), Some("isolate")),
-            planned(5, Happening::Way(1, 0, false), None),
-            planned(5, Happening::Way(0, 2, false), None),
-            planned(5, Happening::Pair(7, 8, false), None),
-            planned(5, Happening::Way(3, 4, false), Some("cut")),
-            planned(6, Happening::Way(0, 5, false), None),
+            planned(5, 1, Happening::Way(0, 1, false)),
+            planned(5, 1, Happening::Way(1, 0, false)),
+            planned(5, 2, Happening::Way(3, 4, false)),
+            planned(5, 1, Happening::Way(0, 2, false)),
+            planned(5, 1, Happening::Pair(7, 8, false)),
+            planned(6, 1, Happening::Way(0, 5, false)),
         ];
         let cut = Cut::of(&plan);
         assert!(cut.parts((10, 0), (11, 1)) && cut.parts((10, 2), (11, 0)));
         assert!(cut.parts((8, 6), (7, 6)) && !cut.parts((8, 6), (9, 6)));
         assert!(!cut.parts((10, 3), (11, 4)), "another event");
         assert!(!cut.parts((10, 0), (11, 5)), "a later moment");
-        assert!(Cut::of(&plan[4..]).parts((10, 3), (11, 4)));
+        assert!(!cut.parts((8, 0), (8, 1)), "its own instance");
+        assert!(Cut::of(&plan[2..]).parts((10, 3), (11, 4)));
+        let up = |a, b| Happening::Way(a, b, true);
+        assert!(cut.concerns(&up(0, 2)) && !cut.concerns(&up(3, 4)));
     }
 }

@@ -3,16 +3,19 @@
 //! Everything is bounded: distributions have a fixed size, the timeline one entry a second, faults
 //! and news at most [`MAX_FAULTS`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_discovery::OriginState;
 use serde::Serialize;
 
 mod cut;
+mod fault;
 mod histogram;
 
 pub use cut::Cut;
+pub use fault::{Fault, Pair};
+pub(crate) use fault::{Notice, Users, begin};
 pub use histogram::{Histogram, Quantiles};
 
 /// Faults, and pieces of news, that are followed; later ones are not.
@@ -41,10 +44,12 @@ pub struct Measures {
     pub nearest: u64,
     /// Sessions that were compared with it.
     pub compared: u64,
-    /// What was taken away, and how the nodes followed.
+    /// What may have disturbed somebody, and how the nodes followed.
     pub faults: Vec<Fault>,
     /// Announcements of origins, and when nodes knew.
     pub news: Vec<News>,
+    /// What nodes held of each other after the start-up; none where nobody sees that.
+    pub suspicions: Option<Suspicions>,
     /// Times a node held another for down that was running and within reach.
     pub false_evictions: u64,
     /// What was sent.
@@ -97,6 +102,17 @@ pub struct Sessions {
     pub moved: u64,
 }
 
+/// What nodes held of each other, after the start-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Suspicions {
+    /// Times a node found a member silent, and told the others that it suspects it.
+    pub raised: u64,
+    /// Of those, times the member ran and was within reach.
+    pub wrong: u64,
+    /// Times a node held a member for down that had not said goodbye.
+    pub evictions: u64,
+}
+
 /// Bytes and datagrams by purpose. Bytes count all headers, in the payload of IPv4.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Traffic {
@@ -114,31 +130,6 @@ pub struct Traffic {
     pub handshakes: u64,
     /// Clients' sessions, with all headers.
     pub session_bytes: u64,
-}
-
-/// Something that was taken away.
-#[derive(Debug, Clone)]
-pub struct Fault {
-    /// The key of the event.
-    pub kind: &'static str,
-    /// In words.
-    pub what: String,
-    /// When.
-    pub at: Duration,
-    /// The node it is about, if it is about one.
-    pub node: Option<usize>,
-    /// The ways that went down, if it is about ways.
-    pub cut: Cut,
-    /// Nodes that held the origin for healthy, or the node for present, and have not noticed yet.
-    pub unaware: BTreeSet<usize>,
-    /// After what time nodes noticed, ascending by node.
-    pub detected: BTreeMap<usize, Duration>,
-    /// Nodes that went there and still do.
-    pub staying: BTreeSet<usize>,
-    /// After what time they went elsewhere.
-    pub moved: BTreeMap<usize, Duration>,
-    /// When it was over, if it was.
-    pub over: Option<Duration>,
 }
 
 /// An origin's word about its instance.
@@ -175,7 +166,9 @@ pub struct Second {
     pub downs: u32,
     /// Bytes of discovery, with all headers.
     pub gossip_bytes: u64,
-    /// The same by purpose: membership, comparison, news, paths.
+    /// Datagrams of discovery.
+    pub gossip_packets: u64,
+    /// The bytes by purpose: membership, comparison, news, paths.
     pub families: [u64; 4],
     /// Bytes of tunnels, with all headers.
     pub tunnel_bytes: u64,
@@ -201,22 +194,19 @@ impl Measures {
     /// A node's process has ended: it will not notice anything any more.
     pub(crate) fn gone(&mut self, node: usize) {
         for fault in &mut self.faults {
-            fault.unaware.remove(&node);
-            fault.staying.remove(&node);
+            fault.gone(node);
         }
     }
 
     /// Faults that are still followed.
     pub(crate) fn followed(&mut self, now: Duration) -> impl Iterator<Item = &mut Fault> {
-        self.faults.iter_mut().filter(move |fault| {
-            now.saturating_sub(fault.at) < FOLLOWED_FOR && fault.over.is_none_or(|over| over > now)
-        })
+        self.faults.iter_mut().filter(move |fault| fault.followed_until() > now)
     }
 }
 
 /// The value that a share of times does not exceed; none when too few of `of` are there.
-pub(crate) fn quantile(
-    times: &BTreeMap<usize, Duration>,
+pub(crate) fn quantile<K>(
+    times: &BTreeMap<K, Duration>,
     of: usize,
     share: f64,
 ) -> Option<Duration> {

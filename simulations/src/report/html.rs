@@ -108,12 +108,17 @@ fn tiles(page: &mut String, run: &Run) {
         (stretch.unwrap_or("-".into()), "stretch, 99 %, quiet"),
         (time(run.news_p99()), "news to 99 %"),
         (short(gossip), "bytes/s of gossip a node"),
+        (false_suspicions(run), "suspected by mistake"),
         (run.measures.false_evictions.to_string(), "evicted by mistake"),
         (held.into(), "rules"),
     ] {
         let _ = write!(page, "<div class=\"tile\"><b>{value}</b><span>{words}</span></div>");
     }
     page.push_str("</div>");
+}
+
+fn false_suspicions(run: &Run) -> String {
+    run.measures.suspicions.map_or("-".into(), |seen| seen.wrong.to_string())
 }
 
 fn violations(page: &mut String, run: &Run, again: &dyn Fn(&Violation) -> String) {
@@ -263,28 +268,39 @@ fn faults(page: &mut String, run: &Run) {
         return;
     }
     page.push_str(
-        "<h2>Faults</h2><div class=\"wide\"><table><tr><th>at</th><th class=\"words\">what</th>\
-         <th>noticed by</th><th>half</th>\
-         <th>99 %</th><th>same site 99 %</th><th>users</th><th>failover 99 %</th></tr>",
+        "<h2>Faults and changes</h2><div class=\"wide\"><table><tr><th>at</th>\
+         <th class=\"words\">what</th><th>nodes</th><th>noticed by</th><th>half</th><th>99 %</th>\
+         <th>same site 99&nbsp;%</th><th>users who left</th><th>failover 99&nbsp;%</th>\
+         <th>failed</th><th>slow</th></tr>",
     );
     for fault in run.measures.faults.iter().take(MAX_ROWS) {
         let followed = run.followed(fault);
         let _ = write!(
             page,
-            "<tr><td>{:.1} s</td><td class=\"words\">{}</td><td>{} of {}</td><td>{}</td><td>{}</td>\
-             <td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{:.1} s</td><td class=\"words\">{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             fault.at.as_secs_f64(),
             escape(&fault.what),
-            followed.noticed,
-            followed.concerned,
+            if followed.nodes == 0 { "-".into() } else { followed.nodes.to_string() },
+            parts(followed.noticed, followed.concerned),
             time(followed.detected_p50),
             time(followed.detected_p99),
             time(followed.same_site_p99),
-            followed.users,
+            parts(followed.left, followed.users),
             time(followed.failover_p99),
+            followed.failed,
+            followed.slow,
         );
     }
     page.push_str("</table></div>");
+    let more = run.measures.faults.len().saturating_sub(MAX_ROWS);
+    if more > 0 {
+        let _ = write!(page, "<p class=\"about\">And {more} more.</p>");
+    }
+    page.push_str(
+        "<p class=\"about\">Failed and slow are the requests of all clients, from the beginning of \
+         the fault until ten seconds after its end; of one without an end, after a minute.</p>",
+    );
 }
 
 fn distributions(page: &mut String, run: &Run) {
@@ -315,9 +331,19 @@ fn numbers(page: &mut String, run: &Run, effort: Effort) {
         "<h2>Numbers</h2><div class=\"wide\"><table><tr><th class=\"words\">what</th>\
          <th>value</th></tr>",
     );
+    let rows = [client_rows(run), mesh_rows(run), effort_rows(run, effort)];
+    for (what, value) in rows.into_iter().flatten() {
+        let _ = write!(page, "<tr><td class=\"words\">{what}</td><td>{value}</td></tr>");
+    }
+    page.push_str("</table></div>");
+}
+
+type Row = (&'static str, String);
+
+/// What clients saw.
+fn client_rows(run: &Run) -> Vec<Row> {
     let measures = &run.measures;
-    let (gossip, tunnel) = run.rates();
-    let [swim, sync, news, paths] = run.families();
+    let (requests, sessions) = (measures.requests, measures.sessions);
     let quantiles = |of: Option<Quantiles>, unit: &str| match of {
         Some(it) => format!(
             "half {}{unit}, 90 % {}{unit}, 99 % {}{unit}, 99.9 % {}{unit}, all {}{unit}",
@@ -329,47 +355,71 @@ fn numbers(page: &mut String, run: &Run, effort: Effort) {
         ),
         None => "-".into(),
     };
-    let sessions = measures.sessions;
-    for (what, value) in [
-        ("seed", run.outcome.seed.to_string()),
+    let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    let (begun, opened, broken) = (sessions.begun, sessions.opened, sessions.broken);
+    vec![
         (
             "requests",
             format!(
                 "{} in all, {} failed, {} slow, {} sent again",
-                measures.requests.total,
-                measures.requests.failed,
-                measures.requests.slow,
-                measures.requests.retried
+                requests.total, requests.failed, requests.slow, requests.retried
             ),
         ),
+        ("sessions", format!("{begun} begun, {opened} opened, {broken} broken")),
+        ("sessions sent home", sessions.moved.to_string()),
+        ("attempts after a failure", sessions.attempts.to_string()),
+        ("attempts raced against a silent one", sessions.hedged.to_string()),
         (
-            "sessions",
-            format!(
-                "{} begun, {} opened, {} broken, {} moved, {} attempts after a failure, {} raced",
-                sessions.begun,
-                sessions.opened,
-                sessions.broken,
-                sessions.moved,
-                sessions.attempts,
-                sessions.hedged
-            ),
+            "sessions through a relay, outside of the mesh",
+            format!("{}, {}", sessions.relayed, sessions.outside),
         ),
         ("connect", quantiles(measures.connect.quantiles(1e3), " ms")),
         ("request", quantiles(measures.latency.quantiles(1e3), " ms")),
         ("stretch", quantiles(measures.stretch.quantiles(1e3), "")),
         ("stretch in quiet times", quantiles(measures.stretch_quiet.quantiles(1e3), "")),
+        ("sessions to the nearest", run.nearest_sessions().map_or("-".into(), percent)),
+        ("nodes at the nearest, at the end", percent(run.nearest_share())),
+    ]
+}
+
+/// What the mesh found out, and what it sent for that.
+fn mesh_rows(run: &Run) -> Vec<Row> {
+    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
+    let [swim, sync, news, paths] = run.families();
+    let mut rows = vec![("news to 99 % of nodes", time(run.news_p99()))];
+    if let Some(seen) = run.measures.suspicions {
+        rows.push(("suspicions", format!("{}, {} of them by mistake", seen.raised, seen.wrong)));
+        rows.push(("evictions", seen.evictions.to_string()));
+    }
+    rows.push(("evictions by mistake", run.measures.false_evictions.to_string()));
+    rows.extend([
+        ("changes of first choices", run.measures.route_changes.to_string()),
         ("discovery", format!("{gossip:.0} bytes/s a node after the start-up, all headers")),
+        ("its datagrams", format!("{packets:.2} a second of a node after the start-up")),
         ("of it membership, comparison", format!("{swim:.0}, {sync:.0} bytes/s")),
         ("of it news, path probes", format!("{news:.0}, {paths:.0} bytes/s")),
         ("tunnels", format!("{tunnel:.0} bytes/s a node: handshakes, keepalives")),
+    ]);
+    rows
+}
+
+/// What the run took.
+fn effort_rows(run: &Run, effort: Effort) -> Vec<Row> {
+    let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
+    vec![
+        ("seed", run.outcome.seed.to_string()),
         ("datagrams", run.outcome.datagrams.to_string()),
         ("most events waiting", run.outcome.longest_queue.to_string()),
         ("wall time", format!("{:.2} s", effort.wall.as_secs_f64())),
-        ("memory", format!("{} MiB", effort.memory / (1024 * 1024))),
-    ] {
-        let _ = write!(page, "<tr><td class=\"words\">{what}</td><td>{value}</td></tr>");
-    }
-    page.push_str("</table></div>");
+        ("processor time", format!("{:.2} s", effort.processor.as_secs_f64())),
+        ("processor time of a node-second", format!("{cost:.0} us")),
+        ("memory", format!("{} MiB, {memory} KiB a node", effort.memory / (1024 * 1024))),
+    ]
+}
+
+/// How many of how many; nothing of nobody.
+fn parts(some: usize, of: usize) -> String {
+    if of == 0 { "-".into() } else { format!("{some} of {of}") }
 }
 
 fn time(time: Option<Duration>) -> String {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Effort, Run, Violation, share};
+use super::{Effort, Run, Violation};
 
 /// The object. All times are in seconds unless a key says otherwise.
 pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
     let (outcome, measures) = (&run.outcome, &run.measures);
     let (gossip, tunnel) = run.rates();
-    let node_seconds = outcome.node_seconds.max(f64::MIN_POSITIVE);
-    let running_s: u64 = measures.timeline.iter().map(|it| u64::from(it.running)).sum();
+    let (packets, payload) = run.packets();
+    let seen = measures.suspicions;
     json!({
         "scenario": scenario,
         "description": outcome.description,
@@ -21,8 +21,8 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "virtual_s": outcome.virtual_time.as_secs_f64(),
         "wall_s": effort.wall.as_secs_f64(),
         "cpu_s": effort.processor.as_secs_f64(),
-        "cpu_us_per_node_s": effort.processor.as_secs_f64() * 1e6 / node_seconds,
-        "memory_bytes_per_node": effort.memory / (outcome.nodes.len() as u64).max(1),
+        "cpu_us_per_node_s": run.cost(effort),
+        "memory_bytes_per_node": run.weight(effort),
         "trace_hash": outcome.trace_hash.to_string(),
         "datagrams": outcome.datagrams,
         "violations": run.violations.iter().map(violation).collect::<Vec<_>>(),
@@ -37,15 +37,17 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "faults": measures.faults.iter().map(|it| fault(run, it)).collect::<Vec<_>>(),
         "news_p99_s": run.news_p99().map(seconds),
         "news_unheard": run.news_unheard(),
+        "suspicions": seen.map(|it| it.raised),
+        "false_suspicions": seen.map(|it| it.wrong),
+        "evictions": seen.map(|it| it.evictions),
         "false_evictions": measures.false_evictions,
         "route_changes": measures.route_changes,
         "bytes_per_node_per_s": gossip,
         "tunnel_bytes_per_node_per_s": tunnel,
         "handshakes": measures.traffic.handshakes,
         "lies": measures.lies,
-        "gossip_payload_bytes_per_node_per_s":
-            share(measures.traffic.gossip_payload_bytes, running_s),
-        "packets_per_node_per_s": share(measures.traffic.gossip_packets, running_s),
+        "gossip_payload_bytes_per_node_per_s": payload,
+        "packets_per_node_per_s": packets,
     })
 }
 
@@ -68,13 +70,19 @@ fn fault(run: &Run, fault: &crate::measure::Fault) -> Value {
         "kind": fault.kind,
         "what": fault.what,
         "at_s": seconds(fault.at),
+        "over_s": fault.over.map(seconds),
+        "nodes": followed.nodes,
         "concerned": followed.concerned,
         "noticed": followed.noticed,
         "detected_p50_s": followed.detected_p50.map(seconds),
         "detected_p99_s": followed.detected_p99.map(seconds),
         "detected_same_site_p99_s": followed.same_site_p99.map(seconds),
         "users": followed.users,
+        "left": followed.left,
+        "must_leave": fault.must_leave(),
         "failover_p99_s": followed.failover_p99.map(seconds),
+        "failed": followed.failed,
+        "slow": followed.slow,
     })
 }
 

@@ -1,9 +1,11 @@
 //! What a run says: as text ([`text`]), as JSON ([`json`]), as a page ([`html`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::measure::{Fault, Measures, News, quantile};
+use crate::measure::{Fault, Measures, News, Second, quantile};
 use crate::trace::TraceHash;
+use crate::tunnel::OVERHEAD;
 
 pub mod html;
 pub mod json;
@@ -14,6 +16,9 @@ pub mod text;
 /// Stands for a time in a sweep when some who had something to notice never did: it is worse than
 /// any time, and no plot may leave it out.
 pub const NEVER: f64 = f64::INFINITY;
+/// For so long after a fault is over, requests count for it: clients wait that long for an answer
+/// unless the scenario says otherwise.
+const AFTERMATH: Duration = Duration::from_secs(10);
 
 /// Everything about one run.
 #[derive(Debug)]
@@ -85,9 +90,11 @@ pub struct Effort {
     pub memory: u64,
 }
 
-/// Times within which nodes followed a fault.
+/// How nodes followed a fault. A node counts once for each victim that it has to do with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Followed {
+    /// Nodes that were hit; none where ways were.
+    pub nodes: usize,
     /// Nodes that had something to notice, and how many did.
     pub concerned: usize,
     /// How many of them noticed.
@@ -98,10 +105,17 @@ pub struct Followed {
     pub detected_p99: Option<Duration>,
     /// 99 % of those in the same site had noticed after this.
     pub same_site_p99: Option<Duration>,
-    /// Nodes that went there.
+    /// Nodes that went there; of a fault that is about the choice of nodes, those that had one, or
+    /// had to find one.
     pub users: usize,
-    /// 99 % of them went elsewhere after this.
+    /// How many of them went elsewhere.
+    pub left: usize,
+    /// 99 % of them went elsewhere after this; of those who did, if they did not have to.
     pub failover_p99: Option<Duration>,
+    /// Requests that failed, of any client, from its beginning until ten seconds after its end.
+    pub failed: u64,
+    /// Requests that were slow in that time.
+    pub slow: u64,
 }
 
 impl Run {
@@ -127,41 +141,79 @@ impl Run {
     /// Bytes per node and second after the start-up, all headers counted: of discovery, and of
     /// tunnels.
     pub fn rates(&self) -> (f64, f64) {
-        let from = usize::try_from(self.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
-        let after = || self.measures.timeline.iter().skip(from + 1);
-        let running: u64 = after().map(|second| u64::from(second.running)).sum();
-        let gossip: u64 = after().map(|second| second.gossip_bytes).sum();
-        let tunnel: u64 = after().map(|second| second.tunnel_bytes).sum();
-        (share(gossip, running), share(tunnel, running))
+        (self.rate(|second| second.gossip_bytes), self.rate(|second| second.tunnel_bytes))
+    }
+
+    /// Datagrams of discovery per node and second after the start-up, and the bytes in them without
+    /// any header.
+    pub fn packets(&self) -> (f64, f64) {
+        let packets = self.rate(|second| second.gossip_packets);
+        let headers = |second: &Second| second.gossip_packets * OVERHEAD as u64;
+        let bytes = self.rate(|second| second.gossip_bytes.saturating_sub(headers(second)));
+        (packets, bytes)
     }
 
     /// The bytes of discovery by purpose: membership, comparison, news, paths.
     pub fn families(&self) -> [f64; 4] {
+        [0, 1, 2, 3].map(|of| self.rate(|second| second.families[of]))
+    }
+
+    /// Something that was counted each second, per node and second after the start-up.
+    fn rate(&self, of: impl Fn(&Second) -> u64) -> f64 {
         let from = usize::try_from(self.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
         let after = || self.measures.timeline.iter().skip(from + 1);
         let running: u64 = after().map(|second| u64::from(second.running)).sum();
-        [0, 1, 2, 3].map(|of| share(after().map(|second| second.families[of]).sum(), running))
+        share(after().map(of).sum(), running)
+    }
+
+    /// Requests that failed, and that were slow, from this time until that one.
+    fn requests_within(&self, from: Duration, until: Duration) -> (u64, u64) {
+        let place = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
+        let seconds = self.measures.timeline.iter().take(place(until).saturating_add(1));
+        let seconds = seconds.skip(place(from));
+        seconds.fold((0, 0), |(failed, slow), second| {
+            (failed + u64::from(second.failed), slow + u64::from(second.slow))
+        })
+    }
+
+    /// Microseconds of processor time that a second of a node took.
+    pub fn cost(&self, effort: Effort) -> f64 {
+        effort.processor.as_secs_f64() * 1e6 / self.outcome.node_seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// Bytes of memory for each node.
+    pub fn weight(&self, effort: Effort) -> u64 {
+        effort.memory / (self.outcome.nodes.len() as u64).max(1)
     }
 
     /// How the nodes followed a fault.
     pub fn followed(&self, fault: &Fault) -> Followed {
         let concerned = fault.detected.len() + fault.unaware.len();
         let site = |node: usize| self.outcome.nodes[node].1;
-        let home = fault.node.map(site);
-        let near = |node: &usize| Some(site(*node)) == home;
-        let detected_near = fault.detected.iter().filter(|(node, _)| near(node));
-        let detected_near = detected_near.map(|(node, after)| (*node, *after)).collect();
-        let unaware_near = fault.unaware.iter().filter(|node| near(node)).count();
-        let all_near = std::collections::BTreeMap::len(&detected_near) + unaware_near;
-        let users = fault.moved.len() + fault.staying.len();
+        let is_about_nodes = !fault.victims.is_empty();
+        let near = |(node, victim): &(usize, usize)| is_about_nodes && site(*node) == site(*victim);
+        let detected_near = fault.detected.iter().filter(|(pair, _)| near(pair));
+        let detected_near: BTreeMap<_, Duration> =
+            detected_near.map(|(pair, after)| (*pair, *after)).collect();
+        let unaware_near = fault.unaware.iter().filter(|pair| near(pair)).count();
+        let all_near = detected_near.len() + unaware_near;
+        let left = fault.moved.len();
+        let users = left + fault.staying.len();
+        let leavers = if fault.must_leave() { users } else { left };
+        let until = fault.counted_until().saturating_add(AFTERMATH);
+        let (failed, slow) = self.requests_within(fault.at, until);
         Followed {
+            nodes: fault.victims.len(),
             concerned,
             noticed: fault.detected.len(),
             detected_p50: quantile(&fault.detected, concerned, 0.5),
             detected_p99: quantile(&fault.detected, concerned, 0.99),
             same_site_p99: quantile(&detected_near, all_near, 0.99),
             users,
-            failover_p99: quantile(&fault.moved, users, 0.99),
+            left,
+            failover_p99: quantile(&fault.moved, leavers, 0.99),
+            failed,
+            slow,
         }
     }
 

@@ -56,21 +56,23 @@ fn faults(text: &mut String, run: &Run) {
     }
     let _ = writeln!(
         text,
-        "\n{:>9}  {:<32} {:>11} {:>8} {:>8} {:>6} {:>9}",
-        "at", "what", "noticed", "half", "99 %", "users", "failover"
+        "\n{:>9}  {:<36} {:>9} {:>7} {:>7} {:>7} {:>8} {:>6} {:>5}",
+        "at", "what", "noticed", "half", "99 %", "left", "failover", "failed", "slow"
     );
     for fault in faults.iter().take(MAX_LISTED) {
         let followed = run.followed(fault);
         let _ = writeln!(
             text,
-            "{:>7.1} s  {:<32} {:>11} {:>8} {:>8} {:>6} {:>9}",
+            "{:>7.1} s  {:<36} {:>9} {:>7} {:>7} {:>7} {:>8} {:>6} {:>5}",
             fault.at.as_secs_f64(),
             fault.what,
-            format!("{}/{}", followed.noticed, followed.concerned),
+            parts(followed.noticed, followed.concerned),
             time(followed.detected_p50),
             time(followed.detected_p99),
-            followed.users,
+            parts(followed.left, followed.users),
             time(followed.failover_p99),
+            followed.failed,
+            followed.slow,
         );
     }
     if faults.len() > MAX_LISTED {
@@ -91,45 +93,67 @@ fn numbers(text: &mut String, run: &Run, effort: Effort) {
                 requests.total, requests.failed, requests.slow, requests.retried
             ),
         );
-        if let Some(connect) = measures.connect.quantiles(1e3) {
-            let (p50, p99, max) = (connect.p50, connect.p99, connect.max);
-            line(text, "connect", &format!("half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms"));
+        for (name, of) in [("connect", &measures.connect), ("answers", &measures.latency)] {
+            let Some(it) = of.quantiles(1e3) else { continue };
+            let (p50, p99, max) = (it.p50, it.p99, it.max);
+            line(text, name, &format!("half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms"));
         }
-        if let Some(stretch) = measures.stretch.quantiles(1e3) {
+        if let Some(it) = measures.stretch.quantiles(1e3) {
             let quiet = measures.stretch_quiet.quantiles(1e3);
             let quiet = quiet.map_or("-".into(), |quiet| format!("{:.2}", quiet.p99));
-            line(text, "stretch", &format!("99 % {:.2}, in quiet times {quiet}", stretch.p99));
+            let all = format!("half {:.2}, 99 % {:.2}, all {:.2}", it.p50, it.p99, it.max);
+            line(text, "stretch", &format!("{all}; in quiet times 99 % {quiet}"));
         }
     }
-    let sessions = measures.sessions;
-    if sessions.relayed + sessions.outside > 0 {
-        let (relayed, outside) = (sessions.relayed, sessions.outside);
-        let words = format!("{relayed} sessions through a relay, {outside} outside of the mesh");
-        line(text, "detours", &words);
-    }
+    sessions(text, run);
     let nearest = run.nearest_sessions();
     let nearest = nearest.map(|share| format!("{:.2} % of sessions, ", share * 100.0));
     let at_end = run.nearest_share() * 100.0;
     let nearest = nearest.unwrap_or_default();
     line(text, "nearest", &format!("{nearest}{at_end:.1} % of the running nodes at the end"));
     line(text, "news", &format!("99 % of nodes know after {}", time(run.news_p99())));
-    let (gossip, tunnel) = run.rates();
-    line(text, "gossip", &format!("{gossip:.0} bytes/s a node, tunnels {tunnel:.0} bytes/s"));
+    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
+    let gossip = format!("{gossip:.0} bytes/s a node in {packets:.2} datagrams/s");
+    line(text, "gossip", &format!("{gossip}, tunnels {tunnel:.0} bytes/s"));
     let [swim, sync, news, paths] = run.families();
     line(
         text,
         "",
         &format!("membership {swim:.0}, comparison {sync:.0}, news {news:.0}, paths {paths:.0}"),
     );
-    line(text, "evictions", &format!("{} by mistake", measures.false_evictions));
-    let cost = effort.processor.as_secs_f64() * 1e6 / outcome.node_seconds.max(f64::MIN_POSITIVE);
-    let memory = effort.memory / (outcome.nodes.len() as u64).max(1) / 1024;
+    if let Some(seen) = measures.suspicions {
+        line(text, "suspicions", &format!("{}, {} of them by mistake", seen.raised, seen.wrong));
+    }
+    let all = measures.suspicions.map(|seen| format!("{}, ", seen.evictions)).unwrap_or_default();
+    line(text, "evictions", &format!("{all}{} by mistake", measures.false_evictions));
+    let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
     line(text, "cost", &format!("{cost:.0} us a node-second, {memory} KiB a node"));
     line(text, "rules", &rules(run));
     let (wall, processor) = (effort.wall.as_secs_f64(), effort.processor.as_secs_f64());
     let took = format!("{}, {wall:.2} s of wall time, {processor:.2} s of one core", outcome.seed);
     line(text, "seed", &took);
     line(text, "trace", &outcome.trace_hash.to_string());
+}
+
+fn sessions(text: &mut String, run: &Run) {
+    let sessions = run.measures.sessions;
+    if sessions.begun > 0 {
+        let (opened, broken, moved) = (sessions.opened, sessions.broken, sessions.moved);
+        let (again, raced) = (sessions.attempts, sessions.hedged);
+        let went = format!("{opened} opened, {broken} broken, {moved} sent home");
+        let tried = format!("{again} attempts after a failure, {raced} raced");
+        line(text, "sessions", &format!("{went}; {tried}"));
+    }
+    if sessions.relayed + sessions.outside > 0 {
+        let (relayed, outside) = (sessions.relayed, sessions.outside);
+        let words = format!("{relayed} sessions through a relay, {outside} outside of the mesh");
+        line(text, "detours", &words);
+    }
+}
+
+/// How many of how many; nothing of nobody.
+fn parts(some: usize, of: usize) -> String {
+    if of == 0 { "-".into() } else { format!("{some}/{of}") }
 }
 
 fn rules(run: &Run) -> String {

@@ -23,8 +23,10 @@ pub struct Planned {
     pub words: String,
     /// What.
     pub happening: Happening,
-    /// The key of the event that this begins, when it takes something away; none for what gives it
-    /// back, and for all but the first happening of one event at one time.
+    /// The event it belongs to: those of one event, at one of its times, have the same number.
+    pub event: usize,
+    /// The key of that event, when this is what may disturb somebody; none for what gives it back,
+    /// and for all but the first of the ways that one event changes.
     pub fault: Option<&'static str>,
 }
 
@@ -45,6 +47,7 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
         rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7469_6d65_6c69_6e65),
         all: Vec::new(),
         configured: 0,
+        events: 0,
     };
     for (place, event) in scenario.events.iter().enumerate() {
         plan.event(event).map_err(|error| keys::of_event(place, event, error))?;
@@ -64,6 +67,8 @@ struct Plan<'a> {
     all: Vec<Planned>,
     /// Events with `configure` so far.
     configured: usize,
+    /// Times of events so far.
+    events: usize,
 }
 
 /// What can be undone, for one node: how it begins and how it ends.
@@ -81,6 +86,7 @@ impl Plan<'_> {
             let first = self.when(event)?;
             let turn = u32::try_from(turn).expect("at most MAX_HAPPENINGS");
             self.once(event, first + every * turn)?;
+            self.events += 1;
         }
         Ok(())
     }
@@ -129,7 +135,8 @@ impl Plan<'_> {
             ("rebind", &event.rebind, &one(Happening::Rebind)),
         ] {
             if let Some(target) = target {
-                return self.nodes(event, (at, key, false), target, turn);
+                let gives_back = matches!(key, "recover" | "restart");
+                return self.nodes(event, (at, key, !gives_back), target, turn);
             }
         }
         self.rarer(event, at)
@@ -143,7 +150,7 @@ impl Plan<'_> {
         if let Some(target) = &event.clock_step {
             let by = whole_seconds(event.by_s.unwrap_or(0.0))?;
             let turn = move |node| (Happening::Clock(node, by), None);
-            return self.nodes(event, (at, "clock-step", false), target, &turn);
+            return self.nodes(event, (at, "clock-step", true), target, &turn);
         }
         if let Some(target) = &event.starve {
             return self.starve(event, at, target);
@@ -151,12 +158,12 @@ impl Plan<'_> {
         if let (Some(target), Some(to)) = (&event.roam, &event.to) {
             let to = self.scenario.site(to)?;
             let turn = move |node| (Happening::Roam(node, to), None);
-            return self.nodes(event, (at, "roam", false), target, &turn);
+            return self.nodes(event, (at, "roam", true), target, &turn);
         }
         if let Some(target) = &event.configure {
             let place = self.configured;
             let turn = move |node| (Happening::Configure(node, place), None);
-            return self.nodes(event, (at, "configure", false), target, &turn);
+            return self.nodes(event, (at, "configure", true), target, &turn);
         }
         if let Some(target) = &event.revoke {
             let through = event.through.as_deref();
@@ -168,7 +175,7 @@ impl Plan<'_> {
         if let (Some(target), Some(how)) = (&event.lie, event.how) {
             let turn =
                 move |node| (Happening::Lie(node, Some(how)), Some(Happening::Lie(node, None)));
-            return self.nodes(event, (at, "lie", false), target, &turn);
+            return self.nodes(event, (at, "lie", true), target, &turn);
         }
         self.ways(event, at)
     }
@@ -275,7 +282,8 @@ impl Plan<'_> {
         let mut now = at;
         for node in nodes {
             let name = self.name(node);
-            self.add(now, &format!("rolling-restart: {name}"), Happening::Leave(node), None);
+            let (key, words) = ("rolling-restart", format!("rolling-restart: {name}"));
+            self.add(now, &words, Happening::Leave(node), Some(key));
             let start =
                 Happening::Start { node, with_state: !event.without_state.unwrap_or(false) };
             self.add(now + down, &format!("rolling-restart: {name} is back"), start, None);
@@ -295,7 +303,7 @@ impl Plan<'_> {
         for node in Target::parse(target, self.scenario)?.draw(&mut self.rng) {
             let words = format!("starve: {}", self.name(node));
             let happening = Happening::Starve { node, stall, until: at + length };
-            self.add(at, &words, happening, None);
+            self.add(at, &words, happening, Some("starve"));
         }
         Ok(())
     }
@@ -312,15 +320,13 @@ impl Plan<'_> {
         if !over.is_zero() {
             nodes.shuffle(&mut self.rng);
         }
-        let mut fault = is_fault.then_some(key);
+        let fault = is_fault.then_some(key);
         for node in nodes {
             let later =
                 if over.is_zero() { over } else { self.rng.random_range(Duration::ZERO..over) };
             let (begins, ends) = turn(node);
             self.must_host(node, &begins)?;
             let name = self.name(node);
-            // What is spread over time is one fault for each node.
-            let fault = if over.is_zero() { fault.take() } else { fault };
             self.add(at + later, &format!("{key}: {name}"), begins, fault);
             if let (Some(ends), Some(length)) = (ends, event.for_s) {
                 let end = at + later + seconds(length, "for-s")?;
@@ -367,7 +373,8 @@ impl Plan<'_> {
     }
 
     fn add(&mut self, at: Duration, words: &str, what: Happening, fault: Option<&'static str>) {
-        self.all.push(Planned { at, words: words.to_owned(), happening: what, fault });
+        let (words, event) = (words.to_owned(), self.events);
+        self.all.push(Planned { at, words, happening: what, event, fault });
     }
 }
 

@@ -19,8 +19,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 impl World {
     pub(super) fn happen(&mut self, place: usize) {
         let planned = self.plan[place].clone();
-        if let Some(kind) = planned.fault {
-            self.fault_begins(kind, place);
+        if planned.fault.is_some() {
+            self.fault_begins(place);
         }
         self.trace.world(self.now, &planned.words);
         self.measures.disturbed = Some(self.now);
@@ -33,7 +33,7 @@ impl World {
                     self.break_sessions_to(node);
                 }
                 if becomes == Instance::Ready {
-                    self.fault_ends(node);
+                    self.fault_ends(node, &["kill", "hang", "unready"]);
                 }
             }
             Happening::Crash(node) => {
@@ -41,7 +41,7 @@ impl World {
                 self.stop(node);
             }
             Happening::Start { node, with_state } => {
-                self.fault_ends(node);
+                self.fault_ends(node, &["crash", "leave", "rolling-restart"]);
                 self.start(node, with_state);
             }
             Happening::Leave(node) => {
@@ -53,16 +53,15 @@ impl World {
             }
             Happening::Way(a, b, up) => {
                 self.network.set_up(a, b, up);
-                self.ways_changed(up);
+                self.ways_changed(&planned.happening, up);
             }
             Happening::Pair(a, b, up) => {
                 self.network.block(a, b, up);
-                self.ways_changed(up);
+                self.ways_changed(&planned.happening, up);
             }
-            Happening::Quality(a, b, quality) => {
-                let ends = quality.is_none();
-                self.network.set_quality(a, b, quality);
-                self.ways_changed(ends);
+            Happening::Quality(a, b, ref quality) => {
+                self.network.set_quality(a, b, quality.clone());
+                self.ways_changed(&planned.happening, quality.is_none());
             }
             Happening::Clock(node, by) => self.nodes[node].ahead_s += by,
             Happening::Starve { node, stall, until } => self.starve(node, stall, until),
@@ -89,6 +88,7 @@ impl World {
     fn set_lie(&mut self, node: usize, how: Option<Lie>) {
         self.nodes[node].lie = how;
         if how.is_none() {
+            self.fault_ends(node, &["lie"]);
             // What others hold of it, and it of them, is from the time of its lies.
             self.guard.unsettled(node, self.now);
         }

@@ -1,18 +1,18 @@
 //! How nodes follow what happens: detection, failover, news, and how good their choices are, by the
 //! scenario's own truth and not by what nodes believe.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_config::NodeId;
-use meshport_discovery::OriginState;
+use meshport_discovery::{Liveness, OriginState};
 use rand::Rng;
 
 use super::World;
 use super::clients::{Attempt, OUTSIDE};
 use crate::brain::{Brain, Line};
 use crate::instance::Instance;
-use crate::measure::{Cut, FOLLOWED_FOR, Fault, MAX_FAULTS, News};
+use crate::measure::{Cut, FOLLOWED_FOR, Fault, MAX_FAULTS, News, Notice, Pair, Users, begin};
 use crate::scenario::Happening;
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.
@@ -24,74 +24,79 @@ const BAND_PERCENT: u32 = 15;
 const SETTLED: Duration = Duration::from_secs(30);
 
 impl World {
-    pub(super) fn fault_begins(&mut self, kind: &'static str, place: usize) {
-        let planned = self.plan[place].clone();
-        let (what, how) = (&planned.words, &planned.happening);
-        if self.measures.faults.len() >= MAX_FAULTS {
-            return;
-        }
-        let node = match how {
-            Happening::Instance(node, _)
-            | Happening::Crash(node)
-            | Happening::Revoke { node, .. } => Some(*node),
-            _ => None,
-        };
-        let (mut unaware, mut staying) = (BTreeSet::new(), BTreeSet::new());
-        for (at, other) in self.nodes.iter().enumerate() {
-            let Some(brain) = &other.brain else { continue };
-            let Some(node) = node.filter(|node| *node != at) else { continue };
-            let id = self.nodes[node].credential.node;
-            let knows = match how {
-                Happening::Instance(..) => believes_in(brain, &id),
-                _ => brain.directory().get(&id).is_some_and(is_present),
-            };
-            if knows {
-                unaware.insert(at);
-            }
-            if brain.first() == Some(id) {
-                staying.insert(at);
-            }
-        }
-        let cut = Cut::of(&self.plan[place..]);
-        if node.is_none() {
-            staying = (0..self.nodes.len()).filter(|at| self.goes_into(&cut, *at)).collect();
-            unaware.clone_from(&staying);
-        }
-        self.measures.faults.push(Fault {
-            kind,
-            what: what.clone(),
-            at: self.now,
-            node,
-            cut,
-            unaware,
-            detected: BTreeMap::new(),
-            staying,
-            moved: BTreeMap::new(),
-            over: None,
-        });
+    /// Something of the plan is about to happen. If it may disturb somebody: who has to notice it,
+    /// and who has to go elsewhere, or may?
+    pub(super) fn fault_begins(&mut self, place: usize) {
+        let nodes = self.nodes.len();
+        let faults = &mut self.measures.faults;
+        let Some(fault) = begin(faults, &self.plan[place..], nodes, self.now) else { return };
+        let (unaware, staying) = self.concerned(&self.measures.faults[fault]);
+        let fault = &mut self.measures.faults[fault];
+        fault.unaware.extend(unaware);
+        fault.staying.extend(staying);
     }
 
-    /// Whether a node's first choice is behind a way that goes down.
+    /// Who has something to notice of the newest victim of a fault, and who goes there.
+    fn concerned(&self, fault: &Fault) -> (Vec<Pair>, Vec<Pair>) {
+        let Some(victim) = fault.newest() else {
+            let users = (0..self.nodes.len()).filter(|at| self.goes_into(&fault.cut, *at));
+            let users: Vec<Pair> = users.map(|at| (at, at)).collect();
+            let has_to_notice = fault.notice() == Notice::Way;
+            return (if has_to_notice { users.clone() } else { Vec::new() }, users);
+        };
+        let id = self.nodes[victim].credential.node;
+        let (mut unaware, mut staying) = (Vec::new(), Vec::new());
+        for (at, other) in self.nodes.iter().enumerate() {
+            let Some(brain) = other.brain.as_ref().filter(|_| at != victim) else { continue };
+            let is_member = || brain.directory().get(&id).is_some_and(is_present);
+            let has_to_notice = fault.is_watched()
+                && match fault.notice() {
+                    Notice::Instance => believes_in(brain, &id),
+                    Notice::Gone | Notice::Revoked => is_member(),
+                    Notice::Came => !is_member(),
+                    Notice::Way | Notice::Nothing => false,
+                };
+            if has_to_notice {
+                unaware.push((at, victim));
+            }
+            if fault.users() == Users::Theirs && brain.first() == Some(id) {
+                staying.push((at, victim));
+            }
+        }
+        let own = self.nodes[victim].brain.as_ref();
+        let is_user = match fault.users() {
+            Users::Own => own.is_some_and(|brain| brain.first().is_some()),
+            Users::Joining => own.is_none(),
+            Users::Theirs | Users::Ways => false,
+        };
+        if is_user {
+            staying.push((victim, victim));
+        }
+        (unaware, staying)
+    }
+
+    /// Whether a node's first choice is behind these ways.
     fn goes_into(&self, cut: &Cut, at: usize) -> bool {
         let first = self.nodes[at].brain.as_ref().and_then(Brain::first);
         let Some(first) = first.and_then(|id| self.by_id.get(&id)).copied() else { return false };
         cut.parts((at, self.network.site(at)), (first, self.network.site(first)))
     }
 
-    /// What was taken from a node is given back.
-    pub(super) fn fault_ends(&mut self, node: usize) {
+    /// What these kinds of faults took from a node is given back.
+    pub(super) fn fault_ends(&mut self, node: usize, kinds: &[&str]) {
         let now = self.now;
         for fault in &mut self.measures.faults {
-            if fault.node == Some(node) && fault.over.is_none() {
-                fault.over = Some(now);
+            if kinds.contains(&fault.kind) {
+                fault.ends(node, now);
             }
         }
     }
 
-    pub(super) fn ways_changed(&mut self, up: bool) {
+    /// A way is another one now; whether it is as at the start.
+    pub(super) fn ways_changed(&mut self, way: &Happening, ends: bool) {
         let now = self.now;
         for fault in &mut self.measures.faults {
-            if up && fault.node.is_none() && fault.over.is_none() && fault.at < now {
+            if ends && fault.over.is_none() && fault.at < now && fault.cut.concerns(way) {
                 fault.over = Some(now);
             }
         }
@@ -106,7 +111,7 @@ impl World {
             let words = self.way(at);
             self.trace.node(now, at, words);
         }
-        self.follow_faults(at);
+        self.follow_faults(at, first_changed);
         self.follow_news(at);
         if self.nodes[at].clients.searching > 0 {
             self.reroute(at);
@@ -128,32 +133,28 @@ impl World {
         }
     }
 
-    fn follow_faults(&mut self, at: usize) {
+    fn follow_faults(&mut self, at: usize, first_changed: bool) {
         let now = self.now;
         let Some(brain) = &self.nodes[at].brain else { return };
         let first = brain.first().and_then(|id| self.by_id.get(&id)).copied();
         let spot = |node: usize| (node, self.network.site(node));
-        let healthy: Vec<usize> = brain
-            .views()
-            .filter(|view| view.is_healthy)
-            .filter_map(|view| self.by_id.get(&view.origin).copied())
-            .collect();
         for fault in self.measures.followed(now) {
             // A route is also another one when only its end is: what counts is its first origin.
-            let away = match fault.node {
-                Some(node) => first != Some(node),
-                None => !first.is_some_and(|first| fault.cut.parts(spot(at), spot(first))),
+            let away = match fault.users() {
+                Users::Theirs => !first.is_some_and(|first| fault.out.contains(&first)),
+                Users::Ways => !first.is_some_and(|first| fault.cut.parts(spot(at), spot(first))),
+                Users::Own => first_changed,
+                Users::Joining => first.is_some(),
             };
-            if away && fault.staying.remove(&at) {
-                fault.moved.insert(at, now - fault.at);
+            if away {
+                fault.leaves(at, now);
             }
-            let is_about_instance = !matches!(fault.kind, "crash" | "revoke");
-            let noticed = match fault.node {
-                Some(node) => is_about_instance && !healthy.contains(&node),
-                None => away,
-            };
-            if noticed && fault.unaware.remove(&at) {
-                fault.detected.insert(at, now - fault.at);
+            if fault.notice() == Notice::Instance {
+                for victim in fault.unnoticed(at) {
+                    if !believes_in(brain, &self.nodes[victim].credential.node) {
+                        fault.notices(at, victim, now);
+                    }
+                }
             }
         }
     }
@@ -202,17 +203,40 @@ impl World {
         let words = if up { "is present" } else { "is down" };
         let words = format!("{} {words}", self.nodes[subject].name);
         self.trace.node(now, at, words);
+        let noticed = if up { Notice::Came } else { Notice::Gone };
+        for fault in self.measures.followed(now) {
+            if fault.notice() == noticed {
+                fault.notices(at, subject, now);
+            }
+        }
         if up {
             self.guard.readmitted(at, subject);
             return;
         }
         self.measures.second(now).downs += 1;
-        for fault in self.measures.followed(now) {
-            if fault.kind == "crash" && fault.node == Some(subject) && fault.unaware.remove(&at) {
-                fault.detected.insert(at, now - fault.at);
-            }
+        let brain = self.nodes[at].brain.as_ref();
+        let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
+        // Word of its end may come before its goodbye.
+        let has_left =
+            self.nodes[subject].leaving || entry.is_some_and(|it| it.liveness == Liveness::Left);
+        if now >= self.scenario.warmup() && !has_left {
+            self.measures.suspicions.get_or_insert_default().evictions += 1;
         }
         self.judge_eviction(at, subject);
+    }
+
+    /// A node has found a member silent, and tells the others that it suspects it.
+    pub(super) fn suspects(&mut self, at: usize, subject: usize) {
+        let now = self.now;
+        let words = format!("suspects {}", self.nodes[subject].name);
+        self.trace.node(now, at, words);
+        if now < self.scenario.warmup() {
+            return;
+        }
+        let is_wrong = self.settles(at, subject).is_some_and(|since| since <= now);
+        let suspicions = self.measures.suspicions.get_or_insert_default();
+        suspicions.raised += 1;
+        suspicions.wrong += u64::from(is_wrong);
     }
 
     /// Sessions on a line are reset, each at its moment within the window.
@@ -309,5 +333,5 @@ fn believes_in(brain: &Brain, origin: &NodeId) -> bool {
 }
 
 fn is_present(entry: &meshport_discovery::Entry) -> bool {
-    entry.liveness == meshport_discovery::Liveness::Alive
+    entry.liveness == Liveness::Alive
 }

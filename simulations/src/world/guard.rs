@@ -160,7 +160,7 @@ impl World {
 
     /// From when on two nodes have no excuse any more for not knowing each other; none while one
     /// of them does not run or take part, or is out of the other's reach.
-    fn settles(&self, holder: usize, subject: usize) -> Option<Duration> {
+    pub(super) fn settles(&self, holder: usize, subject: usize) -> Option<Duration> {
         let takes_part = |node: usize| {
             self.nodes[node].brain.is_some()
                 && !self.nodes[node].leaving

@@ -20,7 +20,7 @@ use crate::Error;
 use crate::brain::{Birth, Brain, Wish};
 use crate::flight::Payload;
 use crate::instance::Instance;
-use crate::measure::Measures;
+use crate::measure::{Measures, Suspicions};
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::report::{Outcome as RunOutcome, Run};
@@ -242,7 +242,7 @@ impl World {
             network,
             memo: Memo::default(),
             known: Vec::new(),
-            measures: Measures::default(),
+            measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             progress: options.progress,
             scenario,
         };
@@ -521,6 +521,11 @@ impl World {
             Wish::Member(node, up) => {
                 if let Some(subject) = self.by_id.get(&node).copied() {
                     self.member_changed(at, subject, up);
+                }
+            }
+            Wish::Suspect(node) => {
+                if let Some(subject) = self.by_id.get(&node).copied() {
+                    self.suspects(at, subject);
                 }
             }
             Wish::Revoked(revocation) => self.revoked(at, &revocation),

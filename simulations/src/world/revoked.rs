@@ -12,6 +12,7 @@ use meshport_config::{Revocation, Revocations, Revoked};
 use super::{World, number};
 use crate::brain::{Candidate, Wish};
 use crate::flight::Flight;
+use crate::measure::Notice;
 use crate::rules::{self, MAX_NEWS, SETTLING};
 
 impl World {
@@ -52,8 +53,8 @@ impl World {
         let words = format!("shuts {} out: revoked", self.nodes[subject].name);
         self.trace.node(now, at, words);
         for fault in self.measures.followed(now) {
-            if fault.kind == "revoke" && fault.node == Some(subject) && fault.unaware.remove(&at) {
-                fault.detected.insert(at, now - fault.at);
+            if fault.notice() == Notice::Revoked {
+                fault.notices(at, subject, now);
             }
         }
         self.nodes[at].tunnels.remove(&number(subject));

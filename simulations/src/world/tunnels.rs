@@ -73,7 +73,9 @@ impl World {
                 traffic.gossip_payload_bytes += bytes.len() as u64;
                 traffic.gossip_bytes += size as u64;
                 let family = family(bytes) as usize;
-                self.measures.second(self.now).families[family] += size as u64;
+                let second = self.measures.second(self.now);
+                second.gossip_packets += 1;
+                second.families[family] += size as u64;
                 let kind = kind(bytes);
                 self.wire(packet, address, size, kind);
             }
