@@ -27,6 +27,33 @@ impl Allow {
         vec![Self::Role(Role::Node), Self::Role(Role::Operator)]
     }
 
+    /// What a list means that lets in fewer than it seems to, or nobody; none for any other.
+    ///
+    /// Only nodes and operators use services, and a list gives no role: an entry for another role
+    /// means those that have it besides.
+    pub fn doubt(list: &[Self]) -> Option<String> {
+        const REMEDY: &str = "for all nodes and operators leave `allow` out, or write \
+                              [\"role:node\", \"role:operator\"]; for some, \"site:SITE\" or \
+                              \"node:NAME\"";
+        if list.is_empty() {
+            return Some(format!(
+                "an empty list lets no other node in, only the clients of this machine; {REMEDY}"
+            ));
+        }
+        let is_user = |role: &Role| matches!(role, Role::Node | Role::Operator);
+        let opens_nothing = |it: &Self| matches!(it, Self::Role(role) if !is_user(role));
+        if !list.iter().all(opens_nothing) {
+            return None;
+        }
+        let roles: Vec<String> = list.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "{} by itself lets nobody in: only nodes and operators use services, so it means \
+             those nodes and operators that have such a role besides. If that is meant, all is \
+             well; {REMEDY}",
+            roles.join(", ")
+        ))
+    }
+
     /// Whether the entry means the holder of a verified credential.
     ///
     /// A name or a site counts only when the authority has vouched for it: under an invite that
@@ -152,6 +179,25 @@ mod tests {
         assert!(none.services["kube-apiserver"].allow.is_empty());
         let plain = parse(table).expect("nothing is wrong");
         assert_eq!(plain.services["kube-apiserver"].allow, Allow::everyone());
+    }
+
+    #[test]
+    fn a_list_that_lets_nobody_in_is_doubted() {
+        let doubt = |list: &[&str]| {
+            let list: Vec<Allow> = list.iter().map(|it| it.parse().unwrap()).collect();
+            Allow::doubt(&list)
+        };
+        let none = doubt(&[]).expect("it shuts all out");
+        assert!(none.contains("lets no other node in") && none.contains("role:node"), "{none}");
+        for list in [&["role:relay"][..], &["role:relay", "role:origin:web"]] {
+            let doubt = doubt(list).expect("no client has these roles alone");
+            assert!(doubt.starts_with(&list.join(", ")) && doubt.contains("besides"), "{doubt}");
+        }
+        for list in [["role:relay", "role:node"], ["role:relay", "site:fra"]] {
+            assert_eq!(doubt(&list), None, "{list:?}");
+        }
+        assert_eq!(doubt(&["role:operator"]), None);
+        assert_eq!(Allow::doubt(&Allow::everyone()), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::{
-    Credential, Problem, Role, ServiceSettings, Settings, UnixSeconds, reference,
+    Allow, Credential, Problem, Role, ServiceSettings, Settings, UnixSeconds, reference,
 };
 use serde::Serialize;
 
@@ -108,6 +108,9 @@ pub(crate) fn check(
     check_state(&settings, now, &mut report);
     for (name, service) in &settings.services {
         check_files(name.as_str(), service, &mut report);
+        if let Some(doubt) = Allow::doubt(&service.allow) {
+            report.warnings.push(format!("service.{name}.allow: {doubt}"));
+        }
     }
     report.ok = report.obstacles.is_empty();
     report.effective = Some(settings);

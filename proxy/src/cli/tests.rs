@@ -382,7 +382,7 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     let token = machines.path("token");
     fs::write(&token, "secret").expect("written");
     let around = check(&format!(
-        "site = \"ams\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n\
+        "site = \"ams\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\nallow = []\n\
          [service.kube-apiserver.health]\nca-file = \"/nowhere/ca.pem\"\n\
          bearer-token-file = {token:?}\n"
     ));
@@ -395,6 +395,8 @@ fn check_finds_everything_at_once_and_starts_nothing() {
         warnings.contains("chmod 600") && warnings.contains("role origin:kube-apiserver"),
         "{warnings}"
     );
+    let doubt = "service.kube-apiserver.allow: an empty list lets no other node in";
+    assert!(warnings.contains(doubt), "{warnings}");
     let json = serde_json::to_value(&around).expect("it has JSON");
     assert_eq!(json["effective"]["site"], "ams");
     assert!(!worker.join("generation").exists() && !worker.join("meshport.sock").exists());

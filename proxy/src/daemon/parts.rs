@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use meshport_config::{Credential, Role, Seed, ServiceName, ServiceSettings, Settings};
+use meshport_config::{Allow, Credential, Role, Seed, ServiceName, ServiceSettings, Settings};
 use meshport_discovery::LocalNode;
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
 use rand::rngs::StdRng;
@@ -70,6 +70,7 @@ pub(super) fn build_core(
     leaf_of: Option<Vec<ServiceName>>,
 ) -> NodeCore {
     warn_of_missing_roles(settings, &identity.credential);
+    warn_of_lists(settings);
     let me = LocalNode {
         credential: identity.credential.clone(),
         record_key: identity.record_key.clone(),
@@ -139,6 +140,15 @@ fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
                 "this node's credential lacks the role origin:{name}, so other nodes will ignore \
                  its offer; join again with an invite that has it"
             );
+        }
+    }
+}
+
+/// Says which services of this node are for nobody, or for fewer than it may seem.
+pub(super) fn warn_of_lists(settings: &Settings) {
+    for (service, ServiceSettings { allow, .. }) in &settings.services {
+        if let Some(doubt) = Allow::doubt(allow) {
+            warn!(%service, "allow under [service.{service}]: {doubt}");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::clock;
 use super::driver::{Instance, Order};
 use super::fallback;
 use super::node::Controls;
-use super::parts::{offers, session_limits};
+use super::parts::{offers, session_limits, warn_of_lists};
 use super::probe::Prober;
 use super::run::Reread;
 use super::sandbox::Sandbox;
@@ -125,6 +125,7 @@ impl Reload {
             changed
         });
         self.settings = next;
+        warn_of_lists(&self.settings);
         Ok(report)
     }
 }
