@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use meshport_config::{Invite, NodeId, Revocation, Revoked};
+use meshport_config::{Invite, NodeId, Revocation, Revoked, VerifyKey};
 use serde::Serialize;
 
 use super::query::DaemonArgs;
@@ -15,11 +15,14 @@ use crate::Error;
 use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use crate::admin::client::AdminClient;
 
+/// Begins what means an invite by its key.
+const KEY_OF_INVITE: &str = "invite:";
+
 /// `meshport revoke`
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// The node (NodeId, short NodeId or name) or the line of an invite; "-" reads it from
-    /// standard input
+    /// The node (NodeId, short NodeId or name), the line of an invite, or invite:KEY with the key
+    /// that `status` warns of; "-" reads it from standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
     /// Hand a line that --print made to the daemon here; "-" reads it from standard input
@@ -98,6 +101,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
     let file = args.authority.as_deref();
     let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;
     let revoked = match Invite::parse(target) {
+        _ if target.starts_with(KEY_OF_INVITE) => invite_of(target)?,
         Ok(invite) => invite.revoked(),
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
         Err(_) => match target.parse::<NodeId>() {
@@ -117,6 +121,12 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
         }
     }
     Ok(Revocation::issue(&authority, revoked, clock::wall()))
+}
+
+/// The invite whose line is lost, or was never here.
+fn invite_of(target: &str) -> Result<Revoked, Error> {
+    let key = target.trim_start_matches(KEY_OF_INVITE).parse::<VerifyKey>()?;
+    Ok(Revoked::Invite(key))
 }
 
 /// The one node that is called so.
@@ -154,6 +164,14 @@ fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invite_has_a_key_too() {
+        let key = meshport_config::DelegationKey::from_bytes([3; 32]).public();
+        let invite = invite_of(&format!("invite:{key}")).expect("as `status` says it");
+        assert_eq!(invite, Revoked::Invite(key));
+        assert!(invite_of("invite:worker-7").is_err());
+    }
 
     #[test]
     fn says_what_became_of_it() {

@@ -161,6 +161,7 @@ EXAMPLES:
   On the machine with the authority's key and a daemon:
     meshport revoke worker-7
     meshport revoke - < leaked-invite.txt
+    meshport revoke invite:9sRt...4k= --with-nodes
 
   With an authority that stays offline, then on any node:
     meshport revoke 4WjD...9Q= --print --authority /media/stick/authority.key

@@ -246,6 +246,7 @@ impl Driver {
             self.core.handle_counts(open, now);
         }
         self.reporter.floods.look(now, || floods::held_off(&self.mesh.counters()));
+        self.reporter.room.look(self.core.discovery().directory().crowding());
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }

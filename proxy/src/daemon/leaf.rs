@@ -27,7 +27,7 @@ use super::driver::{Driver, Order};
 use super::floods::Floods;
 use super::log_budget::LogBudgets;
 use super::node::{self, Services};
-use super::report::{self, Reporter, ServiceFacts};
+use super::report::{self, Reporter, Room, ServiceFacts};
 use super::rotation::Rotating;
 use super::session::{MAX_FINDINGS, Place};
 use super::sessions::Sessions;
@@ -283,6 +283,7 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         floods: Floods::new(clock::now()),
+        room: Room::default(),
         services,
         rosters: BTreeMap::new(),
         former_key: None,

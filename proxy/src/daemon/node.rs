@@ -30,7 +30,7 @@ use super::fallback::Fallbacks;
 use super::floods::Floods;
 use super::log_budget::LogBudgets;
 use super::reload::Reload;
-use super::report::{self, Reporter, ServiceFacts};
+use super::report::{self, Reporter, Room, ServiceFacts};
 use super::roster::{self, Source};
 use super::rotation::Rotating;
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
@@ -308,6 +308,7 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         floods: Floods::new(clock::now()),
+        room: Room::default(),
         services,
         rosters: BTreeMap::new(),
         former_key: None,

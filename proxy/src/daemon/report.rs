@@ -32,8 +32,11 @@ pub(super) mod access;
 mod compare;
 mod credentials;
 mod explain;
+mod room;
 mod samples;
 mod secret;
+
+pub(super) use room::Room;
 
 /// What is fixed for the life of the daemon, or changes only on reload.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub(super) struct Reporter {
     pub(super) sessions: Sessions,
     pub(super) audit: Audit,
     pub(super) floods: Floods,
+    pub(super) room: Room,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
     /// What the cluster's own lists say, for services whose list is read.
     /// Which key still answers beside the present one.
@@ -310,6 +314,7 @@ impl Reporter {
         warnings.extend(self.full(services));
         warnings.extend(self.crowding(core, now));
         warnings.extend(self.floods.warning(now));
+        warnings.extend(core.discovery().directory().crowding().as_ref().map(room::warning));
         warnings.extend(self.denials(core));
         warnings.extend(access::misfits(core));
         warnings.extend(self.differences());
