@@ -284,6 +284,7 @@ fn reporter(
         audit: Audit::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
+        authority_key: None,
         services,
         rosters: BTreeMap::new(),
         former_key: None,

@@ -35,7 +35,7 @@ use super::roster::{self, Source};
 use super::rotation::Rotating;
 use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
-use super::state::Identity;
+use super::state::{self, Identity};
 use super::succession::{Next, Succeeding};
 use super::tcp::{Host, Listener};
 use super::{Handle, clock, descriptors, endpoints, fallback, listen, parts};
@@ -111,7 +111,9 @@ impl Node {
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, key)?;
         let (credential, admin_http) = (&identity.credential, ground.admin_http);
-        let reporter = reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
+        let mut reporter =
+            reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
+        reporter.authority_key = Some(state::authority_key_in(&settings.state_dir));
         let sources = sources(settings, &reporter, &host);
 
         let (mut listeners, mut tasks) = (JoinSet::new(), JoinSet::new());
@@ -309,6 +311,7 @@ fn reporter(
         audit: Audit::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
+        authority_key: None,
         services,
         rosters: BTreeMap::new(),
         former_key: None,

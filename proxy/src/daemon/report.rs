@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ use super::session::SessionLimits;
 use super::sessions::{Sessions, Side};
 
 pub(super) mod access;
+pub(super) mod authority;
 mod compare;
 mod credentials;
 mod explain;
@@ -50,6 +52,8 @@ pub(super) struct Reporter {
     pub(super) audit: Audit,
     pub(super) floods: Floods,
     pub(super) room: Room,
+    /// Where the authority's key would be, and should not.
+    pub(super) authority_key: Option<PathBuf>,
     pub(super) services: BTreeMap<ServiceName, ServiceFacts>,
     /// What the cluster's own lists say, for services whose list is read.
     /// Which key still answers beside the present one.
@@ -321,6 +325,7 @@ impl Reporter {
         warnings.extend(self.same_names(core));
         warnings.extend(secret::warning(secret));
         warnings.extend(credentials::warning(&self.credential, super::clock::wall()));
+        warnings.extend(self.authority_key.as_deref().and_then(authority::warning));
         warnings
     }
 }

@@ -21,7 +21,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, heap, parts, rotation, succession};
+use super::{clock, descriptors, heap, parts, report, rotation, state, succession};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -166,6 +166,8 @@ impl Daemon {
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
+        let key = state::authority_key_in(state.path());
+        report::authority::warning(&key).iter().for_each(|danger| warn!("{danger}"));
         let generation = state.next_generation(clock::wall())?;
         let shards = parts::bind_mesh(settings, shards)?;
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;

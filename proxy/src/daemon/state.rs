@@ -519,6 +519,11 @@ impl StateDir {
     }
 }
 
+/// Where the authority's key is in a state folder that has it.
+pub fn authority_key_in(folder: &Path) -> PathBuf {
+    folder.join(AUTHORITY_KEY)
+}
+
 /// The authority's key from a file anywhere, for an authority that is kept apart from its node.
 ///
 /// # Errors
