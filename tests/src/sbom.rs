@@ -1,8 +1,8 @@
 //! What the released program is made of, as CycloneDX 1.6 (ECMA-424): every package that is linked
 //! into it or runs while it is built, with version, licence, source and checksum.
 //!
-//! It is made from what cargo has locked, without network, and is the same for the same lock file and
-//! platform.
+//! It is made from what cargo has locked, without network, and is the same for the same lock file
+//! and platform.
 
 use std::collections::{BTreeMap, BTreeSet};
 

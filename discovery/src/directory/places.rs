@@ -3,12 +3,12 @@
 //! Whoever holds an invite can sign credentials without end, and gossip carries them everywhere. So
 //! the nodes that joined with one invite have [`MAX_OF_INVITE`] places at most; the others are for
 //! those of other invites and of the authority. A newcomer that finds no place takes that of a
-//! weaker entry ([`Hold`]): of its own invite when that has all it may have, else of the invite that
-//! has the most. Never that of an equal one, so that nodes with different entries do not exchange
-//! them for ever, and never that of a node with which there is a tunnel.
+//! weaker entry ([`Hold`]): of its own invite when that has all it may have, else of the invite
+//! that has the most. Never that of an equal one, so that nodes with different entries do not
+//! exchange them for ever, and never that of a node with which there is a tunnel.
 //!
-//! The order of entries is kept while the directory is crowded only: from the first newcomer without
-//! a place until an eighth is free again. A look for a weaker entry takes a logarithm of them.
+//! The order of entries is kept while the directory is crowded only: from the first newcomer
+//! without a place until an eighth is free again. A look for a weaker entry takes a logarithm.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

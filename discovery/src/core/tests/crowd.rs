@@ -1,4 +1,4 @@
-//! More members than there are places: validly signed ones that somebody with an invite has made up.
+//! More members than there are places: validly signed ones, made up by somebody with an invite.
 
 use std::time::{Duration, Instant};
 
