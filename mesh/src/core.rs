@@ -356,8 +356,8 @@ impl Core {
         }
     }
 
-    /// The caller knows a peer no more. With a session it stays until that is over, as one does that
-    /// nobody named.
+    /// The caller knows a peer no more. With a session it stays until that is over, as one does
+    /// that nobody named.
     pub(crate) fn release_peer(&mut self, node: &NodeId) {
         let Some(slot) = self.peers.of_node(node) else { return };
         match self.peers.get_mut(slot) {

@@ -193,7 +193,7 @@ impl Discovery {
     }
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
-        // There is no place for most of them, and whoever comes or becomes an origin is in the news.
+        // There is no place for most of them; whoever comes or becomes an origin is in the news.
         if self.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
             return;
         }
