@@ -17,6 +17,11 @@ use meshport_tests::process::{Process, meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
+use self::cluster::{CLUSTERS, Cluster};
+
+#[path = "e2e_secrets/cluster.rs"]
+mod cluster;
+
 const SETTLE: Duration = Duration::from_secs(40);
 /// Files of a state folder whose purpose is to hold a secret.
 const HOMES: [&str; 5] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT];
@@ -38,22 +43,6 @@ const PAIRS: usize = 2 * NODES * (NODES - 1) / 2;
 /// How many characters of an encoding count as a leak: half of a key. Encodings begin at any byte
 /// of what they encode, so the first and last characters differ with what is around.
 const TELLING: usize = SECRET_BYTES / 2;
-
-/// What reaches a cluster today.
-const KUBECONFIG: &str = "\
-apiVersion: v1
-kind: Config
-clusters:
-- cluster: {server: 'https://10.99.0.11:6443'}
-  name: prod
-contexts:
-- context: {cluster: prod, user: me}
-  name: prod
-current-context: prod
-users:
-- name: me
-  user: {token: s3cret}
-";
 
 /// A secret and where it is kept.
 struct Secret {
@@ -165,8 +154,8 @@ fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> + use<> {
     }
 }
 
-/// All secrets that there were, once each: those of files, and what comes of them.
-fn all_of(kept: Vec<Secret>, invites: &[String]) -> Vec<Secret> {
+/// All secrets that there were, once each: those of files, what comes of them, and the cluster's.
+fn all_of(kept: Vec<Secret>, invites: &[String], clusters: Vec<Secret>) -> Vec<Secret> {
     let distinct: BTreeMap<Vec<u8>, Secret> =
         kept.into_iter().map(|secret| (secret.bytes.clone(), secret)).collect();
     let mut all: Vec<Secret> = distinct.into_values().collect();
@@ -176,9 +165,9 @@ fn all_of(kept: Vec<Secret>, invites: &[String]) -> Vec<Secret> {
     let invites: Vec<Secret> =
         lines.into_iter().map(|line| Secret::of_invite(line, &all)).collect();
     let pairs = Secret::of_pairs(&all);
-    all.extend(invites.into_iter().chain(pairs));
+    all.extend(invites.into_iter().chain(pairs).chain(clusters));
     let distinct: BTreeSet<&[u8]> = all.iter().map(|secret| &*secret.bytes).collect();
-    assert_eq!(distinct.len(), KEPT + INVITES + PAIRS);
+    assert_eq!(distinct.len(), KEPT + INVITES + PAIRS + CLUSTERS);
     all
 }
 
@@ -219,12 +208,13 @@ impl Seen {
     }
 }
 
-/// Two nodes that log all they can, and the secrets of both.
-fn talkative() -> (World, Vec<Secret>) {
+/// Two nodes that log all they can, the secrets of both, and what they know of the cluster.
+fn talkative() -> (World, Vec<Secret>, Cluster) {
     let mut world = World::new();
     let address = world.apiserver("cp");
-    world.make(&NodePlan::new("cp", "a").origin(address));
-    world.make(&NodePlan::new("worker", "a"));
+    let cluster = Cluster::new(&world);
+    world.make(&NodePlan::new("cp", "a").origin(address).settings(&cluster.health()));
+    world.make(&NodePlan::new("worker", "a").settings(&cluster.list()));
     for name in ["cp", "worker"] {
         let config = world.path(&format!("{name}.toml"));
         let text = fs::read_to_string(&config).expect("a node has settings");
@@ -236,11 +226,11 @@ fn talkative() -> (World, Vec<Secret>) {
     let secrets: Vec<Secret> = folders.iter().flat_map(|it| Secret::in_folder(it)).collect();
     // Two nodes have two keys each and share the mesh's secret; one has the authority's.
     assert_eq!(secrets.len(), 7);
-    (world, secrets)
+    (world, secrets, cluster)
 }
 
 /// The verbs an operator uses, on a mesh that runs; the line of an invite that was used.
-fn ask_everything(world: &World, seen: &mut Seen) -> String {
+fn ask_everything(world: &World, cluster: &Cluster, seen: &mut Seen) -> String {
     let config = world.path("worker.toml").display().to_string();
     let state = world.at("cp").state().display().to_string();
     for verb in ["status", "routes", "explain", "peers", "credentials", "check", "drain", "status"]
@@ -251,12 +241,10 @@ fn ask_everything(world: &World, seen: &mut Seen) -> String {
     seen.run_ok(&["renew", "--authority", &format!("{state}/authority.key"), "--config", &config]);
     let invite = world.invite("cp", &NodePlan::new("worker", "a"));
     seen.run_ok(&["renew", &invite, "--config", &config]);
-    let source = world.path("kubeconfig");
-    fs::write(&source, KUBECONFIG).expect("written");
-    let source = source.display().to_string();
-    seen.run(&["kubeconfig", "--from", &source, "--config", &config]);
+    let source = cluster.source();
+    seen.run_ok(&["kubeconfig", "--from", &source, "--config", &config]);
     let merged = world.path("merged").display().to_string();
-    seen.run(&["kubeconfig", "--from", &source, "--merge", &merged, "--config", &config]);
+    seen.run_ok(&["kubeconfig", "--from", &source, "--merge", &merged, "--config", &config]);
     let socket = world.at("cp").state().join("meshport.sock").display().to_string();
     for page in ["metrics", "status", "livez", "nothing-here"] {
         let url = format!("http://meshport/{page}");
@@ -323,7 +311,12 @@ fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen
 }
 
 /// A leaf with an invite, which saves its secrets in a folder of its own: those, and the invite.
-fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> (Vec<Secret>, String) {
+fn operate(
+    world: &mut World,
+    cluster: &Cluster,
+    scratch: &Path,
+    seen: &mut Seen,
+) -> (Vec<Secret>, String) {
     let invite = world.invite("cp", &NodePlan::operator("laptop", "a"));
     let line = scratch.join("invite");
     fs::write(&line, &invite).expect("written");
@@ -332,6 +325,8 @@ fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> (Vec<Secret>, 
     command.args(["forward", "--log-level", "trace", "--name", "laptop", "--invite"]).arg(&line);
     command.args(["--listen", "127.0.0.1:0", "--mesh-listen", &place.to_string()]);
     command.arg("--credential").arg(&folder);
+    let context = world.path("laptop.kubeconfig");
+    command.arg("--from").arg(cluster.source()).arg("--kubeconfig").arg(&context);
     let log = scratch.join("forward.log");
     let mut forward = Process::start("forward", &mut command, &log);
     let local = wait::until("the forward serves and has saved what it is", SETTLE, || {
@@ -340,6 +335,7 @@ fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> (Vec<Secret>, 
         let local = line.split(' ').next()?.parse().ok()?;
         folder.join("0/directory").exists().then_some(local)
     });
+    assert!(context.exists(), "it has written a context");
     let answer = world.curl().get(local, "/version").expect("the forward leads there");
     assert_eq!(answer.status, 200);
     forward.signal("TERM");
@@ -353,15 +349,16 @@ fn operate(world: &mut World, scratch: &Path, seen: &mut Seen) -> (Vec<Secret>, 
 
 #[test]
 fn no_key_material_in_anything_that_is_printed_or_written() {
-    let (mut world, mut secrets) = talkative();
+    let (mut world, mut secrets, cluster) = talkative();
     world.meet();
     world.chooses("worker", "cp", SETTLE);
     world.get("worker", "/version");
     let scratch = tempfile::tempdir().expect("a folder");
     let mut seen = Seen::default();
-    let (operators, laptop) = operate(&mut world, scratch.path(), &mut seen);
+    let (operators, laptop) = operate(&mut world, &cluster, scratch.path(), &mut seen);
     secrets.extend(operators);
-    let renewal = ask_everything(&world, &mut seen);
+    Cluster::is_used(&mut world);
+    let renewal = ask_everything(&world, &cluster, &mut seen);
     let (changed, next, new_key) = change_everything(&mut world, &mut seen);
     secrets.extend(changed);
     let state = world.at("cp").state().display().to_string();
@@ -373,6 +370,7 @@ fn no_key_material_in_anything_that_is_printed_or_written() {
         world.node_mut(name).process().ended(SETTLE);
     }
     damage_everything(&world, scratch.path(), &next, &mut seen);
+    cluster.damage(&world, &mut seen);
     seen.files(&world.path("."));
     seen.0.extend(world.said().iter().cloned());
     let verbs = ["init", "join"].map(|verb| format!("output of meshport {verb}"));
@@ -380,7 +378,7 @@ fn no_key_material_in_anything_that_is_printed_or_written() {
     let total: usize = seen.0.iter().map(|(_, text)| text.len()).sum();
     assert!(seen.0.len() > 50 && total > 100_000, "too little was seen: {total} bytes");
     let lines = [world.invites(), &[laptop, renewal, new_key, unused]].concat();
-    let search = search(&all_of(secrets, &lines));
+    let search = search(&all_of(secrets, &lines, cluster.secrets));
     let mut leaks = Vec::new();
     for (place, text) in &seen.0 {
         leaks.extend(search(text).into_iter().map(|found| format!("{found}: {place}")));

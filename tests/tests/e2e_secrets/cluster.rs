@@ -1,0 +1,166 @@
+//! The cluster's own secrets that pass through meshport's hands: those of health probes, of the
+//! reading of the cluster's list, and of the kubeconfigs that verbs read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use data_encoding::{BASE64, BASE64URL_NOPAD};
+use meshport::demo::apiserver::{Authority, Leaf};
+use meshport_tests::wait;
+use meshport_tests::world::World;
+use rand_core::{OsRng, RngCore};
+use tempfile::TempDir;
+
+use super::{SECRET_BYTES, SETTLE, Secret, Seen};
+
+/// Where a key of the curve P-256 is in its PKCS #8 document, and the two bytes before it.
+const SCALAR_AT: usize = 36;
+const SCALAR_TAG: [u8; 2] = [0x04, 0x20];
+/// A token and a key for health probes, and for the user of the kubeconfig.
+pub(super) const CLUSTERS: usize = 2 * 2;
+
+/// What an operator has of a cluster.
+pub(super) struct Cluster {
+    folder: TempDir,
+    authority: PathBuf,
+    kubeconfig: String,
+    pub(super) secrets: Vec<Secret>,
+}
+
+impl Cluster {
+    /// Of a world that has an apiserver.
+    pub(super) fn new(world: &World) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = world.path("pki");
+        let issuer = Authority::in_folder(&pki).expect("the apiservers have one");
+        let [health, user] =
+            ["health", "user"].map(|name| issuer.issue_client(name).expect("a valid name"));
+        let at = |name: &str| folder.path().join(name);
+        health.write(&at("health.crt"), &at("health.key")).expect("written");
+        let [token, users] = [(); 2].map(|()| token());
+        fs::write(at("health.token"), &token).expect("written");
+        let authority = pki.join("ca.crt");
+        let kubeconfig = kubeconfig(&authority, &user, &users);
+        fs::write(at("kubeconfig"), &kubeconfig).expect("written");
+        let of_token = |home: &str, text: &str| Secret {
+            home: home.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            text: text.to_owned(),
+        };
+        let secrets = vec![
+            of_token("the token of probes", &token),
+            of_token("the token of a kubeconfig", &users),
+            of_leaf("the key of probes", &health),
+            of_leaf("the key of a kubeconfig", &user),
+        ];
+        Self { folder, authority, kubeconfig, secrets }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// The kubeconfig that reaches the cluster today.
+    pub(super) fn source(&self) -> String {
+        self.path("kubeconfig")
+    }
+
+    /// Settings of an origin's health.
+    pub(super) fn health(&self) -> String {
+        format!(
+            "health.ca-file = {:?}\nhealth.bearer-token-file = {:?}\n\
+             health.client-cert-file = {:?}\nhealth.client-key-file = {:?}\n",
+            self.authority,
+            self.path("health.token"),
+            self.path("health.crt"),
+            self.path("health.key")
+        )
+    }
+
+    /// Settings of a node that reads the cluster's list.
+    pub(super) fn list(&self) -> String {
+        format!("cluster-kubeconfig = {:?}\n", self.source())
+    }
+
+    /// Waits until both nodes have used what they were given.
+    #[track_caller]
+    pub(super) fn is_used(world: &mut World) {
+        // The stand-in knows the certificate, and has no such list.
+        wait::until("the worker has asked for the cluster's list", 2 * SETTLE, || {
+            let said = world.node_mut("worker").process().output();
+            said.contains("the apiserver answers 404").then_some(())
+        });
+        let said = world.node_mut("cp").process().output();
+        assert!(!said.contains("asking without the token"), "the probes had no token");
+    }
+
+    /// Damages each file, and lets whoever reads it say so.
+    pub(super) fn damage(&self, world: &World, seen: &mut Seen) {
+        let config = world.path("cp.toml").display().to_string();
+        let damaged = self.path("damaged");
+        // In the line of the token, before it and after it; as another kind of value; cut off.
+        for (whole, broken) in
+            [("token: ", "token: \"x"), ("token: ", "token: ["), ("users:", "u:")]
+        {
+            fs::write(&damaged, self.kubeconfig.replace(whole, broken)).expect("written");
+            let verb = ["kubeconfig", "--from", &damaged, "--config", &config];
+            seen.run(&verb);
+        }
+        let end = self.kubeconfig.rfind("token: ").expect("it has one") + SECRET_BYTES;
+        fs::write(&damaged, &self.kubeconfig[..end]).expect("written");
+        seen.run(&["kubeconfig", "--from", &damaged, "--merge", &damaged, "--config", &config]);
+        let key = self.path("health.key");
+        let text = fs::read_to_string(&key).expect("it is there");
+        let (first, rest) = text.split_at(text.len() / 2);
+        for broken in [format!("{first}!{rest}"), first.to_owned(), text.replace("KEY", "X")] {
+            fs::write(&key, broken).expect("written");
+            assert!(!seen.run(&["run", "--config", &config]), "it ran with a damaged key");
+            seen.run(&["check", "--config", &config]);
+        }
+    }
+}
+
+fn token() -> String {
+    let mut bytes = [0; SECRET_BYTES];
+    OsRng.fill_bytes(&mut bytes);
+    BASE64URL_NOPAD.encode(&bytes)
+}
+
+/// The user's line is the last one.
+fn kubeconfig(authority: &Path, user: &Leaf, token: &str) -> String {
+    let authority = authority.display();
+    let certificate = BASE64.encode(user.certificate_pem().as_bytes());
+    let key = BASE64.encode(user.key_pem().as_bytes());
+    format!(
+        "\
+apiVersion: v1
+kind: Config
+clusters:
+- cluster:
+    server: https://10.99.0.11:6443
+    tls-server-name: kubernetes
+    certificate-authority: {authority}
+  name: prod
+contexts:
+- context: {{cluster: prod, user: me}}
+  name: prod
+current-context: prod
+users:
+- name: me
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+    token: {token}
+"
+    )
+}
+
+/// The number that is the key, and the line of its PEM that has the most of it.
+fn of_leaf(home: &str, leaf: &Leaf) -> Secret {
+    let lines: Vec<&str> = leaf.key_pem().lines().collect();
+    let body = lines[1..lines.len() - 1].concat();
+    let document = BASE64.decode(body.as_bytes()).expect("PEM");
+    assert_eq!(document[SCALAR_AT - 2..SCALAR_AT], SCALAR_TAG, "another kind of key");
+    let bytes = document[SCALAR_AT..SCALAR_AT + SECRET_BYTES].to_vec();
+    Secret { home: home.to_owned(), bytes, text: lines[2].to_owned() }
+}
