@@ -129,10 +129,18 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     let refused = run(&meshport().to_string_lossy(), &["revoke", &leaked, "--state-dir", &cp]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("stolen joined with this"), "{text}");
+    // Where the line was printed nobody may have known of them: a node that does asks as well.
+    let line = revoke(&world, "cp", &[&leaked, "--print"]);
+    let worker = world.at("worker-3").state().to_string_lossy().into_owned();
+    let import = ["revoke", "--import", &line, "--state-dir", &worker];
+    let refused = run(&meshport().to_string_lossy(), &import);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("stolen joined with this"), "{text}");
+    assert_eq!(open.load(Ordering::SeqCst), 2, "nothing has changed");
 
     world.node_mut("stolen").process().signal("STOP");
     let begun = wait::now();
-    let said = revoke(&world, "cp", &[&leaked, "--with-nodes"]);
+    let said = revoke(&world, "worker-3", &["--import", &line, "--with-nodes"]);
     assert!(said.contains("invite") && said.contains("one member is shut out"), "{said}");
     let left = CUT.saturating_sub(begun.elapsed());
     wait::until("its sessions end on the origin", left, || {

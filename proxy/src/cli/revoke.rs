@@ -31,7 +31,8 @@ pub(crate) struct RevokeArgs {
     /// Only print the line, for --import on a node
     #[arg(long)]
     pub(crate) print: bool,
-    /// Shut out the nodes that joined with the invite as well; without it they are only listed
+    /// Shut out the nodes that joined with the invite as well; without it they are only listed,
+    /// also when the line comes with --import
     #[arg(long)]
     pub(crate) with_nodes: bool,
     /// The authority's key [default: authority.key in the state folder]
@@ -63,21 +64,50 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
             return output::json(&Printed { revocation: line, revoked });
         }
         output::answer(&format!("{line}\n"))?;
-        output::advice("on any node of the mesh: meshport revoke --import LINE");
+        let with_nodes = if args.with_nodes { " --with-nodes" } else { "" };
+        output::advice(&format!(
+            "on any node of the mesh: meshport revoke --import LINE{with_nodes}"
+        ));
         return Ok(());
     }
+    if !args.with_nodes {
+        spare_nodes(&revocation.revoked, &client).map_err(elsewhere)?;
+    }
     let request = RevokeRequest { revocation: revocation.to_text() };
-    let report = runtime()?.block_on(client.revoke(&request)).map_err(|error| match error {
+    let report = runtime()?.block_on(client.revoke(&request)).map_err(elsewhere)?;
+    if args.json {
+        return output::json(&report);
+    }
+    output::answer(&said(&report))
+}
+
+/// Where no daemon runs, the line goes to one that does.
+fn elsewhere(error: Error) -> Error {
+    match error {
         Error::NoDaemon { .. } => Error::Usage(format!(
             "no daemon runs here that could spread it ({error}). Print the line with --print and \
              hand it to any node of the mesh: meshport revoke --import LINE"
         )),
         error => error,
-    })?;
-    if args.json {
-        return output::json(&report);
     }
-    output::answer(&said(&report))
+}
+
+/// Refuses to take an invite back with the nodes that joined with it, which whoever prints the line
+/// where no daemon is cannot know of.
+fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
+    if !matches!(revoked, Revoked::Invite(_)) {
+        return Ok(());
+    }
+    let joined = joined(revoked, client)?;
+    if joined.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{} joined with this invite and would be shut out too: whoever holds the line can date a \
+         credential back. Give --with-nodes if that is meant, and let them join again with new \
+         keys and another invite",
+        joined.join(", ")
+    )))
 }
 
 fn said(report: &RevokeReport) -> String {
@@ -109,17 +139,6 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
             Err(_) => Revoked::Node(named(target, client)?),
         },
     };
-    if matches!(revoked, Revoked::Invite(_)) && !args.with_nodes && !args.print {
-        let joined = joined(&revoked, client)?;
-        if !joined.is_empty() {
-            return Err(Error::Usage(format!(
-                "{} joined with this invite and would be shut out too: whoever holds the line can \
-                 date a credential back. Give --with-nodes if that is meant, and let them join \
-                 again with new keys and another invite",
-                joined.join(", ")
-            )));
-        }
-    }
     Ok(Revocation::issue(&authority, revoked, clock::wall()))
 }
 
