@@ -28,6 +28,8 @@ const HELD: Duration = Duration::from_secs(20);
 const CLIENTS: usize = 60;
 /// Descriptors left to a daemon: enough for what it does by itself.
 const LEFT: usize = 24;
+/// Files that an origin may open in all: some seventy sessions of one node.
+const FEW: usize = 200;
 /// Address space left to a daemon beyond what it has mapped at rest, in bytes.
 const HEADROOM: u64 = 64 << 20;
 /// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
@@ -168,6 +170,52 @@ fn an_origin_without_descriptors_keeps_its_sessions_and_recovers() {
     let page = world.at("cp-a").metrics();
     let failed = page.sum("meshport_served_streams_total", "answer=\"failed\"");
     assert!(failed >= 1.0, "no stream found its instance out of reach");
+}
+
+/// Starts a node that may open few files. Its daemon reads the limit when it starts.
+fn with_few_descriptors(world: &World, node: &str) -> Process {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={FEW}:{FEW}")).arg(meshport()).args(["run", "--config"]);
+    command.arg(world.path(&format!("{node}.toml")));
+    Process::start(node, &mut command, &world.path(&format!("{node}-few.log")))
+}
+
+#[test]
+fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() {
+    let mut world = two_nodes_with_an_echo();
+    world.node(&NodePlan::new("worker-c", "b"));
+    world.kill("cp-a");
+    let daemon = with_few_descriptors(&world, "cp-a");
+    let [greedy, other] = ["worker-b", "worker-c"].map(|name| world.at(name).local);
+    serves_again(&world, greedy);
+    serves_again(&world, other);
+    let mut open = session(&world, "worker-b");
+    let connect = |_| TcpStream::connect(greedy).expect("the local address is open");
+    let crowd: Vec<TcpStream> = (0..2 * FEW).map(connect).collect();
+    for mut client in &crowd {
+        // Looks like TLS, so that the origin is dialled for it. Those without a place are reset.
+        let _ = client.write_all(b"\x16\x03\x01\x02\x00\x01");
+    }
+    let answers_of =
+        |answer: &str| world.at("cp-a").metrics().sum("meshport_served_streams_total", answer);
+    wait::until("the origin refuses its next ones", SETTLE, || {
+        (answers_of("answer=\"overloaded\"") > 0.0).then_some(())
+    });
+    let load = Load::start(&world.curl(), other, "/version", Duration::from_millis(50));
+    load.goes_on(5 * SOME, SETTLE);
+    unharmed(load);
+    assert!(answers(&mut open), "what is open goes on");
+    let warnings = world.at("cp-a").status().expect("it answers")["warnings"].to_string();
+    println!("{warnings}");
+    for words in ["Most have worker-b ", "LimitNOFILE"] {
+        assert!(warnings.contains(words), "{words}: {warnings}");
+    }
+    let told = daemon.output();
+    assert!(told.contains("a node has so many sessions here"), "{told}");
+    assert!(answers_of("answer=\"failed\"") < 1.0, "the descriptors were used up");
+    drop(crowd);
+    serves_again(&world, greedy);
+    assert!(answers(&mut open));
 }
 
 #[test]
