@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use meshport::wan::{DropReason, Link, LinkConfig, Verdict};
+use meshport::wan::{DropReason, Jitter, Link, LinkConfig, Verdict};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 
@@ -229,6 +229,28 @@ impl Network {
             && up(sites.1, sites.0)
             && !self.blocked.contains(&(a, b))
             && !self.blocked.contains(&(b, a))
+    }
+
+    /// What is lost in a round trip between two nodes, in millionths, and by how much its time
+    /// varies.
+    pub(crate) fn noise(&self, a: usize, b: usize) -> (u64, Duration) {
+        let (here, there) = (self.places[a].site, self.places[b].site);
+        let between = [(here, there), (there, here)];
+        let links = between.map(|(from, to)| &self.links[from * self.sites + to]);
+        let access = [a, b].into_iter().filter_map(|node| self.places[node].access.as_ref());
+        let all = links.into_iter().chain(access.flat_map(|access| [&access.up, &access.down]));
+        all.fold((0, Duration::ZERO), |(lost, varies), link| {
+            let LinkConfig { loss, jitter, .. } = link.config();
+            #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
+            #[expect(clippy::cast_sign_loss, reason = "a share")]
+            let share = (loss.mean() * 1e6) as u64;
+            let time = match jitter {
+                Jitter::None => Duration::ZERO,
+                Jitter::Uniform { max } => *max,
+                Jitter::Exponential { mean } => *mean,
+            };
+            (lost + share, varies + time)
+        })
     }
 
     /// The undisturbed round trip between two nodes.

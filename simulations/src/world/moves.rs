@@ -15,35 +15,46 @@ use crate::scenario::service;
 /// The time that the share of sessions which may go home is about.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Leave to go that was given on a line, and how many sessions were there.
-#[derive(Debug, Default)]
-struct Line10s {
-    given: VecDeque<(Duration, u64, u64)>,
+/// Leave to go that was given on a line.
+#[derive(Debug, Clone, Copy)]
+struct Leave {
+    at: Duration,
+    count: u64,
+    /// How many sessions were there.
+    open: u64,
+    /// What the settings said then: an operator may have changed them since.
+    percent: u64,
 }
 
 /// The leave that nodes gave their sessions, in the last ten seconds.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    lines: BTreeMap<(usize, Line), Line10s>,
+    lines: BTreeMap<(usize, Line), VecDeque<Leave>>,
+}
+
+/// What was given on a line in ten seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Given {
+    count: u64,
+    /// The most sessions that were open.
+    most: u64,
+    /// The greatest share that the settings allowed.
+    percent: u64,
 }
 
 impl Pace {
-    /// Notes `count` more of `open` sessions; what was given in ten seconds, and the most that were
-    /// open in them.
-    fn note(
-        &mut self,
-        node: usize,
-        line: Line,
-        (count, open): (u64, u64),
-        now: Duration,
-    ) -> (u64, u64) {
-        let given = &mut self.lines.entry((node, line)).or_default().given;
-        given.push_back((now, count, open));
-        while given.front().is_some_and(|(at, ..)| now - *at >= PERIOD) {
-            given.pop_front();
+    /// Notes leave on a line; what was given there in ten seconds.
+    fn note(&mut self, node: usize, line: Line, leave: Leave) -> Given {
+        let all = self.lines.entry((node, line)).or_default();
+        all.push_back(leave);
+        while all.front().is_some_and(|first| leave.at - first.at >= PERIOD) {
+            all.pop_front();
         }
-        let most = given.iter().map(|(.., open)| *open).max().unwrap_or(0);
-        (given.iter().map(|(_, count, _)| *count).sum(), most)
+        Given {
+            count: all.iter().map(|it| it.count).sum(),
+            most: all.iter().map(|it| it.open).max().unwrap_or(0),
+            percent: all.iter().map(|it| it.percent).max().unwrap_or(0),
+        }
     }
 }
 
@@ -56,7 +67,8 @@ impl World {
     pub(super) fn check_moves(&mut self, node: usize, line: Line, count: u64) {
         let percent = u64::from(self.service_settings(node).drift_percent);
         let open = self.nodes[node].clients.going.get(&line).copied().unwrap_or(0);
-        let (given, most) = self.guard.pace.note(node, line, (count, open), self.now);
+        let leave = Leave { at: self.now, count, open, percent };
+        let Given { count: given, most, percent } = self.guard.pace.note(node, line, leave);
         // The share is of the most that were there since the move began, which is not known here.
         let peak = most.max(self.nodes[node].clients.peak(&line));
         let bound = (peak * percent).div_ceil(100) + 1;
@@ -100,7 +112,14 @@ impl World {
         let first = *self.by_id.get(&first)?;
         // An origin that lies, about its ways say, may be left for good reasons.
         let serves = |origin: &usize| self.serves(at, *origin) && self.nodes[*origin].lie.is_none();
-        let serving = self.origins.iter().copied().filter(serves);
+        // Latency is not all that counts: what is nearer by a way that loses more, or whose time
+        // varies more, may be left for what is farther.
+        let noise = self.network.noise(at, first);
+        let calm = |origin: &usize| {
+            let (lost, varies) = self.network.noise(at, *origin);
+            lost <= noise.0 && varies <= noise.1
+        };
+        let serving = self.origins.iter().copied().filter(serves).filter(calm);
         let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
         let (own, least) = (self.distance(at, first), self.distance(at, best));
         is_far(own, least).then(|| {
@@ -114,5 +133,23 @@ impl Brain {
     /// The line of the first candidate, if it is worth trying.
     pub(super) fn first_line(&self) -> Option<Line> {
         self.first().and(self.route().first()).map(|first| first.origin.line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leave_is_judged_by_the_settings_it_was_given_under() {
+        let mut pace = Pace::default();
+        let mut note = |at: u64, count: u64, percent: u64| {
+            let leave = Leave { at: Duration::from_secs(at), count, open: 100, percent };
+            let line = Line::Direct(meshport_config::NodeId::from_bytes([1; 32]));
+            pace.note(7, line, leave)
+        };
+        assert_eq!(note(0, 30, 50), Given { count: 30, most: 100, percent: 50 });
+        assert_eq!(note(9, 1, 1), Given { count: 31, most: 100, percent: 50 });
+        assert_eq!(note(10, 1, 1), Given { count: 2, most: 100, percent: 1 });
     }
 }
