@@ -15,12 +15,31 @@ pub enum Bug {
     RouteChoice,
     /// The share of sessions that goes home in ten seconds goes in one.
     RebalancingRate,
+    /// A node that is held for down does not go on in a new life.
+    Refutation,
+    /// The preferred origin is kept however much nearer another one is.
+    Nearness,
+    /// An origin whose instance was ready once says so for ever.
+    Health,
+    /// What peers say of revocations is ignored.
+    Revocation,
+    /// Directories are taken for the same whatever is in them.
+    Comparison,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::MergeLaw, Self::RelayLoop, Self::RouteChoice, Self::RebalancingRate];
+    pub const ALL: [Self; 9] = [
+        Self::MergeLaw,
+        Self::RelayLoop,
+        Self::RouteChoice,
+        Self::RebalancingRate,
+        Self::Refutation,
+        Self::Nearness,
+        Self::Health,
+        Self::Revocation,
+        Self::Comparison,
+    ];
 }
 
 #[cfg(feature = "planted-bugs")]

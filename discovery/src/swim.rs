@@ -19,6 +19,7 @@ use foca::{
     Notification, PeriodicParams, Runtime, State, Timer, TimerToken,
 };
 use meshport_config::NodeId;
+use meshport_config::planted::{Bug, is_planted};
 use rand_for_foca::rngs::Xoshiro256PlusPlus;
 
 use crate::config::DiscoveryConfig;
@@ -554,7 +555,8 @@ impl Swim {
     }
 
     fn may_renew(&self, now: Instant) -> bool {
-        self.renewed.is_none_or(|at| now.saturating_duration_since(at) >= RENEWAL)
+        let rested = self.renewed.is_none_or(|at| now.saturating_duration_since(at) >= RENEWAL);
+        rested && !is_planted(Bug::Refutation)
     }
 
     fn tell(&mut self, (id, incarnation, left): (Id, u16, u8), view: &impl View, now: Instant) {

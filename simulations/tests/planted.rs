@@ -1,52 +1,88 @@
 //! The checks check: for each planted bug, the hunt finds a world in which a rule is violated, and
 //! the same world without the bug violates none.
+//!
+//! The program has to be built with the feature `planted-bugs`, and optimised: `./tests/run sim`
+//! names it in `MESHPORT_SIM`.
 
-use meshport_config::planted::{Bug, plant};
-use meshport_simulations::scenario::Scenario;
-use meshport_simulations::storm;
-use meshport_simulations::world::{Options, World};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 /// Seeds within which each bug has to be found.
-const SEEDS: u64 = 200;
+const SEEDS: &str = "200";
 
-/// The rules that a world of the hunt violates with this bug.
-fn violated(seed: u64, bug: Option<Bug>) -> Vec<&'static str> {
-    let scenario = Scenario::parse(&storm::scenario(seed)).expect("a good scenario");
-    plant(bug);
-    let run = World::new(scenario, seed, Options::default()).expect("a possible world").run();
-    plant(None);
-    run.violations.iter().map(|it| it.rule).collect()
+fn hunt(name: &str, first_seed: &str, arguments: &[&str]) -> Output {
+    let program = std::env::var_os("MESHPORT_SIM");
+    let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into());
+    let found = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("planted-{name}.toml"));
+    let mut command = Command::new(program);
+    command.args(["hunt", "--for", "3600", "--first-seed", first_seed]).args(arguments);
+    command.arg("--out").arg(found).stdin(Stdio::null());
+    command.output().expect("the program starts")
 }
 
-fn found(bug: Bug, rules: &[&str]) {
-    let is_it = |rule: &&'static str| rules.contains(rule);
-    let hit = (1..=SEEDS).find_map(|seed| {
-        let rule = violated(seed, Some(bug)).into_iter().find(is_it)?;
-        Some((seed, rule))
-    });
-    let (seed, rule) = hit.unwrap_or_else(|| panic!("{bug:?} is not found within {SEEDS} seeds"));
-    println!("{bug:?}: seed {seed} violates \"{rule}\"");
-    let without = violated(seed, None);
-    assert!(!without.contains(&rule), "seed {seed} without {bug:?}: {without:?}");
+/// The hunt stops at the first world in which this rule is violated.
+fn found(bug: &str, rule: &str) {
+    let output = hunt(bug, "1", &["--seeds", SEEDS, "--planted", bug, "--rule", rule]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{bug}, {rule}: {output:?}");
+    let seed = said.strip_prefix("seed ").and_then(|rest| rest.split(' ').next());
+    let seed = seed.unwrap_or_else(|| panic!("{bug}, {rule}: no seed in {said}"));
+    println!("{bug}: seed {seed} violates \"{rule}\"");
+    let without = hunt(bug, seed, &["--seeds", "1"]);
+    assert!(without.status.success(), "seed {seed} without {bug}: {without:?}");
 }
 
 #[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn the_last_record_instead_of_the_newest() {
-    found(Bug::MergeLaw, &["a directory never goes back", "after a quiet time all agree"]);
+    found("MergeLaw", "a directory never goes back");
 }
 
 #[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn directories_that_are_not_compared() {
+    found("Comparison", "after a quiet time all agree");
+}
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_stream_through_two_relays() {
-    found(Bug::RelayLoop, &["one relay at most"]);
+    found("RelayLoop", "one relay at most");
 }
 
 #[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_preferred_origin_that_is_not_healthy() {
-    let rules = ["no session to a dead origin", "after a quiet time routes are good"];
-    found(Bug::RouteChoice, &rules);
+    found("RouteChoice", "no session to a dead origin");
 }
 
 #[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn all_sessions_home_at_once() {
-    found(Bug::RebalancingRate, &["sessions go home slowly"]);
+    found("RebalancingRate", "sessions go home slowly");
+}
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn a_death_that_is_not_refuted() {
+    found("Refutation", "nobody alive stays evicted");
+}
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn an_origin_that_is_kept_however_far_it_is() {
+    found("Nearness", "after a quiet time routes are near");
+}
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn an_instance_that_is_said_to_be_ready_for_ever() {
+    found("Health", "after a quiet time routes are good");
+}
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn revocations_that_nobody_hears_of() {
+    found("Revocation", "whoever is revoked is shut out");
+    found("Revocation", "whoever is revoked is served no more");
 }

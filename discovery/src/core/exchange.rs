@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use meshport_config::NodeId;
+use meshport_config::planted::{Bug, is_planted};
 
 use super::Discovery;
 use crate::directory::Entry;
@@ -40,7 +41,7 @@ impl Discovery {
         if !self.may_reply(from, now) {
             return;
         }
-        if root == self.root() {
+        if root == self.root() || is_planted(Bug::Comparison) {
             self.send(from, &Message::Same);
             return;
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::run::{again, go};
 use super::{read, say, write};
 use crate::Error;
-use crate::report::text;
+use crate::report::{Violation, text};
 use crate::scenario::Scenario;
 use crate::storm;
 use crate::world::Options;
@@ -30,9 +30,19 @@ pub(super) struct Arguments {
     /// Where a random world that violates a rule is written to.
     #[arg(long, value_name = "FILE", default_value = "found.toml")]
     out: PathBuf,
+    /// Looks for violations of this rule alone, which is named by its words.
+    #[arg(long, value_name = "RULE")]
+    rule: Option<String>,
+    /// Plants this bug in all nodes first, to see whether the rules find it.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long, value_name = "BUG")]
+    planted: Option<String>,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
+    #[cfg(feature = "planted-bugs")]
+    plant(arguments.planted.as_deref())?;
+    let is_wanted = |it: &&Violation| arguments.rule.as_ref().is_none_or(|rule| it.rule == rule);
     let first = arguments.first_seed.unwrap_or_else(fresh);
     say(&format!("hunting from seed {first}"))?;
     let text = arguments.file.as_deref().map(read).transpose()?;
@@ -49,7 +59,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         let end = scenario.duration();
         let (run, _) = go(scenario, seed, Options::default())?;
         runs += 1;
-        if let Some(violation) = run.violations.first() {
+        if let Some(violation) = run.violations.iter().find(is_wanted) {
             let file = match &arguments.file {
                 Some(file) => file.clone(),
                 None => {
@@ -66,6 +76,17 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     say(&format!("{runs} runs, all rules hold"))
+}
+
+#[cfg(feature = "planted-bugs")]
+fn plant(name: Option<&str>) -> Result<(), Error> {
+    use meshport_config::planted::{self, Bug};
+
+    let Some(name) = name else { return Ok(()) };
+    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    let unknown = || Error::Scenario(format!("there is no bug \"{name}\" to plant"));
+    planted::plant(Some(bug.ok_or_else(unknown)?));
+    Ok(())
 }
 
 /// A seed nobody has chosen.

@@ -177,7 +177,8 @@ impl Home {
 }
 
 fn is_gain(current: &Candidate, best: &Candidate) -> bool {
-    is_own(best) || is_clear_gain(current.cost, best.cost)
+    let is_nearer = is_own(best) || is_clear_gain(current.cost, best.cost);
+    is_nearer && !is_planted(Bug::Nearness)
 }
 
 /// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.

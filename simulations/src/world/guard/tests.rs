@@ -1,0 +1,123 @@
+//! Rules that no bug of a node's code can be planted for, against forged states. The others are
+//! shown to find something by `tests/planted.rs`.
+
+use meshport_config::{Revocation, Revoked};
+
+use super::*;
+use crate::flight::Step;
+use crate::scenario::Scenario;
+use crate::world::{Options, number};
+
+/// Two sites whose clients all go to `fra-1`, after 40 s.
+fn played() -> World {
+    let text = "description = \"Two sites\"\nduration-s = 40\n\
+                [load]\nsessions-per-s = 1\nhold-s = 30\nrequests-per-s = 0.5\n\
+                [[site]]\nname = \"fra\"\nnodes = 2\norigins = 1\n\
+                [[site]]\nname = \"ams\"\nnodes = 2\n";
+    let scenario = Scenario::parse(text).expect("a good scenario");
+    let mut world = World::new(scenario, 7, Options::default()).expect("a possible world");
+    world.play();
+    assert_eq!(broken(&mut world), Vec::<&str>::new());
+    world
+}
+
+/// The rules that were broken since this was last asked.
+fn broken(world: &mut World) -> Vec<&'static str> {
+    world.guard.violations.drain(..).map(|violation| violation.rule).collect()
+}
+
+#[test]
+fn a_session_that_is_lost_or_made_up_is_noticed() {
+    let mut world = played();
+    assert!(world.nodes[3].clients.open() > 0);
+    world.nodes[3].clients.sessions.clear();
+    world.check_end();
+    assert_eq!(broken(&mut world), [rules::SESSIONS]);
+    let mut world = played();
+    world.nodes[3].clients.opened += 1;
+    world.check_end();
+    assert_eq!(broken(&mut world), [rules::SESSIONS]);
+}
+
+#[test]
+fn a_queue_or_a_table_that_overflows_is_noticed() {
+    let mut world = played();
+    let bound = MAX_TRANSMITS + 4 * MAX_MEMBERS;
+    world.check_wishes(1, bound);
+    world.check_sizes(1, (MAX_MEMBERS, MAX_PATHS));
+    assert_eq!(broken(&mut world), Vec::<&str>::new());
+    world.check_wishes(1, bound + 1);
+    world.check_sizes(1, (MAX_MEMBERS + 1, MAX_PATHS));
+    world.check_sizes(1, (MAX_MEMBERS, MAX_PATHS + 1));
+    assert_eq!(broken(&mut world), [rules::QUEUES; 3]);
+}
+
+/// One thing after the other is taken away that a node has to do with a revoked one.
+#[test]
+fn whatever_is_left_of_who_is_revoked_is_noticed() {
+    let mut world = played();
+    let (subject, at, teller) = (0, 3, 2);
+    let id = world.nodes[subject].credential.node;
+    let revocation = Revocation::issue(&world.authority, Revoked::Node(id), world.wall(subject));
+    world.nodes[subject].revoked = Some(Duration::ZERO);
+    let mut left = |change: &mut dyn FnMut(&mut World)| {
+        change(&mut world);
+        world.check_revoked();
+        let found = world.guard.violations.pop();
+        found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
+    };
+    assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
+    // Only these two have anything to do with it.
+    let what = left(&mut |world| {
+        world.stop(1);
+        world.guard.started[at] = Duration::ZERO;
+        for node in [at, teller] {
+            world.nodes[node].revocations.add(revocation.clone());
+        }
+        world.forget(teller, &revocation);
+    });
+    assert_eq!(what, "its directory has an entry of fra-1");
+    let what = left(&mut |world| {
+        world.nodes[at].revocations = meshport_config::Revocations::default();
+    });
+    assert_eq!(what, "it does not know of the revocation of fra-1");
+    let what = left(&mut |world| {
+        world.nodes[at].revocations.add(revocation.clone());
+        let now = world.epoch + world.now;
+        world.nodes[at].brain.as_mut().expect("it runs").revoke(&revocation, now);
+    });
+    assert_eq!(what, "it has a tunnel to fra-1");
+    let what = left(&mut |world| {
+        world.nodes[at].tunnels.remove(&number(subject));
+    });
+    assert_eq!(what, "it has a session to fra-1");
+    let what = left(&mut |world| {
+        world.nodes[at].clients.clear();
+    });
+    assert_eq!(what, "");
+}
+
+impl World {
+    /// A node knows of a revocation and has done all it should.
+    fn forget(&mut self, node: usize, revocation: &Revocation) {
+        let now = self.epoch + self.now;
+        self.nodes[node].brain.as_mut().expect("it runs").revoke(revocation, now);
+        self.nodes[node].tunnels.clear();
+        self.nodes[node].clients.clear();
+    }
+}
+
+#[test]
+fn who_is_revoked_and_served_is_noticed() {
+    let mut world = played();
+    let (subject, at) = (3, 0);
+    let flight = world.flight_of((subject, 0, 0), (at, at), (0, Step::Request, 100));
+    world.check_client(at, &flight);
+    world.nodes[subject].revoked = Some(world.now - SETTLING);
+    world.check_client(at, &flight);
+    assert_eq!(broken(&mut world), Vec::<&str>::new());
+    world.nodes[subject].revoked = Some(Duration::ZERO);
+    world.guard.started[at] = Duration::ZERO;
+    world.check_client(at, &flight);
+    assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);
+}
