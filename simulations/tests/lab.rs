@@ -89,12 +89,38 @@ fn simulation_and_reality_agree_on_failover() {
     assert!(apart.is_empty(), "more than {TOLERANCE_S} s apart: {apart:?}\n{table}");
 }
 
+/// Settings are read again, a starved process serves late, and who is revoked ends and is let in no
+/// more; at the end every rule of the lab holds.
+#[test]
+#[ignore = "a minute of real time; the suite lab of tests/run runs it"]
+fn an_operator_configures_and_revokes_and_a_process_starves() {
+    let program = meshport();
+    let folder = std::env::temp_dir().join(format!("meshport-{}-operator", std::process::id()));
+    let keep = folder.to_str().expect("a path in UTF-8");
+    let arguments = ["--keep", keep, "--meshport", program.to_str().expect("a path in UTF-8")];
+    let result = result("lab", &here("tests/lab/operator.toml"), &arguments);
+    let log = |node: &str| std::fs::read_to_string(folder.join(node).join("log")).expect("a log");
+    let [reloaded, other, revoked] = ["fra-2", "fra-3", "ams-2"].map(log);
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    let read = |log: &str| log.lines().filter(|it| it.contains("configuration reloaded")).count();
+    assert_eq!((read(&reloaded), read(&other)), (1, 0), "{reloaded}");
+    assert!(reloaded.contains("service.kube-apiserver"), "{reloaded}");
+    // Those that came while it stood still for 1.5 s.
+    assert!(result["requests"]["slow"].as_u64() > Some(0), "{}", result["requests"]);
+    // It ends; started anew it has forgotten why, and nobody answers it.
+    let (first, second) =
+        revoked.split_once("meshport: the authority revoked node").expect("it ends");
+    assert!(first.contains("\"admitted\"") && !second.contains("\"admitted\""), "{revoked}");
+    assert!(second.contains("\"started\""), "{revoked}");
+    assert!(result["violations"].as_array().is_some_and(Vec::is_empty), "{result}");
+}
+
 #[test]
 fn what_the_lab_cannot_do_is_said_before_anything_starts() {
     let none: &[&str] = &["--meshport", "/nonexistent"];
     for (name, arguments, word) in [
         ("edge-behind-nat", &["--nodes-per-site", "2"][..], "nat"),
-        ("rolling-upgrade", &["--nodes-per-site", "5"], "configure"),
+        ("laptop-roams", &["--nodes-per-site", "2"], "roam"),
         ("thousand-node-join-storm", &[], "--nodes-per-site"),
     ] {
         let file = here(&format!("scenarios/{name}.toml"));

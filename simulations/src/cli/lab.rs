@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::{Choice, fewer, run, write};
-use crate::report::{Effort, Run, json};
+use crate::report::{Effort, Run, json, text};
 use crate::scenario::Scenario;
 use crate::{Error, lab};
 
@@ -40,7 +40,10 @@ pub(super) struct Arguments {
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut document = run::document(&arguments.choice)?;
     let mut err = io::stderr();
+    let mut command = run::command(&arguments.choice, arguments.seed);
+    command = command.replacen(" -- run ", " -- lab ", 1);
     if let Some(most) = arguments.nodes_per_site {
+        let _ = write!(command, " --nodes-per-site {most}");
         let _ = writeln!(err, "{}", fewer::apply(&mut document, most));
     }
     let scenario = Scenario::parse(&document.to_string())?;
@@ -63,19 +66,18 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         Some(path) if path == Path::new("-") => drop(super::say(&object)?),
         Some(path) => {
             write(path, &object)?;
-            super::say(text(&result).trim_end())?;
+            super::say(summary(&result).trim_end())?;
         }
-        None => drop(super::say(text(&result).trim_end())?),
+        None => drop(super::say(summary(&result).trim_end())?),
     }
     for violation in &result.violations {
-        let node = violation.node.as_deref().unwrap_or_default();
-        let _ = writeln!(err, "VIOLATION {node}: {}: {}", violation.rule, violation.what);
+        let _ = writeln!(err, "{}", text::violation(violation, &command));
     }
     Ok(ExitCode::from(u8::from(!result.violations.is_empty())))
 }
 
 /// What was seen, for a terminal.
-fn text(run: &Run) -> String {
+fn summary(run: &Run) -> String {
     let mut text = format!("{}\n\n", run.outcome.description);
     // Writing to a string does not fail.
     let _ = writeln!(text, "{:>9}  {:<32} {:>6} {:>9}", "at", "what", "users", "failover");

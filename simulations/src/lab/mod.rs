@@ -31,11 +31,15 @@ use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Overrides, Scenario, paths};
 
 mod clients;
+mod guard;
 mod log;
 mod node;
+mod operator;
 mod result;
 
-use node::Node;
+use guard::Guard;
+use node::{Node, Place};
+use operator::Starved;
 use result::Watched;
 
 /// Daemons of one run; two processor cores carry about so many.
@@ -78,10 +82,7 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
     let plan = plan.iter().map(|planned| match planned.happening {
         Happening::Pair(..) => ("cut of two nodes", true),
         Happening::Clock(..) => ("clock-step", true),
-        Happening::Starve { .. } => ("starve", true),
-        Happening::Configure(..) => ("configure", true),
         Happening::Lie(..) => ("lie", true),
-        Happening::Revoke { .. } => ("revoke", true),
         Happening::Rebind(_) => ("rebind", true),
         Happening::Roam(..) => ("roam", true),
         _ => ("", false),
@@ -96,8 +97,8 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
     }
     Err(Error::Scenario(format!(
         "the lab does not know: {}. It knows kill, hang, unready, recover, crash, restart, \
-         rolling-restart, join, leave, and cut, heal, isolate, degrade, restore and flap between \
-         sites",
+         rolling-restart, join, leave, configure, starve, revoke, and cut, heal, isolate, degrade, \
+         restore and flap between sites",
         unknown.join(", ")
     )))
 }
@@ -145,6 +146,9 @@ struct World {
     leaving: BTreeMap<usize, std::process::Child>,
     measures: Arc<Mutex<Measures>>,
     watched: Watched,
+    guard: Guard,
+    /// Who stands still again and again.
+    starved: Vec<Starved>,
     start: Instant,
     violations: Vec<Violation>,
 }
@@ -166,8 +170,10 @@ impl World {
         }
         let authority =
             Authority::in_folder(&options.folder.join("authority")).map_err(Error::Part)?;
+        operator::keep_authority(&options.folder, &mesh)?;
         let shaper = Shaper::start(ShaperConfig { seed, ..ShaperConfig::default() });
         let links = paths::configs(&scenario)?;
+        let guard = Guard::new(&scenario, &links);
         let mut world = Self {
             plan,
             seed,
@@ -180,6 +186,8 @@ impl World {
             leaving: BTreeMap::new(),
             measures: Arc::default(),
             watched: Watched::new(&nodes),
+            guard,
+            starved: Vec::new(),
             start: clock(),
             violations: Vec::new(),
             nodes,
@@ -201,6 +209,7 @@ impl World {
                 self.shaper.add_node(&node.name, site, Some(node.mesh())).map_err(Error::Part)?,
             );
         }
+        let mut places = Vec::new();
         let ca = self.options.folder.join("authority").join("ca.crt");
         for (at, node) in self.nodes.iter().enumerate() {
             let instance = if node.hosts {
@@ -208,12 +217,15 @@ impl World {
                 let stand_in = StandIn::start(StandInConfig::new(leaf)).map_err(Error::Part)?;
                 let address = stand_in.addr();
                 self.instances.insert(at, stand_in);
-                Some((address, ca.as_path()))
+                Some((address, ca.clone()))
             } else {
                 None
             };
+            places.push(Place { public: publics[at], instance });
+        }
+        for (at, place) in places.into_iter().enumerate() {
             let seeds = self.seeds(at, &publics)?;
-            node.prepare(&self.scenario, &seeds, publics[at], instance)?;
+            self.nodes[at].prepare(&self.scenario, &seeds, place)?;
         }
         Ok(())
     }
@@ -253,15 +265,19 @@ impl World {
         let end = self.scenario.duration().min(until);
         let plan = std::mem::take(&mut self.plan);
         for (place, planned) in plan.iter().enumerate() {
-            self.wait_until(planned.at.min(end)).await;
+            self.wait_until(planned.at.min(end)).await?;
             if planned.at >= end {
                 break;
             }
             self.watched.before(&plan[place..], self.start.elapsed());
+            self.guard.happens(&planned.happening, self.start.elapsed());
             self.happen(&planned.happening).await?;
         }
-        self.wait_until(end).await;
-        Ok(self.finish(began, end))
+        self.wait_until(end).await?;
+        let mut run = self.finish(began, end);
+        self.check_end(end).await?;
+        run.violations = std::mem::take(&mut self.violations);
+        Ok(run)
     }
 
     /// Waits until each of these nodes has a route to every origin.
@@ -300,6 +316,10 @@ impl World {
 
     fn clients_begin(&mut self, at: usize) -> Result<(), Error> {
         let Some(load) = self.scenario.load.clone() else { return Ok(()) };
+        if self.guard.is_revoked(at) {
+            // Whoever is shut out gets nothing, as is meant.
+            return Ok(());
+        }
         let on = crate::scenario::target::Target::parse(&load.on, &self.scenario)?;
         if on.possible().contains(&at) {
             let shared = (self.start, self.measures.clone());
@@ -313,20 +333,22 @@ impl World {
     }
 
     /// Lets time pass, and notices daemons that end by themselves.
-    async fn wait_until(&mut self, at: Duration) {
+    async fn wait_until(&mut self, at: Duration) -> Result<(), Error> {
         loop {
             let left = at.saturating_sub(self.start.elapsed());
             sleep(left.min(LOOK)).await;
             let now = self.start.elapsed();
-            for node in &mut self.nodes {
-                let (name, Some(what)) = (node.name.clone(), node.ended()) else { continue };
-                let rule = "no daemon ends by itself";
-                let node = Some(name);
-                let last = Vec::new();
-                self.violations.push(Violation { at: now, rule, node, what, last });
+            for at in 0..self.nodes.len() {
+                let Some(what) = self.nodes[at].ended() else { continue };
+                if !self.guard.is_revoked(at) {
+                    let (node, last) = (Some(self.nodes[at].name.clone()), Vec::new());
+                    let rule = "no daemon ends by itself";
+                    self.violations.push(Violation { at: now, rule, node, what, last });
+                }
             }
+            self.stall(now)?;
             if now >= at {
-                return;
+                return Ok(());
             }
         }
     }
@@ -354,14 +376,16 @@ impl World {
                 let link = quality.as_ref().unwrap_or(usual);
                 self.shaper.set_link_one_way(self.site(*a), self.site(*b), link);
             }
+            Happening::Starve { node, stall, until } => {
+                self.starved.push(Starved::new(*node, *stall, *until));
+            }
+            Happening::Configure(at, event) => self.configure(*at, *event).await?,
+            Happening::Revoke { node, through } => self.revoke(*node, *through).await?,
             // `check` has refused them.
             Happening::Pair(..)
             | Happening::Clock(..)
-            | Happening::Starve { .. }
             | Happening::Rebind(_)
             | Happening::Roam(..)
-            | Happening::Configure(..)
-            | Happening::Revoke { .. }
             | Happening::Lie(..) => {}
         }
         Ok(())
@@ -395,7 +419,7 @@ impl World {
         self.clients_begin(at)
     }
 
-    fn finish(mut self, began: Duration, end: Duration) -> Run {
+    fn finish(&mut self, began: Duration, end: Duration) -> Run {
         self.clients.clear();
         let mut measures = std::mem::take(
             // Every change leaves the numbers consistent.
@@ -411,7 +435,7 @@ impl World {
             let text = std::fs::read_to_string(node.log()).unwrap_or_default();
             log::changes(&text, began.as_secs_f64() % 86_400.0)
         });
-        let violations = std::mem::take(&mut self.violations);
+        let violations = Vec::new();
         let facts = result::Facts { seed: self.seed, end, running, counters, violations };
         let logs: Vec<Vec<log::Change>> = logs.collect();
         let watched = std::mem::replace(&mut self.watched, Watched::new(&[]));

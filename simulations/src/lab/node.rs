@@ -1,17 +1,19 @@
 //! One node of the lab: a real daemon as a child process with a folder of its own.
 //!
 //! The child lives no longer than the lab: the verb it runs ends when its standard input does, and
-//! dropping the value kills it and waits for it.
+//! dropping the value kills it and waits for it. Who makes it stand still is a process of its own,
+//! which lets it go on whatever becomes of the lab.
 
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use meshport::admin::AdminClient;
 use meshport::daemon::state::Existing;
 use meshport::daemon::{Identity, StateDir};
-use meshport_config::Seed;
+use meshport_config::{Revocations, Seed};
 use rustix::process::{Pid, Signal, kill_process};
 use toml::{Table, Value};
 
@@ -23,6 +25,8 @@ const CLIENTS: u16 = 7445;
 const MESH: u16 = 51820;
 /// Lines of a log that are shown when something is wrong with its daemon.
 const TAIL: usize = 12;
+/// Makes a process stand still for some seconds. Nothing that ends the lab ends this.
+const STALL: &str = "trap '' HUP INT TERM; kill -STOP \"$1\" && sleep \"$2\"; kill -CONT \"$1\"";
 
 /// See the module's description.
 #[derive(Debug)]
@@ -33,7 +37,19 @@ pub(super) struct Node {
     pub(super) hosts: bool,
     address: Ipv4Addr,
     folder: PathBuf,
+    place: Option<Place>,
     child: Option<Child>,
+    /// Who makes it stand still, if somebody does.
+    stall: Option<Child>,
+}
+
+/// Where a node is and what it hosts.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Its address in the emulated network.
+    pub(super) public: SocketAddr,
+    /// Its instance, and the certificate of who signed for that.
+    pub(super) instance: Option<(SocketAddr, PathBuf)>,
 }
 
 impl Node {
@@ -48,7 +64,8 @@ impl Node {
         let name = scenario.name((site, number));
         let hosts = number <= scenario.sites[site].origins;
         let folder = folder.join(&name);
-        Self { name, site, identity, hosts, address, folder, child: None }
+        let (place, child, stall) = (None, None, None);
+        Self { name, site, identity, hosts, address, folder, place, child, stall }
     }
 
     /// Where its clients connect.
@@ -75,12 +92,12 @@ impl Node {
 
     /// Writes its state folder and its settings.
     pub(super) fn prepare(
-        &self,
+        &mut self,
         scenario: &Scenario,
         seeds: &[Seed],
-        public: SocketAddr,
-        instance: Option<(SocketAddr, &Path)>,
+        place: Place,
     ) -> Result<(), Error> {
+        self.place = Some(place);
         let state = || -> Result<(), meshport::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
             let Identity { node_key, record_key, secrets, credential } = &self.identity;
@@ -92,20 +109,28 @@ impl Node {
         };
         fs::create_dir_all(&self.folder).map_err(file(&self.folder))?;
         state().map_err(|source| Error::Node { name: self.name.clone(), source })?;
-        let path = self.folder.join("meshport.toml");
-        let settings = self.settings(scenario, public, instance);
-        fs::write(&path, settings.to_string()).map_err(file(&path))
+        self.configure(scenario, &Table::new())
     }
 
-    /// The scenario's settings, and where things are.
-    fn settings(
-        &self,
-        scenario: &Scenario,
-        public: SocketAddr,
-        instance: Option<(SocketAddr, &Path)>,
-    ) -> Table {
+    /// Its configuration.
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.join("meshport.toml")
+    }
+
+    /// Writes its configuration, with these settings over those of the scenario.
+    pub(super) fn configure(&self, scenario: &Scenario, over: &Table) -> Result<(), Error> {
+        let Some(place) = &self.place else { return Ok(()) };
+        let (path, new) = (self.config(), self.folder.join("meshport.toml.new"));
+        // As a whole: its daemon reads it when it likes.
+        fs::write(&new, self.settings(scenario, over, place).to_string()).map_err(file(&new))?;
+        fs::rename(&new, &path).map_err(file(&path))
+    }
+
+    /// The scenario's settings, those over them, and where things are.
+    fn settings(&self, scenario: &Scenario, changed: &Table, place: &Place) -> Table {
         let mut table = scenario.settings.clone();
         merge(&mut table, &scenario.sites[self.site].settings);
+        merge(&mut table, changed);
         let text = |path: PathBuf| Value::from(path.to_string_lossy().into_owned());
         let list = |address: SocketAddr| Value::from(vec![address.to_string()]);
         let mut over = Table::new();
@@ -118,11 +143,11 @@ impl Node {
         };
         put("log", vec![("format", "json".into())]);
         let listen = self.mesh().to_string().into();
-        put("mesh", vec![("listen", listen), ("advertise", list(public))]);
+        put("mesh", vec![("listen", listen), ("advertise", list(place.public))]);
         put("admin", vec![("socket", text(self.folder.join("socket"))), ("http", "off".into())]);
         let mut keys = Table::from_iter([("listen".to_owned(), list(self.clients()))]);
-        if let Some((address, authority)) = instance {
-            let health = Table::from_iter([("ca-file".to_owned(), text(authority.into()))]);
+        if let Some((address, authority)) = &place.instance {
+            let health = Table::from_iter([("ca-file".to_owned(), text(authority.clone()))]);
             keys.insert("origin".into(), address.to_string().into());
             keys.insert("health".into(), health.into());
         }
@@ -135,7 +160,10 @@ impl Node {
     pub(super) fn start(&mut self, program: &Path, with_state: bool) -> Result<(), Error> {
         if !with_state {
             let state = StateDir::open(self.folder.join("state"));
-            let removed = state.and_then(|state| state.remove_directory());
+            let removed = state.and_then(|state| {
+                state.store_revocations(&Revocations::default())?;
+                state.remove_directory()
+            });
             removed.map_err(|source| Error::Node { name: self.name.clone(), source })?;
         }
         let log = self.log();
@@ -156,21 +184,48 @@ impl Node {
 
     /// Its process dies.
     pub(super) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Both fail only when it has ended and was waited for.
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(mut child) = self.child.take() else { return };
+        // All of these fail only when it has ended and was waited for.
+        let _ = child.kill();
+        if let Some(mut stall) = self.stall.take() {
+            // While it is not waited for nobody else has its number.
+            let _ = stall.wait();
+        }
+        let _ = child.wait();
+    }
+
+    /// Its process stands still for so long, unless it does already.
+    pub(super) fn stall(&mut self, length: Duration) -> Result<(), Error> {
+        let Some(child) = &self.child else { return Ok(()) };
+        if let Some(stall) = &mut self.stall
+            && stall.try_wait().is_ok_and(|ended| ended.is_none())
+        {
+            return Ok(());
+        }
+        let (number, seconds) = (child.id().to_string(), length.as_secs_f64().to_string());
+        let mut command = Command::new("sh");
+        command.args(["-c", STALL, "sh", &number, &seconds]).stdin(Stdio::null());
+        self.stall = Some(command.spawn().map_err(file(Path::new("sh")))?);
+        Ok(())
+    }
+
+    /// Tells its daemon to read its configuration again.
+    pub(super) fn reload(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let number = self.child.as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
+        if let Some(number) = number.and_then(Pid::from_raw) {
+            // It may have ended by itself, which is noticed elsewhere.
+            let _ = kill_process(number, signal);
         }
     }
 
     /// Asks it to leave in good order. The process is the caller's to wait for.
     pub(super) fn leave(&mut self) -> Option<Child> {
-        let child = self.child.take()?;
-        if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself, which comes to the same.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        Some(child)
+        self.signal(Signal::TERM);
+        self.child.take()
     }
 
     /// What is wrong, if it ended by itself.
