@@ -1,0 +1,73 @@
+//! The checks of the full level check: with a bug in the product each of these stories violates the
+//! rule that is about it, and without one none.
+//!
+//! `meshport-sim` plants the bug that this variable names.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const VARIABLE: &str = "MESHPORT_SIM_PLANTED";
+
+/// A story's file, its seed, and what is changed of it.
+type Story<'a> = (&'a str, &'a str, &'a [&'a str]);
+
+fn run((file, seed, sets): Story<'_>, bug: Option<&str>) -> Output {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+    command.arg("run").arg(file).args(["--full", "--seed", seed]).stdin(Stdio::null());
+    for set in sets {
+        command.arg("--set").arg(set);
+    }
+    command.env_remove(VARIABLE).envs(bug.map(|bug| (VARIABLE, bug)));
+    command.output().expect("the program starts")
+}
+
+fn found(bug: &str, story: Story<'_>, rule: &str) {
+    let output = run(story, Some(bug));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{bug}: {said}");
+    let violation = said.lines().find(|line| line.contains(rule));
+    let violation = violation.unwrap_or_else(|| panic!("{bug} does not violate {rule}: {said}"));
+    println!("{bug}: {violation}");
+    // As at the wide level: the time, the node, its last events, and what to type.
+    assert!(violation.starts_with("VIOLATION ") && violation.contains(" s at "), "{violation}");
+    assert!(said.contains("last events of that node:"), "{said}");
+    let again = said.lines().find(|line| line.trim().starts_with("again: "));
+    assert!(again.is_some_and(|line| line.contains("--full")), "{said}");
+    let output = run(story, None);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_last_record_instead_of_the_newest() {
+    found("MergeLaw", ("full/everything.toml", "5", &[]), "a directory never goes back");
+}
+
+#[test]
+fn a_preferred_origin_that_is_not_healthy() {
+    found("RouteChoice", ("compared/black-hole.toml", "3", &[]), "no session to a dead origin");
+}
+
+#[test]
+fn a_death_that_is_not_refuted() {
+    found("Refutation", ("full/still.toml", "3", &[]), "nobody alive stays evicted");
+}
+
+#[test]
+fn an_origin_that_is_kept_however_far_it_is() {
+    let sets = &["scenario.event.0.for-s=10", "scenario.duration-s=115"];
+    let rule = "after a quiet time routes are near";
+    found("Nearness", ("compared/kill.toml", "3", sets), rule);
+}
+
+#[test]
+fn an_instance_that_is_said_to_be_ready_for_ever() {
+    let sets = &["scenario.duration-s=100"];
+    let rule = "after a quiet time routes are good";
+    found("Health", ("compared/hang.toml", "3", sets), rule);
+}
+
+#[test]
+fn revocations_that_nobody_hears_of() {
+    found("Revocation", ("full/stolen.toml", "3", &[]), "whoever is revoked is shut out");
+}
