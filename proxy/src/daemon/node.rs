@@ -110,10 +110,8 @@ impl Node {
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, key)?;
-        let (credential, admin_http) = (&identity.credential, ground.admin_http);
-        let mut reporter =
-            reporter(credential, &mesh, admin_http, &sessions, services.facts(settings));
-        reporter.authority_key = Some(state::authority_key_in(&settings.state_dir));
+        let (credential, facts) = (&identity.credential, services.facts(settings));
+        let reporter = reporter(settings, credential, &mesh, ground.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
 
         let (mut listeners, mut tasks) = (JoinSet::new(), JoinSet::new());
@@ -295,6 +293,7 @@ fn take_up(revocations: Revocations, directory: Option<&[u8]>, driver: &mut Driv
 
 /// Who answers questions about the node.
 fn reporter(
+    settings: &Settings,
     credential: &Credential,
     mesh: &Mesh,
     admin_http: Option<SocketAddr>,
@@ -311,7 +310,7 @@ fn reporter(
         audit: Audit::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
-        authority_key: None,
+        authority_key: Some(state::authority_key_in(&settings.state_dir)),
         services,
         rosters: BTreeMap::new(),
         former_key: None,
