@@ -58,6 +58,8 @@ pub(crate) enum Wish {
     Peer(NodeId, Option<SocketAddr>),
     /// A node came or went.
     Member(NodeId, bool),
+    /// It suspects a node, which it found silent.
+    Suspect(NodeId),
     /// The authority has taken something back.
     Revoked(Revocation),
     /// Something was not believed.
@@ -193,11 +195,11 @@ impl Brain {
                 // denied.
                 Event::Silent(_)
                 | Event::Revived(_)
-                | Event::Suspected(_)
                 | Event::Forgotten(_)
                 | Event::Denied { .. } => {
                     return self.poll(now);
                 }
+                Event::Suspected(node) => Wish::Suspect(node),
                 Event::Revoked(revocation) => Wish::Revoked(revocation),
                 Event::Ignored { reason, .. } => Wish::Ignored(reason),
             });
