@@ -102,6 +102,26 @@ fn same_seed_same_trace_and_other_seed_other_trace() {
     assert_ne!(hash(7), hash(8));
 }
 
+/// Flights of several datagrams, and copies of single ones, that wait before a site's bottleneck and
+/// then before the receiver's access link.
+#[test]
+fn what_waits_twice_on_its_way_arrives_and_is_the_same_for_one_seed() {
+    let text = small(60, "").replace(
+        "between = [\"fra\", \"ams\"]",
+        "between = [\"fra\", \"ams\"]\nrate-mbit = 5\nduplicate-percent = 20",
+    );
+    // The second site goes to the origin of the first one.
+    let site = |name: &str, more: &str| format!("\"{name}\"\nnodes = 10\n{more}");
+    let text = text
+        .replace(&site("fra", ""), &site("fra", "access = \"metro\"\n"))
+        .replace(&site("ams", "origins = 1"), &site("ams", "access = \"lossy-lte\""));
+    let first = run(&text, 7);
+    assert_rules(&first);
+    let requests = &first.measures.requests;
+    assert!(requests.total > 500 && requests.failed == 0, "{requests:?}");
+    assert_eq!(first.outcome.trace_hash, run(&text, 7).outcome.trace_hash);
+}
+
 #[test]
 fn everybody_uses_the_own_site_when_all_is_well() {
     let run = run(&small(70, ""), 3);

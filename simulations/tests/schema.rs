@@ -140,12 +140,19 @@ fn by_schema(text: &str) -> Result<(), String> {
 
 /// All scenarios that are kept beside the code, whatever for.
 fn kept() -> Vec<PathBuf> {
-    let folders = ["scenarios", "bars", "tests/compared", "tests/full", "tests/found"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = folders.iter().flat_map(|folder| fs::read_dir(root.join(folder)).expect(folder));
-    let files = files.map(|file| file.expect("a file").path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|it| it.extension() == Some("toml".as_ref())).collect();
+    let mut folders: Vec<PathBuf> = ["scenarios", "bars", "tests"].map(|it| root.join(it)).into();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension() == Some("toml".as_ref()) {
+                files.push(path);
+            }
+        }
+    }
     files.sort();
     files
 }
