@@ -35,7 +35,8 @@ pub(crate) struct Birth<'a> {
     pub(crate) hosts: bool,
     pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
-    pub(crate) memo: Memo,
+    /// Where to look up what others have verified; without it, this one verifies all by itself.
+    pub(crate) memo: Option<Memo>,
     pub(crate) now: Instant,
 }
 
@@ -81,7 +82,7 @@ impl Brain {
         let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
         let config = ServiceConfig { policy: settings.into(), drift: settings.into(), health };
         let mut discovery =
-            DiscoveryConfig { memo: Some(birth.memo), ..(&birth.settings.discovery).into() };
+            DiscoveryConfig { memo: birth.memo, ..(&birth.settings.discovery).into() };
         birth.tuning.apply(&mut discovery);
         let config =
             CoreConfig { discovery, services: BTreeMap::from([(service.clone(), config)]) };

@@ -16,6 +16,7 @@ pub mod cli;
 mod error;
 mod flight;
 pub mod full;
+mod heap;
 mod identity;
 mod instance;
 pub mod lab;

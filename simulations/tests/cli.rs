@@ -372,3 +372,69 @@ fn violations_of_a_sweep_and_of_a_hunt_have_their_command_too() {
     let told = self::told(&hunt);
     assert_eq!((status(&hunt), repeated(&folder, &told).len()), (1, 1), "{told}");
 }
+
+/// As many numbers of one law as there are runs to fit it to, and one run to check it.
+#[test]
+fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
+    let folder = Folder::new("scale");
+    folder.write("story.toml", &STORY.replace("duration-s = 40", "duration-s = 22"));
+    let sizes = ["--sizes", "20,40,60,80", "--origins", "2,4"];
+    let carry = ["--carry", "100000", "--sites", "200", "--json", "laws.json"];
+    let scale = folder.sim(&[&["scale", "story.toml"], &sizes[..], &carry].concat());
+    assert_eq!(status(&scale), 0, "{scale:?}");
+    let text = printed(&scale);
+    let wall = "16384 nodes in a directory; 100000 wanted: too small";
+    assert!(text.contains(wall) && text.contains("512 origins"), "{text}");
+    let all = folder.json("laws.json");
+    let runs = all["runs"].as_array().expect("runs");
+    let sizes: Vec<_> = runs.iter().map(|run| run["size"]["nodes"].as_f64()).collect();
+    assert_eq!(sizes, [20.0, 20.0, 40.0, 40.0, 60.0, 60.0, 80.0].map(Some));
+    let law = |name: &str| {
+        let laws = all["laws"].as_array().into_iter().flatten();
+        let mut those = laws.filter(|law| law["measure"] == name);
+        those.next().unwrap_or_else(|| panic!("no law of {name}: {text}")).clone()
+    };
+    for of in ["datagrams sent /s", "bytes received /s", "processor, us/s", "state, bytes"] {
+        for role in ["origin", "other"] {
+            let law = law(&format!("{role}: {of}"));
+            assert_eq!(law["checks"][0]["size"]["nodes"], 80.0, "{law}");
+            assert!(law["checks"][0]["measured"].as_f64() > Some(0.0), "{law}");
+            assert!(law["carried"].as_f64().is_some(), "{law}");
+        }
+    }
+    // Who is asked by all the others hears more than they do, and more so with each of them.
+    let heard = |at: usize, role: &str| {
+        let place = format!("/result/roles/{role}/received_packets_per_s");
+        runs[at].pointer(&place).and_then(Value::as_f64).expect("a number")
+    };
+    assert!(heard(4, "origin") > 1.5 * heard(4, "other"), "{text}");
+    assert!(heard(4, "origin") > heard(0, "origin"), "{text}");
+    // A directory of its own grows by what a node is.
+    let state = law("other: state, bytes");
+    let per_node = (state["carried"].as_f64().expect("a number")) / 100_000.0;
+    assert!((500.0..5000.0).contains(&per_node), "{per_node} bytes a node: {state}");
+    let few = folder.sim(&["scale", "story.toml", "--sizes", "20,40"]);
+    assert_eq!(status(&few), 3, "{few:?}");
+}
+
+/// Whoever is measured verifies by itself and shares nothing; it decides the same.
+#[test]
+fn to_measure_costs_changes_nothing() {
+    let folder = Folder::new("costs");
+    folder.write("story.toml", STORY);
+    let run = |file: &str, more: &[&str]| {
+        let base = ["run", "story.toml", "--seed", "3", "--json", file];
+        assert_eq!(status(&folder.sim(&[&base, more].concat())), 0);
+        folder.json(file)
+    };
+    let (plain, measured) = (run("plain.json", &[]), run("measured.json", &["--costs"]));
+    assert_eq!(plain["trace_hash"], measured["trace_hash"]);
+    let sent = |run: &Value| run["roles"]["other"]["sent_bytes_per_s"].as_f64();
+    assert_eq!(sent(&plain), sent(&measured));
+    for key in ["cpu_us_per_s", "state_bytes"] {
+        for role in ["origin", "other"] {
+            assert!(plain["roles"][role][key].is_null(), "{plain}");
+            assert!(measured["roles"][role][key].as_f64() > Some(0.0), "{role} {key}: {measured}");
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod fewer;
 mod hunt;
 mod lab;
 mod run;
+mod scale;
 mod sets;
 mod shrink;
 mod sweep;
@@ -52,6 +53,12 @@ enum Verb {
     ///
     /// Example: meshport-sim lab simulations/scenarios/site-loss.toml --nodes-per-site 3
     Lab(lab::Arguments),
+    /// Runs a scenario at several sizes, finds the laws of what a node costs, and carries them to a
+    /// size that cannot be run.
+    ///
+    /// Example: meshport-sim scale simulations/bars/quiet.toml --sizes 100,300,1000,3000
+    /// --origins 5,25 --carry 100000 --sites 200
+    Scale(scale::Arguments),
     /// Says what differs between two results of `run --json`.
     ///
     /// Example: meshport-sim compare before.json after.json
@@ -94,6 +101,7 @@ pub fn main() -> ExitCode {
         Verb::Run(arguments) => run::main(&arguments),
         Verb::Lab(arguments) => lab::main(&arguments),
         Verb::Sweep(arguments) => sweep::main(&arguments),
+        Verb::Scale(arguments) => scale::main(&arguments),
         Verb::Compare { before, after } => compare::main(&before, &after),
         Verb::Hunt(arguments) => hunt::main(&arguments),
         Verb::Shrink(arguments) => shrink::main(&arguments),

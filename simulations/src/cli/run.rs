@@ -49,6 +49,10 @@ pub(super) struct Arguments {
     /// Takes at most so many nodes of each site, origins first, to fit the full level.
     #[arg(long, value_name = "M")]
     nodes_per_site: Option<usize>,
+    /// Measures processor time and memory of a few nodes of each role too, for the JSON (at the
+    /// wide level).
+    #[arg(long)]
+    costs: bool,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -78,7 +82,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         false => parse(&document, &arguments.choice)?,
     };
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
-    let options = Options { trace, until, progress: bar(end) };
+    let options = Options { trace, until, progress: bar(end), costs: arguments.costs };
     let is_full = scenario.level == Level::Full;
     let (run, effort) = match is_full {
         true => go_full(scenario.clone(), arguments.seed, options)?,

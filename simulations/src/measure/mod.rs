@@ -12,11 +12,13 @@ use serde::Serialize;
 mod cut;
 mod fault;
 mod histogram;
+mod roles;
 
 pub use cut::Cut;
 pub use fault::{Fault, Pair};
 pub(crate) use fault::{Notice, Users, begin};
 pub use histogram::{Histogram, Quantiles};
+pub use roles::{Rates, Role, Roles, Sum};
 
 /// Faults, and pieces of news, that are followed; later ones are not.
 pub const MAX_FAULTS: usize = 1000;
@@ -54,6 +56,8 @@ pub struct Measures {
     pub false_evictions: u64,
     /// What was sent.
     pub traffic: Traffic,
+    /// What a node costs, by role; of the wide level only.
+    pub roles: Roles,
     /// Each second.
     pub timeline: Vec<Second>,
     /// Changes of nodes' first choices.

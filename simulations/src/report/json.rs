@@ -48,6 +48,10 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "lies": measures.lies,
         "gossip_payload_bytes_per_node_per_s": payload,
         "packets_per_node_per_s": packets,
+        "roles": {
+            "origin": measures.roles.origin.rates(),
+            "other": measures.roles.other.rates(),
+        },
     })
 }
 

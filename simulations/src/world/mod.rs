@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use meshport::core::health::{Outcome, Question};
 use meshport_config::{AuthorityKey, Credential, NodeId, Settings, UnixSeconds};
-use meshport_discovery::{Memo, SignedState, snapshot_of};
+use meshport_discovery::{Memo, SignedState};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -30,11 +30,13 @@ use crate::trace::Trace;
 use crate::tunnel::Spread;
 
 mod clients;
+mod costs;
 mod faults;
 mod flights;
 mod following;
 mod guard;
 mod journey;
+mod known;
 mod lies;
 mod moves;
 mod node;
@@ -42,6 +44,7 @@ mod revoked;
 mod sessions;
 mod tunnels;
 
+use costs::Costs;
 use guard::Guard;
 use journey::Journey;
 use node::{Node, bytes32};
@@ -51,8 +54,6 @@ use sessions::Timer;
 const MAX_EVENTS_AT_ONCE: u32 = 5_000_000;
 /// How often a node saves its directory, as the daemon does.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
-/// A node has published its first record by then.
-const FIRST_RECORD: Duration = Duration::from_secs(2);
 /// Wall time at the start: any moment at which the credentials are valid.
 const WALL_START: u64 = 1_800_000_000;
 /// Credentials outlive every run.
@@ -158,6 +159,8 @@ pub struct Options {
     pub until: Option<Duration>,
     /// Is told the virtual time, about every second of it.
     pub progress: Option<Box<dyn FnMut(Duration) + Send>>,
+    /// Measures processor time and memory of a few nodes of each role, which changes no decision.
+    pub costs: bool,
 }
 
 impl std::fmt::Debug for Options {
@@ -189,6 +192,7 @@ pub struct World {
     trace: Trace,
     measures: Measures,
     guard: Guard,
+    costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
@@ -235,6 +239,7 @@ impl World {
             rng,
             queue: Queue::new(),
             trace: Trace::new(nodes.len(), options.trace),
+            costs: Costs::new(options.costs, &origins, nodes.len()),
             nodes,
             by_id,
             authority,
@@ -251,39 +256,6 @@ impl World {
         }
         world.schedule();
         Ok(world)
-    }
-
-    /// The first record of every node, as its process will publish it.
-    fn first_records(&self) -> Vec<Known> {
-        let (now, wall) = (self.epoch, UnixSeconds(WALL_START));
-        let record = |at: usize| {
-            let node = &self.nodes[at];
-            let mut brain = Brain::new(Birth {
-                credential: &node.credential,
-                record_key: &node.key,
-                settings: self.settings(at),
-                tuning: self.scenario.tuning,
-                hosts: node.instance.is_some(),
-                generation: 1,
-                seed: [0; 32],
-                memo: self.memo.clone(),
-                now,
-            });
-            brain.introduce(self.endpoints(at), Vec::new(), now);
-            brain.timeout(now + FIRST_RECORD, wall);
-            let entry = brain.directory().get(&node.credential.node)?;
-            Some((Arc::clone(&node.credential), entry.state.clone()?))
-        };
-        (0..self.nodes.len()).filter_map(record).collect()
-    }
-
-    /// What a node would have saved that has met all others; nothing of itself, since what it said
-    /// in an earlier life is not for it to say again.
-    fn everybody_but(&self, at: usize) -> Arc<[u8]> {
-        let me = &self.nodes[at].credential;
-        let others = self.known.iter().filter(|(credential, _)| credential.node != me.node);
-        let others = others.map(|(credential, state)| (&**credential, &**state));
-        snapshot_of(others, &me.mesh, UnixSeconds(WALL_START)).into()
     }
 
     fn schedule(&mut self) {
@@ -377,6 +349,7 @@ impl World {
             Event::Look => {
                 self.accuse();
                 self.look();
+                self.count_roles();
                 self.queue.push(self.now + LOOK, Event::Look);
             }
         }
@@ -394,7 +367,7 @@ impl World {
         }
         let endpoints = self.endpoints(at);
         let settings = self.settings(at).clone();
-        let memo = self.memo.clone();
+        let memo = (!self.costs.is_weighed(at)).then(|| self.memo.clone());
         let node = &mut self.nodes[at];
         node.boot += 1;
         // The daemon keeps its generation in its state folder, or takes the time.
@@ -460,7 +433,7 @@ impl World {
     fn with_brain(&mut self, node: usize, act: impl FnOnce(&mut Brain, Instant, UnixSeconds)) {
         let (now, wall) = (self.epoch + self.now, self.wall(node));
         if let Some(brain) = &mut self.nodes[node].brain {
-            act(brain, now, wall);
+            self.costs.timed(node, || act(brain, now, wall));
             self.pump(node);
         }
     }
@@ -470,7 +443,8 @@ impl World {
         let now = self.epoch + self.now;
         let Node { brain, clients, .. } = &mut self.nodes[node];
         if let Some(brain) = brain {
-            brain.counts(|line| clients.going.get(line).copied().unwrap_or(0), now);
+            let open = |line: &_| clients.going.get(line).copied().unwrap_or(0);
+            self.costs.timed(node, || brain.counts(open, now));
         }
         self.with_brain(node, Brain::timeout);
     }
@@ -479,7 +453,9 @@ impl World {
     fn pump(&mut self, at: usize) {
         let now = self.epoch + self.now;
         let mut wishes = 0;
-        while let Some(wish) = self.nodes[at].brain.as_mut().and_then(|brain| brain.poll(now)) {
+        while let Some(brain) = &mut self.nodes[at].brain
+            && let Some(wish) = self.costs.timed(at, || brain.poll(now))
+        {
             wishes += 1;
             self.carry_out(at, wish);
         }
@@ -548,8 +524,7 @@ impl World {
         UnixSeconds(true_time.saturating_add_signed(self.nodes[node].ahead_s))
     }
 
-    fn finish(self) -> Run {
-        let running = self.nodes.iter().filter(|node| node.brain.is_some());
+    fn finish(mut self) -> Run {
         let origin_of = |node: &Node| {
             let first = node.brain.as_ref().and_then(Brain::first)?;
             self.by_id.get(&first).copied()
@@ -558,6 +533,7 @@ impl World {
         let routes: Vec<(usize, Option<usize>)> =
             routes.map(|(at, node)| (at, origin_of(node))).collect();
         let nearest = routes.iter().filter(|(at, chosen)| self.is_nearest(*at, *chosen)).count();
+        self.weigh();
         Run {
             outcome: RunOutcome {
                 description: self.scenario.description.clone(),
@@ -568,7 +544,7 @@ impl World {
                 trace_hash: self.trace.hash(),
                 sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
                 nodes: self.nodes.iter().map(|node| (node.name.clone(), node.site)).collect(),
-                running: running.count(),
+                running: routes.len(),
                 routes,
                 nearest,
                 plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),

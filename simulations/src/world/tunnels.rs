@@ -154,6 +154,7 @@ impl World {
         if self.nodes[to].brain.is_none() || (to_boot != 0 && self.nodes[to].boot != to_boot) {
             return;
         }
+        self.count_received(to, &body);
         match body {
             Body::Initiation => self.respond(from, from_boot, to),
             Body::Response => self.complete(to, from, from_boot),
@@ -319,6 +320,7 @@ impl World {
     /// Puts a packet on the wire.
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
         let fate = self.network.carry(self.now, parcel(&packet, address, size));
+        self.count_sent(packet.from, size);
         let traffic = &mut self.measures.traffic;
         let is_tunnel = !matches!(packet.body, Body::Data(Payload::Gossip(_)));
         if is_tunnel {

@@ -1,0 +1,95 @@
+//! What a node costs after the start-up, apart for those that offer an origin and those that do
+//! not.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::report::share;
+
+/// What was counted of both.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Of nodes that host an instance.
+    pub origin: Role,
+    /// Of all others.
+    pub other: Role,
+}
+
+/// What was counted of the nodes of one role. Traffic is that of discovery and tunnels, not of
+/// clients' sessions, and bytes count all headers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Role {
+    /// Seconds that they ran.
+    pub node_s: u64,
+    /// What they sent.
+    pub sent: Sum,
+    /// What reached them.
+    pub received: Sum,
+    /// Seconds that those of them ran whose decisions are timed.
+    pub timed_s: u64,
+    /// Processor time of the decisions of those.
+    pub busy: Duration,
+    /// Those of them whose state was weighed at the end.
+    pub weighed: u64,
+    /// Bytes that their state took, the allocator's own included.
+    pub state_bytes: u64,
+}
+
+/// Datagrams and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// How many.
+    pub packets: u64,
+    /// How many bytes in all.
+    pub bytes: u64,
+}
+
+/// What a node of a role costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rates {
+    /// Seconds that nodes of this role ran, in all.
+    pub node_s: u64,
+    /// Datagrams that one of them sends in a second.
+    pub sent_packets_per_s: f64,
+    /// Bytes of these.
+    pub sent_bytes_per_s: f64,
+    /// Datagrams that reach one of them in a second.
+    pub received_packets_per_s: f64,
+    /// Bytes of these.
+    pub received_bytes_per_s: f64,
+    /// Processor time of its decisions, in microseconds a second; none if it was not measured.
+    pub cpu_us_per_s: Option<f64>,
+    /// Bytes of its state at the end; none if they were not measured.
+    pub state_bytes: Option<f64>,
+}
+
+impl Roles {
+    pub(crate) fn of(&mut self, is_origin: bool) -> &mut Role {
+        if is_origin { &mut self.origin } else { &mut self.other }
+    }
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, size: usize) {
+        self.packets += 1;
+        self.bytes += size as u64;
+    }
+}
+
+impl Role {
+    /// What one of them costs; none if none ran.
+    pub fn rates(&self) -> Option<Rates> {
+        let micros = u64::try_from(self.busy.as_micros()).unwrap_or(u64::MAX);
+        let rate = |count| share(count, self.node_s);
+        (self.node_s > 0).then(|| Rates {
+            node_s: self.node_s,
+            sent_packets_per_s: rate(self.sent.packets),
+            sent_bytes_per_s: rate(self.sent.bytes),
+            received_packets_per_s: rate(self.received.packets),
+            received_bytes_per_s: rate(self.received.bytes),
+            cpu_us_per_s: (self.timed_s > 0).then(|| share(micros, self.timed_s)),
+            state_bytes: (self.weighed > 0).then(|| share(self.state_bytes, self.weighed)),
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! What nodes know of each other before a run begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::UnixSeconds;
+use meshport_discovery::snapshot_of;
+
+use super::{Known, WALL_START, World};
+use crate::brain::{Birth, Brain};
+
+/// A node has published its first record by then.
+const FIRST_RECORD: Duration = Duration::from_secs(2);
+
+impl World {
+    /// The first record of every node, as its process will publish it.
+    pub(super) fn first_records(&self) -> Vec<Known> {
+        let (now, wall) = (self.epoch, UnixSeconds(WALL_START));
+        let record = |at: usize| {
+            let node = &self.nodes[at];
+            let mut brain = Brain::new(Birth {
+                credential: &node.credential,
+                record_key: &node.key,
+                settings: self.settings(at),
+                tuning: self.scenario.tuning,
+                hosts: node.instance.is_some(),
+                generation: 1,
+                seed: [0; 32],
+                memo: Some(self.memo.clone()),
+                now,
+            });
+            brain.introduce(self.endpoints(at), Vec::new(), now);
+            brain.timeout(now + FIRST_RECORD, wall);
+            let entry = brain.directory().get(&node.credential.node)?;
+            Some((Arc::clone(&node.credential), entry.state.clone()?))
+        };
+        (0..self.nodes.len()).filter_map(record).collect()
+    }
+
+    /// What a node would have saved that has met all others; nothing of itself, since what it said
+    /// in an earlier life is not for it to say again.
+    pub(super) fn everybody_but(&self, at: usize) -> Arc<[u8]> {
+        let me = &self.nodes[at].credential;
+        let others = self.known.iter().filter(|(credential, _)| credential.node != me.node);
+        let others = others.map(|(credential, state)| (&**credential, &**state));
+        snapshot_of(others, &me.mesh, UnixSeconds(WALL_START)).into()
+    }
+}
