@@ -102,8 +102,8 @@ fn same_seed_same_trace_and_other_seed_other_trace() {
     assert_ne!(hash(7), hash(8));
 }
 
-/// Flights of several datagrams, and copies of single ones, wait before a site's bottleneck and then
-/// before the receiver's access link.
+/// Flights of several datagrams, and copies of single ones, wait before a bottleneck, and
+/// then before the access link of the receiver.
 #[test]
 fn what_waits_twice_on_its_way_arrives_and_is_the_same_for_one_seed() {
     let text = small(60, "").replace(
