@@ -4,6 +4,8 @@
 //! The program has to be built with the feature `planted-bugs`, and optimised: `./tests/run sim`
 //! names it in `MESHPORT_SIM`.
 
+#![expect(clippy::print_stdout, reason = "the seeds are what the test is asked for")]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
