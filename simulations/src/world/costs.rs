@@ -26,7 +26,7 @@ pub(super) struct Costs {
     /// Of nodes that offer an origin, and of others.
     busy: [Busy; 2],
     origins: Vec<usize>,
-    /// The start-up is over.
+    /// The start-up is over; a flag, since every datagram asks for it.
     is_on: bool,
 }
 
@@ -72,13 +72,12 @@ impl Costs {
 }
 
 impl World {
-    /// Counts the nodes that run, once a second after the start-up.
+    /// Counts the nodes that run, once a second, after the first look that the start-up is over at.
     pub(super) fn count_roles(&mut self) {
-        if self.now <= self.scenario.warmup() {
-            self.costs.is_on = self.now == self.scenario.warmup();
+        if !self.costs.is_on {
+            self.costs.is_on = self.now >= self.scenario.warmup();
             return;
         }
-        self.costs.is_on = true;
         for (at, node) in self.nodes.iter().enumerate() {
             if node.brain.is_some() {
                 let role = self.measures.roles.of(node.instance.is_some());
@@ -90,7 +89,7 @@ impl World {
 
     /// A datagram of discovery or of a tunnel leaves a node.
     pub(super) fn count_sent(&mut self, from: usize, size: usize) {
-        if self.now >= self.scenario.warmup() {
+        if self.costs.is_on {
             let is_origin = self.nodes[from].instance.is_some();
             self.measures.roles.of(is_origin).sent.add(size);
         }
@@ -105,7 +104,7 @@ impl World {
             Body::Data(Payload::Gossip(bytes)) => bytes.len() + OVERHEAD,
             Body::Data(Payload::Flight(_)) => return,
         };
-        if self.now >= self.scenario.warmup() {
+        if self.costs.is_on {
             let is_origin = self.nodes[to].instance.is_some();
             self.measures.roles.of(is_origin).received.add(size);
         }
