@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Instance, SitePath};
 
 /// Something that happens: when, then exactly one of the keys from `kill` to `revoke`, then those
-/// that go with it. [`keys`](super::keys) says which do.
+/// that go with it. `scenario/keys.rs` says which do.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Event {
