@@ -12,8 +12,8 @@ use crate::swim::View;
 use crate::table::{Named, Table};
 use crate::wire::{Claim, Short};
 
-/// Peers remembered at once.
-pub(crate) const MAX_CONTACTS: usize = 16_384;
+/// Peers remembered at once: as many as the mesh has.
+pub(crate) const MAX_CONTACTS: usize = 20_736;
 /// How long a silent peer without session is remembered.
 const REMEMBER: Duration = Duration::from_secs(10);
 /// Records a peer may send at once, and the rate at which that fills up again per second: a joining

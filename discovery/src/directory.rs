@@ -493,6 +493,11 @@ impl Directory {
         self.tombstones.get(&state.node).is_some_and(|tombstone| key > tombstone.key)
     }
 
+    /// Whether a node was forgotten, so that a credential alone does not let it in.
+    pub(crate) fn is_forgotten(&self, node: &NodeId) -> bool {
+        self.tombstones.contains_key(node)
+    }
+
     /// Lets a forgotten node return: it is here itself, or has said something since.
     pub(crate) fn welcome(&mut self, node: &NodeId) {
         self.tombstones.remove(node);

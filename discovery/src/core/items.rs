@@ -258,7 +258,10 @@ impl Discovery {
                 }
                 self.sync.got(item.short);
                 self.let_return(&credential, item.state);
-                self.make_room(&credential, Hold::of_hearsay(&credential), now);
+                // Nobody goes for one that is not let in.
+                if !self.directory.is_forgotten(&credential.node) {
+                    self.make_room(&credential, Hold::of_hearsay(&credential), now);
+                }
                 self.merge(&Record { credential, state: None }, now) == Merge::New
             }
             Ok(_) => {

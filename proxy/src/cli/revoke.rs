@@ -144,7 +144,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
 
 /// The invite whose line is lost, or was never here.
 fn invite_of(target: &str) -> Result<Revoked, Error> {
-    let key = target.trim_start_matches(KEY_OF_INVITE).parse::<VerifyKey>()?;
+    let key = target.strip_prefix(KEY_OF_INVITE).unwrap_or(target).parse::<VerifyKey>()?;
     Ok(Revoked::Invite(key))
 }
 

@@ -23,7 +23,7 @@ use super::log_budget::LogBudget;
 use super::splice::Carried;
 
 /// Nodes with a budget of their own: as many as the mesh has peers.
-const MAX_SOURCES: usize = 16_384;
+const MAX_SOURCES: usize = 20_736;
 /// From one search of the full table for nodes that need no budget to the next: it looks at all.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -154,6 +154,14 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!((lone.refused(), lone.displaced()), (150, 12));
     assert!(lone.knows(&late) && lone.knows(&origin) && lone.knows(&here));
 
+    // One of those that went is told of again: it has to say something itself first.
+    let gone = members(&leaked, 100_000, 256).chain(members(&other, 400_000, 256));
+    let gone = gone.filter(|it| lone.forgotten[5..].contains(&it.credential.node));
+    let gone: Vec<Member> = gone.collect();
+    assert!(!gone.is_empty(), "those that were told of first went first");
+    lone.tell(gone.into_iter());
+    assert_eq!((lone.refused(), lone.displaced()), (150, 12), "nobody goes for them");
+
     // The operator does as status says.
     lone.revoke(&leaked);
     assert_eq!((lone.of_invite(&leaked), lone.of_invite(&own)), (0, 13));

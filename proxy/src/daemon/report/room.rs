@@ -32,9 +32,10 @@ pub(super) fn warning(crowding: &Crowding) -> String {
     );
     match invite {
         Some(key) => format!(
-            "{meaning} joined with the invite {key}. If these nodes are not yours, somebody makes \
-             them up with it: `meshport revoke invite:{key} --with-nodes` shuts out all that \
-             joined with it"
+            "{meaning} joined with the invite {key}. Nodes of yours that are gone are forgotten \
+             after a day, and there is nothing to do. If you do not know these nodes \
+             (`meshport peers`), somebody makes them up: `meshport revoke invite:{key} \
+             --with-nodes` shuts out all that joined with it, yours too"
         ),
         None => format!(
             "{meaning} have credentials that the authority itself signed. `meshport credentials` \
