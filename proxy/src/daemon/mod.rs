@@ -16,7 +16,6 @@ mod endpoints;
 mod fallback;
 mod floods;
 mod handle;
-mod heap;
 pub mod leaf;
 mod listen;
 mod log_budget;

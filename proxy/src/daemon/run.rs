@@ -21,7 +21,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Identity, StateDir};
 use super::tcp::Host;
-use super::{clock, descriptors, heap, parts, report, rotation, state, succession};
+use super::{clock, descriptors, parts, report, rotation, state, succession};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -67,7 +67,6 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let identity = state.identity(clock::wall())?;
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
-    heap::settle();
     // Before the sandbox, which hides what a container may use of the processor.
     let shards = parts::shards(&settings);
     let sandbox = Sandbox::enter(&settings, config.as_deref());
