@@ -21,21 +21,22 @@ pub(crate) struct Tag {
     pub(crate) what: &'static str,
     /// The part before the version.
     stem: &'static str,
+    /// The version, and the dot that ends the tag.
+    version: &'static str,
 }
 
-pub(crate) const INVITE: Tag = Tag { what: "an invite", stem: "meshport-invite-" };
-pub(crate) const CREDENTIAL: Tag = Tag { what: "a credential", stem: "meshport-credential-" };
-pub(crate) const REVOCATION: Tag = Tag { what: "a revocation", stem: "meshport-revocation-" };
-pub(crate) const RECORD_KEY: Tag = Tag { what: "a record key", stem: "meshport-record-key-" };
-pub(crate) const AUTHORITY_KEY: Tag =
-    Tag { what: "an authority key", stem: "meshport-authority-key-" };
-pub(crate) const DELEGATION_KEY: Tag =
-    Tag { what: "a delegation key", stem: "meshport-delegation-key-" };
-pub(crate) const MESH_SECRET: Tag = Tag { what: "a mesh secret", stem: "meshport-mesh-secret-" };
+pub(crate) const INVITE: Tag = Tag::first("an invite", "meshport-invite-");
+/// What an issuer signs, before the node has: all there was of a credential in its version 1.
+pub(crate) const ISSUED: Tag = Tag::first("a credential", "meshport-credential-");
+pub(crate) const CREDENTIAL: Tag = Tag { version: "2.", ..ISSUED };
+pub(crate) const REVOCATION: Tag = Tag::first("a revocation", "meshport-revocation-");
+pub(crate) const RECORD_KEY: Tag = Tag::first("a record key", "meshport-record-key-");
+pub(crate) const AUTHORITY_KEY: Tag = Tag::first("an authority key", "meshport-authority-key-");
+pub(crate) const DELEGATION_KEY: Tag = Tag::first("a delegation key", "meshport-delegation-key-");
+pub(crate) const MESH_SECRET: Tag = Tag::first("a mesh secret", "meshport-mesh-secret-");
 pub(crate) const ROTATION: Tag =
-    Tag { what: "the statement about a mesh secret", stem: "meshport-rotation-" };
-pub(crate) const NEXT_SECRET: Tag =
-    Tag { what: "a new mesh secret", stem: "meshport-next-secret-" };
+    Tag::first("the statement about a mesh secret", "meshport-rotation-");
+pub(crate) const NEXT_SECRET: Tag = Tag::first("a new mesh secret", "meshport-next-secret-");
 
 const TAGS: [Tag; 9] = [
     INVITE,
@@ -48,16 +49,19 @@ const TAGS: [Tag; 9] = [
     ROTATION,
     NEXT_SECRET,
 ];
-/// The version of every text form, and the dot that ends the tag.
-const VERSION: &str = "1.";
 
 impl Tag {
+    /// The first version of a kind.
+    const fn first(what: &'static str, stem: &'static str) -> Self {
+        Self { what, stem, version: "1." }
+    }
+
     /// The text form of `bytes`.
     pub(crate) fn encode(self, bytes: &[u8]) -> Zeroizing<String> {
-        let length = self.stem.len() + VERSION.len() + BASE64URL_NOPAD.encode_len(bytes.len());
+        let length = self.stem.len() + self.version.len() + BASE64URL_NOPAD.encode_len(bytes.len());
         let mut text = Zeroizing::new(String::with_capacity(length));
         text.push_str(self.stem);
-        text.push_str(VERSION);
+        text.push_str(self.version);
         BASE64URL_NOPAD.encode_append(bytes, &mut text);
         text
     }
@@ -74,11 +78,13 @@ impl Tag {
         let Some(versioned) = text.strip_prefix(self.stem) else {
             return Err(self.wrong_kind(text));
         };
-        let Some(encoded) = versioned.strip_prefix(VERSION) else {
-            let digits = versioned.split('.').next().unwrap_or_default();
+        let Some(encoded) = versioned.strip_prefix(self.version) else {
+            let digits = versioned.split_once('.').map_or("", |(digits, _)| digits);
             let is_version = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-            let is_other = is_version && digits.len() < versioned.len() && digits != "1";
-            return Err(if is_other { Error::OtherVersion { what: self.what } } else { malformed });
+            return Err(match is_version {
+                true => Error::OtherVersion { what: self.what },
+                false => malformed,
+            });
         };
         if encoded.len() > BASE64URL_NOPAD.encode_len(max) {
             return Err(malformed);

@@ -5,6 +5,10 @@
 //! signature covers a version string and the postcard bytes of everything above it in the struct,
 //! so neither a field nor the kind of statement can be exchanged.
 //!
+//! What an issuer signs is [`Issued`], and no credential: that takes the node, whose WireGuard key
+//! signs the issued bytes too. Of two credentials of a node the later one counts, whoever issued
+//! it, so that without the node's word the holder of any invite could replace that of any node.
+//!
 //! Whoever holds an invite can date a credential back to before `join_until`; such a credential
 //! still ends at most `credential_ttl_s` after `join_until`, which is the bound on a leaked invite.
 
@@ -19,17 +23,22 @@ use sha2::{Digest, Sha256};
 use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
-use crate::keys::{AuthorityKey, DelegationKey, Signature};
+use crate::keys::{AuthorityKey, DelegationKey, NodeKey, Signature};
 use crate::succession::Succession;
 
-/// The largest credential, in bytes: with a record it has to fit one datagram.
-pub const MAX_CREDENTIAL_BYTES: usize = 640;
+/// Bytes of the node's signature, at the end of a credential.
+const COUNTERSIGNATURE_BYTES: usize = 64;
+/// The largest that an issuer signs, in bytes.
+const MAX_ISSUED_BYTES: usize = 640;
+/// The largest credential, in bytes: it has to fit one datagram, and the usual one with a record.
+pub const MAX_CREDENTIAL_BYTES: usize = MAX_ISSUED_BYTES + COUNTERSIGNATURE_BYTES;
 /// How far a clock may be behind the one that issued, in seconds.
 pub const MAX_CLOCK_SKEW_S: u64 = 300;
 
 const WHAT: &str = "a credential";
 const DELEGATION_DOMAIN: &[u8] = b"meshport delegation v1\0";
 const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";
+const COUNTERSIGNATURE_DOMAIN: &[u8] = b"meshport credential countersignature v1\0";
 const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
 
 /// A signed statement in the chain from the authority to a node.
@@ -132,7 +141,7 @@ impl Delegation {
             not_before: grant.not_before,
             join_until: grant.join_until,
             credential_ttl_s: grant.credential_ttl_s,
-            signature: Signature::from_bytes([0; 64]),
+            signature: unsigned(),
         };
         delegation.signature = authority.sign(&delegation.message());
         Ok(delegation)
@@ -180,7 +189,42 @@ pub struct Subject {
     pub succession: Option<Succession>,
 }
 
-/// The signed statement about one node.
+/// What an issuer has signed about a node: it takes effect when that node has signed it as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued(Credential);
+
+impl Issued {
+    /// The credential: the node agrees to it. `key` is the node's own, and no other.
+    ///
+    /// # Errors
+    /// [`Error::WrongNodeKey`].
+    pub fn countersign(self, key: &NodeKey) -> Result<Credential, Error> {
+        let (Self(mut credential), node) = (self, key.public());
+        if credential.node != node {
+            return Err(Error::WrongNodeKey { expected: node, found: credential.node });
+        }
+        credential.countersignature = key.sign(&credential.countersigned());
+        Ok(credential)
+    }
+
+    /// The byte form: that of the credential but for its end, the node's signature.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.0.issued_bytes()
+    }
+
+    /// From the text form, `meshport-credential-1.` and base64url, which was that of credentials
+    /// before their nodes signed them; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// As [`Credential::from_text`].
+    pub fn from_text(text: &str) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT };
+        let bytes = codec::ISSUED.decode(text, MAX_ISSUED_BYTES, malformed)?;
+        Credential::read_issued(&bytes).map(Self)
+    }
+}
+
+/// The signed statement about one node, by whoever issued it and by the node itself.
 ///
 /// A value of this type is well formed, not verified: [`Credential::verify`] says whether to
 /// believe it.
@@ -210,6 +254,15 @@ pub struct Credential {
     /// were before there were successors.
     #[serde(skip)]
     pub succession: Option<Succession>,
+    /// By the node's own key, over all of the above as the issuer has signed it. The byte form ends
+    /// with it.
+    #[serde(skip, default = "unsigned")]
+    countersignature: Signature,
+}
+
+/// Where a signature will be.
+const fn unsigned() -> Signature {
+    Signature::from_bytes([0; 64])
 }
 
 /// What a [`Credential`]'s signature covers, after its version string.
@@ -227,7 +280,7 @@ struct CredentialBody<'a> {
 }
 
 impl Credential {
-    /// Signed by the authority itself.
+    /// Issued by the authority itself; the node countersigns it.
     ///
     /// # Errors
     /// [`Error::ValidityEmpty`] when it would end before it begins, [`Error::TooLarge`] above
@@ -237,15 +290,15 @@ impl Credential {
         subject: Subject,
         issued_at: UnixSeconds,
         expires_at: UnixSeconds,
-    ) -> Result<Self, Error> {
+    ) -> Result<Issued, Error> {
         let mesh = authority.public();
         let mut credential = Self::unsigned(mesh, subject, (issued_at, expires_at), None);
         credential.signature = authority.sign(&credential.message());
         credential.check_issued()
     }
 
-    /// Signed by a delegation's key, within what the delegation allows. The delegation itself is
-    /// not verified here.
+    /// Issued by a delegation's key, within what the delegation allows; the node countersigns it.
+    /// The delegation itself is not verified here.
     ///
     /// # Errors
     /// [`Error::WrongDelegationKey`], the variant for what is outside the delegation, and as
@@ -256,7 +309,7 @@ impl Credential {
         subject: Subject,
         issued_at: UnixSeconds,
         expires_at: UnixSeconds,
-    ) -> Result<Self, Error> {
+    ) -> Result<Issued, Error> {
         if key.public() != delegation.key {
             return Err(Error::WrongDelegationKey);
         }
@@ -267,15 +320,16 @@ impl Credential {
         credential.check_issued()
     }
 
-    /// Checks the whole chain from the authority of `mesh`, and that it is valid at `now`.
+    /// Checks the whole chain from the authority of `mesh`, that the node agrees, and that it is
+    /// valid at `now`.
     ///
     /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
     ///
     /// # Errors
     /// One variant for each thing that can be wrong: [`Error::ForeignMesh`], [`Error::Tampered`],
-    /// [`Error::ValidityEmpty`], [`Error::IssuedAfterInvite`], [`Error::IssuedBeforeInvite`],
-    /// [`Error::LifetimeTooLong`], [`Error::RoleOutside`], [`Error::SiteOutside`],
-    /// [`Error::NameOutside`], [`Error::NotYetValid`], [`Error::Expired`].
+    /// [`Error::WrongCountersignature`], [`Error::ValidityEmpty`], [`Error::IssuedAfterInvite`],
+    /// [`Error::IssuedBeforeInvite`], [`Error::LifetimeTooLong`], [`Error::RoleOutside`],
+    /// [`Error::SiteOutside`], [`Error::NameOutside`], [`Error::NotYetValid`], [`Error::Expired`].
     pub fn verify(&self, mesh: &MeshId, now: UnixSeconds) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let signer = match &self.delegation {
@@ -287,6 +341,8 @@ impl Credential {
         };
         let tampered = |_| Error::Tampered { link: Link::Credential };
         signer.verify(&self.message(), &self.signature).map_err(tampered)?;
+        let stranger = |_| Error::WrongCountersignature { node: self.node };
+        self.node.verify(&self.countersigned(), &self.countersignature).map_err(stranger)?;
         if let Some(succession) = &self.succession {
             succession.verify(mesh, &self.node)?;
         }
@@ -316,31 +372,57 @@ impl Credential {
 
     /// The byte form, at most [`MAX_CREDENTIAL_BYTES`].
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = encoded(self);
-        self.succession.iter().for_each(|succession| bytes.extend(encoded(succession)));
+        let mut bytes = self.issued_bytes();
+        bytes.extend_from_slice(self.countersignature.as_bytes());
         bytes
     }
 
     /// From the byte form, which must be all of `bytes`. Verifies nothing.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] or [`Error::Malformed`].
+    /// [`Error::TooLarge`], [`Error::NotCountersigned`] for what an issuer alone has signed, else
+    /// [`Error::Malformed`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let (what, max) = (WHAT, MAX_CREDENTIAL_BYTES);
         if bytes.len() > max {
             return Err(Error::TooLarge { what, bytes: bytes.len(), max });
         }
-        let malformed = Error::Malformed { what };
+        let Some((issued, countersignature)) = bytes.split_last_chunk() else {
+            return Err(Error::Malformed { what });
+        };
+        let mut credential = Self::read_issued(issued).map_err(|error| {
+            let lacks_it = Self::read_issued(bytes).is_ok();
+            if lacks_it { Error::NotCountersigned } else { error }
+        })?;
+        credential.countersignature = Signature::from_bytes(*countersignature);
+        Ok(credential)
+    }
+
+    /// The issued part, from all of `bytes`.
+    fn read_issued(bytes: &[u8]) -> Result<Self, Error> {
+        let malformed = Error::Malformed { what: WHAT };
         let Ok((mut credential, rest)) = postcard::take_from_bytes::<Self>(bytes) else {
             return Err(malformed);
         };
         if !rest.is_empty() {
-            credential.succession = Some(codec::decode(rest, what, max)?);
+            credential.succession = Some(codec::decode(rest, WHAT, MAX_ISSUED_BYTES)?);
         }
-        if credential.to_bytes() == bytes { Ok(credential) } else { Err(malformed) }
+        if credential.issued_bytes() == bytes { Ok(credential) } else { Err(malformed) }
     }
 
-    /// The text form: `meshport-credential-1.` and base64url.
+    /// What the issuer has signed, with that signature.
+    fn issued_bytes(&self) -> Vec<u8> {
+        let mut bytes = encoded(self);
+        self.succession.iter().for_each(|succession| bytes.extend(encoded(succession)));
+        bytes
+    }
+
+    /// What the node's signature covers. The mesh is in it, as the first of the fields.
+    fn countersigned(&self) -> Vec<u8> {
+        [COUNTERSIGNATURE_DOMAIN, &self.issued_bytes()].concat()
+    }
+
+    /// The text form: `meshport-credential-2.` and base64url.
     pub fn to_text(&self) -> String {
         std::mem::take(&mut *codec::CREDENTIAL.encode(&self.to_bytes()))
     }
@@ -349,11 +431,21 @@ impl Credential {
     ///
     /// # Errors
     /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`] when it is nothing of
-    /// meshport's, else as [`Credential::from_bytes`].
+    /// meshport's; [`Error::NotCountersigned`] for a text of version 1, which had no signature of
+    /// the node; [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_text(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed { what: WHAT };
-        let bytes = codec::CREDENTIAL.decode(text, MAX_CREDENTIAL_BYTES, malformed)?;
-        Self::from_bytes(&bytes)
+        match codec::CREDENTIAL.decode(text, MAX_CREDENTIAL_BYTES, malformed.clone()) {
+            // One of this version was written whole: what lacks its end was cut.
+            Ok(bytes) => Self::from_bytes(&bytes).map_err(|error| match error {
+                Error::NotCountersigned => malformed,
+                error => error,
+            }),
+            Err(Error::OtherVersion { .. }) if Issued::from_text(text).is_ok() => {
+                Err(Error::NotCountersigned)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A short name for exactly this credential: 64 bits of a hash over all of it. Tells
@@ -363,10 +455,12 @@ impl Credential {
         *hash.first_chunk().expect("SHA-256 gives 32 bytes")
     }
 
-    /// Eight bytes of the signature, which differ between credentials: for digests of many, where
-    /// [`Credential::id`] would take a hash of each.
+    /// Eight bytes of the node's signature, which differ between credentials: for digests of many,
+    /// where [`Credential::id`] would take a hash of each. Of its second half: the first is alike
+    /// for two credentials when a node of ill will takes the same nonce for both.
     pub fn tag(&self) -> u64 {
-        u64::from_le_bytes(*self.signature.as_bytes().first_chunk().expect("64 bytes"))
+        let (_, half) = self.countersignature.as_bytes().split_at(32);
+        u64::from_le_bytes(*half.first_chunk().expect("32 bytes"))
     }
 
     fn unsigned(
@@ -385,19 +479,20 @@ impl Credential {
             issued_at,
             expires_at,
             delegation,
-            signature: Signature::from_bytes([0; 64]),
+            signature: unsigned(),
             succession: subject.succession,
+            countersignature: unsigned(),
         }
     }
 
-    /// A new credential is given out only when it is one that verifies.
-    fn check_issued(self) -> Result<Self, Error> {
+    /// A new one is given out only when it becomes one that verifies.
+    fn check_issued(self) -> Result<Issued, Error> {
         self.check_limits()?;
         let (bytes, max) = (self.to_bytes().len(), MAX_CREDENTIAL_BYTES);
         if bytes > max {
             return Err(Error::TooLarge { what: WHAT, bytes, max });
         }
-        Ok(self)
+        Ok(Issued(self))
     }
 
     /// The checks that need neither clock nor signature.

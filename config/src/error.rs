@@ -115,6 +115,22 @@ pub enum Error {
         /// Which link of the chain does not hold.
         link: Link,
     },
+    /// A credential as its issuer made it: the node that it is about has not signed it. So were
+    /// all that earlier versions made.
+    #[error(
+        "the node has not signed its own credential, which is of an earlier meshport. Issue it \
+         again there: `meshport renew`, or `meshport join INVITE --force`"
+    )]
+    NotCountersigned,
+    /// Another key than the node's has signed a credential in its place.
+    #[error(
+        "the credential is not signed by the node that it is about, {node}: that node never agreed \
+         to it, or it was changed. `meshport renew` there makes a new one"
+    )]
+    WrongCountersignature {
+        /// Whom it is about.
+        node: NodeId,
+    },
     /// A signature over other data does not match.
     #[error("the signature does not match the data and the key")]
     BadSignature,

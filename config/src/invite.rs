@@ -212,7 +212,8 @@ impl Invite {
         Ok(())
     }
 
-    /// Writes this node's credential: for the roles it takes, for as long as the invite allows.
+    /// Writes this node's credential: for the roles it takes, for as long as the invite allows. It
+    /// is signed by the invite's key, and by the node's.
     ///
     /// # Errors
     /// As [`Invite::verify`]; [`Error::NameNeeded`], [`Error::SiteNeeded`]; [`Error::NameOutside`],
@@ -240,8 +241,9 @@ impl Invite {
         // A clock slightly behind must not date the credential before its invite.
         let issued_at = now.max(delegation.not_before);
         let expires_at = issued_at.saturating_add(delegation.credential_ttl_s);
-        let credential =
+        let issued =
             Credential::issue_by_delegation(delegation, &self.key, subject, issued_at, expires_at)?;
+        let credential = issued.countersign(node)?;
         credential.verify(self.mesh(), now)?;
         Ok(credential)
     }

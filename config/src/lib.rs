@@ -23,7 +23,7 @@ mod succession;
 mod testing;
 
 pub use credential::{
-    Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
+    Credential, Delegation, Grant, Issued, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
 };
 pub use endpoint::{Endpoint, Host, MAX_HOST_BYTES};
 pub use error::Error;

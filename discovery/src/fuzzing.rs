@@ -130,8 +130,9 @@ fn record_key(number: u8) -> RecordKey {
 
 fn credential(number: u8) -> Credential {
     let roles: Roles = "node,origin:kube-apiserver,relay".parse().expect("roles");
+    let key = NodeKey::from_bytes([number + 1; 32]);
     let subject = Subject {
-        node: NodeKey::from_bytes([number + 1; 32]).public(),
+        node: key.public(),
         record_key: record_key(number).public(),
         name: format!("worker-{number}").parse().expect("a name"),
         site: "fra".parse().expect("a site"),
@@ -139,7 +140,8 @@ fn credential(number: u8) -> Credential {
         succession: None,
     };
     let until = WALL.saturating_add(86_400);
-    Credential::issue_by_authority(&mesh(), subject, WALL, until).expect("it is valid for a day")
+    let issued = Credential::issue_by_authority(&mesh(), subject, WALL, until);
+    issued.and_then(|issued| issued.countersign(&key)).expect("it is valid for a day")
 }
 
 fn discovery(number: u8, now: Instant) -> Discovery {

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use meshport_config::{
-    AuthorityKey, Credential, Delegation, DelegationKey, Grant, MeshId, NodeKey, RecordKey, Role,
-    Roles, Subject, Succession, UnixSeconds, VerifyKey,
+    AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, MeshId, NodeKey, RecordKey,
+    Role, Roles, Subject, Succession, UnixSeconds, VerifyKey,
 };
 
 use crate::state::{NodeState, SignedState};
@@ -78,6 +78,18 @@ impl Mesh {
         roles_text: &str,
         at: UnixSeconds,
     ) -> Member {
+        let (issued, seed) = self.issued(number, site, roles_text, at);
+        Member { credential: issued.countersign(&NodeKey::from_bytes(seed)).unwrap(), seed }
+    }
+
+    /// What an invite signs about the member of this number, and the seed of that one's keys.
+    pub(crate) fn issued(
+        &self,
+        number: u32,
+        site: &str,
+        roles_text: &str,
+        at: UnixSeconds,
+    ) -> (Issued, [u8; 32]) {
         let mut seed = [7; 32];
         // Not at the start, where X25519 ignores some bits.
         seed[4..8].copy_from_slice(&number.to_le_bytes());
@@ -90,9 +102,9 @@ impl Mesh {
             succession: None,
         };
         let expires = UnixSeconds(at.0 + 300 * 24 * 3600);
-        let credential =
+        let issued =
             Credential::issue_by_delegation(&self.delegation, &self.key, subject, at, expires);
-        Member { credential: credential.unwrap(), seed }
+        (issued.unwrap(), seed)
     }
 }
 
@@ -113,9 +125,9 @@ impl Mesh {
             succession: Some(agreed),
         };
         let times = (known.issued_at, known.expires_at);
-        let credential =
+        let issued =
             Credential::issue_by_delegation(&self.delegation, &self.key, subject, times.0, times.1);
-        Member { credential: credential.unwrap(), seed }
+        Member { credential: issued.unwrap().countersign(&key).unwrap(), seed }
     }
 }
 

@@ -147,7 +147,8 @@ pub(crate) fn credential(choices: &[u8]) -> Credential {
     let (delegated, succeeds) = (kind & 1 == 1, kind & 2 == 2);
     let roles = ["node", "node,origin:kube-apiserver", "relay,node", "operator"][script.below(4)];
     let (byte, mesh) = (script.byte(), authority().public());
-    let node = NodeKey::from_bytes([byte; 32]).public();
+    let key = NodeKey::from_bytes([byte; 32]);
+    let node = key.public();
     // Bits that a private key does not have make no other node.
     let former = NodeKey::from_bytes([byte ^ 0x10; 32]);
     let subject = Subject {
@@ -161,14 +162,14 @@ pub(crate) fn credential(choices: &[u8]) -> Credential {
     let issued = UnixSeconds(NOW.0 - u64::from(script.short()));
     let until = NOW.saturating_add(1 + u64::from(script.short()));
     let made = if delegated {
-        let key = DelegationKey::from_bytes([script.byte(); 32]);
+        let invite = DelegationKey::from_bytes([script.byte(); 32]);
         let grant = Grant { join_until: until, not_before: issued, ..grant(roles) };
-        let delegation = Delegation::issue(&authority(), key.public(), grant).expect("a grant");
-        Credential::issue_by_delegation(&delegation, &key, subject, issued, until)
+        let delegation = Delegation::issue(&authority(), invite.public(), grant).expect("a grant");
+        Credential::issue_by_delegation(&delegation, &invite, subject, issued, until)
     } else {
         Credential::issue_by_authority(&authority(), subject, issued, until)
     };
-    made.expect("it is within its bounds")
+    made.and_then(|made| made.countersign(&key)).expect("it is within its bounds")
 }
 
 fn grant(roles: &str) -> Grant {
@@ -195,7 +196,10 @@ fn credentials() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for choices in [[0, 0, 0], [1, 0, 1], [1, 0, 3], [2, 0, 0], [3, 0, 1]] {
         let good = credential(&choices);
-        seeds.push([&[0][..], &good.to_bytes()].concat());
+        let bytes = good.to_bytes();
+        seeds.push([&[0][..], &bytes].concat());
+        // What its issuer alone has signed.
+        seeds.push([&[0][..], &bytes[..bytes.len() - 64]].concat());
         seeds.push([&[2][..], good.to_text().as_bytes()].concat());
         seeds.push([&[3, 0, 9, 3][..], &choices].concat());
     }

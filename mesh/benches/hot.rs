@@ -50,7 +50,8 @@ fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
     };
     let authority = AuthorityKey::from_bytes([1; 32]);
     let until = UnixSeconds(WALL.0 + 3600);
-    let credential = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    let issued = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    let credential = issued.countersign(&key).unwrap();
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
     let socket = switch.attach(at(number));
     // Nobody is asked for a cookie: it is the rest that is measured.

@@ -37,7 +37,8 @@ fn start(number: u8, mtu: u16) -> (Mesh, Incoming) {
     };
     let authority = AuthorityKey::from_bytes([1; 32]);
     let until = UnixSeconds(WALL.0 + 3600);
-    let credential = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    let issued = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    let credential = issued.countersign(&key).unwrap();
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
     let socket = UdpOuter::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let config = MeshConfig { mtu, ..MeshConfig::default() };

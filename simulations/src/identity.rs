@@ -51,6 +51,7 @@ impl Mesh {
         };
         let until = self.from.saturating_add(LIFETIME_S);
         let credential = Credential::issue_by_authority(&self.authority, subject, self.from, until)
+            .and_then(|issued| issued.countersign(&node_key))
             .map_err(|error| wrong(&error))?;
         Ok(Identity { node_key, record_key, secrets: self.secret.clone().into(), credential })
     }

@@ -77,8 +77,9 @@ async fn initiation_of_nobody(to: &NodeId, number: u32) -> Vec<u8> {
     };
     let authority = AuthorityKey::from_bytes([1; 32]);
     let until = UnixSeconds(WALL.0 + 3600);
-    let credential = Credential::issue_by_authority(&authority, subject, WALL, until);
-    let credential = credential.expect("it is valid for an hour");
+    let issued = Credential::issue_by_authority(&authority, subject, WALL, until);
+    let issued = issued.expect("it is valid for an hour");
+    let credential = issued.countersign(&key).expect("it is for this key");
     let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
     let [here, there] = [1, 2].map(|host| SocketAddr::from(([10, 0, 0, host], 51820)));
     let switch = Switch::new(1);

@@ -3,12 +3,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::Role;
 use crate::invite::{Invite, Join};
-use crate::keys::{NodeKey, RecordKey};
+use crate::keys::RecordKey;
 use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
 
 struct World {
     authority: AuthorityKey,
     invite: Invite,
+    node: NodeKey,
     credential: Credential,
     rng: TestRng,
 }
@@ -19,12 +20,17 @@ fn world() -> World {
     let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
     let join = Join { name: Some("worker-7".parse().unwrap()), ..Join::default() };
     let credential = invite.accept(&node, &record, join, NOW).unwrap();
-    World { authority, invite, credential, rng }
+    World { authority, invite, node, credential, rng }
+}
+
+/// The key of the subject.
+fn key() -> NodeKey {
+    NodeKey::from_bytes([1; 32])
 }
 
 fn subject() -> Subject {
     Subject {
-        node: NodeId::from_bytes([1; 32]),
+        node: key().public(),
         record_key: VerifyKey::from_bytes([2; 32]),
         name: "worker-7".parse().unwrap(),
         site: "fra".parse().unwrap(),
@@ -33,19 +39,20 @@ fn subject() -> Subject {
     }
 }
 
-/// The error of a credential that was changed by someone who has the delegation's key.
+/// The error of a credential that was changed by someone who has the keys of delegation and node.
 fn forged(change: impl FnOnce(&mut Credential)) -> Error {
     let mut rng = TestRng::new(8);
     let authority = AuthorityKey::generate(&mut rng);
-    let key = DelegationKey::generate(&mut rng);
+    let invite = DelegationKey::generate(&mut rng);
     let mut grant = grant();
     grant.name = Some("worker-7".parse().unwrap());
-    let delegation = Delegation::issue(&authority, key.public(), grant).unwrap();
+    let delegation = Delegation::issue(&authority, invite.public(), grant).unwrap();
     let (from, until) = (NOW, NOW.saturating_add(DAY));
-    let mut credential =
-        Credential::issue_by_delegation(&delegation, &key, subject(), from, until).unwrap();
+    let Issued(mut credential) =
+        Credential::issue_by_delegation(&delegation, &invite, subject(), from, until).unwrap();
     change(&mut credential);
-    credential.signature = key.sign(&credential.message());
+    credential.signature = invite.sign(&credential.message());
+    let credential = Issued(credential).countersign(&key()).unwrap();
     credential.verify(&authority.public(), NOW).unwrap_err()
 }
 
@@ -64,7 +71,8 @@ fn a_credential_from_an_invite_verifies() {
 fn a_credential_from_the_authority_verifies() {
     let authority = AuthorityKey::generate(&mut TestRng::new(9));
     let until = NOW.saturating_add(1);
-    let credential = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let issued = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let credential = issued.countersign(&key()).unwrap();
     assert_eq!(credential.verify(&authority.public(), NOW), Ok(()));
     let empty = Credential::issue_by_authority(&authority, subject(), NOW, NOW);
     assert_eq!(empty, Err(Error::ValidityEmpty { from: NOW, until: NOW }));
@@ -208,7 +216,7 @@ fn size_is_bounded() {
     assert!(matches!(error, Error::TooLarge { max: MAX_CREDENTIAL_BYTES, .. }), "{error}");
     let error = Credential::from_bytes(&[0; MAX_CREDENTIAL_BYTES + 1]).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }));
-    let text = format!("meshport-credential-1.{}", "A".repeat(10_000));
+    let text = format!("meshport-credential-2.{}", "A".repeat(10_000));
     assert_eq!(Credential::from_text(&text), Err(Error::Malformed { what: WHAT }));
 }
 
@@ -230,7 +238,7 @@ fn bytes_and_text_round_trip() {
     let World { credential, .. } = world();
     assert_eq!(Credential::from_bytes(&credential.to_bytes()), Ok(credential.clone()));
     let text = credential.to_text();
-    assert!(text.starts_with("meshport-credential-1."));
+    assert!(text.starts_with("meshport-credential-2."));
     assert_eq!(Credential::from_text(&format!("{text}\n")), Ok(credential.clone()));
     let mut longer = credential.to_bytes();
     longer.push(0);
@@ -244,12 +252,14 @@ fn bytes_and_text_round_trip() {
 fn a_second_encoding_of_the_same_value_is_refused() {
     let World { authority, .. } = world();
     let until = NOW.saturating_add(1);
-    let credential = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let issued = Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let credential = issued.countersign(&key()).unwrap();
     let bytes = credential.to_bytes();
     // The length of the name, 8, as a number of two bytes instead of one.
     assert_eq!(bytes[96], 8);
     let longer = [&bytes[..96], &[0x88, 0x00], &bytes[97..]].concat();
-    assert_eq!(postcard::from_bytes::<Credential>(&longer).unwrap(), credential);
+    let (read, _) = postcard::take_from_bytes::<Credential>(&longer).unwrap();
+    assert_eq!(read.issued_bytes(), credential.issued_bytes());
     assert_eq!(Credential::from_bytes(&longer), Err(Error::Malformed { what: WHAT }));
 }
 
@@ -262,12 +272,103 @@ fn every_bit_flip_is_refused() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         let outcome = Credential::from_bytes(&flipped).and_then(|c| c.verify(&mesh, NOW));
         let error = outcome.expect_err("a changed credential is refused");
-        let is_named = matches!(
-            error,
-            Error::Malformed { .. } | Error::ForeignMesh { .. } | Error::Tampered { .. }
-        );
+        let is_named = match error {
+            Error::WrongCountersignature { node } => node == credential.node,
+            Error::Malformed { .. } | Error::ForeignMesh { .. } | Error::Tampered { .. } => true,
+            _ => false,
+        };
+        let of_node = matches!(error, Error::WrongCountersignature { .. });
+        assert_eq!(of_node, bit >= (bytes.len() - COUNTERSIGNATURE_BYTES) * 8, "bit {bit}");
         assert!(is_named, "bit {bit}: {error}");
     }
+}
+
+#[test]
+fn only_the_node_itself_makes_a_credential_of_what_was_issued() {
+    let World { authority, credential, mut rng, .. } = world();
+    let mesh = authority.public();
+    let until = NOW.saturating_add(1);
+    let issue = || Credential::issue_by_authority(&authority, subject(), NOW, until).unwrap();
+    let (good, thief) = (issue().countersign(&key()).unwrap(), NodeKey::generate(&mut rng));
+    assert_eq!(good.verify(&mesh, NOW), Ok(()));
+    assert_eq!(issue().countersign(&key()).as_ref(), Ok(&good), "no two from the same");
+    let refused = issue().countersign(&thief).unwrap_err();
+    let (expected, found) = (thief.public(), good.node);
+    assert_eq!(refused, Error::WrongNodeKey { expected, found });
+    // What somebody else may put in its place: own signatures, nothing, and the node's of another.
+    let message = good.countersigned();
+    assert!(message.starts_with(COUNTERSIGNATURE_DOMAIN));
+    let undomained = &message[COUNTERSIGNATURE_DOMAIN.len()..];
+    for other in [
+        thief.sign(&message),
+        authority.sign(&message),
+        unsigned(),
+        good.signature,
+        credential.countersignature,
+        key().sign(undomained),
+        key().sign(&good.message()),
+    ] {
+        let mut forged = good.clone();
+        forged.countersignature = other;
+        let read = Credential::from_bytes(&forged.to_bytes()).unwrap();
+        let error = Error::WrongCountersignature { node: good.node };
+        assert_eq!(read.verify(&mesh, NOW), Err(error));
+    }
+}
+
+/// Who holds an invite dates a credential of somebody else's node later, with fewer roles.
+#[test]
+fn what_the_node_signed_once_serves_no_other_credential() {
+    let World { authority, node, credential, .. } = world();
+    let (mesh, known) = (authority.public(), credential.clone());
+    let subject = Subject {
+        node: known.node,
+        record_key: known.record_key,
+        name: known.name,
+        site: known.site,
+        roles: Role::Node.into(),
+        succession: None,
+    };
+    let (from, until) = (NOW.saturating_add(1), NOW.saturating_add(DAY));
+    let issued = Credential::issue_by_authority(&authority, subject, from, until).unwrap();
+    let mut forged = issued.0.clone();
+    forged.countersignature = credential.countersignature;
+    let error = forged.verify(&mesh, from).unwrap_err();
+    assert_eq!(error, Error::WrongCountersignature { node: node.public() });
+    assert!(error.to_string().contains(&node.public().to_string()), "{error}");
+    assert_eq!(issued.countersign(&node).unwrap().verify(&mesh, from), Ok(()));
+}
+
+#[test]
+fn what_no_node_has_signed_is_told_from_what_is_damaged() {
+    let World { node, credential, mut rng, .. } = world();
+    let former = NodeKey::generate(&mut rng);
+    let succession = Succession::agree(&former, &node.public(), &credential.mesh, NOW);
+    for succession in [None, Some(succession)] {
+        let mut issued = credential.clone();
+        issued.succession = succession;
+        let (issued, whole) = (Issued(issued.clone()), issued);
+        let bytes = issued.to_bytes();
+        assert_eq!(Credential::from_bytes(&bytes), Err(Error::NotCountersigned));
+        assert_eq!(Credential::from_bytes(&whole.to_bytes()), Ok(whole));
+        // The text form of version 1, which the node can sign since.
+        let text = codec::ISSUED.encode(&bytes);
+        assert!(text.starts_with("meshport-credential-1."));
+        assert_eq!(Credential::from_text(&text), Err(Error::NotCountersigned));
+        let read = Issued::from_text(&text).unwrap();
+        assert_eq!(read.to_bytes(), bytes);
+        assert_eq!(read.countersign(&node), issued.countersign(&node));
+    }
+    let error = Error::NotCountersigned.to_string();
+    assert!(error.contains("`meshport renew`") && error.contains("`meshport join"), "{error}");
+    // Without its end a text of version 2 is damaged, not old.
+    let bytes = credential.to_bytes();
+    let cut = codec::CREDENTIAL.encode(&bytes[..bytes.len() - COUNTERSIGNATURE_BYTES]);
+    assert_eq!(Credential::from_text(&cut), Err(Error::Malformed { what: WHAT }));
+    let garbage = Credential::from_text("meshport-credential-1.AAAA");
+    assert_eq!(garbage, Err(Error::OtherVersion { what: WHAT }));
+    let newer = credential.to_text().replace("-2.", "-3.");
+    assert_eq!(Credential::from_text(&newer), Err(Error::OtherVersion { what: WHAT }));
 }
 
 #[test]
@@ -293,7 +394,7 @@ fn every_truncation_is_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_a_value_or_an_error(
-        bytes in proptest::collection::vec(any::<u8>(), 0..700),
+        bytes in proptest::collection::vec(any::<u8>(), 0..800),
     ) {
         if let Ok(credential) = Credential::from_bytes(&bytes) {
             prop_assert_eq!(credential.to_bytes(), bytes);
@@ -304,5 +405,6 @@ proptest! {
     fn any_text_is_a_value_or_an_error(text in ".{0,60}", tail in "[A-Za-z0-9_-]{0,900}") {
         let _ = Credential::from_text(&text);
         let _ = Credential::from_text(&format!("meshport-credential-1.{tail}"));
+        let _ = Credential::from_text(&format!("meshport-credential-2.{tail}"));
     }
 }

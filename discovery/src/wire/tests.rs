@@ -114,7 +114,7 @@ fn buckets_cover_all_ids_without_overlap() {
 
 #[test]
 fn large_items_are_split_and_limits_are_kept() {
-    let (credential, state) = ([1; 640], [2; 1024]);
+    let (credential, state) = ([1; meshport_config::MAX_CREDENTIAL_BYTES], [2; 1024]);
     let large = Item { credential: Some(&credential), state: Some(&state), ..item(1) };
     let (datagrams, packed) = pack([large, large, item(2)], Message::Items, 16);
     assert_eq!((datagrams.len(), packed), (4, 3));

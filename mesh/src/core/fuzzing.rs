@@ -112,8 +112,9 @@ fn identity(number: u8, authority: u8, secret: u8) -> Identity {
     };
     let (from, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + 86_400));
     let authority = AuthorityKey::from_bytes([authority; 32]);
-    let credential = Credential::issue_by_authority(&authority, subject, from, until);
-    let credential = credential.expect("it is valid for a day");
+    let issued = Credential::issue_by_authority(&authority, subject, from, until);
+    let issued = issued.expect("it is valid for a day");
+    let credential = issued.countersign(&key(number)).expect("it is for this key");
     Identity { key: key(number), credential, secret: MeshSecret::from_bytes([secret; 32]) }
 }
 

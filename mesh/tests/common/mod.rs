@@ -55,7 +55,8 @@ impl World {
             succession: None,
         };
         let issued = UnixSeconds(until.0.min(WALL.0) - 3600);
-        Credential::issue_by_authority(&self.authority, subject, issued, until).unwrap()
+        let made = Credential::issue_by_authority(&self.authority, subject, issued, until);
+        made.unwrap().countersign(key).unwrap()
     }
 
     pub(crate) fn identity(&self, number: u8) -> Identity {

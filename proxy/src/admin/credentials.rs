@@ -81,7 +81,7 @@ pub struct CredentialRow {
 /// `meshport renew` as handed to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewRequest {
-    /// The credential, `meshport-credential-1....`
+    /// The credential, `meshport-credential-2....`
     pub credential: String,
 }
 

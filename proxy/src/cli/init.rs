@@ -121,7 +121,8 @@ fn first_node(
         succession: None,
     };
     let expires_at = now.saturating_add(args.credential_ttl.seconds());
-    let credential = Credential::issue_by_authority(authority, subject, now, expires_at)?;
+    let issued = Credential::issue_by_authority(authority, subject, now, expires_at)?;
+    let credential = issued.countersign(&node_key)?;
     state.store_node_key(&node_key, existing)?;
     state.store_record_key(&record_key, existing)?;
     state.store_credential(&credential, existing)?;

@@ -1,8 +1,9 @@
 //! `meshport renew`: a new credential for the node of this machine, which stays the same node.
 //!
-//! The authority's key signs it, or an invite does. It is on disk before a running daemon is told;
-//! the daemon shows it to its peers without ending a session, and one that does not run begins with
-//! it.
+//! The authority's key signs it, or an invite does, and the node's own. It is on disk before a
+//! running daemon is told; the daemon shows it to its peers without ending a session, and one that
+//! does not run begins with it. A credential that the node never signed, as an earlier meshport
+//! left it, is renewed too.
 
 use std::path::PathBuf;
 
@@ -78,8 +79,8 @@ pub(crate) fn renew(
     now: UnixSeconds,
 ) -> Result<(Credential, Credential), Error> {
     let missing = || no_node(state);
-    let former = state.credential()?.ok_or_else(missing)?;
     let keys = state.node_key()?.zip(state.record_key()?).ok_or_else(missing)?;
+    let former = state.credential_to_renew(&keys.0)?.ok_or_else(missing)?;
     former.check_keys(&keys.0.public(), &keys.1.public())?;
     // Of two that were issued in the same second others may keep the former.
     let at = now.max(former.issued_at.saturating_add(1));
@@ -89,7 +90,8 @@ pub(crate) fn renew(
             let (file, folder) = (args.authority.as_deref(), || state.authority_key());
             let authority = authority::key_or_invite(file, folder, "renew")?;
             let until = at.saturating_add(args.credential_ttl.seconds());
-            Credential::issue_by_authority(&authority, subject(&former), at, until)?
+            let issued = Credential::issue_by_authority(&authority, subject(&former), at, until)?;
+            issued.countersign(&keys.0)?
         }
     };
     check(state, &credential, &former.mesh, now)?;

@@ -1,8 +1,9 @@
 //! `meshport rotate-key`: new keys for the node of this machine, while its sessions go on.
 //!
 //! The node becomes another one with the same name, since a node is its key. The authority's key
-//! signs its credential, or an invite does; the present key signs that it agrees. A running daemon
-//! keeps all of it and goes on with it; where none runs it is written for the next one.
+//! signs its credential, or an invite does, and the new key; the present one signs that it agrees
+//! to be followed. A running daemon keeps all of it and goes on with it; where none runs it is
+//! written for the next one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -133,7 +134,8 @@ pub(crate) fn make(
                 succession,
             };
             let until = now.saturating_add(args.credential_ttl.seconds());
-            Credential::issue_by_authority(&authority, subject, now, until)?
+            let issued = Credential::issue_by_authority(&authority, subject, now, until)?;
+            issued.countersign(&node_key)?
         }
     };
     check(state, &credential, &former.mesh, now)?;

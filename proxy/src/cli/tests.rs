@@ -247,6 +247,31 @@ fn a_renewed_credential_is_for_the_same_node() {
     assert!(directory.is_some(), "it knows the others still");
 }
 
+/// A node keeps its keys and name over an update; its credential has to be issued again.
+#[test]
+fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
+    let (machines, line) = Machines::with_line(&[]);
+    machines.join("worker", &line, NAMED).expect("it joins");
+    let (state, later) = (machines.state("worker"), NOW.saturating_add(HOUR));
+    let known = state.credential().expect("loads").expect("it is there");
+    let whole = known.to_bytes();
+    let issued = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
+    let as_before = || {
+        let path = machines.path("worker").join("credential");
+        fs::write(path, format!("meshport-credential-1.{issued}\n")).expect("written");
+    };
+    as_before();
+    let refusals = [message(state.identity(NOW)), message(machines.join("worker", &line, NAMED))];
+    assert!(refusals.iter().all(|text| text.contains("`meshport renew INVITE`")), "{refusals:?}");
+    let Verb::Renew(args) = verb(&["renew"]) else { panic!("it is renew") };
+    let (former, renewed) = renew::renew(&state, Some(&line), &args, later).expect("it signs");
+    assert_eq!((&former, renewed.node, &renewed.name), (&known, known.node, &known.name));
+    assert_eq!(state.identity(later).expect("whole").credential, renewed);
+    as_before();
+    let again = machines.join_at("worker", &line, FORCED, later).expect("it joins again");
+    assert!(again.kept_keys && again.joined.node == known.node);
+}
+
 #[test]
 fn leaving_for_another_mesh_takes_force_and_leaves_nothing_behind() {
     let (machines, line) = Machines::with_line(&[]);
@@ -296,7 +321,7 @@ fn each_refused_invite_says_which_it_is_and_writes_nothing() {
         assert!(!machines.path("worker").exists(), "{word}: something was written");
     };
     refuse(&line[..line.len() - 9], NAMED, NOW, "incomplete or mistyped");
-    refuse("meshport-credential-1.AAAA", NAMED, NOW, "not an invite");
+    refuse("meshport-credential-2.AAAA", NAMED, NOW, "not an invite");
     refuse("hello", NAMED, NOW, "not an invite");
     refuse(&line, NAMED, NOW.saturating_add(25 * HOUR), "the invite could be used until");
     refuse(&line, NAMED, UnixSeconds(NOW.0 - HOUR), "not valid before");

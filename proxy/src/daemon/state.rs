@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    Added, AuthorityKey, Credential, MAX_REVOCATIONS, MAX_SUCCESSIONS, MeshId, MeshSecret,
+    Added, AuthorityKey, Credential, Issued, MAX_REVOCATIONS, MAX_SUCCESSIONS, MeshId, MeshSecret,
     MeshSecrets, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds,
 };
 use zeroize::Zeroizing;
@@ -74,6 +74,10 @@ const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets n
 const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
+const ALTERED: &str = "what it says does not fit its signature";
+const UNSIGNED: &str = "is of an earlier meshport: the node has not signed it";
+const RENEW: &str = "Have it issued again: `meshport renew` where the authority's key is, \
+                     `meshport renew INVITE` elsewhere";
 const TOLD_AGAIN: &str =
     "Restore it from a backup, or remove it: the other nodes tell this one again what is revoked";
 const NEEDS_WRITING: &str = "Make it writable, since it keeps what the next start needs, or name \
@@ -273,12 +277,29 @@ impl StateDir {
         let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))? else {
             return Ok(None);
         };
-        let credential = Credential::from_text(text.trim())
-            .map_err(|error| damaged(&path, &error, JOIN_AGAIN))?;
+        let credential = Credential::from_text(text.trim()).map_err(|error| match error {
+            meshport_config::Error::NotCountersigned => state_error(&path, UNSIGNED, RENEW),
+            error => damaged(&path, &error, JOIN_AGAIN),
+        })?;
         // Only whole ones are stored. What a changed one says of site or times accuses others.
         let whole = credential.verify(&credential.mesh, credential.issued_at);
-        let why = "what it says does not fit its signature";
-        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &why, JOIN_AGAIN))
+        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
+    }
+
+    /// The node's credential to make the next one of. What it has not signed, as an earlier
+    /// meshport left it, is as good for that: its own key signs it now.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn credential_to_renew(&self, key: &NodeKey) -> Result<Option<Credential>, Error> {
+        let path = self.file(CREDENTIAL);
+        let text = read_text(&path, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))?;
+        let Some(issued) = text.and_then(|text| Issued::from_text(&text).ok()) else {
+            return self.credential();
+        };
+        let credential = issued.countersign(key)?;
+        let whole = credential.verify(&credential.mesh, credential.issued_at);
+        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
     }
 
     /// The nodes to announce to; empty when there is no such file.

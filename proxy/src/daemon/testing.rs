@@ -62,8 +62,9 @@ pub(super) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
 
 /// The credential of a node of this number, signed by the authority itself.
 pub(crate) fn credential(number: u8, roles: &str) -> Credential {
+    let key = NodeKey::from_bytes([number; 32]);
     let subject = Subject {
-        node: NodeKey::from_bytes([number; 32]).public(),
+        node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
         name: format!("node-{number}").parse().unwrap(),
         site: "fra".parse().unwrap(),
@@ -71,8 +72,9 @@ pub(crate) fn credential(number: u8, roles: &str) -> Credential {
         succession: None,
     };
     let authority = AuthorityKey::from_bytes([9; 32]);
-    let (issued, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));
-    Credential::issue_by_authority(&authority, subject, issued, until).unwrap()
+    let (from, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));
+    let issued = Credential::issue_by_authority(&authority, subject, from, until).unwrap();
+    issued.countersign(&key).unwrap()
 }
 
 /// The revocation of a node by that authority.

@@ -89,7 +89,9 @@ impl Founding {
             succession: None,
         };
         let expires_at = self.now.saturating_add(CREDENTIAL_TTL_S);
-        Ok(Credential::issue_by_authority(&self.authority, subject, self.now, expires_at)?)
+        let issued =
+            Credential::issue_by_authority(&self.authority, subject, self.now, expires_at)?;
+        Ok(issued.countersign(node)?)
     }
 
     /// The line goes through its text form, as it would on its way to another machine.

@@ -125,8 +125,9 @@ pub(super) fn make(
     let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
     let roles = roles.chain(relays.then_some(Role::Relay));
     let key = RecordKey::from_bytes(bytes32(rng));
+    let node_key = NodeKey::from_bytes(bytes32(rng));
     let subject = Subject {
-        node: NodeKey::from_bytes(bytes32(rng)).public(),
+        node: node_key.public(),
         record_key: key.public(),
         name: name.parse().map_err(|error| wrong(&error))?,
         site: config.name.clone(),
@@ -136,6 +137,7 @@ pub(super) fn make(
     let from = UnixSeconds(WALL_START);
     let until = from.saturating_add(CREDENTIAL_LIFETIME_S);
     let credential = Credential::issue_by_authority(authority, subject, from, until)
+        .and_then(|issued| issued.countersign(&node_key))
         .map_err(|error| wrong(&error))?;
     Ok(Node {
         name,

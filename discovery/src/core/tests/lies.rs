@@ -129,6 +129,45 @@ fn a_stranger_does_not_get_in_by_hearsay() {
     assert_eq!(net.get(3).counters().rejected_credentials, 2);
 }
 
+/// Who holds an invite signs a later credential for an origin that exists, with fewer roles, and a
+/// member tells it. It counts once that node has signed it, and not before.
+#[test]
+fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
+    let mut net = quiet_mesh(61);
+    let service = SERVICE.parse().unwrap();
+    let origins = |net: &Net, it: usize| net.get(it).directory().origins(&service).count();
+    let later = meshport_config::UnixSeconds(WALL.0 + 60);
+    let leaked = net.mesh.with_invite(9);
+    let (issued, _) = leaked.issued(1, "site-1", "node", later);
+    let known = net.nodes[1].member.credential.clone();
+    let liar = net.nodes[LIAR].member.credential.to_bytes();
+    let end = |bytes: &[u8]| bytes[bytes.len() - 64..].to_vec();
+    let before = net.get(3).counters().rejected_credentials;
+    // With what the node has signed before, what another has, nothing of the kind, and nothing.
+    for end in [end(&known.to_bytes()), end(&liar), vec![0; 64], Vec::new()] {
+        let forged = [issued.to_bytes(), end].concat();
+        let item = Item { credential: Some(&forged), ..item(&net, 1) };
+        for to in (0..12).filter(|it| *it != LIAR) {
+            say(&mut net, to, &Message::Rumours(vec![item]));
+            say(&mut net, to, &Message::Items(vec![item]));
+        }
+    }
+    net.run(secs(60));
+    assert!(net.agreed());
+    for it in net.running() {
+        assert_eq!(origins(&net, it), 2, "node {it}");
+        let entry = net.get(it).directory().get(&known.node).unwrap();
+        assert_eq!(*entry.credential, known, "node {it}");
+    }
+    // What is cut short is not even looked at.
+    assert_eq!(net.get(3).counters().rejected_credentials - before, 6);
+    let agreed = leaked.member_issued(1, "site-1", "node", later).credential.to_bytes();
+    let item = Item { credential: Some(&agreed), ..item(&net, 1) };
+    say(&mut net, 3, &Message::Rumours(vec![item]));
+    net.run(secs(1));
+    assert_eq!(origins(&net, 3), 1, "its own word counts");
+}
+
 #[test]
 fn calling_everybody_down_evicts_nobody() {
     let mut net = quiet_mesh(55);

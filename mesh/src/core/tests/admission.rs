@@ -62,9 +62,17 @@ fn bad_credentials_are_refused_with_their_reason() {
     let until = UnixSeconds(WALL.0 + 86_400);
     let expired = credential(1, 3, hour_ago);
     let foreign = credential(2, 3, until);
-    for (what, bad) in
-        [("expired", expired), ("foreign", foreign), ("tampered", tampered), ("other", good(2))]
-    {
+    // Issued for it, and signed by another node in its place.
+    let (issued, another) = (good(3).to_bytes(), good(2).to_bytes());
+    let (issued, end) = (&issued[..issued.len() - 64], &another[another.len() - 64..]);
+    let stolen = Credential::from_bytes(&[issued, end].concat()).unwrap();
+    for (what, bad) in [
+        ("expired", expired),
+        ("foreign", foreign),
+        ("tampered", tampered),
+        ("stolen", stolen),
+        ("other", good(2)),
+    ] {
         let reason = bad.verify(&good(1).mesh, WALL).err().as_ref().map(Error::to_string);
         let mut net = stranger(showing(bad));
         net.send(3, 1, b"let me in").unwrap();
@@ -87,6 +95,21 @@ fn bad_credentials_are_refused_with_their_reason() {
         net.seconds(5);
         assert_eq!(net.counters(1).provisional_expired, 1, "{what}");
         assert!(net.nodes[&at(1)].peer(&id(3)).is_none(), "{what}");
+    }
+}
+
+/// As an earlier version shows it.
+#[test]
+fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
+    let mut net = stranger(showing(good(3)));
+    net.node(3, |core, _| core.credential.truncate(core.credential.len() - 64));
+    net.send(3, 1, b"let me in").unwrap();
+    net.pump();
+    assert!(!net.up(1, 3));
+    for number in [1, 3] {
+        let told = refusal(&mut net, number).expect("both sides hear of it");
+        assert!(told.contains("has not signed its own credential"), "{told}");
+        assert!(told.contains("meshport renew"), "{told}");
     }
 }
 

@@ -107,7 +107,8 @@ fn joined_for(number: u8, by: u8, [from, until]: [UnixSeconds; 2]) -> Identity {
         succession: None,
     };
     let made = Credential::issue_by_delegation(&delegation, &invite(by), subject, from, until);
-    Identity { credential: made.unwrap(), ..identity(number) }
+    let credential = made.unwrap().countersign(&key(number)).unwrap();
+    Identity { credential, ..identity(number) }
 }
 
 /// That an invite was revoked.

@@ -15,8 +15,9 @@ fn successor(next: u8, succession: Succession) -> Credential {
         succession: Some(succession),
     };
     let until = UnixSeconds(WALL.0 + 86_400);
-    Credential::issue_by_authority(&AuthorityKey::from_bytes([1; 32]), subject, WALL, until)
-        .unwrap()
+    let authority = AuthorityKey::from_bytes([1; 32]);
+    let issued = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
+    issued.countersign(&key(next)).unwrap()
 }
 
 fn mesh() -> meshport_config::MeshId {

@@ -34,8 +34,9 @@ impl Net {
         let credentials: Vec<Credential> = (1..)
             .zip(roles)
             .map(|(it, roles)| {
+                let key = NodeKey::from_bytes([it; 32]);
                 let subject = Subject {
-                    node: NodeKey::from_bytes([it; 32]).public(),
+                    node: key.public(),
                     record_key: RecordKey::from_bytes([it; 32]).public(),
                     name: format!("node-{it}").parse().expect("a name"),
                     site: format!("site-{it}").parse().expect("a site"),
@@ -43,7 +44,8 @@ impl Net {
                     succession: None,
                 };
                 let until = UnixSeconds(WALL.0 + 86_400);
-                Credential::issue_by_authority(&authority, subject, WALL, until).expect("valid")
+                let issued = Credential::issue_by_authority(&authority, subject, WALL, until);
+                issued.and_then(|issued| issued.countersign(&key)).expect("valid")
             })
             .collect();
         let mut nodes = Vec::new();
@@ -385,7 +387,9 @@ fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
         succession: None,
     };
     let (from, until) = (UnixSeconds(WALL.0 + 1), before.expires_at);
-    let later = Credential::issue_by_authority(&authority, subject, from, until).expect("valid");
+    let later = Credential::issue_by_authority(&authority, subject, from, until);
+    let key = NodeKey::from_bytes([2; 32]);
+    let later = later.and_then(|issued| issued.countersign(&key)).expect("valid");
     net.nodes[A].handle_credential(&later, net.now, WALL);
     assert_eq!(net.first(A), None, "no origin is left");
     let said = crate::daemon::testing::misfits(&net.nodes[A]);

@@ -434,7 +434,7 @@ fn authority() -> AuthorityKey {
 
 /// A credential that a node of this number made with an invite, from then until then.
 fn joined(number: u8, invite: u8, (from, until): (UnixSeconds, UnixSeconds)) -> Credential {
-    let key = DelegationKey::from_bytes([invite; 32]);
+    let signer = DelegationKey::from_bytes([invite; 32]);
     let grant = Grant {
         roles: "node".parse().expect("roles"),
         site: None,
@@ -443,16 +443,18 @@ fn joined(number: u8, invite: u8, (from, until): (UnixSeconds, UnixSeconds)) -> 
         join_until: UnixSeconds(u64::from(u32::MAX)),
         credential_ttl_s: u64::from(u32::MAX),
     };
-    let invite = Delegation::issue(&authority(), key.public(), grant).expect("an invite");
+    let invite = Delegation::issue(&authority(), signer.public(), grant).expect("an invite");
+    let key = NodeKey::from_bytes([number; 32]);
     let subject = Subject {
-        node: NodeKey::from_bytes([number; 32]).public(),
+        node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
         name: format!("node-{number}").parse().expect("a name"),
         site: "fra".parse().expect("a site"),
         roles: "node".parse().expect("roles"),
         succession: None,
     };
-    Credential::issue_by_delegation(&invite, &key, subject, from, until).expect("a credential")
+    let issued = Credential::issue_by_delegation(&invite, &signer, subject, from, until);
+    issued.and_then(|issued| issued.countersign(&key)).expect("a credential")
 }
 
 /// The revocation of this.

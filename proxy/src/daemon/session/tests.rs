@@ -367,8 +367,9 @@ fn joined(invite: &DelegationKey) -> Credential {
         credential_ttl_s: u64::from(u32::MAX),
     };
     let delegation = Delegation::issue(&authority, invite.public(), grant).expect("an invite");
+    let key = NodeKey::from_bytes([3; 32]);
     let subject = Subject {
-        node: NodeKey::from_bytes([3; 32]).public(),
+        node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
         name: "node-3".parse().expect("a name"),
         site: "fra".parse().expect("a site"),
@@ -377,7 +378,7 @@ fn joined(invite: &DelegationKey) -> Credential {
     };
     let (from, until) = (UnixSeconds(1), UnixSeconds(u64::from(u32::MAX)));
     let made = Credential::issue_by_delegation(&delegation, invite, subject, from, until);
-    made.expect("a credential")
+    made.and_then(|issued| issued.countersign(&key)).expect("a credential")
 }
 
 /// What the authority has taken back.

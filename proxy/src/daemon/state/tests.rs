@@ -43,11 +43,11 @@ fn joined_by(authority: &AuthorityKey) -> (TempDir, StateDir) {
         succession: None,
     };
     let until = NOW.saturating_add(DAY);
-    let credential = Credential::issue_by_authority(authority, subject, NOW, until);
+    let issued = Credential::issue_by_authority(authority, subject, NOW, until);
     state.store_node_key(&node_key, Existing::Keep).expect("stored");
     state.store_record_key(&record_key, Existing::Keep).expect("stored");
     state.store_mesh_secret(&MeshSecret::generate(&mut OsRng), Existing::Keep).expect("stored");
-    let credential = credential.expect("a credential");
+    let credential = issued.and_then(|it| it.countersign(&node_key)).expect("a credential");
     state.store_credential(&credential, Existing::Keep).expect("stored");
     (folder, state)
 }

@@ -1,4 +1,4 @@
-//! Keys that are replaced.
+//! Keys and credentials that are replaced.
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn next(state: &StateDir, authority: &AuthorityKey) -> NextIdentity {
         succession: Some(agreed),
     };
     let until = NOW.saturating_add(DAY);
-    let credential = Credential::issue_by_authority(authority, subject, NOW, until).unwrap();
+    let issued = Credential::issue_by_authority(authority, subject, NOW, until).unwrap();
+    let credential = issued.countersign(&node_key).unwrap();
     NextIdentity { node_key, record_key, credential }
 }
 
@@ -87,4 +88,31 @@ fn no_damage_to_new_keys_changes_the_node() {
         assert!(parts() == as_before, "the node is changed");
     }
     assert!(same < 10, "{same} damaged contents were taken for the whole one");
+}
+
+/// As an earlier meshport left it.
+#[test]
+fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed() {
+    let (_folder, state) = joined();
+    let known = state.identity(NOW).expect("whole");
+    let path = state.path().join(CREDENTIAL);
+    // All but the node's signature, under the text form of then.
+    let whole = known.credential.to_bytes();
+    let encoded = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
+    let old = format!("meshport-credential-1.{encoded}\n");
+    put(&path, old.as_bytes());
+    for text in [message(state.identity(NOW)), message(state.credential())] {
+        assert!(text.contains("credential: is of an earlier meshport"), "{text}");
+        assert!(text.contains("`meshport renew`") && text.contains("INVITE"), "{text}");
+    }
+    let read = state.credential_to_renew(&known.node_key).expect("it is good for that");
+    assert_eq!(read.as_ref(), Some(&known.credential));
+    assert!(state.credential_to_renew(&NodeKey::generate(&mut OsRng)).is_err());
+    assert_eq!(fs::read(&path).expect("it is there"), old.as_bytes(), "nothing was written");
+    // What the issuer has not signed is not renewed.
+    let mut changed = whole[..whole.len() - 64].to_vec();
+    *changed.last_mut().expect("it has bytes") ^= 1;
+    let encoded = data_encoding::BASE64URL_NOPAD.encode(&changed);
+    put(&path, format!("meshport-credential-1.{encoded}").as_bytes());
+    assert!(message(state.credential_to_renew(&known.node_key)).contains("is damaged"));
 }
