@@ -110,6 +110,8 @@ pub struct MeshCounters {
     pub dropped_control: u64,
     /// Credentials refused: tampered, foreign, expired or of another node.
     pub credentials_refused: u64,
+    /// Dropped: a credential too soon after another one of the same peer.
+    pub dropped_frequent_credential: u64,
     /// Messages of peers that refused this node's credential.
     pub refused_by_peer: u64,
 

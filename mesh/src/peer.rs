@@ -139,6 +139,8 @@ pub(crate) struct Peer {
     pub(crate) tried: Option<SecretId>,
     /// The next initiation is a repetition: the peer has sent a cookie.
     pub(crate) again: bool,
+    /// When a credential that it showed was verified last.
+    pub(crate) judged_at: Option<Instant>,
     /// Why its credential was refused last; repeated refusals are told once.
     pub(crate) last_refusal: Option<String>,
 
@@ -191,6 +193,7 @@ impl Peer {
             agreed_under: None,
             tried: None,
             again: false,
+            judged_at: None,
             last_refusal: None,
             session: None,
             pending: VecDeque::new(),

@@ -1,6 +1,7 @@
 //! Credentials: showing ours, judging theirs.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, Error};
 use zeroize::Zeroizing;
@@ -14,6 +15,10 @@ use crate::inner::Udp;
 use crate::peers::Slot;
 use crate::{MeshError, ports};
 
+/// Least time between two credentials of a peer that are verified, which takes up to four
+/// signatures: less than an honest one waits before it repeats a hello.
+const JUDGE_GAP: Duration = Duration::from_millis(200);
+
 /// Why a peer is not admitted.
 enum Refusal {
     /// What it has shown is not to be believed, or not now. It may show another credential.
@@ -22,6 +27,8 @@ enum Refusal {
     Claimed(String),
     /// The authority has taken back what it has shown, for ever.
     Revoked(String),
+    /// It comes too soon after another one. Nothing is answered, so an honest peer repeats it.
+    TooSoon,
 }
 
 impl Core {
@@ -42,6 +49,7 @@ impl Core {
                         self.refuse(slot, now, reply_port, reason);
                         self.shut_peer_out(slot);
                     }
+                    Err(Refusal::TooSoon) => self.out.counters.dropped_frequent_credential += 1,
                 }
                 self.serve(slot, now);
             }
@@ -123,7 +131,7 @@ impl Core {
     fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), Refusal> {
         let credential =
             Credential::from_bytes(bytes).map_err(|error| Refusal::NotValid(error.to_string()))?;
-        let Some(peer) = self.peers.get(slot) else { return Ok(()) };
+        let Some(peer) = self.peers.get_mut(slot) else { return Ok(()) };
         let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
         let follows = credential.succession.as_ref().is_some_and(|it| it.former == peer.node);
         if credential.node != peer.node && !follows {
@@ -131,6 +139,11 @@ impl Core {
             return Err(Refusal::NotValid(text));
         }
         if !known {
+            let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < JUDGE_GAP;
+            if peer.judged_at.is_some_and(is_recent) {
+                return Err(Refusal::TooSoon);
+            }
+            peer.judged_at = Some(now.instant);
             // Its session proves who says that it is covered. A key that was succeeded may have
             // been shown just before that.
             if let Some(revocation) = self.revocations.covering(&credential)
@@ -150,10 +163,24 @@ impl Core {
             }
             self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
             let slot = self.follow(&credential).unwrap_or(slot);
+            let credential = self.latest(slot, now, credential);
             self.admit(slot, credential);
             self.note_home(slot, now);
         }
         Ok(())
+    }
+
+    /// What counts of a node that shows a good credential: a later one of its own that is known
+    /// here, if there is. With fewer roles it was agreed to too, and whoever has an old copy of the
+    /// state folder does not get the former ones back.
+    fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
+        let known = self.peers.get(slot).and_then(|peer| peer.credential.as_deref());
+        let is_later = |known: &&Credential| {
+            known.node == shown.node
+                && known.issued_at > shown.issued_at
+                && self.check_credential(known, now).is_ok()
+        };
+        known.filter(is_later).cloned().unwrap_or(shown)
     }
 
     /// Tells the gate where an admitted peer has a session: more are heard from there under load.

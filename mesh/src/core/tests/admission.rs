@@ -113,6 +113,88 @@ fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
     }
 }
 
+/// What a node of this number was issued at that time, and has signed.
+fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
+    let subject = Subject {
+        node: id(number),
+        record_key: RecordKey::from_bytes([7; 32]).public(),
+        name: "node".parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: roles.parse().unwrap(),
+        succession: None,
+    };
+    let (authority, until) = (AuthorityKey::from_bytes([1; 32]), UnixSeconds(WALL.0 + 60));
+    let issued = Credential::issue_by_authority(&authority, subject, at, until);
+    issued.unwrap().countersign(&key(number)).unwrap()
+}
+
+/// Both are signed by all who have to: the later one counts, whichever way the two came.
+#[test]
+fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
+    let former = issued_at(3, "node,relay", UnixSeconds(WALL.0 - 7200));
+    let later = issued_at(3, "node", UnixSeconds(WALL.0 - 3600));
+    let known = |net: &Net| net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.credential.clone());
+    let show = |net: &mut Net, credential: &Credential| {
+        net.seconds(1);
+        net.node(3, |core, now| {
+            core.credential = credential.to_bytes();
+            core.show_to_all(now);
+        });
+        net.pump();
+        assert!(net.up(1, 3));
+    };
+    // Told of by others before it comes.
+    let mut net = stranger(showing(former.clone()));
+    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&later)));
+    net.connect(3, 1);
+    show(&mut net, &former);
+    assert_eq!(known(&net).as_deref(), Some(&later));
+    // Shown by itself.
+    let mut net = stranger(showing(former.clone()));
+    net.connect(3, 1);
+    assert_eq!(known(&net).as_deref(), Some(&former), "nobody knows of another one yet");
+    for credential in [&later, &former] {
+        show(&mut net, credential);
+        assert_eq!(known(&net).as_deref(), Some(&later));
+    }
+}
+
+#[test]
+fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
+    let mut net = stranger(showing(credential(2, 3, UnixSeconds(WALL.0 + 86_400))));
+    net.connect(3, 1);
+    let before = net.counters(1);
+    assert_eq!(before.credentials_refused, 1);
+    let mut bytes = good(3).to_bytes();
+    let end = bytes.len() - 64;
+    for flood in 0..200_u8 {
+        bytes[end] = flood;
+        net.node(3, |core, now| {
+            core.credential.clone_from(&bytes);
+            let slot = core.peers.of_node(&id(1)).unwrap();
+            let credential = &bytes;
+            let hello = Control::Hello { instance: 5, has_yours: true, credential };
+            core.send_control(slot, now, ports::CONTROL, &hello);
+        });
+        net.pump();
+        net.run(Duration::from_millis(5));
+    }
+    let after = net.counters(1);
+    let verified = after.credentials_refused - before.credentials_refused;
+    let dropped = after.dropped_frequent_credential - before.dropped_frequent_credential;
+    // A second of them, at five a second.
+    assert!((4..=6).contains(&verified), "{verified} verified, {dropped} dropped");
+    assert!(verified + dropped >= 200);
+    assert!(!net.up(1, 3));
+    // The next that the peer shows may be a good one, which it repeats until it is heard.
+    net.node(3, |core, now| {
+        core.credential = good(3).to_bytes();
+        core.show_to_all(now);
+    });
+    net.seconds(2);
+    assert!(net.up(1, 3));
+}
+
 #[test]
 fn another_mesh_secret_leads_nowhere() {
     let secret = MeshSecret::from_bytes([9; 32]);
