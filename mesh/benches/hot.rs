@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a measuring tool, not the product")]
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use bytes::Bytes;
 use divan::Bencher;
@@ -13,7 +15,7 @@ use meshport_config::{
     AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Revocation, Revocations,
     Revoked, Subject, UnixSeconds,
 };
-use meshport_mesh::testing::{Datagram, Switch};
+use meshport_mesh::testing::{Datagram, Packets, Switch};
 use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshCounters, MeshEvent};
 use tokio::runtime::{Builder, Runtime};
 
@@ -39,7 +41,7 @@ fn start(number: u8, switch: &Switch) -> (Mesh, Incoming) {
     start_as(NodeKey::from_bytes([number; 32]), number, switch)
 }
 
-fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
+fn identity(key: NodeKey) -> Identity {
     let subject = Subject {
         node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
@@ -52,11 +54,14 @@ fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
     let until = UnixSeconds(WALL.0 + 3600);
     let issued = Credential::issue_by_authority(&authority, subject, WALL, until).unwrap();
     let credential = issued.countersign(&key).unwrap();
-    let identity = Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) };
+    Identity { key, credential, secret: MeshSecret::from_bytes([1; 32]) }
+}
+
+fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
     let socket = switch.attach(at(number));
     // Nobody is asked for a cookie: it is the rest that is measured.
     let config = MeshConfig { handshakes_per_second: u32::MAX, ..MeshConfig::default() };
-    Mesh::start(identity, config, socket, [number; 32], || WALL).unwrap()
+    Mesh::start(identity(key), config, socket, [number; 32], || WALL).unwrap()
 }
 
 /// Two nodes that know each other; the second sends back what comes on streams and datagrams.
@@ -129,6 +134,51 @@ fn transfer(bencher: Bencher<'_, '_>, streams: usize) {
             }
         });
     });
+}
+
+/// A session, and datagrams that fill packets of an MTU.
+struct Sealing {
+    packets: RefCell<Packets>,
+    segment: usize,
+    batch: Vec<u8>,
+}
+
+/// Datagrams at an MTU: one, and as many as quinn puts into a batch.
+const BATCHES: [(usize, usize); 4] = [(1500, 1), (1500, 10), (8950, 1), (8950, 10)];
+
+impl Sealing {
+    fn new((mtu, datagrams): (usize, usize)) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "an origin for time that stands still")]
+        let start = Instant::now();
+        let [near, far] = [1, 2].map(|number| identity(NodeKey::from_bytes([number; 32])));
+        let segment = Packets::segment(mtu);
+        let packets = RefCell::new(Packets::new(near, far, start));
+        Self { packets, segment, batch: vec![7; segment * datagrams] }
+    }
+}
+
+/// From the datagrams that QUIC hands over to the bytes on the wire.
+#[divan::bench(args = BATCHES)]
+fn seal(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
+    let Sealing { packets, segment, batch } = Sealing::new((mtu, datagrams));
+    let length = packets.borrow_mut().seal(&batch, segment).len();
+    assert!(length > batch.len() && length <= mtu * datagrams);
+    bencher
+        .counter(BytesCount::new(batch.len()))
+        .bench_local(|| packets.borrow_mut().seal(&batch, segment).len());
+}
+
+/// From the bytes on the wire to the datagrams for QUIC.
+#[divan::bench(args = BATCHES)]
+fn open(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
+    let Sealing { packets, segment, batch } = Sealing::new((mtu, datagrams));
+    bencher
+        .counter(BytesCount::new(batch.len()))
+        // Nothing is opened twice.
+        .with_inputs(|| packets.borrow_mut().seal(&batch, segment).to_vec())
+        .bench_local_values(|sealed| {
+            assert_eq!(packets.borrow_mut().open(&sealed, segment), batch.len());
+        });
 }
 
 /// A new stream, a byte there, the end back.

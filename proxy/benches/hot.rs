@@ -1,10 +1,11 @@
-//! What every new session pays in pure code: its header on the wire, and the order of origins.
-//! `cargo bench -p meshport`.
+//! What every new session pays in pure code: its first bytes, its header on the wire, and the order
+//! of origins. `cargo bench -p meshport --bench hot`; `splice.rs` is about the bytes that follow.
 
 use std::time::{Duration, Instant};
 
 use divan::{Bencher, black_box};
 use meshport::core::route::{OriginView, PathView, Policy, Preference, choose};
+use meshport::daemon::bench;
 use meshport::wire::Header;
 use meshport_config::NodeId;
 use meshport_discovery::OriginState;
@@ -28,6 +29,18 @@ fn header_encode(bencher: Bencher<'_, '_>) {
 fn header_decode(bencher: Bencher<'_, '_>) {
     let bytes = header().encode();
     bencher.bench(|| Header::decode(black_box(&bytes)));
+}
+
+/// A client's first bytes as far as they may go to a candidate: a whole hello of so many bytes.
+#[divan::bench(args = [517, 1800])]
+fn opening(bencher: Bencher<'_, '_>, length: u16) {
+    let hello = (length - 4).to_be_bytes();
+    let header = [22, 3, 1, length.to_be_bytes()[0], length.to_be_bytes()[1]];
+    let message = [1, 0, hello[0], hello[1]];
+    let body = vec![9; usize::from(length) - message.len()];
+    let first = [&header[..], &message, &body].concat();
+    assert_eq!(bench::open(&first).as_deref(), Some(&first[..]));
+    bencher.bench(|| bench::open(black_box(&first)));
 }
 
 fn origins(count: u8) -> Vec<OriginView> {

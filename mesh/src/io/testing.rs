@@ -20,6 +20,10 @@ use super::shards::Shards;
 use super::steer::steer;
 use super::udp::UdpOuter;
 
+mod packets;
+
+pub use packets::Packets;
+
 /// Bytes that may wait at one socket, as in a kernel.
 const QUEUE_BYTES: usize = 4 << 20;
 /// Datagrams kept by [`Switch::capture`].

@@ -8,6 +8,8 @@
 
 mod attempt;
 mod audit;
+#[doc(hidden)]
+pub mod bench;
 pub(crate) mod clock;
 mod descriptors;
 mod driver;

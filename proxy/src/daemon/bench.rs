@@ -1,0 +1,57 @@
+//! Private parts of the daemon for the benches beside it; no part of its interface.
+
+use std::future::pending;
+use std::io;
+
+use bytes::Bytes;
+use meshport_mesh::Stream;
+
+use super::opening::Opening;
+use super::splice::{self, Carried, Early};
+use super::tcp::Tcp;
+
+/// Carries between a connection and a stream until both are done; how many bytes that were.
+///
+/// # Errors
+/// One of them broke.
+pub async fn with_stream(tcp: Tcp, stream: Stream) -> io::Result<u64> {
+    let carried = Carried::default();
+    splice::with_stream(tcp, stream, Early::default(), &carried, pending()).await?;
+    Ok(carried.total())
+}
+
+/// The same between two connections.
+///
+/// # Errors
+/// One of them broke.
+pub async fn with_tcp(one: Tcp, two: Tcp) -> io::Result<u64> {
+    let carried = Carried::default();
+    splice::with_tcp(one, two, Early::default(), &carried, pending()).await?;
+    Ok(carried.total())
+}
+
+/// What is there to read, waiting for something; `None` at the end.
+///
+/// # Errors
+/// The connection broke.
+pub async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
+    splice::read(tcp).await
+}
+
+/// Writes all of the chunks.
+///
+/// # Errors
+/// The connection broke.
+pub async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
+    splice::write(tcp, chunks).await
+}
+
+/// What of a client's first bytes goes to the first candidate, if anything does.
+pub fn open(first: &[u8]) -> Option<Bytes> {
+    let mut opening = Opening::default();
+    opening.push(first);
+    opening.may_go(false).then(|| {
+        opening.spend();
+        opening.before_answer(0)
+    })
+}
