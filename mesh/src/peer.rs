@@ -301,6 +301,22 @@ impl Peer {
         !self.pending.is_empty()
     }
 
+    /// Whether there is neither a session nor a handshake, of either side; its own, when it was
+    /// answered and never used, is over as a session would be.
+    pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= REJECT_AFTER;
+        self.session.is_none()
+            && self.attempt.is_none()
+            && self.pending.iter().all(|(_, since)| is_over(*since))
+    }
+
+    /// Gives back what only sessions need.
+    pub(crate) fn rest(&mut self) {
+        self.pending = VecDeque::new();
+        self.queue.shrink_to_fit();
+        self.tunnel.rest();
+    }
+
     /// Data arrived on a session. True when that made a pending one the current one.
     pub(crate) fn confirm(&mut self, session: SessionId, now: Instant, jitter: f64) -> bool {
         let answered = self.pending.iter().position(|(pending, _)| *pending == session);

@@ -24,14 +24,16 @@ use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 use boringtun::x25519::{PublicKey, StaticSecret};
-use meshport_config::{NodeId, SecretId};
+use meshport_config::NodeId;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use self::shares::Shares;
+pub(crate) use self::terms::{Ends, Failure, Opened, SessionId, Terms, Under};
 use crate::shard::SHARD_BITS;
 
 mod shares;
+mod terms;
 
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub(crate) const DATA_OVERHEAD: usize = 32;
@@ -93,13 +95,6 @@ pub(crate) fn index_of(receiver: u32) -> u32 {
     receiver >> 8
 }
 
-/// One of a peer's sessions: its half, and the low byte of its receiver index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SessionId {
-    pub(crate) mark: u8,
-    pub(crate) low: u8,
-}
-
 /// Checks initiations before any peer is touched: MAC, load, and who it claims to be. All shards of
 /// a node share one, so that its limits and its cookies are the node's.
 pub(crate) struct Gate {
@@ -108,10 +103,15 @@ pub(crate) struct Gate {
     /// Initiations of a second that pass without a cookie.
     limit: u32,
     load: Mutex<Load>,
-    /// Given to every tunnel, so that messages counted here are not counted again.
+    keys: Arc<Keys>,
+    public: PublicKey,
+}
+
+/// What every tunnel of the node is made with.
+struct Keys {
+    /// Messages counted by the gate are not counted again.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
-    public: PublicKey,
 }
 
 /// What came in the running period, and lately.
@@ -150,8 +150,10 @@ impl Gate {
             limiter: RateLimiter::new(&public, 0),
             limit,
             load: Mutex::default(),
-            unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
-            secret: secret.clone(),
+            keys: Arc::new(Keys {
+                unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
+                secret: secret.clone(),
+            }),
             public,
         }
     }
@@ -174,7 +176,7 @@ impl Gate {
     /// every secret is known to all, so that nobody needs to have its private half.
     pub(crate) fn agrees_with(&self, node: &NodeId) -> bool {
         let other = PublicKey::from(*node.as_bytes());
-        self.secret.diffie_hellman(&other).was_contributory()
+        self.keys.secret.diffie_hellman(&other).was_contributory()
     }
 
     /// Judges an initiation that came from `source`. A cookie reply is written to `out`.
@@ -186,7 +188,7 @@ impl Gate {
         out: &mut [u8],
     ) -> Checked {
         self.begin_period(now);
-        let init = match self.unlimited.verify_packet(None, datagram, out) {
+        let init = match self.keys.unlimited.verify_packet(None, datagram, out) {
             Ok(Packet::HandshakeInit(init)) => init,
             Err(TunnResult::Err(WireGuardError::InvalidMac)) => return Checked::BadMac,
             Ok(_) | Err(_) => return Checked::Invalid,
@@ -199,7 +201,7 @@ impl Gate {
                 Err(_) => return Checked::Invalid,
             }
         }
-        match parse_handshake_anon(&self.secret, &self.public, &init) {
+        match parse_handshake_anon(&self.keys.secret, &self.public, &init) {
             Ok(half) => Checked::Initiator(NodeId::from_bytes(half.peer_static_public)),
             Err(_) => Checked::Invalid,
         }
@@ -257,32 +259,6 @@ fn cookie_address(source: SocketAddr) -> IpAddr {
     Ipv6Addr::from(*hash.finalize().first_chunk::<16>().expect("SHA-256 gives 32 bytes")).into()
 }
 
-/// The outcome of [`Tunnel::open`]. Lengths count bytes at the start of the output buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opened {
-    /// An authenticated inner packet.
-    Packet(usize),
-    /// An authenticated packet without content, or a cookie that was accepted.
-    Nothing,
-    /// An authenticated packet that is not IP.
-    NotIp,
-    /// A handshake message to send back to where the datagram came from.
-    Reply(usize),
-    /// Not authentic, or nothing it could belong to.
-    Failed(Failure),
-}
-
-/// Why a datagram was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Seen before, or too old to know.
-    Replayed,
-    /// No such session.
-    NoSession,
-    /// Anything else: wrong keys, tampered, unexpected.
-    Invalid,
-}
-
 /// The sessions with one peer.
 pub(crate) struct Tunnel {
     /// The half with the newest session, by which everything is sealed.
@@ -290,34 +266,19 @@ pub(crate) struct Tunnel {
     spares: Vec<Half>,
     /// The peer's receiver index under mark 0.
     index: u32,
-}
-
-/// What sessions are agreed under: a secret of the mesh and the keys of both nodes, each of which
-/// may be followed by another while sessions live on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Under {
-    pub(crate) secret: SecretId,
-    pub(crate) own: NodeId,
-    pub(crate) peer: NodeId,
-}
-
-/// The inner addresses of both nodes, which come from their keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
-    pub(crate) own: Ipv6Addr,
-    pub(crate) peer: Ipv6Addr,
-}
-
-/// All that a half is made from, beside the own private key.
-pub(crate) struct Terms {
-    pub(crate) under: Under,
-    pub(crate) ends: Ends,
-    pub(crate) psk: Zeroizing<[u8; 32]>,
+    /// Of the last handshake before the tunnel came to rest.
+    rtt: Option<Duration>,
 }
 
 /// The sessions that were agreed under one secret and one pair of keys.
 struct Half {
-    tunn: Tunn,
+    /// With room for eight sessions, 11 KiB, which is why it is only there from the first handshake
+    /// to the end of the last session: a node knows thousands that it seldom speaks to.
+    tunn: Option<Box<Tunn>>,
+    keys: Arc<Keys>,
+    psk: Zeroizing<[u8; 32]>,
+    /// The receiver index of its sessions.
+    index: u32,
     /// Whether data can be sealed now. Sessions end only in `tick`, so this stays exact.
     session: bool,
     mark: u8,
@@ -340,7 +301,7 @@ impl Tunnel {
     /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
     /// unasked: keepalives are off here and done by the peer.
     pub(crate) fn new(gate: &Gate, terms: &Terms, index: u32) -> Self {
-        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index }
+        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index, rtt: None }
     }
 
     /// Begins anew, without any session.
@@ -427,7 +388,25 @@ impl Tunnel {
 
     /// Round-trip time of the last handshake this side initiated, in whole milliseconds.
     pub(crate) fn handshake_rtt(&self) -> Option<Duration> {
-        self.main.tunn.stats().4.map(|ms| Duration::from_millis(u64::from(ms)))
+        let last = self.main.tunn.as_ref().and_then(|tunn| tunn.stats().4);
+        last.map(|ms| Duration::from_millis(u64::from(ms))).or(self.rtt)
+    }
+
+    /// There is no session and no handshake: gives back the room for them. What is forgotten beside
+    /// is the time of the last initiation that was answered, so that a recorded one can be answered
+    /// again. It disturbs nothing then, as after a restart of this process (the WireGuard paper,
+    /// section 5.1), and the peer's next is newer.
+    pub(crate) fn rest(&mut self) {
+        self.rtt = self.handshake_rtt();
+        for half in std::iter::once(&mut self.main).chain(&mut self.spares) {
+            (half.tunn, half.session) = (None, false);
+        }
+    }
+
+    /// Whether there is room for sessions.
+    #[cfg(test)]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.halves().all(|half| half.tunn.is_none())
     }
 
     /// Seals `inner` (empty: a keepalive) into `out`, which has [`DATA_OVERHEAD`] bytes more.
@@ -436,7 +415,7 @@ impl Tunnel {
         if !self.main.session || out.len() < MIN_OUTPUT.max(inner.len() + DATA_OVERHEAD) {
             return None;
         }
-        match self.main.tunn.encapsulate(inner, out) {
+        match self.main.tunn.as_mut()?.encapsulate(inner, out) {
             TunnResult::WriteToNetwork(packet) if packet[0] == TYPE_DATA => Some(packet.len()),
             _ => None,
         }
@@ -462,7 +441,10 @@ impl Tunnel {
         out: &mut [u8],
     ) -> (u8, Opened) {
         match self.half(under) {
-            Some(half) => (half.mark, half.open(datagram, out)),
+            Some(half) => {
+                half.wake();
+                (half.mark, half.open(datagram, out))
+            }
             None => (0, Opened::Failed(Failure::NoSession)),
         }
     }
@@ -472,7 +454,7 @@ impl Tunnel {
         if out.len() < MIN_OUTPUT {
             return None;
         }
-        match self.half(under)?.tunn.format_handshake_initiation(out, true) {
+        match self.half(under)?.wake().format_handshake_initiation(out, true) {
             TunnResult::WriteToNetwork(packet) => Some(packet.len()),
             _ => None,
         }
@@ -507,22 +489,39 @@ impl Tunnel {
 
 impl Half {
     fn new(gate: &Gate, terms: &Terms, index: u32, mark: u8) -> Self {
-        let tunn = Tunn::new(
-            gate.secret.clone(),
-            PublicKey::from(*terms.under.peer.as_bytes()),
-            Some(*terms.psk),
-            None,
-            index ^ (u32::from(mark) << MARK_SHIFT),
-            Some(gate.unlimited.clone()),
-        );
-        Self { tunn, session: false, mark, under: terms.under, between: terms.ends, ends: None }
+        Self {
+            tunn: None,
+            keys: gate.keys.clone(),
+            psk: terms.psk.clone(),
+            index: index ^ (u32::from(mark) << MARK_SHIFT),
+            session: false,
+            mark,
+            under: terms.under,
+            between: terms.ends,
+            ends: None,
+        }
+    }
+
+    /// What handshakes need.
+    fn wake(&mut self) -> &mut Tunn {
+        self.tunn.get_or_insert_with(|| {
+            Box::new(Tunn::new(
+                self.keys.secret.clone(),
+                PublicKey::from(*self.under.peer.as_bytes()),
+                Some(*self.psk),
+                None,
+                self.index,
+                Some(self.keys.unlimited.clone()),
+            ))
+        })
     }
 
     fn open(&mut self, datagram: &[u8], out: &mut [u8]) -> Opened {
         if out.len() < datagram.len().max(MIN_OUTPUT) || datagram.is_empty() {
             return Opened::Failed(Failure::Invalid);
         }
-        let opened = match self.tunn.decapsulate(None, datagram, out) {
+        let Some(tunn) = &mut self.tunn else { return Opened::Failed(Failure::NoSession) };
+        let opened = match tunn.decapsulate(None, datagram, out) {
             TunnResult::Done => Opened::Nothing,
             TunnResult::WriteToTunnelV6(packet, _) | TunnResult::WriteToTunnelV4(packet, _) => {
                 Opened::Packet(packet.len())
@@ -545,11 +544,12 @@ impl Half {
     }
 
     fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
-        let length = match self.tunn.update_timers(out) {
+        let tunn = self.tunn.as_mut()?;
+        let length = match tunn.update_timers(out) {
             TunnResult::WriteToNetwork(packet) => Some(packet.len()),
             _ => None,
         };
-        self.session = self.tunn.stats().0.is_some();
+        self.session = tunn.stats().0.is_some();
         length
     }
 
@@ -557,7 +557,8 @@ impl Half {
     /// use any more.
     fn forget_queue(&mut self) {
         let mut scratch = [0; MIN_OUTPUT];
-        while !matches!(self.tunn.decapsulate(None, &[], &mut scratch), TunnResult::Done) {}
+        let Some(tunn) = &mut self.tunn else { return };
+        while !matches!(tunn.decapsulate(None, &[], &mut scratch), TunnResult::Done) {}
     }
 }
 

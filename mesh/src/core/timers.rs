@@ -178,6 +178,9 @@ impl Core {
             return;
         }
         peer.session_lost();
+        if peer.is_at_rest(now.instant) {
+            peer.rest();
+        }
         let (node, told, configured) = (peer.node, peer.reported_up, peer.configured);
         peer.reported_up = false;
         if told {
@@ -233,6 +236,9 @@ impl Core {
                 self.out.counters.handshakes_abandoned += 1;
             }
             peer.forget_waiting();
+            if peer.is_at_rest(now.instant) {
+                peer.rest();
+            }
         }
     }
 

@@ -117,3 +117,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_peer_at_rest_is_small() {
+    let bytes = size_of::<Peer>();
+    assert!(bytes <= 1024, "{bytes} bytes for each node that is known");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use curve25519_dalek::constants::EIGHT_TORSION;
-use meshport_config::{MeshSecret, NodeKey};
+use meshport_config::{MeshSecret, NodeKey, SecretId};
 
 use super::shares::{
     FEW_PER_SOURCE, HOME_LIFE, MAX_AT_HOME, MAX_HOMES, MAX_PER_SOURCE, MAX_PROVEN, MAX_SOURCES,
@@ -32,7 +32,10 @@ fn start() -> Instant {
 
 /// The tunnel of one node to another.
 fn tunnel(from: u8, to: u8) -> Tunnel {
-    Tunnel::new(&gate(from), &terms(from, to, id(), 1), u32::from(from))
+    let mut tunnel = Tunnel::new(&gate(from), &terms(from, to, id(), 1), u32::from(from));
+    // As [`Tunnel::answer`] does.
+    tunnel.main.wake();
+    tunnel
 }
 
 fn terms(from: u8, to: u8, secret: SecretId, psk: u8) -> Terms {
@@ -293,7 +296,7 @@ fn static_keys_and_secrets_are_erased_when_dropped() {
         std::mem::needs_drop::<T>()
     }
     assert!(!erases_itself(&[1_u8; 32]));
-    assert!(erases_itself(&gate(1).secret));
+    assert!(erases_itself(&gate(1).keys.secret));
     assert!(erases_itself(&terms(1, 2, id(), 1).psk));
     assert!(erases_itself(&MeshSecret::from_bytes([1; 32])));
 }

@@ -387,3 +387,49 @@ fn a_machine_that_woke_where_nobody_answers_tries_on() {
     net.seconds(2);
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
 }
+
+/// Whether a node has no room for sessions with another.
+fn rests(net: &Net, number: u8, other: u8) -> bool {
+    net.nodes[&at(number)].peer(&id(other)).unwrap().tunnel.is_at_rest()
+}
+
+#[test]
+fn a_tunnel_has_room_for_sessions_while_there_are_any() {
+    let mut net = Net::new(2);
+    assert!(rests(&net, 1, 2) && rests(&net, 2, 1), "nobody has said anything");
+    net.connect(1, 2);
+    net.seconds(170);
+    assert!(!rests(&net, 1, 2) && !rests(&net, 2, 1));
+    net.seconds(20);
+    assert!(rests(&net, 1, 2) && rests(&net, 2, 1), "the session is over");
+    assert!(net.reaches(2, 1));
+    assert!(!rests(&net, 1, 2) && !rests(&net, 2, 1));
+    net.seconds(190);
+    net.keep = Box::new(|_| false);
+    net.send(1, 2, b"in vain").unwrap();
+    net.seconds(60);
+    assert!(!rests(&net, 1, 2), "it tries on");
+    net.seconds(60);
+    assert!(rests(&net, 1, 2), "the handshake was given up");
+}
+
+#[test]
+fn a_recorded_initiation_for_a_tunnel_at_rest_changes_nothing() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(190);
+    assert!(rests(&net, 2, 1));
+    let recorded = net.sent.iter().find(|sent| sent.is_initiation()).unwrap().bytes.clone();
+    let elsewhere = at(66);
+    net.deliver(elsewhere, at(2), &recorded);
+    net.pump();
+    assert_eq!((net.up(2, 1), net.endpoint(2, 1)), (false, Some(at(1))));
+    // Again, and it is as old as the last.
+    let before = net.counters(2).dropped_replayed_initiation;
+    net.seconds(1);
+    net.deliver(elsewhere, at(2), &recorded);
+    assert_eq!(net.counters(2).dropped_replayed_initiation, before + 1);
+    // The node that made it is heard as before.
+    assert!(net.reaches(1, 2) && net.reaches(2, 1));
+    assert_eq!(net.endpoint(2, 1), Some(at(1)));
+}

@@ -1,0 +1,62 @@
+//! What a tunnel is told, and what it answers.
+
+use std::net::Ipv6Addr;
+
+use meshport_config::{NodeId, SecretId};
+use zeroize::Zeroizing;
+
+/// One of a peer's sessions: its half, and the low byte of its receiver index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionId {
+    pub(crate) mark: u8,
+    pub(crate) low: u8,
+}
+
+/// What sessions are agreed under: a secret of the mesh and the keys of both nodes, each of which
+/// may be followed by another while sessions live on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Under {
+    pub(crate) secret: SecretId,
+    pub(crate) own: NodeId,
+    pub(crate) peer: NodeId,
+}
+
+/// The inner addresses of both nodes, which come from their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) own: Ipv6Addr,
+    pub(crate) peer: Ipv6Addr,
+}
+
+/// All that a half is made from, beside the own private key.
+pub(crate) struct Terms {
+    pub(crate) under: Under,
+    pub(crate) ends: Ends,
+    pub(crate) psk: Zeroizing<[u8; 32]>,
+}
+
+/// The outcome of [`Tunnel::open`](super::Tunnel::open). Lengths count bytes at the start of the output buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// An authenticated inner packet.
+    Packet(usize),
+    /// An authenticated packet without content, or a cookie that was accepted.
+    Nothing,
+    /// An authenticated packet that is not IP.
+    NotIp,
+    /// A handshake message to send back to where the datagram came from.
+    Reply(usize),
+    /// Not authentic, or nothing it could belong to.
+    Failed(Failure),
+}
+
+/// Why a datagram was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Seen before, or too old to know.
+    Replayed,
+    /// No such session.
+    NoSession,
+    /// Anything else: wrong keys, tampered, unexpected.
+    Invalid,
+}
