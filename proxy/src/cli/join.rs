@@ -169,7 +169,11 @@ struct Former {
 /// is damaged counts as not there.
 fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> {
     let credential = match state.credential() {
-        Err(_damaged) if force => None,
+        // One of an earlier meshport still says of which mesh the keys are.
+        Err(_damaged) if force => {
+            let key = state.node_key().ok().flatten();
+            key.and_then(|key| state.credential_to_renew(&key).ok().flatten())
+        }
         outcome => outcome?,
     };
     if let (Some(credential), false) = (&credential, force) {

@@ -270,6 +270,12 @@ fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
     as_before();
     let again = machines.join_at("worker", &line, FORCED, later).expect("it joins again");
     assert!(again.kept_keys && again.joined.node == known.node);
+    // Its keys do not go along to another mesh.
+    as_before();
+    machines.init("abroad", FIRST).expect("a mesh");
+    let abroad = machines.invite("abroad", HERE).expect("a line").invite;
+    let moved = machines.join_at("worker", &abroad, FORCED, later).expect("asked for");
+    assert!(!moved.kept_keys && moved.joined.node != known.node);
 }
 
 #[test]

@@ -88,6 +88,9 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
         let keeper = Keeper::Saved(Slot { state, _lock });
         return Ok(Start { identity, seeds, directory, keeper });
     }
+    if let (0, Some(unusable)) = (busy, unusable(folder)) {
+        return Err(unusable);
+    }
     let (what, remedy) = match busy {
         0 if holds_node(folder) => {
             return Err(not_a_leaf(folder, &Roles::from(Role::Node)));
@@ -244,9 +247,26 @@ impl Fresh {
 
 /// The folders of a saved credential that are complete.
 fn slots(folder: &Path) -> impl Iterator<Item = StateDir> {
+    folders(folder).filter(|state| state.credential().is_ok_and(|credential| credential.is_some()))
+}
+
+/// All folders of a saved credential that are there.
+fn folders(folder: &Path) -> impl Iterator<Item = StateDir> {
     let paths = (0..SLOTS).map(|number| slot_path(folder, number));
-    let states = paths.filter_map(|path| StateDir::open(path).ok());
-    states.filter(|state| state.credential().is_ok_and(|credential| credential.is_some()))
+    paths.filter_map(|path| StateDir::open(path).ok())
+}
+
+/// What is wrong with the first saved credential, where none can be used.
+fn unusable(folder: &Path) -> Option<Error> {
+    let wrong = folders(folder).find_map(|state| state.credential().err());
+    wrong.map(|error| match error {
+        Error::State { path, what, .. } => {
+            let remedy = "Run `meshport forward --invite FILE` with a new invite that has the role \
+                          operator: `meshport invite --role operator` makes one";
+            Error::State { path, what, remedy: remedy.into() }
+        }
+        error => error,
+    })
 }
 
 fn slot_path(folder: &Path, number: usize) -> PathBuf {

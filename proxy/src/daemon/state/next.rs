@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use meshport_config::{Credential, NodeKey, RecordKey};
+use meshport_config::{Credential, Issued, NodeKey, RecordKey};
 use zeroize::Zeroizing;
 
 use super::files::{self, Content, Existing};
@@ -66,8 +66,15 @@ impl FromStr for NextIdentity {
         if end != END || lines.next().is_some() {
             return Err(malformed);
         }
-        let (node_key, record_key) = (node.parse()?, record.parse()?);
-        let next = Self { node_key, record_key, credential: Credential::from_text(credential)? };
+        let (node_key, record_key): (NodeKey, RecordKey) = (node.parse()?, record.parse()?);
+        let credential = match Credential::from_text(credential) {
+            // As an earlier meshport left it; the key that has to sign it is beside it.
+            Err(Self::Err::NotCountersigned) => {
+                Issued::from_text(credential)?.countersign(&node_key)?
+            }
+            outcome => outcome?,
+        };
+        let next = Self { node_key, record_key, credential };
         next.check()?;
         // Its time is judged later; what is damaged must not take the place of what is whole.
         next.credential.verify(&next.credential.mesh, next.credential.issued_at)?;

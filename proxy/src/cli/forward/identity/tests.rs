@@ -98,6 +98,27 @@ async fn every_saved_file_is_for_its_owner_only() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    drop(save(start.expect("a good invite")).await);
+    for number in 0..SLOTS {
+        let path = slot_path(folder.path(), number).join("credential");
+        let state = StateDir::open(slot_path(folder.path(), number)).expect("it is there");
+        let whole = state.credential().expect("loads").expect("it is there").to_bytes();
+        let encoded = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
+        std::fs::write(path, format!("meshport-credential-1.{encoded}\n")).expect("written");
+    }
+    let error = saved(folder.path(), NOW).expect_err("nobody has signed it").to_string();
+    assert!(error.contains("0/credential: is of an earlier meshport"), "{error}");
+    assert!(error.contains("`meshport forward --invite FILE`"), "{error}");
+    assert!(!error.contains("meshport renew"), "{error}");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    drop(save(start.expect("a renewal")).await);
+    saved(folder.path(), NOW).expect("the new one");
+}
+
+#[tokio::test]
 async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
     let folder = tempfile::tempdir().expect("a folder");
     let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);

@@ -56,6 +56,28 @@ fn a_change_of_keys_that_was_cut_short_is_finished_at_the_next_start() {
     }
 }
 
+/// As an earlier meshport left it: the new key is beside what it has to sign.
+#[test]
+fn new_keys_that_an_earlier_meshport_left_are_finished_with_a_signed_credential() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let (next, other) = (next(&state, &authority), next(&state, &authority));
+    let whole = next.credential.to_bytes();
+    let encoded = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
+    let old = format!("meshport-credential-1.{encoded}");
+    let text = next.to_text().replace(&next.credential.to_text(), &old);
+    let before = state.identity(NOW).expect("whole");
+    state.store_next(&next).expect("stored");
+    // Another key beside it signs nothing.
+    let stranger = text.replace(next.node_key.to_text().as_str(), &other.node_key.to_text());
+    put(&state.path().join("node.next"), stranger.as_bytes());
+    assert!(message(state.settle_next()).contains("node.next"));
+    assert_eq!(state.identity(NOW).expect("whole").credential, before.credential);
+    put(&state.path().join("node.next"), text.as_bytes());
+    state.settle_next().expect("it is finished");
+    assert_eq!(state.identity(NOW).expect("whole").credential, next.credential);
+}
+
 #[test]
 fn no_damage_to_new_keys_changes_the_node() {
     let authority = AuthorityKey::generate(&mut OsRng);
