@@ -31,7 +31,7 @@ use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
 use super::audit::Audit;
 use super::clock;
 use super::session::{Finding, Place};
-use super::sessions::{Crowded, Guard, Seat, Side, bump};
+use super::sessions::{Crowded, Guard, Held, Side, bump};
 use super::splice::{self, ABORTED, Carried, Early};
 use super::tcp::{Host, Tcp};
 
@@ -79,7 +79,7 @@ impl From<Denial> for Refused {
 /// A stream that is let in.
 struct Admitted {
     address: String,
-    open: Seat,
+    open: Held,
     /// Whose client it is.
     holder: Arc<Credential>,
 }

@@ -230,9 +230,9 @@ impl Default for Inner {
     }
 }
 
-/// A place among the sessions that are served, until dropped.
+/// A session that is served and counts for those who have it, until dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Held {
     open: Guard,
     peer: NodeId,
     node: NodeId,
@@ -274,12 +274,12 @@ impl Sessions {
         service: &ServiceName,
         peer: NodeId,
         node: NodeId,
-    ) -> Result<Seat, Crowded> {
+    ) -> Result<Held, Crowded> {
         let mut open = self.lock();
         let free = open.free(self.inner.descriptors);
         open.shares.take(peer, node, free)?;
         let open = self.open_in(&mut open, service, Side::Served, Line::Direct(peer));
-        Ok(Seat { open, peer, node })
+        Ok(Held { open, peer, node })
     }
 
     /// A stream found no place; whether it is time for a line about it.
@@ -518,7 +518,7 @@ async fn quiet(carried: &Carried) {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Held {
     fn drop(&mut self) {
         self.open.sessions.lock().shares.give_back(self.peer, self.node);
     }
