@@ -9,7 +9,6 @@
 //! own share. A node with a new key has a new share; it takes an issuer, who could as well let
 //! another node in.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -133,9 +132,14 @@ impl Shares {
     pub(super) fn crowding(&self, now: Instant) -> Option<Crowding> {
         let TurnedAway { count, last, .. } = self.turned_away;
         last.filter(|at| now.saturating_duration_since(*at) < LASTS)?;
-        let mut most: Vec<(Holder, u64)> = self.held.iter().map(|(who, of)| (*who, *of)).collect();
-        most.sort_unstable_by_key(|(_, count)| Reverse(*count));
-        most.truncate(MAX_NAMED);
+        let mut most: Vec<(Holder, u64)> = Vec::with_capacity(MAX_NAMED + 1);
+        for (who, held) in &self.held {
+            let place = most.partition_point(|(_, more)| more >= held);
+            if place < MAX_NAMED {
+                most.insert(place, (*who, *held));
+                most.truncate(MAX_NAMED);
+            }
+        }
         Some(Crowding { turned_away: count, most })
     }
 }
