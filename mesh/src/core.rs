@@ -293,7 +293,7 @@ impl Core {
         now: Now,
         node: NodeId,
         endpoints: &[SocketAddr],
-        credential: Option<&Credential>,
+        credential: Option<&Arc<Credential>>,
     ) {
         if self.is_me(&node) {
             return;

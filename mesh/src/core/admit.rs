@@ -201,17 +201,19 @@ impl Core {
             self.out.counters.admissions += 1;
         }
         peer.admitted = true;
-        peer.credential = Some(Arc::new(credential.clone()));
         if new {
+            peer.credential = Some(Arc::new(credential.clone()));
             self.out.tell(MeshEvent::Admitted { credential: Box::new(credential) });
         }
         self.report_up(slot);
     }
 
     /// The caller knows this peer's credential.
-    pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Credential, now: Now) {
-        let Some(peer) = self.peers.get(slot) else { return };
-        if peer.credential.as_deref() == Some(credential) {
+    pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Arc<Credential>, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.credential.as_ref() == Some(credential) {
+            // One copy is enough for both.
+            peer.credential = Some(Arc::clone(credential));
             return;
         }
         let fits = credential.node == peer.node;
@@ -224,7 +226,7 @@ impl Core {
                 if peer.admitted && peer.credential.as_ref().is_some_and(older) {
                     return;
                 }
-                peer.credential = Some(Arc::new(credential.clone()));
+                peer.credential = Some(Arc::clone(credential));
                 if peer.session.is_some() {
                     self.judge_known_credential(slot, now);
                     self.report_up(slot);

@@ -247,7 +247,7 @@ impl Mesh {
         &self,
         node: NodeId,
         endpoints: &[SocketAddr],
-        credential: Option<&Credential>,
+        credential: Option<&Arc<Credential>>,
     ) {
         let link = &self.shard(&node).link;
         link.turn(|core, now| core.set_peer(now, node, endpoints, credential));

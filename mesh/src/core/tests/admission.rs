@@ -145,7 +145,7 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     };
     // Told of by others before it comes.
     let mut net = stranger(showing(former.clone()));
-    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&later)));
+    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&Arc::new(later.clone()))));
     net.connect(3, 1);
     show(&mut net, &former);
     assert_eq!(known(&net).as_deref(), Some(&later));
@@ -212,7 +212,7 @@ fn another_mesh_secret_leads_nowhere() {
 #[test]
 fn a_known_credential_admits_without_a_hello() {
     let mut net = Net::new(2);
-    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&Arc::new(good(2)))));
     // Control messages are lost: only handshakes, keepalives and small datagrams pass.
     net.keep = Box::new(|sent| sent.bytes.len() < 150);
     net.connect(1, 2);
@@ -228,10 +228,10 @@ fn a_known_credential_admits_without_a_hello() {
 #[test]
 fn a_credential_given_for_another_node_is_refused() {
     let mut net = Net::new(2);
-    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&good(3))));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&Arc::new(good(3)))));
     assert!(refusal(&mut net, 1).unwrap().contains("another node"));
     let expired = credential(1, 2, UnixSeconds(WALL.0 - 600));
-    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&expired)));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&Arc::new(expired.clone()))));
     assert!(refusal(&mut net, 1).unwrap().contains("expired"));
     assert_eq!(net.counters(1).credentials_refused, 2);
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
@@ -356,4 +356,19 @@ fn another_credential_is_shown_to_all_and_cuts_nobody() {
     net.connect(3, 1);
     net.seconds(2);
     assert!(net.events(3).iter().any(admitted));
+}
+
+#[test]
+fn a_credential_that_the_caller_knows_too_is_kept_once() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let known = Arc::new(good(2));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&known)));
+    let kept = |net: &Net| net.nodes[&at(1)].credential(&id(2)).unwrap();
+    assert!(Arc::ptr_eq(&kept(&net), &known), "shown first");
+    // Another process of the peer shows the same again.
+    net.add(2, identity(2), MeshConfig::default());
+    net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+    net.connect(2, 1);
+    assert!(net.up(1, 2) && Arc::ptr_eq(&kept(&net), &known), "known first");
 }

@@ -35,7 +35,7 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.counters(1).dropped_revoked > 0, "{:?}", net.counters(1));
     assert_eq!(net.counters(1).initiations_accepted, answered);
     // Being named with a valid credential does not help.
-    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&good(2))));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&Arc::new(good(2)))));
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
     // Nobody else is concerned.
     net.connect(1, 3);

@@ -170,7 +170,9 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     all.add(credential.ends_former().unwrap());
     net.node(1, |core, now| core.set_revocations(all.clone(), now));
     assert!(net.up(1, 2));
-    net.node(1, |core, now| core.set_peer(now, id(12), &[at(2)], Some(&credential)));
+    net.node(1, |core, now| {
+        core.set_peer(now, id(12), &[at(2)], Some(&Arc::new(credential.clone())));
+    });
     assert!(!net.up(1, 2) && net.up(1, 12));
     assert_eq!(label(&net, 1, id(12)), Some(before));
     assert_eq!(net.counters(1).peers_revoked, 0);
@@ -206,7 +208,7 @@ fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
     net.node(3, |core, _| core.credential = forged.to_bytes());
     net.connect(3, 1);
     net.seconds(2);
-    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&forged)));
+    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&Arc::new(forged.clone()))));
     let events = net.events(1);
     let refused = events.iter().find_map(|event| match event {
         MeshEvent::Refused { node, reason } if *node == id(3) => Some(reason.clone()),

@@ -551,7 +551,7 @@ async fn a_session_ends_with_the_credential_of_its_node_unless_that_was_renewed(
         Arc::new(joined(number, 50, (UnixSeconds(1), until)))
     });
     let renewed = credential(6, "node");
-    far.mesh.set_peer(renewed.node, &[], Some(&renewed));
+    far.mesh.set_peer(renewed.node, &[], Some(&Arc::new(renewed.clone())));
     let (_know, revoked) = watch::channel(Revocations::default());
     let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
     let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);

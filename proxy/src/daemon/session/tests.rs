@@ -405,7 +405,7 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
     let cases = [(alone.clone(), true), (alone, false), (together, true)];
     for (revoked, is_open) in cases {
         let (near, mut relay) = pair();
-        near.mesh.set_peer(origin, &[], Some(&credential));
+        near.mesh.set_peer(origin, &[], Some(&Arc::new(credential.clone())));
         let line = Line::Relayed { origin, relay: relay.mesh.node_id() };
         let (ingress, routes) = ingress(&near, origin);
         let origin = OriginView { line, path: UP, ..testing::candidate(origin).origin };
