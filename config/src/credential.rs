@@ -249,9 +249,8 @@ pub struct Credential {
     /// Under which delegation it was signed; by the authority itself when absent.
     pub delegation: Option<Delegation>,
     signature: Signature,
-    /// In whose place this node goes on; covered by the signature. The byte form has it at its end,
-    /// and nothing there for a node that is nobody's successor, so that credentials are what they
-    /// were before there were successors.
+    /// In whose place this node goes on; covered by the signature. The byte form has it behind the
+    /// issuer's signature, and nothing there for a node that is nobody's successor.
     #[serde(skip)]
     pub succession: Option<Succession>,
     /// By the node's own key, over all of the above as the issuer has signed it. The byte form ends
