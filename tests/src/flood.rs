@@ -1,4 +1,5 @@
-//! Handshake initiations that cost their receiver something and come to nothing, at a steady rate.
+//! Handshake initiations that cost their receiver something and come to nothing: at a steady rate,
+//! or in a burst ahead of one that means it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use meshport_mesh::testing::Switch;
 use meshport_mesh::{Identity, Mesh, MeshConfig};
 use tokio::runtime::Builder;
 
+use crate::process::run;
 use crate::wait;
 
 /// How often a portion of them is sent: short against the 5 ms from one that a receiver under load
@@ -27,6 +29,14 @@ const INITIATIONS: u32 = 4_099;
 const INITIATION_BYTES: usize = 148;
 /// Where the first MAC begins: all before it is under it (WireGuard's paper, section 5.4.4).
 const MAC1: usize = 116;
+/// Invented ones ahead of one that means it. More than make either receiver be under load, 50 at
+/// once for the daemon and 128 that wait for wireguard-go, and so few that all of them, of 768 bytes
+/// of memory each, fit into the 212,992 that Linux gives a socket.
+const AHEAD: usize = 200;
+/// How soon a path ends when nothing passes.
+const LOOK_UP: Duration = Duration::from_millis(100);
+/// No datagram is longer.
+const LARGEST: usize = 65_535;
 /// Any time at which an invented credential is valid.
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 
@@ -144,6 +154,123 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; there is nothing to add while ending.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One end of a tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// Where it receives.
+    pub at: SocketAddr,
+    /// Its public key.
+    pub key: NodeId,
+    /// Its process.
+    pub process: u32,
+}
+
+/// A path between two ends of a tunnel, on which every initiation for an end that is crowded comes
+/// directly behind a burst of invented ones. The end is stopped until all of it waits there: so it
+/// is under load when it comes to the initiation, however slow the machine is. And it has room for
+/// all of it, so that of what the ends say nothing is lost, as in a flood that is too much for one
+/// of them. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Path {
+    way: Arc<Way>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Way {
+    ends: [End; 2],
+    /// Towards each end.
+    sockets: [UdpSocket; 2],
+    /// The burst has a port of its own, where nobody reads the answers.
+    crowd: UdpSocket,
+    noise: [Vec<Vec<u8>>; 2],
+    crowded: [AtomicBool; 2],
+    stop: AtomicBool,
+    sent: AtomicU64,
+}
+
+impl Path {
+    /// Between these. An end sends to the address of the socket that is towards it.
+    ///
+    /// # Panics
+    /// When the system does not allow it.
+    pub fn start(ends: [End; 2], sockets: [UdpSocket; 2], crowd: UdpSocket) -> Self {
+        for socket in &sockets {
+            socket.set_read_timeout(Some(LOOK_UP)).expect("it is no zero");
+        }
+        let noise = |end: End| (0..).map(|number| noisy(&end.key, number)).take(AHEAD).collect();
+        let noise = ends.map(noise);
+        let (crowded, stop, sent) = Default::default();
+        let way = Arc::new(Way { ends, sockets, crowd, noise, crowded, stop, sent });
+        let carry = |from| {
+            let way = Arc::clone(&way);
+            thread::spawn(move || way.carry(from))
+        };
+        let threads = [0, 1].map(carry).into();
+        Self { way, threads }
+    }
+
+    /// Where one end finds the other.
+    ///
+    /// # Panics
+    /// When the socket has no address.
+    pub fn for_end(&self, end: usize) -> SocketAddr {
+        self.way.sockets[end].local_addr().expect("a bound socket has an address")
+    }
+
+    /// From now on only this end is crowded, or none.
+    pub fn crowd(&self, crowded: Option<usize>) {
+        for (end, is_crowded) in self.way.crowded.iter().enumerate() {
+            is_crowded.store(crowded == Some(end), Ordering::Relaxed);
+        }
+    }
+
+    /// How many invented ones it has sent so far.
+    pub fn sent(&self) -> u64 {
+        self.way.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Way {
+    fn carry(&self, from: usize) {
+        let to = 1 - from;
+        let mut buffer = vec![0; LARGEST];
+        while !self.stop.load(Ordering::Relaxed) {
+            // Nothing has come, or an end was not there for what was sent to it.
+            let Ok(length) = self.sockets[from].recv(&mut buffer) else { continue };
+            let datagram = &buffer[..length];
+            let begins = length == INITIATION_BYTES && datagram[0] == 1;
+            let is_crowded = begins && self.crowded[to].load(Ordering::Relaxed);
+            if is_crowded {
+                self.signal(to, "STOP");
+                for message in &self.noise[to] {
+                    let _ = self.crowd.send_to(message, self.ends[to].at);
+                    self.sent.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            let _ = self.sockets[to].send_to(datagram, self.ends[to].at);
+            if is_crowded {
+                self.signal(to, "CONT");
+            }
+        }
+    }
+
+    fn signal(&self, end: usize, signal: &str) {
+        // When its process has ended the test says so.
+        let _ = run("kill", &["-s", signal, &self.ends[end].process.to_string()]);
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.way.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
             // A panic there has been printed; there is nothing to add while ending.
             let _ = thread.join();
         }

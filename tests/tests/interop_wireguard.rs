@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use data_encoding::{BASE64, HEXLOWER};
-use meshport_tests::flood::{self, Flood};
+use meshport_tests::flood;
 use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
 use meshport_tests::netns::{Namespace, cable};
@@ -44,11 +44,9 @@ const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
-/// Initiations a second: a hundred times what the daemon takes without a cookie, and so many that
-/// more than 128 wait for wireguard-go, which then asks for cookies too.
-const FLOOD: u32 = 20_000;
-/// One in a hundred comes at the turn of one that needs no cookie, so it is tried until this many
-/// have been asked for one, in so many tries at most.
+/// What comes behind a burst may pass without a cookie: at the daemon after a pause of 5 ms, and
+/// wireguard-go has to make itself buffers for the first burst, so that this does not pile up. So it
+/// is tried until this many have been asked for one, in so many tries at most.
 const ASKED: usize = 2;
 const TRIES: usize = 8;
 /// How long one side alone talks, to live through that rekey, and how often it says something.
@@ -79,12 +77,14 @@ static INTERFACES: AtomicU32 = AtomicU32::new(0);
 
 struct Setup {
     // Processes first: they end before the namespaces they live in.
-    _daemon: Process,
+    daemon: Process,
     wireguard: Process,
     folder: TempDir,
     site: Namespace,
     guest: Namespace,
     interface: String,
+    /// Where wireguard-go finds the daemon.
+    way: String,
     node: Identity,
     peer: Identity,
 }
@@ -123,7 +123,8 @@ impl Setup {
         let mut command = wireguard::wireguard_go(&guest, &interface);
         command.env("LOG_LEVEL", "verbose");
         let wireguard = Process::start("wireguard-go", &mut command, &path("wireguard.log"));
-        let setup = Self { _daemon: daemon, wireguard, folder, site, guest, interface, node, peer };
+        let way = endpoint;
+        let setup = Self { daemon, wireguard, folder, site, guest, interface, way, node, peer };
         setup.configure_wireguard();
         setup
     }
@@ -149,10 +150,9 @@ impl Setup {
         let shared = self.secret_file("shared", shared);
         let there = format!("{}/128", self.node.inner().ip());
         let node = self.node.node().to_string();
-        let endpoint = format!("{}:{OUTER_PORT}", OUTER[0]);
         let shared = shared.to_string_lossy();
         let peer = ["set", &self.interface, "peer", &node, "preshared-key", &shared];
-        let way = ["endpoint", &endpoint, "allowed-ips", &there];
+        let way = ["endpoint", &self.way, "allowed-ips", &there];
         self.guest.run("wg", &[&peer[..], &way].concat());
     }
 
@@ -259,15 +259,21 @@ impl Setup {
         self.site.run("nft", &[&drop]);
     }
 
-    /// Invented initiations for one side, from the other's host; they end when this is dropped.
-    fn flood(&self, from: &Namespace, side: usize) -> Flood {
-        let node = [&self.node, &self.peer][side].node();
-        let at = format!("{}:{}", OUTER[side], [OUTER_PORT, PEER_PORT][side]);
-        let at = at.parse().expect("an address");
-        from.inside(|| {
-            let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
-            Flood::start(flood::noise(&node), at, vec![socket], FLOOD)
-        })
+    /// From now on wireguard-go and the daemon find each other by a path on which either can be
+    /// crowded: the daemon is its first end.
+    fn leads_by_a_path(&mut self) -> flood::Path {
+        let end = |ip: &str, port: u16, whose: &Identity, process: &Process| flood::End {
+            at: format!("{ip}:{port}").parse().expect("an address"),
+            key: whose.node(),
+            process: process.id(),
+        };
+        let daemon = end(OUTER[0], OUTER_PORT, &self.node, &self.daemon);
+        let wireguard = end(OUTER[1], PEER_PORT, &self.peer, &self.wireguard);
+        let socket = |_| UdpSocket::bind((OUTER[1], 0)).expect("a free port");
+        let [there, here, crowd] = self.guest.inside(|| [0; 3].map(socket));
+        let path = flood::Path::start([daemon, wireguard], [there, here], crowd);
+        self.way = path.for_end(1).to_string();
+        path
     }
 
     /// Lets wireguard-go forget its sessions, and have another pre-shared key.
@@ -506,7 +512,8 @@ fn wireguard_go_begins_renews_and_moves() {
 #[test]
 #[ignore = "needs root, wireguard-go and network namespaces: ./tests/run interop"]
 fn wireguard_go_under_load_and_with_another_secret() {
-    let setup = Setup::new();
+    let mut setup = Setup::new();
+    let path = setup.leads_by_a_path();
     let own = setup.peer.preshared_key(&setup.node.node());
 
     // With another pre-shared key wireguard-go cannot read our answer, and has no session.
@@ -515,43 +522,42 @@ fn wireguard_go_under_load_and_with_another_secret() {
     assert_eq!(setup.handshake_at(), 0, "a session with two pre-shared keys");
     assert!(setup.mesh_event("initiations_accepted") > 0.0, "no handshake was tried");
     assert_eq!(setup.mesh_event("dropped_not_admitted"), 0.0, "data came through");
+    assert_eq!(setup.mesh_event("cookies_sent"), 0.0, "the daemon was under load");
 
     // The daemon is under load: wireguard-go has to show a cookie, and does.
-    let flood = setup.flood(&setup.guest, 0);
-    wait::until("the daemon asks for cookies", SETTLE, || {
-        (setup.mesh_event("cookies_sent") > 0.0).then_some(())
-    });
+    path.crowd(Some(0));
     let answered = "Received handshake response";
-    let asked = format!("Receiving cookie response from {}:{OUTER_PORT}", OUTER[0]);
+    let asked = format!("Receiving cookie response from {}\n", setup.way);
     let tries = (0..TRIES).map(|_| {
         let log = setup.shakes_hands_anew("wireguard-go shakes hands with a cookie", &own);
         assert!(!log.contains("invalid cookie"), "wireguard-go cannot read a cookie:\n{log}");
         wireguard::count_before(&log, answered, &asked)
     });
     let cookies: Vec<usize> = tries.filter(|cookies| *cookies > 0).take(ASKED).collect();
-    println!("{} initiations, {} cookies", flood.sent(), setup.mesh_event("cookies_sent"));
-    drop(flood);
+    println!("{} initiations, {} cookies", path.sent(), setup.mesh_event("cookies_sent"));
     // One that is asked for again was of no use.
     assert_eq!(cookies, [1; ASKED], "cookies until a handshake was answered");
+    path.crowd(None);
     let answers = setup.show(&setup.peer.credential.to_bytes());
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
 
     // wireguard-go is under load and has lost its session: the daemon has to show a cookie.
-    let before = setup.mesh_event("handshakes_completed");
-    let flood = setup.flood(&setup.site, 1);
-    setup.anew(&own);
-    let logged = setup.wireguard.output().len();
-    wait::until("the daemon shakes hands with a cookie", SHAKES_HANDS, || {
-        let done = setup.mesh_event("handshakes_completed") > before;
-        (done && setup.mesh_event("cookies_received") > 0.0).then_some(())
+    assert_eq!(setup.mesh_event("cookies_received"), 0.0, "wireguard-go was under load");
+    let before = path.sent();
+    path.crowd(Some(1));
+    let asked = format!("denied handshake message for {}\n", setup.way);
+    let mut tries = (0..TRIES).map(|_| {
+        setup.anew(&own);
+        let logged = setup.wireguard.output().len();
+        setup.daemon_shakes_hands("the daemon shakes hands with a cookie", SHAKES_HANDS);
+        let log = setup.wireguard.output().split_off(logged);
+        wireguard::count_before(&log, "Received handshake initiation", &asked)
     });
-    println!("{} initiations to wireguard-go", flood.sent());
-    drop(flood);
-    let log = setup.wireguard.output().split_off(logged);
-    let asked = format!("denied handshake message for {}:{OUTER_PORT}\n", OUTER[0]);
-    let cookies = wireguard::count_before(&log, "Received handshake initiation", &asked);
-    assert!(cookies > 0, "wireguard-go took an initiation without a cookie");
-    println!("wireguard-go asked {cookies} times for a cookie");
+    let cookies = tries.find(|cookies| *cookies > 0);
+    println!("{} initiations to wireguard-go", path.sent() - before);
+    assert_eq!(cookies, Some(1), "cookies until a handshake was answered");
+    assert!(setup.mesh_event("cookies_received") > 0.0, "the daemon cannot read a cookie");
+    path.crowd(None);
     assert!(setup.pings(3), "echoes are lost afterwards");
 }
 
