@@ -28,6 +28,7 @@ mod load;
 mod quiet;
 mod rivals;
 mod row;
+mod shards;
 mod table;
 mod wire;
 
@@ -93,6 +94,8 @@ enum Inner {
     Crowd(crowd::Crowd),
     /// What nodes cost while nobody wants anything of them, in meshes of several sizes
     Quiet(quiet::Quiet),
+    /// What several shards give an origin with busy peers
+    Shards(shards::Shards),
     /// Some of these peers
     #[command(hide = true)]
     Endpoints(crowd::endpoints::Endpoints),
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         }
         Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
         Some(Inner::Quiet(quiet)) => return ended(quiet::run(quiet)),
+        Some(Inner::Shards(shards)) => return ended(shards::run_all(shards)),
         Some(Inner::Endpoints(some)) => return ended(crowd::endpoints::run(some)),
         None => {}
     }

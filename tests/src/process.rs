@@ -127,6 +127,15 @@ impl Process {
         own + descendants(self.id()).into_iter().filter_map(processor_time).sum::<Duration>()
     }
 
+    /// Its threads now, and the processor time that each has used so far.
+    pub fn threads(&self) -> Vec<(u32, Duration)> {
+        let folder = format!("/proc/{}/task", self.id());
+        let tasks = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let ids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let used = |id: u32| Some((id, processor_time_in(&format!("{folder}/{id}"))?));
+        ids.filter_map(used).collect()
+    }
+
     /// How often its threads have gone to sleep so far: each time something woke one before.
     pub fn wakeups(&self) -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.id()));
@@ -175,9 +184,13 @@ fn memory_kib(id: u32, field: &str) -> Option<u64> {
 }
 
 fn processor_time(id: u32) -> Option<Duration> {
+    processor_time_in(&format!("/proc/{id}"))
+}
+
+fn processor_time_in(folder: &str) -> Option<Duration> {
     /// The unit of the kernel's figures: USER_HZ is 100 on every Linux this runs on.
     const TICK: Duration = Duration::from_millis(10);
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let stat = fs::read_to_string(format!("{folder}/stat")).ok()?;
     // The second field, a name in parentheses, may hold spaces; the rest does not.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
