@@ -120,7 +120,28 @@ pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
     if let Some(file) = &crowd.json {
         std::fs::write(file, serde_json::to_string_pretty(&figures)?)?;
     }
-    Ok(())
+    figures.check()
+}
+
+impl Figures {
+    /// Whether all was measured. What is idle may use less than the kernel counts.
+    fn check(&self) -> io::Result<()> {
+        let measured = [
+            ("seconds to join", self.joined_s),
+            ("processor time of the joining", self.join_cpu_s),
+            ("memory with tunnels", self.tunnels_rss_mib),
+            ("memory with connections", self.connected_rss_mib),
+            ("seconds to come back", self.back_s),
+            ("processor time of coming back", self.back_cpu_s),
+            ("memory of coming back", self.back_peak_mib),
+            ("seconds of a newcomer", self.newcomer_s),
+            ("answered requests", f64::from(u8::from(self.requests > self.requests_failed))),
+        ];
+        match measured.iter().find(|(_, figure)| *figure <= 0.0) {
+            Some((what, _)) => Err(io::Error::other(format!("not measured: {what}"))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Kills the daemon, starts it again, and waits until all peers are back.

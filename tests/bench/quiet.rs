@@ -48,6 +48,8 @@ struct Row {
     /// Outer datagrams in both directions, without IP and UDP headers.
     bytes_per_s: f64,
     rss_mib: f64,
+    /// Processor seconds from its start until it was measured.
+    cpu_s_before: f64,
 }
 
 /// What a node has used so far.
@@ -72,7 +74,15 @@ pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     if let Some(file) = &quiet.json {
         std::fs::write(file, serde_json::to_string_pretty(&rows)?)?;
     }
-    Ok(())
+    // Of the processor a node may have used less than the kernel counts, but not since its start.
+    let is_measured = |row: &Row| {
+        let figures = [row.wakeups_per_s, row.bytes_per_s, row.rss_mib, row.cpu_s_before];
+        figures.iter().all(|figure| *figure > 0.0)
+    };
+    match rows.len() == 2 * quiet.nodes.len() && rows.iter().all(is_measured) {
+        true => Ok(()),
+        false => Err(io::Error::other("a figure was not measured")),
+    }
 }
 
 fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
@@ -95,7 +105,7 @@ fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
     let all: Vec<String> = (0..nodes).map(|number| format!("node-{number}")).collect();
     let before: Vec<Used> = all.iter().map(|name| used(&mut world, name)).collect();
     wait::moment(wait::now() + Duration::from_secs(quiet.seconds));
-    let mut figures: Vec<(bool, [f64; 4])> = Vec::new();
+    let mut figures: Vec<(bool, [f64; 5])> = Vec::new();
     for (number, (name, before)) in all.iter().zip(before).enumerate() {
         let after = used(&mut world, name);
         let resident = world.node_mut(name).process().resident_kib();
@@ -116,17 +126,18 @@ fn used(world: &mut World, name: &str) -> Used {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with three places")]
-fn rates(before: Used, after: Used, resident_kib: u64) -> [f64; 4] {
+fn rates(before: Used, after: Used, resident_kib: u64) -> [f64; 5] {
     let seconds = (after.at - before.at).as_secs_f64();
     [
         (after.processor - before.processor).as_secs_f64() / seconds * 100.0,
         (after.wakeups - before.wakeups) as f64 / seconds,
         (after.bytes - before.bytes) / seconds,
         resident_kib as f64 / 1024.0,
+        before.processor.as_secs_f64(),
     ]
 }
 
-fn middle(nodes: u8, kind: &'static str, figures: &[[f64; 4]]) -> Option<Row> {
+fn middle(nodes: u8, kind: &'static str, figures: &[[f64; 5]]) -> Option<Row> {
     let median = |at: usize| {
         let mut column: Vec<f64> = figures.iter().map(|row| row[at]).collect();
         column.sort_by(f64::total_cmp);
@@ -139,6 +150,7 @@ fn middle(nodes: u8, kind: &'static str, figures: &[[f64; 4]]) -> Option<Row> {
         wakeups_per_s: median(1)?,
         bytes_per_s: median(2)?,
         rss_mib: median(3)?,
+        cpu_s_before: median(4)?,
     })
 }
 
@@ -148,7 +160,7 @@ fn table(rows: &[Row]) -> String {
         "nodes", "kind", "% of a core", "wakeups/s", "bytes/s", "MiB"
     );
     let lines = rows.iter().map(|row| {
-        let Row { nodes, kind, cpu_percent, wakeups_per_s, bytes_per_s, rss_mib } = row;
+        let Row { nodes, kind, cpu_percent, wakeups_per_s, bytes_per_s, rss_mib, .. } = row;
         format!(
             "{nodes:>6}  {kind:<7} {cpu_percent:>12.2} {wakeups_per_s:>10.1} {bytes_per_s:>9.0} \
              {rss_mib:>8.1}"
