@@ -7,6 +7,7 @@
 //! | news | open sessions |
 //! | --- | --- |
 //! | the path is dead | reset: their clients cannot know |
+//! | the path loses most of what is sent, and another origin is healthy | reset, likewise |
 //! | the instance hangs, and another origin is healthy | reset: no answer will come |
 //! | the instance hangs, and so do all others | stay: there is nothing better |
 //! | unready, refusing, unknown | stay |
@@ -46,6 +47,10 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
     if view.path == PathView::Dead {
         let spread_percent = if spread { 100 } else { 0 };
         return Fate::Reset { spread_percent, why: "its path is dead" };
+    }
+    if view.is_broken() && spread {
+        let why = "its path loses most of what is sent";
+        return Fate::Reset { spread_percent: 100, why };
     }
     match view.state {
         // It has taken two probes to notice, and controllers lose their lease before long.
@@ -91,6 +96,21 @@ mod tests {
             fates([(OriginState::Ready, PathView::Dead), (OriginState::Ready, UP)]);
         assert_eq!(dead, Fate::Reset { spread_percent: 100, why: "its path is dead" });
         assert_eq!(healthy, Fate::Stay);
+    }
+
+    #[test]
+    fn a_path_that_loses_most_is_cut_only_while_another_is_healthy() {
+        let near = |loss_percent| OriginView { loss_percent, ..origin(1, OriginState::Ready, UP) };
+        let fate_beside = |loss_percent, other| {
+            let origins = vec![near(loss_percent), origin(2, other, UP)];
+            let memory = Preference::default();
+            let (route, _) = choose(origins, &Policy::Spread, &memory, Instant::now());
+            fate(&near(loss_percent), &route)
+        };
+        let reset = fate_beside(50, OriginState::Ready);
+        assert!(matches!(reset, Fate::Reset { spread_percent: 100, .. }), "{reset:?}");
+        assert_eq!(fate_beside(49, OriginState::Ready), Fate::Stay);
+        assert_eq!(fate_beside(100, OriginState::Unready), Fate::Stay);
     }
 
     #[test]

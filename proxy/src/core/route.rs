@@ -31,6 +31,9 @@ pub(super) use memory::{GAIN_LASTING, is_clear_gain};
 const USUAL_LOSS_PERCENT: u8 = 7;
 /// Above this nothing gets worse: the path is about to be dead.
 const MOST_LOSS_PERCENT: u8 = 90;
+/// From here on, in percent, a path is as good as silent: an answer of a few packets takes QUIC
+/// several time-outs, each twice the one before, and soon longer than clients wait.
+const BROKEN_LOSS_PERCENT: u8 = 50;
 /// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
@@ -206,6 +209,11 @@ impl OriginView {
         }
     }
 
+    /// Whether hardly anything comes through to it, although it is not silent.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.path, PathView::Up(_)) && self.loss_percent >= BROKEN_LOSS_PERCENT
+    }
+
     /// A node of the mesh of which only its word is known.
     pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
         Self {
@@ -231,7 +239,7 @@ pub enum Standing {
     Healthy,
     /// Says it is ready; its path is not measured yet, or only a relay says that it works.
     Unproven,
-    /// Says it is ready, yet sessions find it silent.
+    /// Says it is ready, yet sessions find it silent, or its path loses most of what is sent.
     Suspect,
     /// Answers, but is not (or not known to be) ready: used when nothing better is left.
     Doubtful,
@@ -405,7 +413,7 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
         return if origin.suspect { Standing::Down } else { Standing::Fallback };
     }
     match origin.state {
-        OriginState::Ready if origin.suspect => Standing::Suspect,
+        OriginState::Ready if origin.suspect || origin.is_broken() => Standing::Suspect,
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
         OriginState::Ready if origin.relaying.is_some_and(|it| !it.trusted) => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
@@ -508,6 +516,9 @@ fn reason(best: &Candidate) -> String {
         }
         Standing::Healthy => "nearest ready".to_owned(),
         Standing::Unproven => "ready, its path not measured yet".to_owned(),
+        Standing::Suspect if best.origin.is_broken() => {
+            format!("{place}, though its path loses most of what is sent: none is better")
+        }
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),
         Standing::Fallback => "outside of the mesh: no origin in it answers".to_owned(),
         Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
