@@ -30,8 +30,8 @@ const INITIATION_BYTES: usize = 148;
 /// Where the first MAC begins: all before it is under it (WireGuard's paper, section 5.4.4).
 const MAC1: usize = 116;
 /// Invented ones ahead of one that means it. More than make either receiver be under load, 50 at
-/// once for the daemon and 128 that wait for wireguard-go, and so few that all of them, of 768 bytes
-/// of memory each, fit into the 212,992 that Linux gives a socket.
+/// once for the daemon and 128 that wait for wireguard-go, and so few that a socket holds them: 256
+/// fit into the 212,992 bytes that Linux gives it.
 const AHEAD: usize = 200;
 /// How soon a path ends when nothing passes.
 const LOOK_UP: Duration = Duration::from_millis(100);
