@@ -1,0 +1,419 @@
+//! The generated unit under a running systemd: in a machine of its own, made of namespaces and this
+//! system's programs by systemd-nspawn, step by step as docs/systemd.md says.
+
+#![expect(clippy::print_stdout, reason = "what could not be checked, for the reader of a run")]
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use meshport_tests::process::{Process, meshport, run};
+use meshport_tests::wait;
+use rcgen::CertificateParams;
+use tempfile::TempDir;
+
+/// Starts within 10 s after which systemd tries no more, unless the unit says otherwise; with a
+/// second before each and what a start takes it is some more.
+const GIVEN_UP: u32 = 10;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Where what could not be checked is written down, for the table at the end of `tests/run`.
+const NOT_CHECKED: &str = "MESHPORT_NOT_CHECKED";
+/// What nspawn's own filter has no rule for in version 252, and what a machine allows.
+const LANDLOCK: &str = "landlock_create_ruleset landlock_add_rule landlock_restrict_self";
+/// Folders of the root that are links into `/usr`.
+const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
+const PROGRAM: &str = "/usr/local/bin/meshport";
+const UNIT: &str = "etc/systemd/system/meshport.service";
+const SETTINGS: &str = "etc/meshport/meshport.toml";
+/// What the unit's sandbox allows of what `meshport-confined` tries.
+const ALLOWED: [&str; 2] = ["keep-state", "listen"];
+/// What docs/systemd.md has a service do that listens below 1024.
+const BELOW_1024: &str = "[Service]\n\
+    AmbientCapabilities=CAP_NET_BIND_SERVICE\n\
+    CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n\
+    PrivateUsers=no\n";
+/// Files that only root can read, handed over as docs/systemd.md has it.
+const CREDENTIALS: &str = "[Service]\n\
+    LoadCredential=client.crt:/etc/kubernetes/pki/client.crt\n\
+    LoadCredential=client.key:/etc/kubernetes/pki/client.key\n";
+
+/// A machine with a systemd of its own; it ends when this is dropped.
+struct Machine {
+    nspawn: Process,
+    /// Its process 1, as this machine knows it.
+    leader: u32,
+    folder: TempDir,
+}
+
+impl Machine {
+    /// Boots one; or why that is not possible here.
+    fn boot() -> Result<Self, String> {
+        let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        furnish(&root)?;
+        let mut nspawn = Command::new("systemd-nspawn");
+        nspawn.args(["--quiet", "--private-network", "--register=no", "--keep-unit"]);
+        nspawn.args(["--link-journal=no", "--console=pipe", "--boot"]);
+        nspawn.arg(format!("--machine={}", name()));
+        nspawn.arg(format!("--system-call-filter={LANDLOCK}"));
+        nspawn.arg("--directory").arg(&root);
+        for entry in fs::read_dir("/usr").expect("a folder").flatten() {
+            if entry.file_name() != "local" && entry.path().is_dir() {
+                nspawn.arg(format!("--bind-ro={}", entry.path().display()));
+            }
+        }
+        // It needs neither, and takes seconds for them.
+        nspawn.args(["systemd.mask=systemd-logind.service", "systemd.mask=dbus.socket"]);
+        let mut nspawn =
+            Process::start("systemd-nspawn", &mut nspawn, &folder.path().join("nspawn.log"));
+        let leader = wait::within(PATIENCE, || match leader(nspawn.id()) {
+            Some(leader) => Some(Some(leader)),
+            None => (!nspawn.is_running()).then_some(None),
+        });
+        let Some(leader) = leader.flatten() else {
+            return Err(format!("systemd-nspawn makes no machine: {}", nspawn.output().trim()));
+        };
+        let machine = Self { nspawn, leader, folder };
+        let booted = wait::within(PATIENCE, || {
+            let state = said(&machine.output(&["systemctl", "is-system-running"]));
+            ["running", "degraded"].contains(&state.trim()).then_some(())
+        });
+        match booted {
+            Some(()) => Ok(machine),
+            None => Err(format!("systemd does not come up: {}", machine.nspawn.output().trim())),
+        }
+    }
+
+    /// A path of the machine, seen from outside. What it mounts over it is not seen.
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join("root").join(path.trim_start_matches('/'))
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("written");
+    }
+
+    fn install(&self, program: &Path, as_program: &str) {
+        let path = self.path(as_program);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::copy(program, &path).expect("copied");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
+    }
+
+    /// Runs something there, as its root.
+    fn output(&self, command: &[&str]) -> Output {
+        let leader = self.leader.to_string();
+        let enter = ["--target", &leader, "--all", "env", "-i", "HOME=/root"];
+        run("nsenter", &[&enter[..], &["PATH=/usr/local/bin:/usr/bin:/usr/sbin"], command].concat())
+    }
+
+    #[track_caller]
+    fn run(&self, command: &[&str]) -> String {
+        let output = self.output(command);
+        assert!(output.status.success(), "{command:?}: {}{}", said(&output), self.journal());
+        said(&output).trim().to_owned()
+    }
+
+    fn journal(&self) -> String {
+        said(&self.output(&["journalctl", "--no-pager", "-o", "cat", "-n", "60"]))
+    }
+
+    /// One property of the unit.
+    fn property(&self, name: &str) -> String {
+        self.run(&["systemctl", "show", "--value", "-p", name, "meshport"])
+    }
+
+    /// Waits until the daemon answers and leads to the apiserver.
+    #[track_caller]
+    fn serves(&self) {
+        self.run(&["meshport", "wait", "--timeout", "60s"]);
+        assert_eq!(self.property("ActiveState"), "active");
+        let version = self.run(&["curl", "-sSk", "https://127.0.0.1:7445/version"]);
+        assert!(version.contains("gitVersion"), "{version}");
+        let status = self.run(&["meshport", "status"]);
+        assert!(status.contains("cp-1 in site fra"), "{status}");
+    }
+
+    /// What the kernel says of the daemon.
+    fn daemon(&self, file: &str) -> String {
+        let id = self.property("MainPID");
+        self.run(&["cat", &format!("/proc/{id}/{file}")])
+    }
+
+    /// The state is the service's alone, as the kernel and `ls` have it.
+    fn state_is_the_services(&self) {
+        let status = self.daemon("status");
+        let user = status.lines().find_map(|line| line.strip_prefix("Uid:\t"));
+        let user = user.and_then(|line| line.split('\t').next()).expect("a user");
+        assert_ne!(user, "0");
+        let link = self.run(&["readlink", "/var/lib/meshport"]);
+        assert_eq!(link, "private/meshport");
+        let inside = self.run(&["find", "/var/lib/meshport/", "-printf", "%y %m %U %f\n"]);
+        assert!(inside.contains("node.key") && inside.contains("credential"), "{inside}");
+        for line in inside.lines() {
+            let kind = if line.starts_with('d') { "d 700" } else { "f 600" };
+            assert!(line.starts_with(&format!("{kind} {user} ")), "{line} of this:\n{inside}");
+        }
+        let around = self.run(&["stat", "-c", "%a %u", "/var/lib/private", "/run/meshport"]);
+        assert_eq!(around, format!("700 0\n755 {user}"));
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Its systemd ends all there is, and nspawn removes what it made around it.
+        let _ = self.output(&["systemctl", "halt", "--force"]);
+        let _ = wait::within(PATIENCE, || (!self.nspawn.is_running()).then_some(()));
+        // That it leaves where `/run` is on a disk.
+        let _ = fs::remove_dir(Path::new("/run/systemd/nspawn/propagate").join(name()));
+    }
+}
+
+/// The machine's name.
+fn name() -> String {
+    format!("meshport-{}", std::process::id())
+}
+
+/// The machine's root folder, with what is not bound into it.
+fn furnish(root: &Path) -> Result<(), String> {
+    let folders = ["etc/systemd/system", "var", "run", "proc", "sys", "dev", "tmp", "root", "usr"];
+    for folder in folders {
+        fs::create_dir_all(root.join(folder)).expect("a folder");
+    }
+    for folder in MERGED {
+        let here = Path::new("/").join(folder);
+        match fs::read_link(&here) {
+            Ok(target) => symlink(target, root.join(folder)).expect("a link"),
+            Err(_) if here.exists() => return Err(format!("{} is no link", here.display())),
+            Err(_) => {}
+        }
+    }
+    for folder in [root.to_path_buf(), root.join("root")] {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    for (file, text) in [
+        ("machine-id", ""),
+        ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+        ("group", "root:x:0:\n"),
+        ("shadow", "root:*:19000::::::\n"),
+        ("nsswitch.conf", "passwd: files systemd\ngroup: files systemd\nhosts: files\n"),
+    ] {
+        fs::write(root.join("etc").join(file), text).expect("written");
+    }
+    let only_owner = Permissions::from_mode(0o600);
+    fs::set_permissions(root.join("etc/shadow"), only_owner).expect("it is ours");
+    let copied = [("/etc/ld.so.cache", "ld.so.cache"), ("/usr/lib/os-release", "os-release")];
+    for (from, to) in copied {
+        fs::copy(from, root.join("etc").join(to)).map_err(|error| format!("{from}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Process 1 of the machine.
+fn leader(nspawn: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
+    let mut children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    children.find(|child: &u32| {
+        let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
+        name.trim() == "systemd" && status.lines().any(first)
+    })
+}
+
+fn said(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    format!("{}{error}", String::from_utf8_lossy(&output.stdout))
+}
+
+/// A machine, unless there can be none here, which is written down then.
+fn machine() -> Option<Machine> {
+    let reason = match Machine::boot() {
+        Ok(machine) => return Some(machine),
+        Err(reason) => reason,
+    };
+    let reason = format!("the unit was not run under a systemd: {reason}").replace('\n', " ");
+    println!("NOT CHECKED: {reason}");
+    if let Some(list) = std::env::var_os(NOT_CHECKED) {
+        let list = OpenOptions::new().create(true).append(true).open(list);
+        writeln!(list.expect("the list is there"), "{reason}").expect("it can be written");
+    }
+    None
+}
+
+/// An apiserver's stand-in on the machine's network; its port.
+fn apiserver(machine: &Machine) -> (Process, String) {
+    let path = |name: &str| machine.folder.path().join(name);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    let certificate = certificate.self_signed(&key).expect("a certificate");
+    fs::write(path("tls.crt"), certificate.pem()).expect("written");
+    fs::write(path("tls.key"), key.serialize_pem()).expect("written");
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &machine.leader.to_string(), "--net"]).arg(meshport());
+    command.args(["stand-in", "--name", "cp-1", "--certificate"]).arg(path("tls.crt"));
+    command.arg("--key").arg(path("tls.key")).arg("--port-file").arg(path("port"));
+    let started = Process::start("stand-in", &mut command, &path("apiserver.log"));
+    let port = || fs::read_to_string(path("port")).ok().filter(|port| !port.is_empty());
+    let port = wait::until("the apiserver listens", PATIENCE, port);
+    (started, port.trim().to_owned())
+}
+
+#[test]
+#[ignore = "needs root and systemd-nspawn; ./tests/run operator"]
+fn the_unit_serves_and_confines_under_a_running_systemd() {
+    let Some(machine) = machine() else { return };
+    let (_apiserver, port) = apiserver(&machine);
+    let settings = format!(
+        "site = \"fra\"\n\
+         [service.kube-apiserver]\norigin = \"127.0.0.1:{port}\"\n"
+    );
+    install(&machine, &settings);
+    serves_through_what_happens(&machine, &settings);
+    outlives_a_mistake(&machine, &settings);
+    takes_credentials(&machine, &settings);
+    stops(&machine);
+    confines(&machine);
+}
+
+/// As the page has it, with `init` for an invite.
+fn install(machine: &Machine, settings: &str) {
+    machine.install(meshport(), PROGRAM);
+    machine.write(UNIT, &machine.run(&["meshport", "generate", "systemd"]));
+    machine.write(SETTINGS, settings);
+    let roles = "node,origin:kube-apiserver";
+    machine.run(&["meshport", "init", "--site", "fra", "--name", "cp-1", "--role", roles]);
+    machine.run(&["systemctl", "daemon-reload"]);
+    machine.run(&["systemctl", "enable", "--now", "meshport"]);
+    machine.serves();
+    machine.state_is_the_services();
+
+    let log = machine.journal();
+    let sandbox = "in a sandbox files=\"yes\" calls=\"yes\" capabilities=\"none\"";
+    assert!(log.contains(sandbox), "{log}");
+    let status = machine.daemon("status");
+    let none = "0000000000000000";
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(status.contains(&format!("{name}:\t{none}\n")), "{status}");
+    }
+    for line in ["NoNewPrivs:\t1\n", "Seccomp:\t2\n"] {
+        assert!(status.contains(line), "{status}");
+    }
+    let limits = machine.daemon("limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let core: Vec<&str> = core.expect("a limit").split_whitespace().collect();
+    assert_eq!(core[4..6], ["0", "0"]);
+}
+
+fn serves_through_what_happens(machine: &Machine, settings: &str) {
+    let first = machine.property("MainPID");
+    machine.write(SETTINGS, &settings.replace("[service", "[log]\nlevel = \"debug\"\n[service"));
+    machine.run(&["systemctl", "reload", "meshport"]);
+    wait::until("the settings are read again", PATIENCE, || {
+        machine.journal().contains("configuration reloaded").then_some(())
+    });
+    assert_eq!(machine.property("MainPID"), first, "a reload keeps the process");
+    machine.serves();
+
+    // As root's `meshport join` leaves it.
+    machine.run(&["chown", "0:0", "/var/lib/meshport/credential"]);
+    machine.run(&["systemctl", "restart", "meshport"]);
+    let second = machine.property("MainPID");
+    assert_ne!(second, first);
+    machine.serves();
+    machine.state_is_the_services();
+
+    machine.run(&["kill", "-s", "KILL", &second]);
+    wait::until("systemd starts it again", PATIENCE, || {
+        let now = machine.property("MainPID");
+        (now != second && now != "0").then_some(())
+    });
+    machine.serves();
+    machine.state_is_the_services();
+}
+
+/// A mistake in the settings ends it again and again; once that is mended it serves.
+fn outlives_a_mistake(machine: &Machine, settings: &str) {
+    machine.write(SETTINGS, &settings.replace("origin", "orgin"));
+    machine.run(&["systemctl", "restart", "meshport"]);
+    wait::until("it has failed often", PATIENCE, || {
+        assert_ne!(machine.property("ActiveState"), "failed", "systemd has given it up");
+        let restarts: u32 = machine.property("NRestarts").parse().expect("a number");
+        (restarts > GIVEN_UP).then_some(())
+    });
+    machine.write(SETTINGS, settings);
+    machine.serves();
+}
+
+/// Of a client certificate that only root can read.
+fn takes_credentials(machine: &Machine, settings: &str) {
+    for (from, to) in [("tls.crt", "client.crt"), ("tls.key", "client.key")] {
+        let text = fs::read_to_string(machine.folder.path().join(from)).expect("text");
+        let path = format!("etc/kubernetes/pki/{to}");
+        machine.write(&path, &text);
+        fs::set_permissions(machine.path(&path), Permissions::from_mode(0o600)).expect("ours");
+    }
+    let ca = fs::read_to_string(machine.folder.path().join("tls.crt")).expect("text");
+    machine.write("etc/kubernetes/pki/ca.crt", &ca);
+    let health = "[service.kube-apiserver.health]\n\
+         ca-file = \"/etc/kubernetes/pki/ca.crt\"\n\
+         client-cert-file = \"/run/credentials/meshport.service/client.crt\"\n\
+         client-key-file = \"/run/credentials/meshport.service/client.key\"\n";
+    machine.write(SETTINGS, &format!("{settings}{health}"));
+    machine.write(&format!("{UNIT}.d/credentials.conf"), CREDENTIALS);
+    machine.run(&["systemctl", "daemon-reload"]);
+    machine.run(&["systemctl", "restart", "meshport"]);
+    machine.serves();
+}
+
+fn stops(machine: &Machine) {
+    machine.run(&["systemctl", "stop", "meshport"]);
+    assert_eq!(machine.property("ActiveState"), "inactive");
+    assert_eq!(machine.property("Result"), "success");
+    assert_eq!(machine.property("ExecMainStatus"), "0");
+    assert!(!machine.output(&["curl", "-sSk", "https://127.0.0.1:7445/"]).status.success());
+    assert!(!machine.output(&["ls", "/run/meshport"]).status.success(), "the folder is left");
+    machine.run(&["ls", "/var/lib/private/meshport/node.key"]);
+}
+
+/// What `meshport-confined` could do, in the daemon's place.
+fn confines(machine: &Machine) {
+    let program = "/usr/local/bin/confined";
+    machine.install(Path::new(env!("CARGO_BIN_EXE_meshport-confined")), program);
+    let everybody = "umask 0; mkdir -p /home/somebody /etc/open /srv/open; \
+         for it in /home/somebody /root /tmp; do echo open >$it/open; done";
+    machine.run(&["sh", "-c", everybody]);
+    let could = |log: &str| -> Vec<String> {
+        let tried = log.lines().filter_map(|line| line.strip_prefix("tried "));
+        let could = tried.filter_map(|line| line.strip_suffix(": yes"));
+        could.map(str::to_owned).collect()
+    };
+    // The comparison: root can do all of it.
+    let log = machine.run(&[program]);
+    assert!(could(&log).len() == log.lines().count() && log.lines().count() > 10, "{log}");
+
+    let unit = machine.run(&["meshport", "generate", "systemd", "--binary", program]);
+    let unit = unit.replace("Restart=always", "Restart=no");
+    machine.write("etc/systemd/system/confined.service", &unit);
+    let show =
+        |property| machine.run(&["systemctl", "show", "--value", "-p", property, "confined"]);
+    let under_unit = || {
+        machine.run(&["systemctl", "daemon-reload"]);
+        machine.run(&["systemctl", "start", "confined"]);
+        let this_run = format!("_SYSTEMD_INVOCATION_ID={}", show("InvocationID"));
+        wait::until("it has tried everything", PATIENCE, || {
+            let log = said(&machine.output(&["journalctl", "-o", "cat", &this_run]));
+            (log.contains("tried make-setuid") && show("ActiveState") == "inactive").then_some(log)
+        })
+    };
+    let log = under_unit();
+    assert_eq!(could(&log), ALLOWED, "{log}");
+    machine.write("etc/systemd/system/confined.service.d/low.conf", BELOW_1024);
+    let log = under_unit();
+    assert_eq!(could(&log), [&ALLOWED[..], &["listen-below-1024"]].concat(), "{log}");
+}
