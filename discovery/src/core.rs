@@ -61,7 +61,7 @@ pub struct LocalNode {
 pub struct Transmit {
     /// The peer. A session is to be made if there is none.
     pub to: NodeId,
-    /// At most [`crate::MAX_DATAGRAM`] bytes.
+    /// At most [`crate::WIDE_DATAGRAM`] bytes.
     pub payload: Vec<u8>,
 }
 
@@ -194,7 +194,7 @@ impl Discovery {
             credential: Arc::new(me.credential),
             verifier,
             directory: Directory::new(),
-            paths: Paths::new(&config, seed, b'p'),
+            paths: Paths::new(&config, seed, b'p').with_width(),
             watch: Paths::new(&watch, seed, b'w'),
             watch_changed: false,
             counters: Counters::default(),
@@ -375,6 +375,11 @@ impl Discovery {
         self.paths.handle_delivery(node);
     }
 
+    /// Sessions find the way to a peer slow: it is tried with packets as long as theirs.
+    pub fn doubt(&mut self, node: NodeId, now: Instant) {
+        self.paths.doubt(node, now);
+    }
+
     /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
     /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
     pub fn leave(&mut self, now: Instant) {
@@ -445,6 +450,8 @@ impl Discovery {
                 self.paths.handle_echo(from, nonce, now);
                 self.watch.handle_echo(from, nonce, now);
             }
+            Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
+            Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             _ if self.own.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::directory::Liveness;
 use crate::state::{NodeState, SignedState};
-use crate::wire::{Item, MAX_DATAGRAM, Message, Short, VERSION};
+use crate::wire::{Item, Message, Short, VERSION, WIDE_DATAGRAM, Wide};
 use crate::{Discovery, DiscoveryConfig, LocalNode, OriginState, snapshot, swim};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -228,7 +228,7 @@ impl Trio {
             let mut moved = Vec::new();
             for (from, node) in self.nodes.iter_mut().enumerate() {
                 while let Some(transmit) = node.poll_transmit() {
-                    assert!(transmit.payload.len() <= MAX_DATAGRAM);
+                    assert!(transmit.payload.len() <= WIDE_DATAGRAM);
                     moved.push((from, transmit));
                 }
                 while node.poll_event().is_some() {}
@@ -330,6 +330,8 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
         Message::Want(vec![(short, true)]),
         Message::NewsSeen(1, 2),
         Message::Probe([1; 8]),
+        Message::WideProbe(Wide::of([1; 8])),
+        Message::WideEcho(Wide::of([1; 8])),
         Message::Revoked(vec![&revocation]),
         Message::Revoked(vec![&succeeded, &revocation]),
     ] {

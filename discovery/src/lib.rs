@@ -58,4 +58,4 @@ pub use state::{
     SignedState,
 };
 pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
-pub use wire::{Family, MAX_ASKED_SERVICES, MAX_DATAGRAM, VERSION, family, kind};
+pub use wire::{Family, MAX_ASKED_SERVICES, MAX_DATAGRAM, VERSION, WIDE_DATAGRAM, family, kind};

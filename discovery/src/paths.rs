@@ -6,7 +6,8 @@
 //! is probed often, any other one rarely; silence makes probes come faster, and after three silent
 //! intervals, each adapted to the round-trip time, the path is dead. Data that the peer
 //! acknowledges ends silence like an answer, so that a transfer which crowds out the probes is not
-//! taken for a death. A dead path is probed on and up again with the first answer. Bounded by
+//! taken for a death. A path that lets nothing through but small packets is dead too (see `width`).
+//! A dead path is probed on and up again with the first answer. Bounded by
 //! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
 //! [`IDLE_PROBES_PER_S`].
 
@@ -18,6 +19,10 @@ use meshport_config::NodeId;
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
 use crate::rtt::{Loss, Rtt};
+
+mod width;
+
+use width::Width;
 
 /// Paths measured at once.
 pub const MAX_PATHS: usize = 1024;
@@ -82,6 +87,17 @@ pub struct Path {
     pub since: Instant,
     /// When the peer answered last.
     pub last_answer: Option<Instant>,
+    /// It is dead because packets as long as QUIC needs do not pass, though small ones may.
+    pub narrow: bool,
+}
+
+/// A probe to send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe {
+    pub(crate) to: NodeId,
+    pub(crate) nonce: [u8; 8],
+    /// Whether it is as long as what QUIC needs.
+    pub(crate) wide: bool,
 }
 
 /// All measured paths.
@@ -92,9 +108,11 @@ pub struct Paths {
     active: Duration,
     idle: Duration,
     allowance: Duration,
+    /// Whether the width of paths matters: whether they may carry sessions.
+    tries_width: bool,
     dice: Dice,
     idle_count: u32,
-    sends: VecDeque<(NodeId, [u8; 8])>,
+    sends: VecDeque<Probe>,
     changes: VecDeque<NodeId>,
 }
 
@@ -114,6 +132,7 @@ struct Prober {
     outstanding: VecDeque<([u8; 8], Instant)>,
     /// When the first probe after the last answer went out, and how many went since.
     silent: Option<(Instant, u32)>,
+    width: Width,
     reported: Option<Duration>,
     reported_loss: u8,
 }
@@ -126,11 +145,17 @@ impl Paths {
             active: config.path_probe_active,
             idle: config.path_probe_idle,
             allowance: config.handshake_allowance,
+            tries_width: false,
             dice: Dice::new(seed, stream),
             idle_count: 0,
             sends: VecDeque::new(),
             changes: VecDeque::new(),
         }
+    }
+
+    /// The same, and the paths are tried with packets as long as those of sessions.
+    pub(crate) fn with_width(self) -> Self {
+        Self { tries_width: true, ..self }
     }
 
     /// The path to a peer, if it is measured.
@@ -178,6 +203,7 @@ impl Paths {
                         self.idle_count -= 1;
                         prober.send_at = now;
                         prober.due = now;
+                        prober.width.used(now);
                     }
                     PathUse::Idle => self.idle_count += 1,
                 }
@@ -190,7 +216,7 @@ impl Paths {
         }
         self.idle_count += u32::from(usage == PathUse::Idle);
         self.schedule.insert((now, node));
-        self.probers.insert(node, Prober::new(usage, session, now));
+        self.probers.insert(node, Prober::new(usage, session, self.tries_width, now));
         true
     }
 
@@ -209,6 +235,12 @@ impl Paths {
 
     /// An answer came.
     pub(crate) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+        if !self.probers.get(&node).is_some_and(|prober| prober.path.narrow) {
+            self.take_echo(node, nonce, now);
+        }
+    }
+
+    fn take_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if !prober.answered(nonce, now) {
             return;
@@ -217,7 +249,7 @@ impl Paths {
         let interval = interval(prober, self.active, self.idle, self.idle_count);
         self.schedule.remove(&(prober.due, node));
         prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
-        prober.due = prober.send_at;
+        prober.due = prober.or_width(prober.send_at);
         self.schedule.insert((prober.due, node));
         self.report(node, false);
     }
@@ -249,7 +281,7 @@ impl Paths {
         }
         self.schedule.remove(&(prober.due, node));
         prober.send_at = now + self.dice.jitter(interval, 10);
-        prober.due = prober.send_at;
+        prober.due = prober.or_width(prober.send_at);
         self.schedule.insert((prober.due, node));
     }
 
@@ -275,9 +307,17 @@ impl Paths {
             if now >= prober.send_at {
                 let nonce = self.dice.bytes();
                 prober.sent(nonce, now);
-                self.sends.push_back((node, nonce));
+                self.sends.push_back(Probe { to: node, nonce, wide: prober.path.narrow });
                 let interval = interval(prober, self.active, self.idle, self.idle_count);
                 prober.send_at = now + self.dice.jitter(interval, 10);
+            }
+            if prober.width_due().is_some_and(|due| due <= now) {
+                let nonce = self.dice.bytes();
+                prober.width.sent(nonce, prober.wait(), now);
+                self.sends.push_back(Probe { to: node, nonce, wide: true });
+                if prober.width.wants_company() {
+                    prober.send_at = now;
+                }
             }
             prober.schedule(now);
             self.schedule.insert((prober.due, node));
@@ -296,6 +336,7 @@ impl Paths {
             // Answers that waited unread would look slow.
             prober.outstanding.clear();
             prober.silent = None;
+            prober.width.stalled(by);
             self.schedule.insert((prober.due, *node));
         }
     }
@@ -306,13 +347,14 @@ impl Paths {
         for (node, prober) in &mut self.probers {
             prober.outstanding.clear();
             prober.silent = None;
+            prober.width.stalled(Duration::ZERO);
             prober.send_at = now;
             prober.due = now;
             self.schedule.insert((now, *node));
         }
     }
 
-    pub(crate) fn poll_send(&mut self) -> Option<(NodeId, [u8; 8])> {
+    pub(crate) fn poll_send(&mut self) -> Option<Probe> {
         self.sends.pop_front()
     }
 
@@ -367,7 +409,7 @@ fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) 
 }
 
 impl Prober {
-    fn new(usage: PathUse, session: bool, now: Instant) -> Self {
+    fn new(usage: PathUse, session: bool, tries_width: bool, now: Instant) -> Self {
         Self {
             path: Path {
                 state: PathState::Unknown,
@@ -376,6 +418,7 @@ impl Prober {
                 loss_percent: 0,
                 since: now,
                 last_answer: None,
+                narrow: false,
             },
             usage,
             session_since: session.then_some(now),
@@ -387,6 +430,7 @@ impl Prober {
             loss: Loss::default(),
             outstanding: VecDeque::new(),
             silent: None,
+            width: Width::new(tries_width),
             reported: None,
             reported_loss: 0,
         }
@@ -444,15 +488,30 @@ impl Prober {
         if self.path.state != PathState::Up {
             self.path.state = PathState::Up;
             self.path.since = now;
+            self.path.narrow = false;
+            self.width.begin(Some(now));
         }
         true
     }
 
     /// Declares the path dead if the peer has been silent for long enough; true if it just died.
     fn judge(&mut self, now: Instant, allowance: Duration) -> bool {
+        let wait = self.wait();
+        let enough = match self.path.loss_percent > LOSSY_PERCENT {
+            true => SILENT_PROBES.1,
+            false => self.silent_probes(),
+        };
+        let patience = (wait * SILENT_INTERVALS, enough);
+        if self.width.is_lost(patience, self.path.last_answer, now) {
+            // Answers to small ones that are under way say nothing any more.
+            self.outstanding.clear();
+            self.silent = None;
+            self.path.narrow = true;
+            self.die(now);
+            return true;
+        }
         let Some((since, probes)) = self.silent else { return false };
         let waited = now.saturating_duration_since(since);
-        let wait = self.wait();
         if self.path.state == PathState::Up && probes == 1 && waited >= wait {
             // The first answer is overdue: do not wait for the next turn.
             self.send_at = now;
@@ -470,12 +529,26 @@ impl Prober {
             self.outstanding.pop_front();
             self.note_fate(false);
         }
+        self.die(now);
+        true
+    }
+
+    fn die(&mut self, now: Instant) {
         self.path.state = PathState::Dead;
         self.path.since = now;
         // The way may be another one when the peer is back; old samples would hide that.
         self.rtt.reset();
         self.loss = Loss::default();
-        true
+        self.width.end();
+    }
+
+    /// When the width is tried next: not while small probes are silent, which says enough.
+    fn width_due(&self) -> Option<Instant> {
+        self.width.due().filter(|_| self.path.state == PathState::Up && !self.is_silent())
+    }
+
+    fn or_width(&self, due: Instant) -> Instant {
+        self.width_due().map_or(due, |width| width.min(due))
     }
 
     /// How many silent probes in a row say that nothing comes through, and not just little.
@@ -501,7 +574,7 @@ impl Prober {
             _ => None,
         };
         let overdue = overdue.filter(|at| *at > now);
-        self.due = overdue.map_or(self.send_at, |at| at.min(self.send_at));
+        self.due = self.or_width(overdue.map_or(self.send_at, |at| at.min(self.send_at)));
     }
 
     fn note_fate(&mut self, answered: bool) {

@@ -12,6 +12,11 @@ use crate::state::Life;
 
 /// Bytes of the largest datagram; fits an inner packet on any path that WireGuard works on.
 pub const MAX_DATAGRAM: usize = 1180;
+/// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC may rely
+/// on, and so a packet of the same length.
+pub const WIDE_DATAGRAM: usize = 1200;
+/// Of these, what says nothing: all but version, kind, nonce and the length of the rest.
+const WIDE_PADDING: usize = WIDE_DATAGRAM - 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;
 /// Parts into which the directory is summed up.
@@ -165,14 +170,39 @@ pub(crate) enum Message<'a> {
     Revocations([u8; 8]),
     /// A leaf asks for the origins of some services. Answered by `Same` or by `Items`.
     Ask(Ask),
+    /// Measures whether a path takes what QUIC needs. Answered by a `WideEcho` with the same bytes.
+    WideProbe(Wide<'a>),
+    /// The answer to a `WideProbe`, which is as long.
+    WideEcho(Wide<'a>),
+}
+
+/// Bytes that an answer repeats, and as many as fill a datagram to [`WIDE_DATAGRAM`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wide<'a> {
+    pub(crate) nonce: [u8; 8],
+    padding: &'a [u8],
+}
+
+impl Wide<'_> {
+    pub(crate) fn of(nonce: [u8; 8]) -> Self {
+        Self { nonce, padding: &[0; WIDE_PADDING] }
+    }
 }
 
 impl<'a> Message<'a> {
-    /// The datagram; none when it would be larger than [`MAX_DATAGRAM`].
+    /// The largest datagram of its kind.
+    fn limit(&self) -> usize {
+        match self {
+            Self::WideProbe(_) | Self::WideEcho(_) => WIDE_DATAGRAM,
+            _ => MAX_DATAGRAM,
+        }
+    }
+
+    /// The datagram; none when it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
-        let mut buffer = [0; MAX_DATAGRAM];
+        let mut buffer = [0; WIDE_DATAGRAM];
         buffer[0] = VERSION;
-        let body = postcard::to_slice(self, &mut buffer[1..]).ok()?.len();
+        let body = postcard::to_slice(self, &mut buffer[1..self.limit()]).ok()?.len();
         Some(buffer[..=body].to_vec())
     }
 
@@ -182,7 +212,7 @@ impl<'a> Message<'a> {
     ///
     /// [`BadDatagram`] for everything that is not exactly one datagram of this version.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, BadDatagram> {
-        if bytes.len() > MAX_DATAGRAM {
+        if bytes.len() > WIDE_DATAGRAM {
             return Err(BadDatagram::Malformed);
         }
         let (&version, body) = bytes.split_first().ok_or(BadDatagram::Malformed)?;
@@ -190,7 +220,9 @@ impl<'a> Message<'a> {
             return Err(BadDatagram::Version);
         }
         match postcard::take_from_bytes::<Self>(body) {
-            Ok((message, [])) if message.is_sound() => Ok(message),
+            Ok((message, [])) if message.is_sound() && bytes.len() <= message.limit() => {
+                Ok(message)
+            }
             _ => Err(BadDatagram::Malformed),
         }
     }
@@ -205,6 +237,8 @@ impl<'a> Message<'a> {
                     && haves.entries.is_sorted_by(|a, b| a.short < b.short)
             }
             Self::Ask(ask) => ask.services.len() <= MAX_ASKED_SERVICES,
+            // Its answer is as long: nobody gets more than they have sent.
+            Self::WideProbe(wide) | Self::WideEcho(wide) => wide.padding.len() == WIDE_PADDING,
             Self::Swim(_)
             | Self::Root(_)
             | Self::Items(_)
@@ -238,16 +272,31 @@ pub fn family(datagram: &[u8]) -> Family {
     match datagram.get(1) {
         Some(0) => Family::Swim,
         Some(6..=8) => Family::News,
-        Some(9 | 10) => Family::Path,
+        Some(9 | 10 | 15 | 16) => Family::Path,
         _ => Family::Sync,
     }
 }
 
 /// What an encoded datagram is, in a word, for traces.
 pub fn kind(datagram: &[u8]) -> &'static str {
-    const KINDS: [&str; 12] = [
-        "swim", "root", "summary", "haves", "want", "items", "rumours", "news", "seen", "probe",
-        "echo", "same",
+    const KINDS: [&str; 17] = [
+        "swim",
+        "root",
+        "summary",
+        "haves",
+        "want",
+        "items",
+        "rumours",
+        "news",
+        "seen",
+        "probe",
+        "echo",
+        "same",
+        "revoked",
+        "revocations",
+        "ask",
+        "wide-probe",
+        "wide-echo",
     ];
     let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
     KINDS.get(code).copied().unwrap_or("unknown")

@@ -62,9 +62,9 @@ async fn what_cannot_be_reached_is_said_so() {
     assert_eq!(a.mesh.open_stream(id(8)).await.unwrap_err(), MeshError::NoEndpoint(id(8)));
     a.mesh.set_peer(id(7), &[at(7)], None);
     assert_eq!(a.mesh.open_stream(id(7)).await.unwrap_err(), MeshError::Unreachable(id(7)));
-    let long = [0; 1181];
+    let long = [0; 1201];
     let error = a.mesh.send_datagram(id(2), ports::GOSSIP, &long).unwrap_err();
-    assert_eq!(error, MeshError::TooLarge { length: 1181, limit: 1180 });
+    assert_eq!(error, MeshError::TooLarge { length: 1201, limit: 1200 });
 }
 
 #[tokio::test(start_paused = true)]

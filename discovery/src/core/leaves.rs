@@ -60,6 +60,7 @@ impl Discovery {
         let valid = self.leaves.get(&from).is_some_and(|expires_at| self.wall < *expires_at);
         match message {
             Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
+            Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             Message::Ask(ask) if valid && !self.own.has_left() => self.tell_leaf(from, &ask, now),
             _ => self.counters.dropped_leaf += 1,
@@ -103,6 +104,8 @@ impl Discovery {
         match message {
             Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
             Message::Echo(nonce) => self.paths.handle_echo(from, nonce, now),
+            Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
+            Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
             Message::Same => self.heard_answer(from, now),
             Message::Items(items) => {
                 self.take_items(from, &items, items::Channel::Sync, now);

@@ -9,7 +9,7 @@ use crate::directory::{Directory, Entry, Liveness};
 use crate::news::{MAX_TOLD, Telling};
 use crate::paths::{Path, PathState, PathUse, Paths};
 use crate::state::Distance;
-use crate::wire::{Claim, Item, Message, Short, Standing};
+use crate::wire::{Claim, Item, Message, Short, Standing, Wide};
 
 /// How often tables are tidied.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
@@ -171,8 +171,12 @@ impl Discovery {
         if self.paths.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
             self.paths.handle_timeout(now);
         }
-        while let Some((node, nonce)) = self.paths.poll_send() {
-            self.send(node, &Message::Probe(nonce));
+        while let Some(probe) = self.paths.poll_send() {
+            let message = match probe.wide {
+                true => Message::WideProbe(Wide::of(probe.nonce)),
+                false => Message::Probe(probe.nonce),
+            };
+            self.send(probe.to, &message);
         }
         let mut changed = false;
         while let Some(node) = self.paths.poll_change() {
@@ -232,8 +236,8 @@ impl Discovery {
         if self.watch.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
             self.watch.handle_timeout(now);
         }
-        while let Some((node, nonce)) = self.watch.poll_send() {
-            self.send(node, &Message::Probe(nonce));
+        while let Some(probe) = self.watch.poll_send() {
+            self.send(probe.to, &Message::Probe(probe.nonce));
         }
         while let Some(node) = self.watch.poll_change() {
             let dead = self.watch.get(&node).is_some_and(|path| path.state == PathState::Dead);

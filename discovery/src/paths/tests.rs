@@ -15,7 +15,12 @@ struct Bench {
     now: Instant,
     start: Instant,
     echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
+    /// The same of long probes.
+    wide_echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
     sent: Vec<Duration>,
+    sent_wide: Vec<Duration>,
+    /// Whether long probes are lost, and only they.
+    narrow: bool,
     /// Whether data arrives at the peer, as the mesh would say.
     delivers: bool,
     changes: Vec<(Duration, PathState)>,
@@ -25,11 +30,14 @@ impl Bench {
     fn new() -> Self {
         let start = base();
         Self {
-            paths: Paths::new(&DiscoveryConfig::default(), [1; 32], 0),
+            paths: Paths::new(&DiscoveryConfig::default(), [1; 32], 0).with_width(),
             now: start,
             start,
             echoes: BTreeSet::new(),
+            wide_echoes: BTreeSet::new(),
             sent: Vec::new(),
+            sent_wide: Vec::new(),
+            narrow: false,
             delivers: false,
             changes: Vec::new(),
         }
@@ -39,7 +47,9 @@ impl Bench {
         let end = self.now + time;
         loop {
             let echo = self.echoes.first().map(|it| it.0);
-            let Some(next) = echo.into_iter().chain(self.paths.poll_timeout()).min() else { break };
+            let wide = self.wide_echoes.first().map(|it| it.0);
+            let due = self.paths.poll_timeout();
+            let Some(next) = [echo, wide, due].into_iter().flatten().min() else { break };
             if next > end {
                 break;
             }
@@ -47,6 +57,9 @@ impl Bench {
             if echo == Some(next) {
                 let (_, node, nonce) = self.echoes.pop_first().unwrap();
                 self.paths.handle_echo(node, nonce, self.now);
+            } else if wide == Some(next) {
+                let (_, node, nonce) = self.wide_echoes.pop_first().unwrap();
+                self.paths.handle_wide_echo(node, nonce, self.now);
             } else {
                 let overdue: Vec<NodeId> = self.paths.overdue().collect();
                 for node in overdue.into_iter().filter(|_| self.delivers) {
@@ -54,10 +67,14 @@ impl Bench {
                 }
                 self.paths.handle_timeout(self.now);
             }
-            while let Some((node, nonce)) = self.paths.poll_send() {
-                self.sent.push(self.now - self.start);
-                if answers {
-                    self.echoes.insert((self.now + rtt, node, nonce));
+            while let Some(Probe { to, nonce, wide }) = self.paths.poll_send() {
+                let (sent, echoes) = match wide {
+                    true => (&mut self.sent_wide, &mut self.wide_echoes),
+                    false => (&mut self.sent, &mut self.echoes),
+                };
+                sent.push(self.now - self.start);
+                if answers && !(wide && self.narrow) {
+                    echoes.insert((self.now + rtt, to, nonce));
                 }
             }
             while let Some(node) = self.paths.poll_change() {
@@ -322,4 +339,88 @@ fn whom_somebody_else_misses_is_asked_at_once() {
     bench.paths.hurry(peer, bench.now);
     bench.run(Duration::ZERO, rtt, true);
     assert_eq!(bench.sent.len(), asked + 1, "a question is under way");
+}
+
+#[test]
+fn a_path_that_has_become_narrow_is_dead_until_it_is_wide_again() {
+    for (rtt, limit) in [(1, 18_500), (120, 19_000)] {
+        let mut bench = Bench::new();
+        bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+        bench.run(ms(30_000), ms(rtt), true);
+        let tries = bench.sent_wide.len();
+        assert!((2..=3).contains(&tries), "{tries} in half a minute");
+        bench.changes.clear();
+        bench.narrow = true;
+        // Data that arrives is of small packets.
+        bench.delivers = true;
+        let narrow = bench.now - bench.start;
+        bench.run(ms(20_000), ms(rtt), true);
+        let (died, state) = bench.changes[0];
+        assert_eq!(state, PathState::Dead);
+        assert!(died - narrow <= ms(limit), "{rtt} ms: {:?}", died - narrow);
+        let path = bench.paths.get(&node(1)).expect("measured");
+        assert!(path.narrow);
+        bench.run(ms(20_000), ms(rtt), true);
+        assert_eq!(bench.state(), PathState::Dead, "small answers do not revive it");
+        bench.narrow = false;
+        bench.run(ms(1500 + 2 * rtt), ms(rtt), true);
+        let path = bench.paths.get(&node(1)).expect("measured");
+        assert!(path.state == PathState::Up && !path.narrow);
+        assert_eq!(path.rtt, Some(ms(rtt)));
+    }
+}
+
+#[test]
+fn what_sessions_find_slow_is_tried_at_once_and_not_too_often() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(30_000), ms(20), true);
+    bench.narrow = true;
+    bench.changes.clear();
+    let narrow = bench.now - bench.start;
+    bench.paths.doubt(node(1), bench.now);
+    bench.run(ms(4000), ms(20), true);
+    let (died, state) = bench.changes[0];
+    assert!(state == PathState::Dead && died - narrow <= ms(3500), "{:?}", died - narrow);
+    bench.narrow = false;
+    bench.run(ms(3000), ms(20), true);
+    let before = bench.sent_wide.len();
+    for _ in 0..100 {
+        bench.paths.doubt(node(1), bench.now);
+        bench.run(ms(100), ms(20), true);
+    }
+    let tries = bench.sent_wide.len() - before;
+    assert!((4..=6).contains(&tries), "{tries} in ten seconds");
+}
+
+#[test]
+fn chance_makes_no_path_narrow() {
+    let mut bench = Bench::new();
+    let mut dice = Dice::new([3; 32], 1);
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(10_000), ms(20), true);
+    bench.changes.clear();
+    for _ in 0..12_000 {
+        let answered = dice.below(5) > 0;
+        bench.run(ms(50), ms(20), answered);
+    }
+    assert!(bench.changes.iter().all(|(_, state)| *state == PathState::Up));
+}
+
+#[test]
+fn idle_paths_are_tried_for_their_width_when_they_come_up_and_when_used() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.run(ms(600_000), ms(20), true);
+    assert_eq!(bench.sent_wide.len(), 1);
+    bench.narrow = true;
+    bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+    bench.run(ms(2000), ms(20), true);
+    assert_eq!(bench.state(), PathState::Dead, "whoever uses it finds out at once");
+    // One that is narrow from the start is found out at once.
+    let mut bench = Bench::new();
+    bench.narrow = true;
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.run(ms(2000), ms(20), true);
+    assert_eq!(bench.state(), PathState::Dead);
 }

@@ -40,6 +40,8 @@ fn every_kind_of_datagram_reads_back() {
         Message::NewsSeen(1, u64::MAX),
         Message::Probe([1; 8]),
         Message::Echo([2; 8]),
+        Message::WideProbe(Wide::of([1; 8])),
+        Message::WideEcho(Wide::of([2; 8])),
         Message::Same,
     ] {
         let bytes = message.encode().unwrap();
@@ -62,12 +64,18 @@ fn families_follow_the_kinds() {
     assert_eq!(of(Message::NewsSeen(1, 1)), Family::News);
     assert_eq!(of(Message::Probe([0; 8])), Family::Path);
     assert_eq!(of(Message::Echo([0; 8])), Family::Path);
+    assert_eq!(of(Message::WideProbe(Wide::of([0; 8]))), Family::Path);
+    assert_eq!(of(Message::WideEcho(Wide::of([0; 8]))), Family::Path);
 }
 
 #[test]
 fn what_is_too_large_or_of_another_version_is_refused() {
     assert_eq!(Message::Swim(&[0; MAX_DATAGRAM]).encode(), None);
-    assert_eq!(Message::decode(&[0; MAX_DATAGRAM + 1]), Err(BadDatagram::Malformed));
+    assert_eq!(Message::decode(&[0; WIDE_DATAGRAM + 1]), Err(BadDatagram::Malformed));
+    // Well-formed but for its length, which only probes of the width may have.
+    let long = [&[VERSION, 0, 0xa1, 0x09][..], &[0; 1185]].concat();
+    assert_eq!(Message::decode(&long), Err(BadDatagram::Malformed));
+    assert!(Message::decode(&[&[VERSION, 0, 0x90, 0x09][..], &[0; 1168]].concat()).is_ok());
     assert_eq!(Message::decode(&[]), Err(BadDatagram::Malformed));
     let mut probe = Message::Probe([1; 8]).encode().unwrap();
     probe[0] = VERSION + 1;
@@ -75,6 +83,10 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     let wanted = vec![(Short([1; 8]), true); MAX_WANTED + 1];
     let bytes = Message::Want(wanted).encode().unwrap();
     assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
+    let wide = Message::WideProbe(Wide::of([1; 8])).encode().unwrap();
+    assert_eq!((wide.len(), kind(&wide)), (WIDE_DATAGRAM, "wide-probe"));
+    let narrow = Message::WideProbe(Wide { nonce: [1; 8], padding: &[0; 100] });
+    assert_eq!(Message::decode(&narrow.encode().unwrap()), Err(BadDatagram::Malformed));
     let short_summary = Message::Summary(&[1; 8]).encode().unwrap();
     assert_eq!(Message::decode(&short_summary), Err(BadDatagram::Malformed));
 }

@@ -239,6 +239,9 @@ impl NodeCore {
         let name = service;
         let Some(service) = self.services.get_mut(name) else { return };
         for (line, verdict) in verdicts {
+            if let (Verdict::Silent | Verdict::Outrun, Some(hop)) = (verdict, line.first_hop()) {
+                self.discovery.doubt(hop, now);
+            }
             let changed = service.handle_verdict(line, verdict, now);
             self.stale |= changed;
             if let (true, Verdict::Denied, Some(origin)) = (changed, verdict, line.origin()) {

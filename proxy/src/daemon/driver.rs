@@ -364,7 +364,10 @@ impl Driver {
                     warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
                 }
             }
-            Event::Silent(node) => self.mesh.expect_answer(&node),
+            Event::Silent(node) => {
+                self.tell_narrow(&node);
+                self.mesh.expect_answer(&node);
+            }
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Suspected(node) => self.tell_suspected(&node),
             // A seed is asked for ever.
@@ -389,6 +392,14 @@ impl Driver {
 
     fn tell_suspected(&self, node: &NodeId) {
         debug!(name = %self.reporter.name(&self.core, node), "member suspected");
+    }
+
+    fn tell_narrow(&self, node: &NodeId) {
+        let path = self.core.discovery().paths().get(node);
+        if path.is_some_and(|path| path.narrow) {
+            let name = self.reporter.name(&self.core, node);
+            warn!(%name, "only small packets pass to it: sessions avoid it; check the path's MTU");
+        }
     }
 
     /// What this node itself lacks was said at its start.

@@ -479,7 +479,7 @@ impl Net {
         let Some(discovery) = &mut self.nodes[number].discovery else { return };
         let mut transmits = Vec::new();
         while let Some(transmit) = discovery.poll_transmit() {
-            assert!(transmit.payload.len() <= crate::MAX_DATAGRAM);
+            assert!(transmit.payload.len() <= crate::WIDE_DATAGRAM);
             transmits.push(transmit);
         }
         let mut events = Vec::new();
