@@ -41,6 +41,7 @@ mod messages;
 mod probing;
 mod repeating;
 
+use interface::MAX_SUSPECTED;
 pub(crate) use interface::{Output, Seen, Tally, View};
 pub(crate) use messages::{BadSwim, read_claims};
 
@@ -433,7 +434,9 @@ impl Swim {
                 self.resting = None;
             }
             if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
-                self.tally.suspected.extend(view.resolve(member_id.short));
+                if self.tally.suspected.len() < MAX_SUSPECTED {
+                    self.tally.suspected.extend(view.resolve(member_id.short));
+                }
                 self.hurry = true;
                 let (id, incarnation) = (*member_id, *incarnation);
                 self.add(now, Tick::Tell { id, incarnation, left: TELLINGS });

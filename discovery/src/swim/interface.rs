@@ -56,10 +56,15 @@ pub(crate) struct Seen {
     pub(crate) sender: Option<Claim>,
 }
 
+/// Members found silent that wait to be told of: the caller takes them after each input, and one
+/// datagram names fewer. More are suspected all the same, and not counted.
+pub(crate) const MAX_SUSPECTED: usize = 256;
+
 /// What happened, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Members that this node has found silent, each time; the caller takes them.
+    /// Members that this node has found silent, each time; the caller takes them. At most
+    /// [`MAX_SUSPECTED`].
     pub(crate) suspected: Vec<NodeId>,
     pub(crate) refutations: u64,
     pub(crate) dropped_timers: u64,
