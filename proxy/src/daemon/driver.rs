@@ -375,13 +375,7 @@ impl Driver {
             Event::Forgotten(node) => self.mesh.release_peer(&node),
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
-            Event::Denied { service, origin } => {
-                if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-                    let origin = self.reporter.name(&self.core, &origin);
-                    let why = self.reporter.denial(&service, &origin);
-                    warn!(%service, %origin, held_back, "{why}");
-                }
-            }
+            Event::Denied { service, origin } => self.tell_denied(&service, &origin),
         }
     }
 
@@ -409,6 +403,14 @@ impl Driver {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
             warn!(%name, node = %node.short(), reason, held_back, "what a node says is ignored");
+        }
+    }
+
+    fn tell_denied(&mut self, service: &ServiceName, origin: &NodeId) {
+        if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
+            let origin = self.reporter.name(&self.core, origin);
+            let why = self.reporter.denial(service, &origin);
+            warn!(%service, %origin, held_back, "{why}");
         }
     }
 
