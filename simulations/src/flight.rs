@@ -4,8 +4,10 @@
 //! A stream's header says for whom it is and how far it may go, as in `meshport::wire`, and a
 //! flight carries it with the nodes it has come through, which lead its answer back.
 //!
-//! A session's bytes are not simulated, only how many they are and what the flight means. A flight
-//! whose datagrams do not all arrive is sent again after a probe timeout, as QUIC does.
+//! A session's bytes are not simulated, only how many they are and what the flight means. Datagrams
+//! of a flight that do not arrive are sent again, as QUIC does: when others of it have arrived,
+//! after the time that tells that they are lost, else after a probe timeout, each twice the one
+//! before.
 
 use std::time::Duration;
 
@@ -43,7 +45,9 @@ pub(crate) struct Flight {
     pub(crate) step: u32,
     pub(crate) what: Step,
     pub(crate) bytes: u32,
-    /// How often it was sent before.
+    /// How many of them are sent again, since the others have arrived; 0 is all.
+    pub(crate) missing: u32,
+    /// How often it was sent since something of it arrived.
     pub(crate) repeats: u8,
     /// The node it is meant for, by its number; none is whoever receives it.
     pub(crate) target: Option<u32>,
@@ -122,12 +126,19 @@ impl Step {
 impl Flight {
     /// Sizes of the datagrams that carry it.
     pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
-        let bytes = (self.bytes as usize).clamp(1, MAX_BYTES);
+        let bytes = if self.missing > 0 { self.missing } else { self.bytes };
+        let bytes = (bytes as usize).clamp(1, MAX_BYTES);
         (0..bytes.div_ceil(SEGMENT)).map(move |at| (bytes - at * SEGMENT).min(SEGMENT))
     }
 }
 
-/// When a flight is sent again.
+/// When the rest of a flight is sent again of which something has arrived: QUIC's time threshold
+/// of 9/8 of a round trip, and the delay of acknowledgements.
+pub(crate) fn loss_time(rtt: Duration) -> Duration {
+    rtt * 9 / 8 + LEAST_PTO
+}
+
+/// When a flight is sent again of which nothing has arrived.
 pub(crate) fn probe_timeout(rtt: Option<Duration>, repeats: u8) -> Duration {
     let rtt = rtt.unwrap_or(ASSUMED_RTT);
     (rtt * 3 / 2 + LEAST_PTO) * (1 << u32::from(repeats).min(MAX_BACKOFF))

@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::sessions::Timer;
 use super::{Event, Packet, World, number};
-use crate::flight::{Flight, Payload, Step, Trail, probe_timeout};
+use crate::flight::{Flight, Payload, Step, Trail, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::scenario::Lie;
 
@@ -50,6 +50,7 @@ impl World {
             step,
             what,
             bytes,
+            missing: 0,
             repeats: 0,
             target: is_relayed.then(|| number(origin)),
             hops: if is_relayed { Hops::One } else { Hops::None },
@@ -59,6 +60,7 @@ impl World {
 
     /// A flight reaches the other side.
     pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
+        let flight = Flight { missing: 0, ..flight };
         let reply = |what, bytes| Flight { what, bytes, repeats: 0, ..flight };
         match flight.what {
             Step::Hello => {
@@ -168,12 +170,20 @@ impl World {
         self.queue.push(self.now + wait, event);
     }
 
-    /// A flight that was sent then and is lost is sent again by whoever sent it.
-    pub(super) fn repeat_later(&mut self, packet: &Packet, flight: Flight, sent: Duration) {
+    /// What is lost of a flight that was sent then is sent again by whoever sent it.
+    pub(super) fn repeat_later(
+        &mut self,
+        packet: &Packet,
+        flight: Flight,
+        (sent, missing, has_arrived): (Duration, u32, bool),
+    ) {
         let rtt = self.network.rtt(packet.from, packet.to);
-        let due = sent + probe_timeout(Some(rtt), flight.repeats);
-        let pause = due.saturating_sub(self.now);
-        let flight = Flight { repeats: flight.repeats.saturating_add(1), ..flight };
+        let (wait, repeats) = match has_arrived {
+            true => (loss_time(rtt), 0),
+            false => (probe_timeout(Some(rtt), flight.repeats), flight.repeats.saturating_add(1)),
+        };
+        let pause = (sent + wait).saturating_sub(self.now);
+        let flight = Flight { missing, repeats, ..flight };
         if self.nodes[packet.from].is_running(packet.from_boot) {
             self.flight_later((packet.from, packet.to), flight, pause);
         }

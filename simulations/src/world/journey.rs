@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::tunnels::payload;
 use super::{Body, Event, Packet, World};
 use crate::flight::Payload;
 use crate::network::{Fate, Leg, Parcel, Stretch};
@@ -18,7 +19,8 @@ pub(super) struct Journey {
     stages: Vec<Stage>,
     /// When the last datagram of a flight arrives, of those that have passed every link.
     arrival: Duration,
-    lost: Option<&'static str>,
+    /// Bytes of the flight in datagrams that are lost.
+    lost: u32,
 }
 
 /// One datagram, and when it is at which link.
@@ -38,11 +40,11 @@ impl Journey {
         (sent, address, kind): (Duration, u16, &'static str),
         stages: Vec<Stage>,
     ) -> Self {
-        Self { packet, address, sent, kind, stages, arrival: Duration::ZERO, lost: None }
+        Self { packet, address, sent, kind, stages, arrival: Duration::ZERO, lost: 0 }
     }
 
     /// With what has become of those datagrams of a flight that are not under way any more.
-    pub(super) fn after(self, arrival: Duration, lost: Option<&'static str>) -> Self {
+    pub(super) fn after(self, arrival: Duration, lost: u32) -> Self {
         Self { arrival, lost, ..self }
     }
 
@@ -89,8 +91,8 @@ impl World {
         let Journey { packet, arrival, lost, sent, .. } = *journey;
         if let Body::Data(Payload::Flight(flight)) = &packet.body {
             match lost {
-                None => self.queue.push(arrival, Event::Packet(packet)),
-                Some(_) => self.repeat_later(&packet, **flight, sent),
+                0 => self.queue.push(arrival, Event::Packet(packet)),
+                _ => self.repeat_later(&packet, **flight, (sent, lost, !arrival.is_zero())),
             }
         }
     }
@@ -112,7 +114,7 @@ impl World {
                     self.queue.push(at, Event::Packet(journey.packet.clone()));
                 }
             }
-            Err(why) if !stage.is_copy => journey.lost = Some(why),
+            Err(_) if !stage.is_copy => journey.lost += payload(stage.size),
             Err(_) => {}
         }
         if !stage.is_copy {

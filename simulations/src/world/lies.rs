@@ -241,7 +241,8 @@ mod tests {
     fn who_claims_to_be_near_signs_it_and_is_read() {
         let (honest, lying) = (played("ready"), played("near"));
         assert!(claimed(&honest, "fra-3") > 50_000, "{}", claimed(&honest, "fra-3"));
-        assert!(claimed(&lying, "fra-3") < 1000, "{}", claimed(&lying, "fra-3"));
+        // What it was before the lie wears off with each probe, and those are drawn.
+        assert!(claimed(&lying, "fra-3") < 5000, "{}", claimed(&lying, "fra-3"));
     }
 
     #[test]

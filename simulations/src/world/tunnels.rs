@@ -83,9 +83,9 @@ impl World {
         }
     }
 
-    /// A flight arrives when its last datagram does; if one is lost, it is sent again.
+    /// A flight arrives when its last datagram does; what is lost of it is sent again.
     fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
-        let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, None, Vec::new());
+        let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, 0, Vec::new());
         for size in flight.segments() {
             let size = size + OVERHEAD;
             self.measures.traffic.session_bytes += size as u64;
@@ -96,17 +96,18 @@ impl World {
                     under_way.extend(stages(fate, size).into_iter().filter(|it| !it.is_copy));
                     continue;
                 }
-                Err(why) => lost = Some(why),
+                Err(_) => lost += payload(size),
             }
-            self.note(&packet, size, "session", lost);
+            self.note(&packet, size, "session", fate.err());
         }
         if !under_way.is_empty() {
             let journey = Journey::new(packet, (self.now, address, "session"), under_way);
             return self.set_out(Box::new(journey.after(arrival, lost)));
         }
+        let (now, has_arrived) = (self.now, !arrival.is_zero());
         match lost {
-            None => self.queue.push(arrival, Event::Packet(packet)),
-            Some(_) => self.repeat_later(&packet, flight, self.now),
+            0 => self.queue.push(arrival, Event::Packet(packet)),
+            _ => self.repeat_later(&packet, flight, (now, lost, has_arrived)),
         }
     }
 
@@ -214,7 +215,8 @@ impl World {
         match payload {
             Payload::Gossip(bytes) => {
                 let peer = self.nodes[from].credential.node;
-                if self.nodes[to].lie != Some(Lie::Silent) || kind(&bytes) == "probe" {
+                let is_probe = matches!(kind(&bytes), "probe" | "wide-probe");
+                if self.nodes[to].lie != Some(Lie::Silent) || is_probe {
                     self.with_brain(to, |brain, now, wall| brain.datagram(peer, &bytes, now, wall));
                 }
             }
@@ -357,4 +359,9 @@ impl World {
         let (from, to) = (packet.from, packet.to);
         self.trace.datagram(Sent { at: self.now, from, to, size, kind, lost });
     }
+}
+
+/// Bytes that a datagram of this size carries for QUIC.
+pub(super) fn payload(size: usize) -> u32 {
+    u32::try_from(size.saturating_sub(OVERHEAD)).unwrap_or(u32::MAX)
 }
