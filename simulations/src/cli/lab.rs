@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::{Choice, fewer, run, write};
-use crate::report::{Effort, Run, json, text};
+use crate::report::{Effort, Run, Violation, json, text};
 use crate::scenario::Scenario;
 use crate::{Error, lab};
 
@@ -52,16 +52,26 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         None => lab::program()?,
     };
     let until = arguments.until.map(|until| Duration::from_secs_f64(until.max(0.0)));
-    let length = scenario.duration().min(until.unwrap_or(Duration::MAX)).as_secs();
+    let length = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let nodes = scenario.nodes().count();
-    let _ = writeln!(err, "{nodes} daemons, {length} s of real time once they know each other");
+    let _ = writeln!(
+        err,
+        "{nodes} daemons, {} s of real time once they know each other",
+        length.as_secs()
+    );
     let folder = Folder::new(arguments.keep.as_deref())?;
     let options = lab::Options { program, folder: folder.path.clone(), until };
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]
     let start = Instant::now();
+    if let Some(path) = &arguments.meshport {
+        let _ = write!(command, " --meshport {}", run::quoted(&path.display().to_string()));
+    }
     let result = lab::run(scenario, arguments.seed, options)?;
     let effort = Effort { wall: start.elapsed(), processor: Duration::ZERO, memory: 0 };
-    let object = json::object(&result, &run::name(&arguments.choice.file), effort).to_string();
+    let again = |it: &Violation| run::again(&command, it, length, until);
+    let mut object = json::object(&result, &run::name(&arguments.choice.file), effort);
+    json::add_commands(&mut object, &command, &result.violations, &again);
+    let object = object.to_string();
     match arguments.json.as_deref() {
         Some(path) if path == Path::new("-") => drop(super::say(&object)?),
         Some(path) => {
@@ -71,7 +81,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         None => drop(super::say(summary(&result).trim_end())?),
     }
     for violation in &result.violations {
-        let _ = writeln!(err, "{}", text::violation(violation, &command));
+        let _ = writeln!(err, "{}", text::violation(violation, &again(violation)));
     }
     Ok(ExitCode::from(u8::from(!result.violations.is_empty())))
 }

@@ -238,7 +238,7 @@ fn until_words(until: Duration) -> String {
 }
 
 /// A word that a shell takes as it is.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
