@@ -55,6 +55,8 @@ pub(super) struct Guard {
     records: Records,
     followed: Vec<usize>,
     reader: Reader,
+    /// How often each process has suspected somebody, when it was last asked.
+    suspicions: BTreeMap<(usize, u32), f64>,
 }
 
 /// What a node holds of the others.
@@ -80,6 +82,7 @@ impl Guard {
             records: Records::default(),
             followed: followed.into_iter().collect(),
             reader,
+            suspicions: BTreeMap::new(),
         }
     }
 
@@ -114,6 +117,9 @@ impl World {
             self.violates(rules::EVICTED, Some(holder), what);
         }
         if now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
+            for at in 0..self.nodes.len() {
+                self.count_suspicions(at, now).await;
+            }
             for place in 0..self.guard.followed.len() {
                 self.follow(self.guard.followed[place]).await;
             }
@@ -133,10 +139,37 @@ impl World {
         let absent = self.absent(status);
         for subject in self.guard.evictions.set(at, &absent, now) {
             let mut book = lock(&self.book);
+            let mut named = status.absent.iter().filter(|it| it.liveness == "down");
+            let is_down = named.any(|it| book.number(&it.who.node) == Some(subject));
+            if is_down && now >= self.scenario.warmup() {
+                book.measures.suspicions.get_or_insert_default().evictions += 1;
+            }
             let is_wrong = book.settles(at, subject).is_some_and(|from| from <= now);
             if is_wrong && now >= self.scenario.warmup() {
                 book.measures.false_evictions += 1;
             }
+        }
+    }
+
+    /// Counts whom a node has suspected since the last look, after the start-up. It does not say
+    /// whom, and what a process does in its last seconds nobody sees.
+    async fn count_suspicions(&mut self, at: usize, now: Duration) {
+        let node = &self.nodes[at];
+        let Some(process) = &node.process else { return };
+        let Ok(samples) = process.handle().samples().await else { return };
+        let is_it = |it: &&Sample| {
+            let is_event = it.labels.iter().any(|(_, text)| text == "suspicions");
+            it.name == "discovery_events" && is_event
+        };
+        let count = samples.iter().find(is_it).map_or(0.0, |sample| sample.value);
+        let before = self.guard.suspicions.insert((at, node.boot), count).unwrap_or(0.0);
+        let mut book = lock(&self.book);
+        let seen = book.measures.suspicions.get_or_insert_default();
+        if now >= self.scenario.warmup() {
+            #[expect(clippy::cast_possible_truncation, reason = "a small count")]
+            #[expect(clippy::cast_sign_loss, reason = "a count does not fall")]
+            let raised = (count - before).max(0.0) as u64;
+            seen.raised += raised;
         }
     }
 

@@ -111,10 +111,20 @@ pub struct Sessions {
 pub struct Suspicions {
     /// Times a node found a member silent, and told the others that it suspects it.
     pub raised: u64,
-    /// Of those, times the member ran and was within reach.
-    pub wrong: u64,
+    /// Of those, times the member ran and was within reach; none where nobody sees whom it is about.
+    pub wrong: Option<u64>,
     /// Times a node held a member for down that had not said goodbye.
     pub evictions: u64,
+}
+
+impl Suspicions {
+    /// In words.
+    pub fn words(&self) -> String {
+        match self.wrong {
+            Some(wrong) => format!("{}, {wrong} of them by mistake", self.raised),
+            None => self.raised.to_string(),
+        }
+    }
 }
 
 /// Bytes and datagrams by purpose. Bytes count all headers, in the payload of IPv4.

@@ -118,7 +118,8 @@ fn tiles(page: &mut String, run: &Run) {
 }
 
 fn false_suspicions(run: &Run) -> String {
-    run.measures.suspicions.map_or("-".into(), |seen| seen.wrong.to_string())
+    let wrong = run.measures.suspicions.and_then(|seen| seen.wrong);
+    wrong.map_or("-".into(), |wrong| wrong.to_string())
 }
 
 fn violations(page: &mut String, run: &Run, again: &dyn Fn(&Violation) -> String) {
@@ -388,7 +389,7 @@ fn mesh_rows(run: &Run) -> Vec<Row> {
     let [swim, sync, news, paths] = run.families();
     let mut rows = vec![("news to 99 % of nodes", time(run.news_p99()))];
     if let Some(seen) = run.measures.suspicions {
-        rows.push(("suspicions", format!("{}, {} of them by mistake", seen.raised, seen.wrong)));
+        rows.push(("suspicions", seen.words()));
         rows.push(("evictions", seen.evictions.to_string()));
     }
     rows.push(("evictions by mistake", run.measures.false_evictions.to_string()));

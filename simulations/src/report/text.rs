@@ -122,7 +122,7 @@ fn numbers(text: &mut String, run: &Run, effort: Effort) {
         &format!("membership {swim:.0}, comparison {sync:.0}, news {news:.0}, paths {paths:.0}"),
     );
     if let Some(seen) = measures.suspicions {
-        line(text, "suspicions", &format!("{}, {} of them by mistake", seen.raised, seen.wrong));
+        line(text, "suspicions", &seen.words());
     }
     let all = measures.suspicions.map(|seen| format!("{}, ", seen.evictions)).unwrap_or_default();
     line(text, "evictions", &format!("{all}{} by mistake", measures.false_evictions));
