@@ -73,7 +73,8 @@ pub struct Event {
     pub starve: Option<String>,
     /// How long a starved process stands still at a time, in milliseconds; 200 if absent.
     pub stall_ms: Option<f64>,
-    /// Nodes behind a NAT whose mapping gets another public address.
+    /// Nodes behind a NAT whose mapping gets another public address; of others those alone, if none
+    /// of them is behind one.
     pub rebind: Option<String>,
     /// Nodes that move to the site `to`: other distances, another address.
     pub roam: Option<String>,

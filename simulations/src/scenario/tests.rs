@@ -62,6 +62,19 @@ fn what_has_a_length_is_undone() {
     assert_eq!(one.len(), 1);
 }
 
+/// What is in the open keeps its address, unless it alone is meant.
+#[test]
+fn a_nat_gives_new_addresses_to_those_behind_it() {
+    let nat = "[[site]]\nname = \"shop\"\nnodes = 2\nnat = true\n";
+    let nodes = |target: &str| -> Vec<Happening> {
+        let scenario = with(&format!("{nat}[[event]]\nat-s = 5\nrebind = \"{target}\""));
+        let plan = timeline::expand(&scenario.expect("a good scenario"), 1).expect("checked");
+        plan.into_iter().map(|it| it.happening).collect()
+    };
+    assert_eq!(nodes("all"), [Happening::Rebind(6), Happening::Rebind(7)]);
+    assert_eq!(nodes("fra-1"), [Happening::Rebind(0)]);
+}
+
 #[test]
 fn times_are_repeated_and_drawn_from_the_seed() {
     let plan = event("at-s = 5\nevery-s = 20\ntimes = 3\ncrash = \"fra-3\"");

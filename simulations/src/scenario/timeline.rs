@@ -316,6 +316,9 @@ impl Plan<'_> {
         turn: &dyn Fn(usize) -> Turn,
     ) -> Result<(), Error> {
         let mut nodes = Target::parse(target, self.scenario)?.draw(&mut self.rng);
+        if key == "rebind" {
+            self.keep_behind_nat(&mut nodes);
+        }
         let over = seconds(event.over_s.unwrap_or(0.0), "over-s")?;
         if !over.is_zero() {
             nodes.shuffle(&mut self.rng);
@@ -334,6 +337,16 @@ impl Plan<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A NAT gives new addresses to those behind it; what is in the open keeps its own, unless it
+    /// alone is meant.
+    fn keep_behind_nat(&self, nodes: &mut Vec<usize>) {
+        let all: Vec<(usize, usize)> = self.scenario.nodes().collect();
+        let is_behind = |node: &usize| self.scenario.sites[all[*node].0].nat;
+        if nodes.iter().any(is_behind) {
+            nodes.retain(is_behind);
+        }
     }
 
     fn must_host(&self, node: usize, happening: &Happening) -> Result<(), Error> {
