@@ -35,7 +35,8 @@ pub(crate) struct Terms {
     pub(crate) psk: Zeroizing<[u8; 32]>,
 }
 
-/// The outcome of [`Tunnel::open`](super::Tunnel::open). Lengths count bytes at the start of the output buffer.
+/// The outcome of [`Tunnel::open`](super::Tunnel::open). Lengths count bytes at the start of the
+/// output buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// An authenticated inner packet.
