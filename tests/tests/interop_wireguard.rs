@@ -45,8 +45,8 @@ const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
 /// What comes behind a burst may pass without a cookie: at the daemon after a pause of 5 ms, and
-/// wireguard-go has to make itself buffers for the first burst, so that this does not pile up. So it
-/// is tried until this many have been asked for one, in so many tries at most.
+/// wireguard-go has to make itself buffers for the first burst, so that it does not pile up. So
+/// that is tried until this many have been asked for one, in so many tries at most.
 const ASKED: usize = 2;
 const TRIES: usize = 8;
 /// How long one side alone talks, to live through that rekey, and how often it says something.

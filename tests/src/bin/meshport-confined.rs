@@ -16,7 +16,7 @@ const TRIED: [Attempt; 12] = [
     ("listen-below-1024", || TcpListener::bind("127.0.0.1:80").map(drop)),
     ("read-shadow", || File::open("/etc/shadow").map(drop)),
     ("read-home", || File::open("/home/somebody/open").map(drop)),
-    ("read-home-of-root", || File::open("/root/open").map(drop)),
+    ("read-run-user", || File::open("/run/user/open").map(drop)),
     ("read-temporary", || File::open("/tmp/open").map(drop)),
     ("write-etc", || File::create("/etc/open/written").map(drop)),
     ("write-srv", || File::create("/srv/open/written").map(drop)),
