@@ -1,6 +1,6 @@
-//! Somebody holds an invite that leaked and a node that was let in, and issues later credentials for
-//! nodes that exist: fewer roles, another site, an early end, another one in their place. They are
-//! told to everybody all the time, in every way that the wire has, and nobody believes them.
+//! Somebody holds an invite that leaked and a node that was let in, and issues later credentials
+//! for nodes that exist: fewer roles, another site, an early end, another one in their place. They
+//! are told to everybody all the time, in every way that the wire has, and nobody believes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 const SETTLE: Duration = Duration::from_secs(60);
 /// How long the forged ones are told beside requests: news passes all nodes within a second.
@@ -43,7 +43,7 @@ const END: usize = 64;
 
 /// A node that was let in, without a daemon: what it says is for the test to say.
 struct Thief {
-    orders: Option<UnboundedSender<Order>>,
+    orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,7 +51,7 @@ enum Order {
     /// Says these from now on, again and again.
     Tell(Vec<Datagram>),
     /// Opens a stream with this header, and gives its first answer.
-    Open(NodeId, Vec<u8>, mpsc::Sender<Option<Answer>>),
+    Open(NodeId, Vec<u8>, mpsc::SyncSender<Option<Answer>>),
 }
 
 struct Datagram {
@@ -62,7 +62,7 @@ struct Datagram {
 
 impl Thief {
     fn start(saved: Saved, at: SocketAddr, peers: BTreeMap<NodeId, SocketAddr>) -> Self {
-        let (orders, inbox) = unbounded_channel();
+        let (orders, inbox) = channel(1);
         let now = saved.credential.issued_at;
         let thread = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -84,13 +84,13 @@ impl Thief {
     }
 
     fn order(&self, order: Order) {
-        let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
+        let sent = self.orders.as_ref().is_some_and(|orders| orders.blocking_send(order).is_ok());
         assert!(sent, "its thread has ended");
     }
 
     /// What a node answers to a stream with this header.
     fn opens(&self, to: NodeId, header: &Header) -> Option<Answer> {
-        let (sender, answer) = mpsc::channel();
+        let (sender, answer) = mpsc::sync_channel(1);
         self.order(Order::Open(to, header.encode(), sender));
         answer.recv_timeout(PATIENCE * 2).expect("its thread runs")
     }
@@ -104,7 +104,7 @@ impl Drop for Thief {
     }
 }
 
-async fn obey(mesh: &Mesh, mut incoming: Incoming, mut orders: UnboundedReceiver<Order>) {
+async fn obey(mesh: &Mesh, mut incoming: Incoming, mut orders: Receiver<Order>) {
     let (mut tick, mut told) = (tokio::time::interval(AGAIN), Vec::new());
     loop {
         tokio::select! {
@@ -365,7 +365,7 @@ fn a_relay_gets_nothing_by_a_credential_that_its_client_never_signed() {
     let origin = stage.nodes["cp-a"].node;
     let service = || SERVICE.parse().expect("a name");
     let carried = |credential| Header::carried(service(), credential, PATIENCE);
-    // What the relay is trusted with: in the name of a node that may enter, and of one that may not.
+    // What a relay is trusted with: in the name of one that may enter, and of one that may not.
     let known = |name: &str| carried(stage.nodes[name].clone());
     assert_eq!(stage.thief.opens(origin, &known("worker-b")), Some(Answer::Connected));
     assert_eq!(stage.thief.opens(origin, &known("worker-c")), Some(Answer::NotAllowed));
