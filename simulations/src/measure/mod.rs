@@ -111,7 +111,7 @@ pub struct Sessions {
 pub struct Suspicions {
     /// Times a node found a member silent, and told the others that it suspects it.
     pub raised: u64,
-    /// Of those, times the member ran and was within reach; none where nobody sees whom it is about.
+    /// Of those, times the member ran and was within reach; none where nobody sees whom it is of.
     pub wrong: Option<u64>,
     /// Times a node held a member for down that had not said goodbye.
     pub evictions: u64,
