@@ -110,6 +110,11 @@ impl Offer {
         })
     }
 
+    /// Whether neither sessions nor probes say that hardly anything gets through.
+    fn is_sound(&self) -> bool {
+        !self.suspect && !route::loses_most(self.loss_percent)
+    }
+
     /// What a session through it pays.
     pub fn cost(&self) -> Duration {
         route::cost(self.rtt, self.loss_percent) + penalty(self.rtt)
@@ -240,8 +245,8 @@ fn direct_cost(direct: &OriginView) -> Option<Duration> {
 }
 
 fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step {
-    let best = offers.iter().min_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
-    let sound = best.filter(|offer| !offer.suspect);
+    let best = offers.iter().min_by_key(|offer| (!offer.is_sound(), offer.cost(), offer.relay));
+    let sound = best.filter(|offer| offer.is_sound());
     let direct_cost = direct_cost(direct);
     let better_than = |cost: Duration| {
         let better = sound.filter(|offer| route::is_clear_gain(cost, offer.cost()));
@@ -251,9 +256,9 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
         (None, Some(direct)) => better_than(direct),
         (None, None) if direct.path == PathView::Dead => Step::Now(best.map(|it| it.relay)),
         (None, None) => Step::Stay,
-        (Some(relay), Some(_)) if relay.suspect => Step::Now(None),
+        (Some(relay), Some(_)) if !relay.is_sound() => Step::Now(None),
         (Some(relay), Some(direct)) if direct <= relay.cost() => Step::After(None, HOMECOMING),
-        (Some(relay), None) if relay.suspect && sound.is_some() => {
+        (Some(relay), None) if !relay.is_sound() && sound.is_some() => {
             Step::Now(sound.map(|it| it.relay))
         }
         (Some(relay), _) => better_than(relay.cost()),

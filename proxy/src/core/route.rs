@@ -211,7 +211,7 @@ impl OriginView {
 
     /// Whether hardly anything comes through to it, although it is not silent.
     pub fn is_broken(&self) -> bool {
-        matches!(self.path, PathView::Up(_)) && self.loss_percent >= BROKEN_LOSS_PERCENT
+        matches!(self.path, PathView::Up(_)) && loses_most(self.loss_percent)
     }
 
     /// A node of the mesh of which only its word is known.
@@ -383,6 +383,11 @@ fn candidate(origin: OriginView) -> Candidate {
         (PathView::Unmeasured | PathView::Dead, _) => UNMEASURED,
     };
     Candidate { standing: standing(&origin), cost, origin }
+}
+
+/// Whether hardly anything comes through on a path with this loss, although it is not silent.
+pub(super) fn loses_most(loss_percent: u8) -> bool {
+    loss_percent >= BROKEN_LOSS_PERCENT
 }
 
 /// What a session pays for a way: its round-trip time, and what lost packets add.

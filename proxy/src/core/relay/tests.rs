@@ -155,6 +155,21 @@ fn a_relay_that_fails_is_left_for_another_or_for_the_direct_way() {
 }
 
 #[test]
+fn a_relay_that_loses_most_is_left_for_another_and_not_the_origin() {
+    let mut bench = Bench::new(vec![near(2, ms(1), Some(ms(1))), near(3, ms(1), Some(ms(9)))]);
+    let dead = direct(PathView::Dead);
+    assert_eq!(bench.relay(&dead, Duration::ZERO), Some(2));
+    bench.relays[0].loss_percent = 49;
+    assert_eq!(bench.relay(&dead, GAIN_LASTING - ms(100)), Some(2), "a gain has to last");
+    bench.relays[0].loss_percent = 50;
+    assert_eq!(bench.relay(&dead, Duration::ZERO), Some(3), "at once");
+    assert!(!bench.way(&dead, Duration::ZERO).is_broken());
+    bench.relays[1].onward[0].loss_percent = 50;
+    assert_eq!(bench.relay(&dead, GAIN_LASTING * 2), Some(3), "the other is no better");
+    assert_eq!(bench.relay(&direct(UP), Duration::ZERO), None, "it works, so at once");
+}
+
+#[test]
 fn a_claim_holds_until_sessions_have_timed_it() {
     let mut bench = Bench::new(vec![near(2, ms(10), Some(Duration::ZERO))]);
     let far = direct(PathView::Up(ms(40)));
