@@ -11,6 +11,7 @@ mod audit;
 #[doc(hidden)]
 pub mod bench;
 pub(crate) mod clock;
+mod code;
 mod descriptors;
 mod driver;
 mod egress;

@@ -15,6 +15,7 @@ use crate::Error;
 use crate::admin::AdminServer;
 use crate::admin::credentials::Validity;
 
+use super::code::{self, Code};
 use super::driver::{Order, Snapshot};
 use super::node::{self, Controls, Ground, Node};
 use super::reload::Reload;
@@ -67,8 +68,9 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let identity = state.identity(clock::wall())?;
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
-    // Before the sandbox, which hides what a container may use of the processor.
-    let shards = parts::shards(&settings);
+    // Before the sandbox, which hides where the code is and what a container may use of the
+    // processor.
+    let (code, shards) = (Code::of_this_program(), parts::shards(&settings));
     let sandbox = Sandbox::enter(&settings, config.as_deref());
     let daemon = Daemon::start(&settings, &identity, state, shards).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
@@ -84,6 +86,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         end = wait_for_end(reload, &daemon.node.controls) => end,
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
+        () = code::give_back(code) => Ok(()),
         () = keep => Ok(()),
         () = keep_key => Ok(()),
     };
