@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-/// The shortest calm before the stop.
-const CALM_MIN: Duration = Duration::from_secs(3);
+/// The shortest calm before the stop: a node that is younger keeps nothing in mind to come home to,
+/// and would take ten seconds for it instead of one.
+const CALM_MIN: Duration = Duration::from_secs(5);
 /// The shortest time without the nearest apiserver.
 const GONE_MIN: Duration = Duration::from_secs(3);
 /// From the restart to the end: the longest hysteresis (10 s), the probe that finds the apiserver
 /// ready, and a moment at home.
-const HOMECOMING: Duration = Duration::from_secs(14);
+const HOMECOMING: Duration = Duration::from_secs(12);
 /// The longest that calm or absence are made: more of the same shows nothing new.
 const CHAPTER_MAX: Duration = Duration::from_secs(20);
 /// The shortest demo that stops an apiserver at all.
@@ -73,7 +74,7 @@ mod tests {
         let Story { length, stop_at, restart_at } = story(30);
         assert_eq!(
             (length.as_secs(), stop_at, restart_at),
-            (30, Some(Duration::from_secs(6)), Some(Duration::from_secs(12)))
+            (30, Some(Duration::from_secs(8)), Some(Duration::from_secs(14)))
         );
         assert_eq!(story(30).shortened(), None);
     }
