@@ -116,6 +116,8 @@ impl World {
             let tellers = |other: usize| {
                 let teller = &self.nodes[other];
                 let tells = teller.brain.is_some() && teller.lie.is_none();
+                // Who is revoked itself is not listened to any more.
+                let tells = tells && teller.revoked.is_none();
                 tells && self.shuts_out(other, subject) && self.network.connects(at, other)
             };
             let quiet = self.guard.ways_changed.is_zero() || settled(self.guard.ways_changed);

@@ -81,7 +81,10 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
         world.nodes[at].revocations = meshport_config::Revocations::default();
     });
     assert_eq!(what, "it does not know of the revocation of fra-1");
+    let what = left(&mut |world| world.nodes[teller].revoked = Some(world.now));
+    assert_eq!(what, "", "nobody listens to the only one that could tell");
     let what = left(&mut |world| {
+        world.nodes[teller].revoked = None;
         world.nodes[at].revocations.add(revocation.clone());
         let now = world.epoch + world.now;
         world.nodes[at].brain.as_mut().expect("it runs").revoke(&revocation, now);
