@@ -6,7 +6,7 @@ use std::fs;
 use std::ops::Range;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::sleep;
 
 /// By then the state is read, the sandbox entered, and the first tunnels are made.
 const FIRST: Duration = Duration::from_secs(10);
@@ -59,14 +59,14 @@ impl Code {
     fn give_back(&self) {}
 }
 
-/// Gives back what only the start needed of the code, and later what a rare task did. Never returns.
+/// Gives back what only the start needed of the code, and later what a rare task did. Never
+/// returns.
 pub(super) async fn give_back(code: Option<Code>) {
     let Some(code) = code else { return std::future::pending().await };
-    let mut times = interval_at(Instant::now() + FIRST, INTERVAL);
-    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    sleep(FIRST).await;
     loop {
-        times.tick().await;
         code.give_back();
+        sleep(INTERVAL).await;
     }
 }
 
