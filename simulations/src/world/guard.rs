@@ -315,7 +315,10 @@ impl World {
             let through = line.and_then(|line| self.by_id.get(&line.first_hop()?).copied());
             let lies = |node: &usize| self.nodes[*node].lie.is_some();
             let lied = self.origins.iter().chain(&through).any(lies);
-            if !serves && !lied && others() {
+            // Whether it should know by now is judged where revocations are.
+            let unheard = |of: usize| self.nodes[of].revoked.is_some() && !self.shuts_out(at, of);
+            let misled = lied || first.into_iter().chain(through).any(unheard);
+            if !serves && !misled && others() {
                 let to = first.map_or("nobody", |first| self.nodes[first].name.as_str());
                 let state = first.and_then(|first| self.nodes[first].instance);
                 let state = state.unwrap_or(Instance::Down);
