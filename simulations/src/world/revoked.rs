@@ -113,16 +113,9 @@ impl World {
             return None;
         }
         if !self.shuts_out(at, subject) {
-            let tellers = |other: usize| {
-                let teller = &self.nodes[other];
-                let tells = teller.brain.is_some() && teller.lie.is_none();
-                // Who is revoked itself is not listened to any more.
-                let tells = tells && teller.revoked.is_none();
-                tells && self.shuts_out(other, subject) && self.network.connects(at, other)
-            };
             let quiet = self.guard.ways_changed.is_zero() || settled(self.guard.ways_changed);
             let told = quiet && settled(self.guard.started[at]);
-            let is_late = told && (0..self.nodes.len()).any(tellers);
+            let is_late = told && self.can_be_told(at, subject);
             return is_late.then_some("it does not know of the revocation of");
         }
         let id = self.nodes[subject].credential.node;
@@ -146,12 +139,28 @@ impl World {
         }
     }
 
+    /// Whether anybody within reach of a node knows that another one is revoked. What nobody
+    /// remembers nobody can be blamed for.
+    fn can_be_told(&self, at: usize, subject: usize) -> bool {
+        (0..self.nodes.len()).any(|other| {
+            let teller = &self.nodes[other];
+            let tells = teller.brain.is_some() && teller.lie.is_none();
+            // Who is revoked itself is not listened to any more.
+            let tells = tells && teller.revoked.is_none();
+            tells && self.shuts_out(other, subject) && self.network.connects(at, other)
+        })
+    }
+
     /// An instance is about to answer a client: one of a node that was revoked long ago?
     pub(super) fn check_client(&mut self, at: usize, flight: &Flight) {
         let client = flight.trail.client() as usize;
         let Some(since) = self.nodes[client].revoked else { return };
         let changed = self.guard.ways_changed.max(self.guard.started[at]).max(since);
-        if self.now.saturating_sub(changed) > SETTLING && self.nodes[at].lie.is_none() {
+        let is_known = self.shuts_out(at, client) || self.can_be_told(at, client);
+        let is_late = self.now.saturating_sub(changed) > SETTLING;
+        // Two that are shut out may serve each other.
+        let is_judged = self.nodes[at].lie.is_none() && self.nodes[at].revoked.is_none();
+        if is_late && is_known && is_judged {
             let what = format!("it serves a client of {}", self.nodes[client].name);
             self.violates(rules::SERVED_NO_MORE, Some(at), what);
         }

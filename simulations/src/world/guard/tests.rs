@@ -122,5 +122,10 @@ fn who_is_revoked_and_served_is_noticed() {
     world.nodes[subject].revoked = Some(Duration::ZERO);
     world.guard.started[at] = Duration::ZERO;
     world.check_client(at, &flight);
+    assert_eq!(broken(&mut world), Vec::<&str>::new(), "nobody remembers it");
+    let id = Revoked::Node(world.nodes[subject].credential.node);
+    let revocation = Revocation::issue(&world.authority, id, world.wall(subject));
+    world.nodes[1].revocations.add(revocation);
+    world.check_client(at, &flight);
     assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);
 }
