@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::{
-    Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Roles,
-    Seed, SiteName, UnixSeconds,
+    Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Revocation,
+    Revocations, Roles, Seed, SiteName, UnixSeconds,
 };
 use rand_core::OsRng;
 use serde::Serialize;
@@ -136,12 +136,18 @@ pub(crate) fn join(
     let kept_keys = kept.is_some();
     let keys = kept.unwrap_or(fresh);
     let credential = accept(&keys)?;
+    // What is damaged, or of another mesh, is not known.
+    let known = state.revocations(&mesh);
+    refuse_revoked(known.as_ref().ok(), &credential)?;
 
     let mut seeds = invite.seeds.clone();
     if former.mesh == Some(mesh) {
         add_seeds(&mut seeds, former.seeds);
     } else {
         state.remove_directory()?;
+        if known.is_err() {
+            state.store_revocations(&Revocations::default())?;
+        }
     }
     if args.force {
         state.remove_next()?;
@@ -246,6 +252,16 @@ fn refuse_foreign_authority(state: &StateDir, mesh: MeshId) -> Result<(), Error>
     }
 }
 
+/// A node with the keys that were revoked would be refused at its start, and by everybody.
+fn refuse_revoked(known: Option<&Revocations>, credential: &Credential) -> Result<(), Error> {
+    match known.and_then(|known| known.covering(credential)) {
+        Some(Revocation { revoked, at, .. }) => {
+            Err(meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into())
+        }
+        None => Ok(()),
+    }
+}
+
 /// Appends what is not there yet, the newest knowledge first.
 fn add_seeds(seeds: &mut Vec<Seed>, more: Vec<Seed>) {
     for seed in more {
@@ -298,5 +314,57 @@ pub(crate) fn run_command(state_dir: &Path, paths: &Paths) -> String {
     match state_dir == paths.state_dir() {
         true => "meshport run".into(),
         false => format!("meshport run --state-dir {}", state_dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::{AuthorityKey, Grant, InviteParams, Revoked};
+
+    use super::*;
+
+    const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+    const DAY_S: u64 = 86_400;
+
+    fn line(authority: &AuthorityKey) -> String {
+        let grant = Grant {
+            roles: "node".parse().expect("roles"),
+            site: Some("fra".parse().expect("a site")),
+            name: Some("worker-7".parse().expect("a name")),
+            not_before: NOW,
+            join_until: NOW.saturating_add(DAY_S),
+            credential_ttl_s: DAY_S,
+        };
+        let mesh_secret = MeshSecret::generate(&mut OsRng);
+        let params = InviteParams { grant, mesh_secret, seeds: Vec::new() };
+        let invite = Invite::create(authority, params, &mut OsRng).expect("an invite");
+        invite.to_text().expect("a line").to_string()
+    }
+
+    fn joined(folder: &Path, line: String, force: bool) -> Result<JoinReport, Error> {
+        let text = line.clone();
+        let args =
+            JoinArgs { invite: line, name: None, site: None, state_dir: None, force, json: false };
+        join(&text, &args, folder, NOW)
+    }
+
+    #[test]
+    fn keys_that_were_revoked_join_no_more_and_another_mesh_has_nothing_to_do_with_it() {
+        let [authority, abroad] = [(); 2].map(|()| AuthorityKey::generate(&mut OsRng));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state");
+        let first = joined(&path, line(&authority), false).expect("it joins").joined;
+        let state = StateDir::open(&path).expect("it was made");
+        let mut revoked = Revocations::default();
+        revoked.add(Revocation::issue(&authority, Revoked::Node(first.node), NOW));
+        state.store_revocations(&revoked).expect("stored");
+        let before = state.credential().expect("loads");
+        let refused = joined(&path, line(&authority), true).err().expect("it is out for good");
+        let text = refused.to_string();
+        assert!(text.contains("only with new keys: move the state folder away"), "{text}");
+        assert_eq!(state.credential().expect("loads"), before, "nothing was written");
+
+        joined(&path, line(&abroad), true).expect("asked for");
+        state.identity(NOW).expect("a whole folder");
     }
 }
