@@ -22,6 +22,9 @@ use crate::daemon::state::{Existing, StateDir, StateLock};
 
 /// Forwards that can run at once with one saved credential.
 const SLOTS: usize = 4;
+/// What brings back a saved credential that is damaged.
+const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite that has the \
+                              role operator: `meshport invite --role operator` makes one";
 /// How an invite's line begins; anything else is a file's name.
 const INVITE_TAG: &str = "meshport-invite-";
 /// The longest text taken for an invite, in bytes; far above any.
@@ -75,7 +78,7 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
             busy += 1;
             continue;
         };
-        let identity = state.identity(now)?;
+        let identity = state.identity(now).map_err(for_a_leaf)?;
         if !identity.credential.roles.is_leaf() {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
@@ -258,15 +261,18 @@ fn folders(folder: &Path) -> impl Iterator<Item = StateDir> {
 
 /// What is wrong with the first saved credential, where none can be used.
 fn unusable(folder: &Path) -> Option<Error> {
-    let wrong = folders(folder).find_map(|state| state.credential().err());
-    wrong.map(|error| match error {
-        Error::State { path, what, .. } => {
-            let remedy = "Run `meshport forward --invite FILE` with a new invite that has the role \
-                          operator: `meshport invite --role operator` makes one";
-            Error::State { path, what, remedy: remedy.into() }
+    folders(folder).find_map(|state| state.credential().err()).map(for_a_leaf)
+}
+
+/// With what a leaf can do where a node would join again or renew.
+fn for_a_leaf(error: Error) -> Error {
+    let of_nodes = ["meshport join", "meshport renew"];
+    match error {
+        Error::State { path, what, remedy } if of_nodes.iter().any(|it| remedy.contains(it)) => {
+            Error::State { path, what, remedy: ANOTHER_INVITE.into() }
         }
         error => error,
-    })
+    }
 }
 
 fn slot_path(folder: &Path, number: usize) -> PathBuf {

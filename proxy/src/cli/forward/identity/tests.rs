@@ -118,6 +118,50 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
     saved(folder.path(), NOW).expect("the new one");
 }
 
+/// A leaf that did as a node is told would be no leaf any more.
+#[tokio::test]
+async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = start.expect("a good invite");
+    let (node, secrets) = (start.identity.credential.node, start.identity.secrets.to_text());
+    drop(save(start).await);
+    // The others would be used in its place where the credential is what is damaged.
+    for number in 1..SLOTS {
+        std::fs::remove_dir_all(slot_path(folder.path(), number)).expect("it was made");
+    }
+    for name in ["node.key", "record.key", "mesh.secret", "credential"] {
+        let path = slot_path(folder.path(), 0).join(name);
+        let whole = std::fs::read(&path).expect("it was saved");
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            for damaged in [&flipped[..], &whole[..at]] {
+                std::fs::write(&path, damaged).expect("written");
+                match saved(folder.path(), NOW) {
+                    // White space at the end.
+                    Ok(start) => {
+                        assert_eq!(start.identity.credential.node, node);
+                        assert_eq!(*start.identity.secrets.to_text(), *secrets);
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        assert!(text.contains(&format!("0/{name}: ")), "{text}");
+                        assert!(text.contains("`meshport forward --invite FILE`"), "{text}");
+                    }
+                }
+                assert_eq!(std::fs::read(&path).expect("it is there"), damaged, "left alone");
+            }
+        }
+        std::fs::write(&path, &whole).expect("written");
+    }
+    // What a leaf mends as a node does keeps its remedy.
+    let path = slot_path(folder.path(), 0).join("node.key");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let text = saved(folder.path(), NOW).expect_err("others can read it").to_string();
+    assert!(text.contains("chmod 600"), "{text}");
+}
+
 #[tokio::test]
 async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
     let folder = tempfile::tempdir().expect("a folder");
