@@ -292,6 +292,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use std::io;
 
+    use meshport_config::{NodeKey, Succession};
     use serde_json::Value;
 
     use super::super::testing::{credential, revocations, service};
@@ -324,6 +325,13 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
+    /// What is known of a node that goes on with another key.
+    fn succeeded() -> Revocation {
+        let (mesh, by) = (credential(4, "node").mesh, credential(5, "node").node);
+        let agreed = Succession::agree(&NodeKey::from_bytes([4; 32]), &by, &mesh, UnixSeconds(0));
+        Revocation::of_succession(&mesh, &by, &agreed)
+    }
+
     fn names(line: &Value) -> Vec<&str> {
         let fields = line["fields"].as_object().expect("fields");
         fields.keys().map(String::as_str).collect()
@@ -339,6 +347,7 @@ mod tests {
             let both = (&peer.node, Some(&*peer));
             audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
+            audit.revoked(&succeeded());
             audit.renewed(&peer);
             audit.key_rotated(&peer.node, &peer.node, peer.expires_at);
             audit.key_retired(&peer.node);
@@ -346,12 +355,13 @@ mod tests {
             audit.retired(2);
             drop(audit.operator_session(&peer, Some(peer.node), &service()));
         });
-        let expected: [&[&str]; 12] = [
+        let expected: [&[&str]; 13] = [
             &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["client", "event", "name", "node", "reason", "service", "suppressed"],
             &["at", "event", "revoked", "suppressed"],
+            &["at", "event", "former", "node", "suppressed"],
             &["credential", "event", "expires_at", "node", "suppressed"],
             &["event", "former", "former_until", "node", "suppressed"],
             &["event", "former", "suppressed"],
@@ -375,6 +385,7 @@ mod tests {
             "refused",
             "stream-refused",
             "revoked",
+            "succeeded",
             "renewed",
             "key-rotated",
             "key-retired",

@@ -105,3 +105,24 @@ fn revoked(revocation: &Revocation) -> CredentialRow {
         secret_number: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::credential;
+    use super::*;
+
+    /// Thirty days ahead, in the status as in the table and the log.
+    #[test]
+    fn the_end_is_told_thirty_days_before_and_not_earlier() {
+        let own = credential(4, "node");
+        let before = |seconds: u64| UnixSeconds(own.expires_at.0 - seconds);
+        let thirty_days = 30 * DAY_S;
+        assert_eq!(warning(&own, before(thirty_days)), None);
+        assert_eq!(Validity::of(own.expires_at, before(thirty_days)), Validity::Valid);
+        let text = warning(&own, before(thirty_days - 1)).expect("it is time");
+        assert!(text.contains("ends in 29 d 23 h. `meshport renew`"), "{text}");
+        assert_eq!(Validity::of(own.expires_at, before(thirty_days - 1)), Validity::EndsSoon);
+        assert!(warning(&own, before(0)).is_some_and(|text| text.contains("has ended")));
+        assert_eq!(Validity::of(own.expires_at, before(0)), Validity::Ended);
+    }
+}
