@@ -359,7 +359,7 @@ mod tests {
         revoked.add(Revocation::issue(&authority, Revoked::Node(first.node), NOW));
         state.store_revocations(&revoked).expect("stored");
         let before = state.credential().expect("loads");
-        let refused = joined(&path, line(&authority), true).err().expect("it is out for good");
+        let refused = joined(&path, line(&authority), true).expect_err("it is out for good");
         let text = refused.to_string();
         assert!(text.contains("only with new keys: move the state folder away"), "{text}");
         assert_eq!(state.credential().expect("loads"), before, "nothing was written");
