@@ -13,6 +13,25 @@ use toml::Table;
 /// The one source of packages besides the workspace itself; cargo writes it this way.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
+/// The crates of the product.
+const PRODUCT: [&str; 4] = ["meshport", "meshport-config", "meshport-discovery", "meshport-mesh"];
+
+/// What they use that has no part in keys or the network.
+const BYSTANDERS: [&str; 12] = [
+    "bytes",
+    "clap",
+    "clap_complete",
+    "dashmap",
+    "data-encoding",
+    "strsim",
+    "terminal_size",
+    "thiserror",
+    "toml",
+    "tracing",
+    "tracing-subscriber",
+    "yaml_serde",
+];
+
 /// One `deny` entry of `[bans]`.
 struct Ban {
     name: String,
@@ -223,23 +242,49 @@ fn what_is_locked_follows_the_policy() {
     assert!(problems.is_empty(), "deny.toml is not followed:\n{}", problems.join("\n"));
 }
 
+/// Of what the product depends on, each crate with a part in keys or the network has its row.
+#[test]
+fn the_security_page_justifies_what_touches_keys_or_the_network() {
+    let page = fs::read_to_string(root().join("docs/security.md")).expect("the page");
+    let (_, table) = page.split_once("| crate | for | why it |\n").expect("the table");
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let rows: BTreeSet<&str> = cells.flat_map(|cell| cell.split(',')).map(str::trim).collect();
+    let metadata = metadata();
+    let packages = list(&metadata["packages"]);
+    let product = packages.iter().filter(|it| PRODUCT.contains(&text(it, "name")));
+    let direct = product.flat_map(|package| list(&package["dependencies"]));
+    // Neither for tests nor of this workspace.
+    let shipped = direct.filter(|it| it["kind"].is_null() && it["path"].is_null());
+    let shipped: BTreeSet<&str> = shipped.map(|it| text(it, "name")).collect();
+    assert!(shipped.len() > 30, "{shipped:?}");
+    let is_told = |name: &str| rows.contains(name) || BYSTANDERS.contains(&name);
+    let untold: Vec<&str> = shipped.iter().copied().filter(|it| !is_told(it)).collect();
+    assert!(untold.is_empty(), "docs/security.md has no row for {untold:?}");
+    let is_locked = |name: &str| packages.iter().any(|it| text(it, "name") == name);
+    let gone: Vec<&str> = rows.iter().copied().filter(|it| !is_locked(it)).collect();
+    assert!(gone.is_empty(), "docs/security.md has rows for {gone:?}, which nothing uses");
+}
+
 /// What the pages on security say is shown, is shown by a test of that name.
 #[test]
 fn the_security_page_names_tests_that_exist() {
-    for page in ["docs/security.md", "docs/wireguard.md"] {
-        let text = fs::read_to_string(root().join(page)).expect("the page");
-        names_tests_that_exist(page, &text);
+    let pages = [("security", 100), ("wireguard", 40), ("audit", 5), ("systemd", 1)];
+    for (page, least) in pages {
+        let page = format!("docs/{page}.md");
+        let text = fs::read_to_string(root().join(&page)).expect("the page");
+        names_tests_that_exist(&page, &text, least);
     }
 }
 
-fn names_tests_that_exist(page: &str, text: &str) {
+fn names_tests_that_exist(page: &str, text: &str, least: usize) {
     let words = text.split('`').skip(1).step_by(2);
     let is_test = |word: &&str| {
         word.contains('_')
             && word.chars().all(|it| it.is_ascii_lowercase() || "_0123456789".contains(it))
     };
     let named: BTreeSet<&str> = words.filter(is_test).collect();
-    assert!(named.len() > 20, "{page} names {} tests", named.len());
+    assert!(named.len() >= least, "{page} names {} tests", named.len());
     let sources = tracked_with_suffix(".rs");
     let exists = |test: &str| {
         let wanted = format!("fn {test}(");
