@@ -11,6 +11,7 @@ use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// From the command to the end of the revoked node's sessions on another node.
@@ -115,6 +116,29 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &worker]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("--authority"), "{text}");
+
+    // Whoever names the key that a node had before is told that this shuts nobody out.
+    let key = world.at("cp").state().join("authority.key").to_string_lossy().into_owned();
+    let state = world.at("worker-1").state().to_string_lossy().into_owned();
+    let rotate = ["rotate-key", "--json", "--authority", &key, "--state-dir", &state];
+    let said: Value = serde_json::from_str(&run_ok(&binary, &rotate)).expect("an outcome");
+    let [former, new] =
+        [&said["former"]["node"], &said["node"]].map(|it| it.as_str().expect("a node"));
+    let known = ["credentials", "--within", "1s", "--json", "--state-dir", &cp];
+    wait::until("the first node knows the new key", SETTLE, || {
+        let rows: Value = serde_json::from_str(&run_ok(&binary, &known)).ok()?;
+        rows.as_array()?.iter().any(|row| row["successor"] == new).then_some(())
+    });
+    let said = revoke(&world, "cp", &[former]);
+    let advice = format!("meshport revoke {new}");
+    assert!(said.contains("a node that is not revoked") && said.contains(&advice), "{said}");
+    let said = revoke(&world, "cp", &[new]);
+    assert!(said.contains(": revoked;") && !said.contains("goes on"), "{said}");
+    // Again by its short name, and by that of before, which nobody keeps.
+    assert!(revoke(&world, "cp", &[&new[..8]]).contains("was revoked before"));
+    let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &cp]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("revoked before has no name any more"), "{text}");
 }
 
 /// Only its credential says that a node joined with a certain line.
@@ -191,7 +215,7 @@ fn sessions_that_a_relay_carries_end_at_both_ends_without_it() {
     wait::until("both workers know the way around", SETTLE, || {
         let knows = |name: &str| {
             let told = world.at(name).explain(&["--service", SERVICE, "--json"]);
-            let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+            let told: Value = serde_json::from_str(&told).ok()?;
             let relay = &told[0]["candidates"][0]["relays"][0];
             (relay["name"] == "relay").then_some(())
         };

@@ -262,6 +262,9 @@ pub struct RevokeReport {
     pub is_new: bool,
     /// How many present members it shut out, as far as the daemon knows.
     pub cut: usize,
+    /// Who goes on in the place of the node under a new key, which is not revoked by this.
+    #[serde(default)]
+    pub successor: Option<NodeId>,
 }
 
 /// What a reload (SIGHUP) did.

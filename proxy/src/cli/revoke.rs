@@ -14,6 +14,7 @@ use super::{authority, clock, output, runtime};
 use crate::Error;
 use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use crate::admin::client::AdminClient;
+use crate::admin::credentials::Validity;
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";
@@ -111,13 +112,20 @@ fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
 }
 
 fn said(report: &RevokeReport) -> String {
-    let RevokeReport { revoked, is_new, cut } = report;
-    match (is_new, cut) {
+    let RevokeReport { revoked, is_new, cut, successor } = report;
+    let mut said = match (is_new, cut) {
         (false, _) => format!("{revoked}: was revoked before; nothing changes\n"),
         (true, 0) => format!("{revoked}: revoked; no present member is concerned\n"),
         (true, 1) => format!("{revoked}: revoked; one member is shut out\n"),
         (true, many) => format!("{revoked}: revoked; {many} members are shut out\n"),
+    };
+    if let Some(node) = successor {
+        said.push_str(&format!(
+            "It goes on with a new key, as a node that is not revoked. If that is to be shut out \
+             as well: meshport revoke {node}\n"
+        ));
     }
+    said
 }
 
 fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
@@ -160,15 +168,27 @@ fn named(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
     let found: Vec<&PeerRow> = peers.iter().filter(is_it).collect();
     match found[..] {
         [one] => Ok(one.node),
-        [] => Err(Error::Usage(format!(
-            "no node is called {target}; `meshport peers` lists them, with NodeIds under --json"
-        ))),
+        [] => revoked_before(target, client),
         _ => {
             let all: Vec<String> = found.iter().map(|it| it.node.to_string()).collect();
             let all = all.join(" and ");
             Err(Error::Usage(format!("{target} is several nodes, {all}; give the NodeId")))
         }
     }
+}
+
+/// The node that is out already and is meant by its short NodeId, since of those no name is kept.
+fn revoked_before(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
+    let rows = runtime()?.block_on(client.credentials())?;
+    let revoked = rows.iter().filter(|row| row.validity == Validity::Revoked);
+    let found = revoked.filter_map(|row| row.node).find(|node| node.short() == target);
+    found.ok_or_else(|| {
+        Error::Usage(format!(
+            "no node is called {target}; `meshport peers` lists them, with NodeIds under --json. \
+             One that was revoked before has no name any more: `meshport credentials` lists its \
+             key"
+        ))
+    })
 }
 
 /// The names of the nodes that the daemon knows to have joined with an invite.
@@ -194,10 +214,17 @@ mod tests {
 
     #[test]
     fn says_what_became_of_it() {
-        let report = |is_new, cut| said(&RevokeReport { revoked: "node k".into(), is_new, cut });
+        let node = NodeId::from_bytes([4; 32]);
+        let of = |is_new, cut, successor| {
+            said(&RevokeReport { revoked: "node k".into(), is_new, cut, successor })
+        };
+        let report = |is_new, cut| of(is_new, cut, None);
         assert_eq!(report(true, 1), "node k: revoked; one member is shut out\n");
         assert!(report(true, 0).contains("no present member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("before"));
+        // Whoever names a former key has not shut out the node of now.
+        let text = of(true, 0, Some(node));
+        assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));
     }
 }

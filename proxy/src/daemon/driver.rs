@@ -283,6 +283,7 @@ impl Driver {
             revoked: revocation.revoked.to_string(),
             is_new: added == Added::New,
             cut: members.saturating_sub(left),
+            successor: successor(self.core.discovery().revocations(), &revocation.revoked),
         })
     }
 
@@ -561,6 +562,14 @@ pub(super) fn shut_out(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u
     let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
     mesh.set_revocations(all);
     ended
+}
+
+/// Who goes on in the place of a revoked node, not being revoked: whoever revokes the key of before
+/// may mean the node of now.
+fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
+    let Revoked::Node(node) = revoked else { return None };
+    let last = all.successor_of(node);
+    (last != *node && !all.has_node(&last)).then_some(last)
 }
 
 async fn sleep_until(wake: Option<Instant>) {
