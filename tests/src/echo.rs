@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::wait;
@@ -12,6 +12,8 @@ use crate::world::World;
 
 /// The name of the service.
 pub const SERVICE: &str = "echo";
+/// Between two bytes of a flow.
+const FLOW_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a session may take to come about, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -65,4 +67,46 @@ pub fn session(world: &World, node: &str) -> TcpStream {
 /// Whether a session carries a byte there and back.
 pub fn answers(session: &mut TcpStream) -> bool {
     session.write_all(b"?").is_ok() && session.read_exact(&mut [0]).is_ok()
+}
+
+/// A session on which bytes go there and back until it is ended.
+#[derive(Debug)]
+pub struct Flow {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u64, u64>>,
+}
+
+impl Flow {
+    /// Begins with a session that is open.
+    pub fn start(mut session: TcpStream) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let (mut count, mut next) = (0, wait::now());
+            while !stopped.load(Ordering::Relaxed) {
+                if !answers(&mut session) {
+                    return Err(count);
+                }
+                count += 1;
+                wait::pace(&mut next, FLOW_INTERVAL);
+            }
+            Ok(count)
+        });
+        Self { stop, thread }
+    }
+
+    /// Whether nothing has ended it yet.
+    pub fn goes_on(&self) -> bool {
+        !self.thread.is_finished()
+    }
+
+    /// Ends it; how many bytes came back.
+    ///
+    /// # Panics
+    /// When the session ended by itself.
+    #[track_caller]
+    pub fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic").expect("the session ended by itself")
+    }
 }

@@ -2,14 +2,10 @@
 //! the old one leads nowhere.
 
 use std::fs;
-use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::echo::{self, Flow, SERVICE, answers, session};
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -22,38 +18,6 @@ const OVERLAP: &str = "45s";
 const END: Duration = Duration::from_secs(60);
 /// What cannot come back is watched for this long.
 const WATCHED: Duration = Duration::from_secs(8);
-
-/// A session on which bytes go there and back until it is ended.
-struct Flow {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64, u64>>,
-}
-
-impl Flow {
-    fn start(mut session: TcpStream) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            let (mut count, mut next) = (0, wait::now());
-            while !stopped.load(Ordering::Relaxed) {
-                if !answers(&mut session) {
-                    return Err(count);
-                }
-                count += 1;
-                wait::pace(&mut next, Duration::from_millis(10));
-            }
-            Ok(count)
-        });
-        Self { stop, thread }
-    }
-
-    /// How many bytes came back.
-    #[track_caller]
-    fn end(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it does not panic").expect("the session ended by itself")
-    }
-}
 
 fn state(world: &World, node: &str) -> String {
     world.at(node).state().to_string_lossy().into_owned()
@@ -224,7 +188,7 @@ fn a_session_is_rekeyed_over_the_change_and_after_the_end() {
     let said = rotate(&world, "cp", &["--overlap", "150s"]);
     assert!(said.contains("mesh secret 1 is in force"), "{said}");
     let before = world.at("worker-1").metrics();
-    wait::throughout("the session flows", Duration::from_secs(290), || !flow.thread.is_finished());
+    wait::throughout("the session flows", Duration::from_secs(290), || flow.goes_on());
     let grown = world.at("worker-1").metrics().grown_since(&before);
     println!("{grown:#?}");
     println!("{} bytes came back", flow.end());

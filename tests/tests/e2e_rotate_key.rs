@@ -2,15 +2,11 @@
 //! bytes all the time. Then the old keys lead nowhere, and a crash leaves one node or the other.
 
 use std::fs;
-use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use meshport::wan::Cut;
-use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::echo::{self, Flow, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -25,38 +21,6 @@ const AFTER: Duration = Duration::from_secs(5);
 const WATCHED: Duration = Duration::from_secs(8);
 /// Times that a daemon is killed around a change of its key, each at another moment.
 const CRASHES: u64 = 6;
-
-/// A session on which bytes go there and back until it is ended.
-struct Flow {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64, u64>>,
-}
-
-impl Flow {
-    fn start(mut session: TcpStream) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            let (mut count, mut next) = (0, wait::now());
-            while !stopped.load(Ordering::Relaxed) {
-                if !answers(&mut session) {
-                    return Err(count);
-                }
-                count += 1;
-                wait::pace(&mut next, Duration::from_millis(10));
-            }
-            Ok(count)
-        });
-        Self { stop, thread }
-    }
-
-    /// How many bytes came back.
-    #[track_caller]
-    fn end(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it does not panic").expect("the session ended by itself")
-    }
-}
 
 fn state(world: &World, node: &str) -> String {
     world.at(node).state().to_string_lossy().into_owned()
@@ -149,7 +113,7 @@ fn sessions_go_on_while_nodes_get_new_keys() {
     exchange(&world, "worker-1", &[&invite]);
     let (former, _) = exchange(&world, "cp", &[]);
     assert_eq!(first, former);
-    wait::throughout("bytes flow", AFTER, || flows.iter().all(|it| !it.thread.is_finished()));
+    wait::throughout("bytes flow", AFTER, || flows.iter().all(Flow::goes_on));
     for node in ["worker-1", "worker-3"] {
         assert!(answers(&mut session(&world, node)), "a new session of {node}");
     }
@@ -217,7 +181,7 @@ fn a_relay_gets_a_new_key_under_the_sessions_it_carries() {
     let flow = Flow::start(session(&world, "worker"));
     let invite = world.invite("cp", &NodePlan::new("relay", "c").role("relay"));
     exchange(&world, "relay", &[&invite]);
-    wait::throughout("bytes flow", AFTER, || !flow.thread.is_finished());
+    wait::throughout("bytes flow", AFTER, || flow.goes_on());
     wait::until("the worker still goes through the relay", SETTLE, || through(&world));
     assert!(answers(&mut session(&world, "worker")));
     let bytes = flow.end();

@@ -33,18 +33,6 @@ pub(super) fn key(
     })
 }
 
-/// As [`key`], for a `verb` that takes an invite in its place.
-pub(super) fn key_or_invite(
-    file: Option<&Path>,
-    folder: impl FnOnce() -> Result<Option<AuthorityKey>, Error>,
-    verb: &str,
-) -> Result<AuthorityKey, Error> {
-    let otherwise = format!(
-        "let `meshport invite` make a line where it is and give that: meshport {verb} INVITE"
-    );
-    key(file, folder, &otherwise)
-}
-
 /// A word of the command line, or what standard input says.
 pub(super) fn line(word: &str) -> Result<Zeroizing<String>, Error> {
     if word != "-" {

@@ -30,6 +30,7 @@ mod revoke;
 mod rotate_key;
 mod rotate_secret;
 mod run;
+mod signer;
 mod stand_in;
 mod text;
 mod textfile;

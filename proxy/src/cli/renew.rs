@@ -5,18 +5,14 @@
 //! does not run begins with it. A credential that the node never signed, as an earlier meshport
 //! left it, is renewed too.
 
-use std::path::PathBuf;
-
 use clap::Args;
-use meshport_config::{
-    Credential, Invite, Join, MeshId, NodeKey, RecordKey, Revocation, Subject, UnixSeconds,
-};
+use meshport_config::{Credential, MeshId, Revocation, UnixSeconds};
 use serde::Serialize;
 
 use super::join::Joined;
-use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
-use super::{authority, clock, output, runtime};
+use super::signer::{Holder, SignerArgs};
+use super::{clock, output, runtime};
 use crate::Error;
 use crate::admin::credentials::RenewRequest;
 use crate::daemon::state::{Existing, StateDir};
@@ -24,16 +20,8 @@ use crate::daemon::state::{Existing, StateDir};
 /// `meshport renew`
 #[derive(Debug, Args)]
 pub(crate) struct RenewArgs {
-    /// The line of an invite that allows what this node is; "-" reads it from standard input
-    /// [default: the authority's key signs]
-    #[arg(value_name = "INVITE")]
-    pub(crate) invite: Option<String>,
-    /// The authority's key [default: authority.key in the state folder]
-    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
-    pub(crate) authority: Option<PathBuf>,
-    /// How long the new credential is valid; an invite says that itself
-    #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
-    pub(crate) credential_ttl: Lifetime,
+    #[command(flatten)]
+    pub(crate) signer: SignerArgs,
     /// Show the outcome as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -54,9 +42,7 @@ pub(crate) struct RenewOutcome {
 
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
-    let line = args.invite.as_deref().map(authority::line).transpose()?;
-    let (former, credential) =
-        renew(&state, line.as_ref().map(|it| it.trim()), args, clock::wall())?;
+    let (former, credential) = renew(&state, args, clock::wall())?;
     let in_force = tell(args, &credential)?;
     let joined = Joined::of(&credential);
     let outcome = RenewOutcome { joined, former_expires_at: former.expires_at, in_force };
@@ -74,61 +60,26 @@ pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
 /// Makes the credential and writes it; returns the one before and the new one.
 pub(crate) fn renew(
     state: &StateDir,
-    invite: Option<&str>,
     args: &RenewArgs,
     now: UnixSeconds,
 ) -> Result<(Credential, Credential), Error> {
     let missing = || no_node(state);
-    let keys = state.node_key()?.zip(state.record_key()?).ok_or_else(missing)?;
-    let former = state.credential_to_renew(&keys.0)?.ok_or_else(missing)?;
-    former.check_keys(&keys.0.public(), &keys.1.public())?;
-    // Of two that were issued in the same second others may keep the former.
-    let at = now.max(former.issued_at.saturating_add(1));
-    let credential = match invite {
-        Some(line) => by_invite(line, &former, &keys, at)?,
-        None => {
-            let (file, folder) = (args.authority.as_deref(), || state.authority_key());
-            let authority = authority::key_or_invite(file, folder, "renew")?;
-            let until = at.saturating_add(args.credential_ttl.seconds());
-            let issued = Credential::issue_by_authority(&authority, subject(&former), at, until)?;
-            issued.countersign(&keys.0)?
-        }
+    let (node, record) = state.node_key()?.zip(state.record_key()?).ok_or_else(missing)?;
+    let former = state.credential_to_renew(&node)?.ok_or_else(missing)?;
+    former.check_keys(&node.public(), &record.public())?;
+    let holder = Holder {
+        former: &former,
+        node: &node,
+        record: &record,
+        // Whoever never heard of the former key learns of its end from this.
+        succession: former.succession.clone(),
+        // Of two that were issued in the same second others may keep the former.
+        at: now.max(former.issued_at.saturating_add(1)),
     };
+    let credential = args.signer.sign(state, "renew", holder)?;
     check(state, &credential, &former.mesh, now)?;
     state.store_credential(&credential, Existing::ReplaceForOwner)?;
     Ok((former, credential))
-}
-
-fn subject(former: &Credential) -> Subject {
-    Subject {
-        node: former.node,
-        record_key: former.record_key,
-        name: former.name.clone(),
-        site: former.site.clone(),
-        roles: former.roles.clone(),
-        // Whoever never heard of the former key learns of its end from this.
-        succession: former.succession.clone(),
-    }
-}
-
-/// By an invite, with all the roles it gives.
-fn by_invite(
-    line: &str,
-    former: &Credential,
-    (node, record): &(NodeKey, RecordKey),
-    now: UnixSeconds,
-) -> Result<Credential, Error> {
-    let invite = Invite::parse(line)?;
-    if invite.delegation.roles.is_leaf() != former.roles.is_leaf() {
-        return Err(Error::Usage(
-            "an invite with the role operator alone is for an operator's machine, every other for \
-             a node; this one is not for what is here"
-                .into(),
-        ));
-    }
-    let (name, site) = (Some(former.name.clone()), Some(former.site.clone()));
-    let succession = former.succession.clone();
-    Ok(invite.accept(node, record, Join { name, site, roles: None, succession }, now)?)
 }
 
 /// Whether the mesh will believe a new credential, as far as the folder knows.

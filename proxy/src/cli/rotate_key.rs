@@ -5,13 +5,10 @@
 //! to be followed. A running daemon keeps all of it and goes on with it; where none runs it is
 //! written for the next one.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use meshport_config::{
-    Credential, Invite, Join, NodeId, NodeKey, RecordKey, Subject, Succession, UnixSeconds,
-};
+use meshport_config::{NodeId, NodeKey, RecordKey, Succession, UnixSeconds};
 use meshport_mesh::is_same_shard;
 use rand_core::OsRng;
 use serde::Serialize;
@@ -20,7 +17,8 @@ use super::join::Joined;
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::renew::{check, no_node};
-use super::{authority, clock, output, runtime};
+use super::signer::{Holder, SignerArgs};
+use super::{clock, output, runtime};
 use crate::Error;
 use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
 use crate::daemon::state::{NextIdentity, StateDir};
@@ -31,16 +29,8 @@ const SUCCESSOR_TRIES: usize = 1000;
 /// `meshport rotate-key`
 #[derive(Debug, Args)]
 pub(crate) struct RotateKeyArgs {
-    /// The line of an invite that allows what this node is; "-" reads it from standard input
-    /// [default: the authority's key signs]
-    #[arg(value_name = "INVITE")]
-    pub(crate) invite: Option<String>,
-    /// The authority's key [default: authority.key in the state folder]
-    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
-    pub(crate) authority: Option<PathBuf>,
-    /// How long the new credential is valid; an invite says that itself
-    #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
-    pub(crate) credential_ttl: Lifetime,
+    #[command(flatten)]
+    pub(crate) signer: SignerArgs,
     /// How long the former key answers too, for peers that are out of reach meanwhile
     #[arg(long, value_name = "TIME", default_value = "10m")]
     pub(crate) overlap: Lifetime,
@@ -68,8 +58,7 @@ pub(crate) struct Outcome {
 
 pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
-    let invite = args.invite.as_deref().map(authority::line).transpose()?;
-    let next = make(&state, invite.as_ref().map(|it| it.trim()), args, clock::wall())?;
+    let next = make(&state, args, clock::wall())?;
     let outcome = hand_over(args, &state, &next)?;
     if args.json {
         return output::json(&outcome);
@@ -101,7 +90,6 @@ fn said(outcome: &Outcome) -> String {
 /// New keys, a credential for them, and the present key's agreement in it.
 pub(crate) fn make(
     state: &StateDir,
-    invite: Option<&str>,
     args: &RotateKeyArgs,
     now: UnixSeconds,
 ) -> Result<NextIdentity, Error> {
@@ -116,28 +104,9 @@ pub(crate) fn make(
     let node_key = successor(&key)?;
     let record_key = RecordKey::generate(&mut OsRng);
     let succession = Some(Succession::agree(&key, &node_key.public(), &former.mesh, now));
-    let (name, site) = (former.name.clone(), former.site.clone());
-    let credential = match invite {
-        Some(line) => {
-            let join = Join { name: Some(name), site: Some(site), roles: None, succession };
-            Invite::parse(line)?.accept(&node_key, &record_key, join, now)?
-        }
-        None => {
-            let (file, folder) = (args.authority.as_deref(), || state.authority_key());
-            let authority = authority::key_or_invite(file, folder, "rotate-key")?;
-            let subject = Subject {
-                node: node_key.public(),
-                record_key: record_key.public(),
-                name,
-                site,
-                roles: former.roles.clone(),
-                succession,
-            };
-            let until = now.saturating_add(args.credential_ttl.seconds());
-            let issued = Credential::issue_by_authority(&authority, subject, now, until)?;
-            issued.countersign(&node_key)?
-        }
-    };
+    let holder =
+        Holder { former: &former, node: &node_key, record: &record_key, succession, at: now };
+    let credential = args.signer.sign(state, "rotate-key", holder)?;
     check(state, &credential, &former.mesh, now)?;
     Ok(NextIdentity { node_key, record_key, credential })
 }

@@ -263,8 +263,8 @@ fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
     as_before();
     let refusals = [message(state.identity(NOW)), message(machines.join("worker", &line, NAMED))];
     assert!(refusals.iter().all(|text| text.contains("`meshport renew INVITE`")), "{refusals:?}");
-    let Verb::Renew(args) = verb(&["renew"]) else { panic!("it is renew") };
-    let (former, renewed) = renew::renew(&state, Some(&line), &args, later).expect("it signs");
+    let Verb::Renew(args) = verb(&["renew", &line]) else { panic!("it is renew") };
+    let (former, renewed) = renew::renew(&state, &args, later).expect("it signs");
     assert_eq!((&former, renewed.node, &renewed.name), (&known, known.node, &known.name));
     assert_eq!(state.identity(later).expect("whole").credential, renewed);
     as_before();
@@ -467,7 +467,7 @@ fn a_renewed_node_stays_the_same_node() {
     let later = NOW.saturating_add(HOUR);
     let renew = |machine: &str, flags: &[&str], now| {
         let Verb::Renew(args) = verb(&[&["renew"], flags].concat()) else { panic!("renew") };
-        renew::renew(&machines.state(machine), args.invite.as_deref(), &args, now)
+        renew::renew(&machines.state(machine), &args, now)
     };
     let (before, after) = renew("first", &["--credential-ttl", "90d"], later).expect("it signs");
     assert_eq!(after.expires_at, later.saturating_add(90 * DAY));
@@ -542,7 +542,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
     let make = |machine: &str, words: &[&str]| {
         let words = [&["rotate-key"], words].concat();
         let Verb::RotateKey(args) = verb(&words) else { panic!("it is rotate-key") };
-        rotate_key::make(&machines.state(machine), args.invite.as_deref(), &args, later)
+        rotate_key::make(&machines.state(machine), &args, later)
     };
     for (machine, words) in [("first", &[][..]), ("second", &[line.as_str()])] {
         let state = machines.state(machine);
@@ -560,8 +560,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
         assert_eq!(&state.identity(later).expect("whole").credential, new);
         // A renewal goes on saying whom it succeeds.
         let Verb::Renew(args) = verb(&[&["renew"], words].concat()) else { panic!("it is renew") };
-        let (_, renewed) =
-            renew::renew(&state, args.invite.as_deref(), &args, later).expect("good");
+        let (_, renewed) = renew::renew(&state, &args, later).expect("good");
         assert_eq!(renewed.ends_former().as_ref(), Some(&end));
     }
     // Who joins anew does not become what was begun before.
@@ -575,9 +574,10 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
     // Not without a signature, not in another name or mesh, not for an operator's machine.
     assert!(message(make("second", &[])).contains("meshport rotate-key INVITE"));
     let named = machines.invite("first", &[HERE, &["--name", "other"]].concat());
+    let operator = machines.invite("first", &[HERE, &["--role", "operator"]].concat());
     let (_others, foreign) = Machines::with_line(&[]);
-    for line in [named.expect("a line").invite, foreign] {
-        assert!(make("second", &[&line]).is_err());
+    for line in [named, operator].map(|it| it.expect("a line").invite).iter().chain([&foreign]) {
+        assert!(make("second", &[line]).is_err());
     }
     machines.state("second").identity(later).expect("nothing was written");
 }

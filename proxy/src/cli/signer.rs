@@ -1,0 +1,82 @@
+//! Who signs a new credential for the node of this machine: the authority's key or an invite, and
+//! the node itself.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use meshport_config::{
+    Credential, Invite, Join, NodeKey, RecordKey, Subject, Succession, UnixSeconds,
+};
+
+use super::authority;
+use super::lifetime::Lifetime;
+use crate::Error;
+use crate::daemon::state::StateDir;
+
+/// How a command is told who signs.
+#[derive(Debug, Args)]
+pub(crate) struct SignerArgs {
+    /// The line of an invite that allows what this node is; "-" reads it from standard input
+    /// [default: the authority's key signs]
+    #[arg(value_name = "INVITE")]
+    invite: Option<String>,
+    /// The authority's key [default: authority.key in the state folder]
+    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
+    authority: Option<PathBuf>,
+    /// How long the new credential is valid; an invite says that itself
+    #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
+    credential_ttl: Lifetime,
+}
+
+/// Whose the new credential is to be.
+pub(super) struct Holder<'a> {
+    /// The credential that it follows: name and site stay, and the roles but for an invite's.
+    pub(super) former: &'a Credential,
+    pub(super) node: &'a NodeKey,
+    pub(super) record: &'a RecordKey,
+    pub(super) succession: Option<Succession>,
+    /// When it is issued.
+    pub(super) at: UnixSeconds,
+}
+
+impl SignerArgs {
+    /// A credential for the holder, for a `verb` that takes an invite. By an invite it has all the
+    /// roles that gives.
+    pub(super) fn sign(
+        &self,
+        state: &StateDir,
+        verb: &str,
+        holder: Holder<'_>,
+    ) -> Result<Credential, Error> {
+        let Holder { former, node, record, succession, at } = holder;
+        let (name, site) = (former.name.clone(), former.site.clone());
+        if let Some(word) = &self.invite {
+            let invite = Invite::parse(authority::line(word)?.trim())?;
+            check_kind(&invite, former)?;
+            let join = Join { name: Some(name), site: Some(site), roles: None, succession };
+            return Ok(invite.accept(node, record, join, at)?);
+        }
+        let otherwise = format!(
+            "let `meshport invite` make a line where it is and give that: meshport {verb} INVITE"
+        );
+        let file = self.authority.as_deref();
+        let key = authority::key(file, || state.authority_key(), &otherwise)?;
+        let (node_id, record_key) = (node.public(), record.public());
+        let roles = former.roles.clone();
+        let subject = Subject { node: node_id, record_key, name, site, roles, succession };
+        let until = at.saturating_add(self.credential_ttl.seconds());
+        Ok(Credential::issue_by_authority(&key, subject, at, until)?.countersign(node)?)
+    }
+}
+
+/// An operator's machine does not become a node by a line, nor the other way round.
+fn check_kind(invite: &Invite, former: &Credential) -> Result<(), Error> {
+    if invite.delegation.roles.is_leaf() == former.roles.is_leaf() {
+        return Ok(());
+    }
+    Err(Error::Usage(
+        "an invite with the role operator alone is for an operator's machine, every other for \
+         a node; this one is not for what is here"
+            .into(),
+    ))
+}
