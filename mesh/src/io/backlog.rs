@@ -3,13 +3,17 @@
 //! QUIC gives each stream that has data a packet in turn. With 64 that all have much, every packet
 //! that arrives belongs to another stream, and the receiver pays a write to another socket for
 //! each: twice the processor time of one stream. So pieces of at least [`BULK_BYTES`] wait here,
-//! first come first served, until less than [`BACKLOG_BYTES`] are unsent, and are sent in that
-//! order. Who has little to say does not wait, and goes ahead of what has been let in.
+//! until less than [`BACKLOG_BYTES`] are unsent, and are sent in the order in which they are let
+//! in. Who has little to say does not wait, and goes ahead of what has been let in.
+//!
+//! Turns are given by bytes, so that a stream with short pieces has as much of the connection as
+//! one with long ones: start-time fair queueing (Goyal, Vin and Cheng 1996), with the same weight
+//! for all.
 //!
 //! What is unsent can only be estimated: by what was written, less what the congestion controller
 //! hears of. The estimate is a little high and is put right whenever everything has been sent.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use quinn::{Connection, ConnectionError};
@@ -36,6 +40,10 @@ const OVERHEAD: u64 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(pub(super) i32);
 
+/// What a stream has had, in the bytes of virtual time: where its last piece ends.
+#[derive(Debug, Default)]
+pub(super) struct Share(u64);
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Backlog(Mutex<State>);
@@ -47,12 +55,26 @@ struct State {
     /// Bytes let in so far. It never begins anew: a piece whose stream's window is full keeps its
     /// rank, which would be lower than those of all later ones.
     passed: u64,
-    /// Pieces that wait, with their lengths: at most one for each stream.
-    waiting: VecDeque<(u64, oneshot::Sender<Rank>)>,
+    /// Virtual time: where the piece begins that was let in last.
+    virtual_time: u64,
+    /// Pieces that have come.
+    arrived: u64,
+    /// Pieces that wait, by where they begin and when they came, with their lengths: at most one
+    /// for each stream.
+    waiting: BTreeMap<(u64, u64), (u64, oneshot::Sender<Rank>)>,
 }
 
 impl State {
-    fn pass(&mut self, length: u64) -> Rank {
+    /// Where a stream's next piece begins: after its last one, and not in the past. So who was
+    /// silent has saved nothing.
+    fn begin(&self, share: &mut Share, length: u64) -> u64 {
+        let begins = self.virtual_time.max(share.0);
+        share.0 = begins + length;
+        begins
+    }
+
+    fn pass(&mut self, begins: u64, length: u64) -> Rank {
+        self.virtual_time = self.virtual_time.max(begins);
         let head_start = if length < BULK_BYTES as u64 { HEAD_START } else { 0 };
         let place = HEAD_START + self.passed - head_start;
         self.unsent += length;
@@ -63,11 +85,11 @@ impl State {
 
     fn admit(&mut self) {
         while self.unsent < BACKLOG_BYTES
-            && let Some((length, waiting)) = self.waiting.pop_front()
+            && let Some(((begins, _), (length, waiting))) = self.waiting.pop_first()
         {
             // Whoever does not wait any more has no piece.
             if !waiting.is_closed() {
-                let rank = self.pass(length);
+                let rank = self.pass(begins, length);
                 // It may have left since; then a little is counted that will not be sent.
                 let _ = waiting.send(rank);
             }
@@ -76,17 +98,18 @@ impl State {
 }
 
 impl Backlog {
-    /// Waits until a piece of `length` bytes may be written to a stream of `connection`, and counts
-    /// it.
+    /// Waits until a piece of `length` bytes may be written to the stream with this share of
+    /// `connection`, and counts it.
     ///
     /// # Errors
     /// The connection's when it ends.
     pub(super) async fn enter(
         &self,
+        share: &mut Share,
         length: usize,
         connection: &Connection,
     ) -> Result<Rank, ConnectionError> {
-        let turn = match self.queue(length) {
+        let turn = match self.queue(share, length) {
             Ok(rank) => return Ok(rank),
             Err(turn) => turn,
         };
@@ -98,13 +121,16 @@ impl Backlog {
     }
 
     /// Counts a piece that may be written now; otherwise it waits.
-    fn queue(&self, length: usize) -> Result<Rank, oneshot::Receiver<Rank>> {
+    fn queue(&self, share: &mut Share, length: usize) -> Result<Rank, oneshot::Receiver<Rank>> {
         let mut state = lock(&self.0);
+        let begins = state.begin(share, length as u64);
         if length < BULK_BYTES || (state.unsent < BACKLOG_BYTES && state.waiting.is_empty()) {
-            return Ok(state.pass(length as u64));
+            return Ok(state.pass(begins, length as u64));
         }
         let (turn, waiting) = oneshot::channel();
-        state.waiting.push_back((length as u64, turn));
+        state.arrived += 1;
+        let place = (begins, state.arrived);
+        state.waiting.insert(place, (length as u64, turn));
         Err(waiting)
     }
 
@@ -143,6 +169,11 @@ mod tests {
 
     type Turn = Result<Rank, oneshot::Receiver<Rank>>;
 
+    /// The first piece of a stream.
+    fn new(backlog: &Backlog, length: usize) -> Turn {
+        backlog.queue(&mut Share::default(), length)
+    }
+
     fn rank(turn: &mut Turn) -> Option<Rank> {
         match turn {
             Ok(rank) => Some(*rank),
@@ -159,11 +190,11 @@ mod tests {
         let backlog = Backlog::default();
         let mut taken = 0;
         while lock(&backlog.0).unsent < BACKLOG_BYTES {
-            backlog.queue(PIECE).unwrap();
+            new(&backlog, PIECE).unwrap();
             taken += 1;
         }
         assert_eq!(taken, 2);
-        let turns = (0..waiting).map(|_| backlog.queue(PIECE)).collect();
+        let turns = (0..waiting).map(|_| new(&backlog, PIECE)).collect();
         (backlog, turns)
     }
 
@@ -171,13 +202,13 @@ mod tests {
     fn bulk_waits_in_order_and_little_does_not() {
         let (backlog, mut turns) = full(3);
         assert_eq!(are_admitted(&mut turns), [false; 3]);
-        backlog.queue(BULK_BYTES - 1).unwrap();
+        new(&backlog, BULK_BYTES - 1).unwrap();
         // That one goes first, then there is room for one more, the first.
         backlog.sent(40 << 10);
         assert_eq!(are_admitted(&mut turns), [true, false, false]);
         // Nobody overtakes who waits.
         backlog.leave(PIECE);
-        let mut late = backlog.queue(PIECE);
+        let mut late = new(&backlog, PIECE);
         backlog.leave(PIECE);
         assert_eq!(are_admitted(&mut turns[1..]), [true, true]);
         assert_eq!(rank(&mut late), None);
@@ -186,20 +217,20 @@ mod tests {
     #[test]
     fn little_goes_ahead_but_not_for_ever() {
         let backlog = Backlog::default();
-        let bulk = [backlog.queue(PIECE).unwrap(), backlog.queue(PIECE).unwrap()];
+        let bulk = [new(&backlog, PIECE).unwrap(), new(&backlog, PIECE).unwrap()];
         assert!(bulk[0] > bulk[1]);
-        let little = backlog.queue(100).unwrap();
+        let little = new(&backlog, 100).unwrap();
         assert!(little > bulk[0]);
-        let more: Vec<Rank> = (0..40).map(|_| backlog.queue(8 << 10).unwrap()).collect();
+        let more: Vec<Rank> = (0..40).map(|_| new(&backlog, 8 << 10).unwrap()).collect();
         assert!(more.is_sorted_by(|a, b| a >= b));
         let ahead = more.iter().filter(|rank| **rank > bulk[0]).count() as u64;
         assert_eq!(ahead * (8 << 10), HEAD_START - 2 * PIECE as u64);
         // Whoever has waited long does not come after those who have not.
         backlog.drained();
-        assert!(backlog.queue(PIECE).unwrap() < more[39]);
+        assert!(new(&backlog, PIECE).unwrap() < more[39]);
         lock(&backlog.0).passed = 64 << 40;
         backlog.drained();
-        let last = [backlog.queue(PIECE).unwrap(), backlog.queue(PIECE).unwrap()];
+        let last = [new(&backlog, PIECE).unwrap(), new(&backlog, PIECE).unwrap()];
         assert_eq!(last, [Rank(i32::MIN); 2]);
     }
 
@@ -225,5 +256,31 @@ mod tests {
         backlog.drained();
         assert_eq!(are_admitted(&mut turns), [true]);
         assert_eq!(lock(&backlog.0).unsent, PIECE as u64);
+    }
+
+    /// Streams that always have more, in pieces of their own length each.
+    #[test]
+    fn short_pieces_have_as_many_bytes_as_long_ones() {
+        let backlog = Backlog::default();
+        let lengths = [16 << 10, 40 << 10, 64 << 10, 64 << 10];
+        let mut shares = lengths.map(|_| Share::default());
+        let mut turns = [const { None }; 4];
+        let mut had = [0; 4];
+        for _ in 0..16_000 {
+            for (at, length) in lengths.into_iter().enumerate() {
+                let turn = turns[at].get_or_insert_with(|| backlog.queue(&mut shares[at], length));
+                if rank(turn).is_some() {
+                    turns[at] = None;
+                    had[at] += length;
+                }
+            }
+            backlog.sent(8 << 10);
+        }
+        let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
+        assert!(*least > 1 << 20 && most - least <= 128 << 10, "{had:?}");
+        // Who was silent for long does not keep the others from their turns now.
+        let mut late = Share::default();
+        backlog.queue(&mut late, PIECE).expect_err("it waits");
+        assert!(late.0 >= lock(&backlog.0).virtual_time + PIECE as u64);
     }
 }

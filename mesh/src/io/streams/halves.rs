@@ -13,6 +13,7 @@ use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, Va
 
 use super::Live;
 use crate::MeshError;
+use crate::io::backlog::Share;
 use crate::io::link::Link;
 
 /// Code of a sending half that was dropped before it was finished.
@@ -49,7 +50,16 @@ impl Stream {
         let open = Arc::new(Open(live.streams.clone()));
         let (live, _open) = (live.clone(), open.clone());
         Self {
-            send: SendHalf { stream: send, node, ended: false, link, address, live, _open },
+            send: SendHalf {
+                stream: send,
+                node,
+                share: Share::default(),
+                ended: false,
+                link,
+                address,
+                live,
+                _open,
+            },
             recv: RecvHalf { stream: recv, node, _open: open },
         }
     }
@@ -61,6 +71,7 @@ impl Stream {
 pub struct SendHalf {
     stream: SendStream,
     node: NodeId,
+    share: Share,
     ended: bool,
     link: Arc<Link>,
     address: Ipv6Addr,
@@ -77,7 +88,7 @@ impl SendHalf {
     /// [`MeshError::StreamClosed`] after an end of this half.
     pub async fn write_chunk(&mut self, chunk: Bytes) -> Result<(), MeshError> {
         let (length, backlog) = (chunk.len(), &self.live.backlog);
-        let entered = backlog.enter(length, &self.live.connection).await;
+        let entered = backlog.enter(&mut self.share, length, &self.live.connection).await;
         let rank = entered.map_err(|error| lost(self.node, &error))?;
         // Fails only for a stream that has ended, as the write does then.
         let _ = self.stream.set_priority(rank.0);
