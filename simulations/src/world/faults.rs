@@ -101,7 +101,10 @@ impl World {
         node.generation = node.generation.max(brain.generation());
         node.tunnels = Tunnels::default();
         node.wake = None;
-        node.leaving = false;
+        if std::mem::take(&mut node.leaving) && node.saves {
+            // Who goes in good order writes down last whom it knows.
+            node.saved = (self.now, brain.snapshot().into());
+        }
         let sessions = node.clients.clear();
         self.measures.sessions.closed += sessions;
         self.guard.stopped(at, self.now);
