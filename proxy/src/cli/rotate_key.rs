@@ -44,16 +44,36 @@ pub(crate) struct RotateKeyArgs {
 /// What became of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
-    #[serde(flatten)]
-    pub(crate) joined: Joined,
     /// Who the node is from now on.
-    pub(crate) node: NodeId,
+    #[serde(flatten)]
+    pub(crate) who: Who,
     /// Who it was, while a running daemon still answers for that key.
     pub(crate) former: Option<FormerKey>,
     /// False when the last change was not over, so that this one was not begun.
     pub(crate) is_new: bool,
     /// Whether a running daemon has gone on with it.
     pub(crate) in_force: bool,
+}
+
+/// Who a node is after the command.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Who {
+    /// What its new credential says.
+    New(Joined),
+    /// Whom the change before made it.
+    AsBefore {
+        /// That key.
+        node: NodeId,
+    },
+}
+
+impl Who {
+    fn node(&self) -> &NodeId {
+        match self {
+            Self::New(Joined { node, .. }) | Self::AsBefore { node } => node,
+        }
+    }
 }
 
 pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
@@ -77,7 +97,8 @@ pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
 }
 
 fn said(outcome: &Outcome) -> String {
-    let Outcome { node, former, is_new, .. } = outcome;
+    let Outcome { who, former, is_new, .. } = outcome;
+    let node = who.node();
     let former = former.as_ref().map_or_else(String::new, |FormerKey { node, ends_at }| {
         format!("; the former one ({}) answers until {ends_at}", node.short())
     });
@@ -131,16 +152,16 @@ fn hand_over(
         identity: std::mem::take(&mut *next.to_text()),
         overlap_s: overlap.as_secs(),
     };
-    let joined = Joined::of(&next.credential);
+    let new = Who::New(Joined::of(&next.credential));
     match runtime()?.block_on(args.daemon.client()?.rotate_key(&request)) {
         Ok(RotateKeyReport { node, former, is_new }) => {
-            Ok(Outcome { joined, node, former, is_new, in_force: true })
+            let who = if is_new { new } else { Who::AsBefore { node } };
+            Ok(Outcome { who, former, is_new, in_force: true })
         }
         Err(Error::NoDaemon { .. }) => {
             let _lock = state.lock()?;
             state.store_next(next)?;
-            let node = next.credential.node;
-            Ok(Outcome { joined, node, former: None, is_new: true, in_force: false })
+            Ok(Outcome { who: new, former: None, is_new: true, in_force: false })
         }
         Err(error) => Err(error),
     }

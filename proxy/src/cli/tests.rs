@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::init::InitReport;
 use super::invite::{InviteArgs, InviteReport};
-use super::join::JoinReport;
+use super::join::{JoinReport, Joined};
 use super::paths::Paths;
 use super::*;
 use crate::daemon::state::StateDir;
@@ -567,6 +567,12 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
     let state = machines.state("second");
     let known = state.credential().expect("whole").expect("there is one");
     let next = make("second", &[&line]).expect("signed");
+    let (new, node) = (Joined::of(&next.credential), next.credential.node);
+    for who in [rotate_key::Who::New(new), rotate_key::Who::AsBefore { node }] {
+        let said = rotate_key::Outcome { who, former: None, is_new: true, in_force: false };
+        let said = serde_json::to_string(&said).expect("it is plain");
+        assert_eq!(said.matches(&format!(r#""node":"{node}""#)).count(), 1, "{said}");
+    }
     state.store_next(&next).expect("stored");
     machines.join("second", &line, FORCED).expect("it joins again");
     state.settle_next().expect("nothing is left");
