@@ -138,7 +138,8 @@ pub(crate) fn join(
     let credential = accept(&keys)?;
     // What is damaged, or of another mesh, is not known.
     let known = state.revocations(&mesh);
-    refuse_revoked(known.as_ref().ok(), &credential)?;
+    // A node with keys that were revoked would be refused at its start, and by everybody.
+    known.as_ref().map_or(Ok(()), |known| refuse_revoked(known, &credential))?;
 
     let mut seeds = invite.seeds.clone();
     if former.mesh == Some(mesh) {
@@ -252,9 +253,9 @@ fn refuse_foreign_authority(state: &StateDir, mesh: MeshId) -> Result<(), Error>
     }
 }
 
-/// A node with the keys that were revoked would be refused at its start, and by everybody.
-fn refuse_revoked(known: Option<&Revocations>, credential: &Credential) -> Result<(), Error> {
-    match known.and_then(|known| known.covering(credential)) {
+/// Whether one of the revocations that are known is of this credential.
+pub(super) fn refuse_revoked(known: &Revocations, credential: &Credential) -> Result<(), Error> {
+    match known.covering(credential) {
         Some(Revocation { revoked, at, .. }) => {
             Err(meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into())
         }

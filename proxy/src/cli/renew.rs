@@ -6,10 +6,10 @@
 //! left it, is renewed too.
 
 use clap::Args;
-use meshport_config::{Credential, MeshId, Revocation, UnixSeconds};
+use meshport_config::{Credential, MeshId, UnixSeconds};
 use serde::Serialize;
 
-use super::join::Joined;
+use super::join::{Joined, refuse_revoked};
 use super::query::DaemonArgs;
 use super::signer::{Holder, SignerArgs};
 use super::{clock, output, runtime};
@@ -90,12 +90,7 @@ pub(super) fn check(
     now: UnixSeconds,
 ) -> Result<(), Error> {
     credential.verify(mesh, now)?;
-    match state.revocations(mesh)?.covering(credential) {
-        Some(Revocation { revoked, at, .. }) => {
-            Err(meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into())
-        }
-        None => Ok(()),
-    }
+    refuse_revoked(&state.revocations(mesh)?, credential)
 }
 
 /// There is no node in the folder.
