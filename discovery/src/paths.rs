@@ -50,6 +50,9 @@ const REPORTED_LOSS_PERCENT: u8 = 6;
 const LOSSY_PERCENT: u8 = 7;
 /// ...so that it is known within seconds when it is well again.
 const LOSSY_PROBE: Duration = Duration::from_millis(400);
+/// A path with sessions that loses so many small probes, in percent, may lose more of what these
+/// send.
+const DOUBTED_PERCENT: u8 = 25;
 
 /// Whether a path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -81,7 +84,8 @@ pub struct Path {
     pub rtt: Option<Duration>,
     /// How far single round trips are from `rtt` (mean deviation); zero before the first answer.
     pub deviation: Duration,
-    /// Share of the last 16 probes without an answer, 0 to 100.
+    /// Share of the last 16 probes without an answer, 0 to 100; where ones as long as QUIC needs
+    /// are found to be lost more often than small ones, of these.
     pub loss_percent: u8,
     /// When `state` became what it is.
     pub since: Instant,
@@ -313,7 +317,8 @@ impl Paths {
             }
             if prober.width_due().is_some_and(|due| due <= now) {
                 let nonce = self.dice.bytes();
-                prober.width.sent(nonce, prober.wait(), now);
+                let lossy = prober.loss.percent() > LOSSY_PERCENT;
+                prober.width.sent(nonce, prober.wait(), lossy, now);
                 self.sends.push_back(Probe { to: node, nonce, wide: true });
                 if prober.width.wants_company() {
                     prober.send_at = now;
@@ -480,7 +485,9 @@ impl Prober {
             }
             self.loss.add(passed == at);
         }
-        self.path.loss_percent = self.loss.percent();
+        if self.usage == PathUse::Active && self.loss.percent() >= DOUBTED_PERCENT {
+            self.width.doubt(now);
+        }
         self.path.rtt = self.rtt.get();
         self.path.deviation = self.rtt.deviation();
         self.path.last_answer = Some(now);
@@ -489,15 +496,16 @@ impl Prober {
             self.path.state = PathState::Up;
             self.path.since = now;
             self.path.narrow = false;
-            self.width.begin(Some(now));
+            self.width.revive(now);
         }
+        self.weigh_loss();
         true
     }
 
     /// Declares the path dead if the peer has been silent for long enough; true if it just died.
     fn judge(&mut self, now: Instant, allowance: Duration) -> bool {
         let wait = self.wait();
-        let enough = match self.path.loss_percent > LOSSY_PERCENT {
+        let enough = match self.loss.percent() > LOSSY_PERCENT {
             true => SILENT_PROBES.1,
             false => self.silent_probes(),
         };
@@ -508,6 +516,7 @@ impl Prober {
             self.silent = None;
             self.path.narrow = true;
             self.die(now);
+            self.width.end_as_useless();
             return true;
         }
         let Some((since, probes)) = self.silent else { return false };
@@ -555,7 +564,7 @@ impl Prober {
     fn silent_probes(&self) -> u32 {
         let (least, most) = SILENT_PROBES;
         // While the path is silent nothing is added to the loss, so this is how it was before.
-        let loss = f64::from(self.path.loss_percent) / 100.0;
+        let loss = f64::from(self.loss.percent()) / 100.0;
         if loss <= 0.0 {
             return least;
         }
@@ -579,7 +588,7 @@ impl Prober {
 
     fn note_fate(&mut self, answered: bool) {
         self.loss.add(answered);
-        self.path.loss_percent = self.loss.percent();
+        self.weigh_loss();
     }
 }
 

@@ -81,7 +81,7 @@ impl Rtt {
 
 /// Probes whose fate is remembered: enough to tell a lossy path from an unlucky packet, few enough
 /// to forget a path's past within seconds once it is well.
-const LOSS_WINDOW: u32 = 16;
+pub(crate) const LOSS_WINDOW: u32 = 16;
 
 /// Which of the last [`LOSS_WINDOW`] probes went unanswered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,6 +93,11 @@ impl Loss {
     /// Notes the fate of a probe.
     pub(crate) fn add(&mut self, answered: bool) {
         self.lost = ((self.lost << 1) | u32::from(!answered)) & ((1 << LOSS_WINDOW) - 1);
+    }
+
+    /// How many of the last probes were lost; of no more than the window has.
+    pub(crate) fn lost_of_last(&self, probes: u32) -> u32 {
+        (self.lost & ((1 << probes.min(LOSS_WINDOW)) - 1)).count_ones()
     }
 
     /// Lost probes as a share of the window, 0 to 100; a path with fewer probes gets the benefit

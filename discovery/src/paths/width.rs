@@ -5,13 +5,20 @@
 //! nothing works. So now and then a probe is as long as [`crate::wire::WIDE_DATAGRAM`], and its
 //! echo too. As many of them lost in a row as it takes small ones to call a path dead say that
 //! QUIC cannot use it: that is as good as dead, until a long one is answered.
+//!
+//! A path with next to no bandwidth loses most of the long ones and a few of the small ones: its
+//! queue has room for these more often. So a long one that is lost where small ones are lost too,
+//! or two in a row anywhere, have the path looked at closely: long ones follow each other until
+//! they are well again or there are as many as loss is judged by, and then count as loss of the
+//! path.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-use super::{PathUse, Paths};
+use super::{PathUse, Paths, Prober};
+use crate::rtt::{LOSS_WINDOW, Loss};
 
 /// How often a path that carries sessions is tried; any other only when it comes up, and when it is
 /// used. Each try costs 1,308 bytes both ways, a tenth of all probes; sessions that find a path
@@ -21,6 +28,16 @@ pub(super) const ACTIVE: Duration = Duration::from_secs(16);
 const LEAST: Duration = Duration::from_secs(2);
 /// Tries remembered while unanswered: as many as it takes at most to judge.
 const MAX_OUTSTANDING: usize = 16;
+/// Loss of long packets, in percent, from which on nobody should use a path; it is looked at
+/// further then, so that it is known when it is well again.
+const USELESS_PERCENT: u8 = 50;
+/// How often a useless path is tried.
+const USELESS: Duration = Duration::from_millis(500);
+/// A look has an end once of so many tries in a row...
+const WELL: u32 = 8;
+/// ...no more were lost than chance has it where little is lost. Where most is lost that happens
+/// in a hundredth of all cases.
+const WELL_LOST: u32 = 1;
 
 /// What is known of a path's width while it is up.
 #[derive(Debug, Default)]
@@ -33,6 +50,36 @@ pub(super) struct Width {
     /// When the first try after the last answer went out, and how many went since.
     silent: Option<(Instant, u32)>,
     outstanding: VecDeque<[u8; 8]>,
+    look: Option<Look>,
+}
+
+/// A path that is looked at closely.
+#[derive(Debug, Default)]
+struct Look {
+    fates: Loss,
+    tries: u32,
+    useless: bool,
+}
+
+impl Look {
+    /// Of a path on which nothing long came through for a while.
+    fn useless() -> Self {
+        let mut look = Self::default();
+        (0..LOSS_WINDOW).for_each(|_| look.add(false));
+        look
+    }
+
+    fn add(&mut self, answered: bool) {
+        self.fates.add(answered);
+        self.tries = self.tries.saturating_add(1);
+        self.useless |= self.fates.percent() >= USELESS_PERCENT;
+    }
+
+    /// Whether it has shown what it can.
+    fn is_over(&self) -> bool {
+        let well = self.tries >= WELL && self.fates.lost_of_last(WELL) <= WELL_LOST;
+        well || (self.tries >= LOSS_WINDOW && !self.useless)
+    }
 }
 
 impl Width {
@@ -50,6 +97,24 @@ impl Width {
     /// The path is dead.
     pub(super) fn end(&mut self) {
         *self = Self { sent_at: self.sent_at, ..Self::new(self.tried) };
+    }
+
+    /// The path is dead because nothing long comes through. A single answer, which revives it, does
+    /// not show that it is well.
+    pub(super) fn end_as_useless(&mut self) {
+        self.end();
+        self.look = Some(Look::useless());
+    }
+
+    /// The path is up again.
+    pub(super) fn revive(&mut self, now: Instant) {
+        match &mut self.look {
+            Some(look) => {
+                look.add(true);
+                self.due = Some(now + USELESS);
+            }
+            None => self.begin(Some(now)),
+        }
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -73,19 +138,31 @@ impl Width {
         self.due = self.tried.then_some(due);
     }
 
-    /// A try goes out; the next one follows after `usual`, or while none is answered at the pace
-    /// of a path that is silent.
-    pub(super) fn sent(&mut self, nonce: [u8; 8], wait: Duration, now: Instant) {
+    /// Loss of long packets in percent, where the path is looked at closely.
+    pub(super) fn loss_percent(&self) -> u8 {
+        self.look.as_ref().map_or(0, |look| look.fates.percent())
+    }
+
+    /// A try goes out on a path where an answer may take `wait` and that loses small probes, or
+    /// not. While none is answered the next one follows at the pace of a path that is silent.
+    pub(super) fn sent(&mut self, nonce: [u8; 8], wait: Duration, lossy: bool, now: Instant) {
+        let (since, tries) = self.silent.unwrap_or((now, 0));
+        self.silent = Some((since, tries + 1));
+        if self.look.is_none() && (tries >= 2 || (tries == 1 && lossy)) {
+            self.look = Some(Look::default());
+        }
         if self.outstanding.len() >= MAX_OUTSTANDING {
             self.outstanding.pop_front();
+            if let Some(look) = &mut self.look {
+                look.add(false);
+            }
         }
         self.outstanding.push_back(nonce);
         self.sent_at = Some(now);
-        let (since, tries) = self.silent.unwrap_or((now, 0));
-        self.silent = Some((since, tries + 1));
         // The first answer may take its time; after that tries come as on a silent path, until
         // there are enough to judge by, if anything can be judged.
         let pause = match usize::try_from(tries) {
+            _ if self.look.as_ref().is_some_and(|look| look.useless) => USELESS.max(wait),
             Ok(0) => wait,
             Ok(tries) if tries < MAX_OUTSTANDING => wait / 3,
             Ok(_) | Err(_) => LEAST,
@@ -93,11 +170,33 @@ impl Width {
         self.due = Some(now + pause);
     }
 
-    /// An answer came; if it is to a try, the next one is `due`.
-    pub(super) fn answered(&mut self, nonce: [u8; 8], due: Option<Instant>) {
-        if self.outstanding.contains(&nonce) {
+    /// An answer came; if it is to a try, the next one is `due`, or after `wait` if the path is
+    /// looked at. True if that changes what is known of loss.
+    pub(super) fn answered(
+        &mut self,
+        nonce: [u8; 8],
+        due: Option<Instant>,
+        wait: Duration,
+        now: Instant,
+    ) -> bool {
+        let Some(at) = self.outstanding.iter().position(|sent| *sent == nonce) else {
+            return false;
+        };
+        self.silent = None;
+        let Some(look) = &mut self.look else {
             self.begin(due);
+            return false;
+        };
+        for passed in 0..=at {
+            look.add(passed == at);
         }
+        self.outstanding.drain(..=at);
+        if look.is_over() {
+            self.begin(due);
+        } else {
+            self.due = Some(now + if look.useless { USELESS.max(wait) } else { wait });
+        }
+        true
     }
 
     /// Whether so many tries in so long a time are without an answer, while a small probe was
@@ -123,7 +222,16 @@ impl Width {
     pub(super) fn stalled(&mut self, by: Duration) {
         self.silent = None;
         self.outstanding.clear();
+        self.look = self.look.take().filter(|look| look.useless);
         self.due = self.due.map(|due| due + by);
+    }
+}
+
+impl Prober {
+    /// Of small and long packets the loss of those that fare worse is that of the path: sessions
+    /// send both.
+    pub(super) fn weigh_loss(&mut self) {
+        self.path.loss_percent = self.loss.percent().max(self.width.loss_percent());
     }
 }
 
@@ -138,7 +246,14 @@ impl Paths {
             PathUse::Active => Some(now + self.dice.jitter(ACTIVE.max(self.active), 10)),
             PathUse::Idle => None,
         };
-        prober.width.answered(nonce, due);
+        let wait = prober.wait();
+        if prober.width.answered(nonce, due, wait, now) {
+            prober.weigh_loss();
+            self.schedule.remove(&(prober.due, node));
+            prober.schedule(now);
+            self.schedule.insert((prober.due, node));
+            self.report(node, false);
+        }
     }
 
     /// Sessions find the way to a peer slow: maybe it is too narrow for them.

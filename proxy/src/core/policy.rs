@@ -32,6 +32,9 @@ pub enum Fate {
         /// How much of the window is used, in percent: none where no other origin is healthy that
         /// a herd of returning clients would hit.
         spread_percent: u32,
+        /// Whether a session whose origin answers after that goes on: it shows that the news is
+        /// old. Where little comes through, one answer shows nothing.
+        forgives: bool,
         /// Why, as a phrase.
         why: &'static str,
     },
@@ -46,16 +49,16 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
     let spread = healthy(view.line);
     if view.path == PathView::Dead {
         let spread_percent = if spread { 100 } else { 0 };
-        return Fate::Reset { spread_percent, why: "its path is dead" };
+        return Fate::Reset { spread_percent, forgives: true, why: "its path is dead" };
     }
     if view.is_broken() && spread {
         let why = "its path loses most of what is sent";
-        return Fate::Reset { spread_percent: 100, why };
+        return Fate::Reset { spread_percent: 100, forgives: false, why };
     }
     match view.state {
         // It has taken two probes to notice, and controllers lose their lease before long.
         OriginState::Hung if spread => {
-            Fate::Reset { spread_percent: 50, why: "its instance hangs" }
+            Fate::Reset { spread_percent: 50, forgives: true, why: "its instance hangs" }
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
         OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
@@ -94,7 +97,8 @@ mod tests {
     fn a_dead_path_is_cut_and_the_healthy_one_is_not() {
         let [dead, healthy] =
             fates([(OriginState::Ready, PathView::Dead), (OriginState::Ready, UP)]);
-        assert_eq!(dead, Fate::Reset { spread_percent: 100, why: "its path is dead" });
+        let why = "its path is dead";
+        assert_eq!(dead, Fate::Reset { spread_percent: 100, forgives: true, why });
         assert_eq!(healthy, Fate::Stay);
     }
 
@@ -108,7 +112,8 @@ mod tests {
             fate(&near(loss_percent), &route)
         };
         let reset = fate_beside(50, OriginState::Ready);
-        assert!(matches!(reset, Fate::Reset { spread_percent: 100, .. }), "{reset:?}");
+        let is_reset = matches!(reset, Fate::Reset { spread_percent: 100, forgives: false, .. });
+        assert!(is_reset, "{reset:?}");
         assert_eq!(fate_beside(49, OriginState::Ready), Fate::Stay);
         assert_eq!(fate_beside(100, OriginState::Unready), Fate::Stay);
     }
@@ -122,7 +127,8 @@ mod tests {
     #[test]
     fn a_hung_instance_is_cut_only_while_another_answers() {
         let [hung, healthy] = fates([(OriginState::Hung, UP), (OriginState::Ready, UP)]);
-        assert_eq!(hung, Fate::Reset { spread_percent: 50, why: "its instance hangs" });
+        let why = "its instance hangs";
+        assert_eq!(hung, Fate::Reset { spread_percent: 50, forgives: true, why });
         assert_eq!(healthy, Fate::Stay);
         assert_eq!(fates([(OriginState::Hung, UP); 2]), [Fate::Stay; 2]);
         assert_eq!(fates([(OriginState::Hung, UP), (OriginState::Unready, UP)])[0], Fate::Stay);

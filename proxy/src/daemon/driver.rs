@@ -38,7 +38,7 @@ use super::probe::Prober;
 use super::report::Reporter;
 use super::rotation::Rotating;
 use super::session::Finding;
-use super::sessions::{Sessions, Side};
+use super::sessions::{Cut, Sessions, Side};
 use super::succession::{Next, Succeeding};
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
@@ -328,10 +328,10 @@ impl Driver {
                     sender.send_replace(route);
                 }
             }
-            Event::Reset { service, line, spread_percent, why } => {
+            Event::Reset { service, line, spread_percent, forgives, why } => {
                 let window = self.cut_windows.get(&service).copied().unwrap_or_default();
                 let window = window * spread_percent / 100;
-                let sessions = self.sessions.cut(&service, line, window);
+                let sessions = self.sessions.cut(&service, line, Cut::Within { window, forgives });
                 if sessions > 0 {
                     let origin = self.reporter.line(&self.core, &line);
                     warn!(%service, %origin, sessions, why, "sessions reset");

@@ -182,9 +182,14 @@ struct Group {
 
 /// How the sessions of a group are reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// Within this time; whoever hears of its origin after that goes on.
-    Within(Duration),
+pub(super) enum Cut {
+    /// Each at a moment of its own.
+    Within {
+        /// Not later than after this time.
+        window: Duration,
+        /// Whether whoever hears of its origin after that goes on.
+        forgives: bool,
+    },
     /// At once, those that are still being opened as well.
     ForGood,
 }
@@ -379,9 +384,9 @@ impl Sessions {
         self.inner.busy_changed.notify_one();
     }
 
-    /// Tells the sessions from here that go on a line to reset themselves, each at a moment of its
-    /// own within `window`. Returns how many they are.
-    pub(super) fn cut(&self, service: &ServiceName, line: Line, window: Duration) -> u64 {
+    /// Tells the sessions from here that go on a line to reset themselves. Returns how many they
+    /// are.
+    pub(super) fn cut(&self, service: &ServiceName, line: Line, how: Cut) -> u64 {
         let open = self.lock();
         let sides = [Side::Client, Side::Relayed];
         let groups = sides.into_iter().flat_map(|side| open.groups(service, side, line));
@@ -390,7 +395,7 @@ impl Sessions {
                 group.cut.send_if_modified(|cut| {
                     let is_open = *cut != Some(Cut::ForGood);
                     if is_open {
-                        *cut = Some(Cut::Within(window));
+                        *cut = Some(how);
                     }
                     is_open
                 });
@@ -461,9 +466,12 @@ impl Sessions {
 
 impl Guard {
     /// The origin has just answered: what was said before that does not concern this session,
-    /// unless its line is over for good.
+    /// unless its line is over for good or an answer shows nothing.
     pub(super) fn forgive(&mut self) {
-        self.cut.mark_unchanged();
+        let stands = matches!(*self.cut.borrow(), Some(Cut::Within { forgives: false, .. }));
+        if !stands {
+            self.cut.mark_unchanged();
+        }
     }
 
     /// Resolves when this session is to end. `share` is this session's place in a window of
@@ -484,7 +492,7 @@ impl Guard {
             return std::future::pending().await;
         }
         let cut = *self.cut.borrow_and_update();
-        if let Some(Cut::Within(window)) = cut {
+        if let Some(Cut::Within { window, .. }) = cut {
             tokio::time::sleep(window.mul_f64(share.clamp(0.0, 1.0))).await;
         }
     }

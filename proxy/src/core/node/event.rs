@@ -30,6 +30,8 @@ pub enum Event {
         /// How much of the service's window the resets are spread over, in percent: their clients
         /// come back, and must not all come at once where they have somewhere to go.
         spread_percent: u32,
+        /// Whether a session that is being opened goes on if its origin still answers.
+        forgives: bool,
         /// Why, as a phrase.
         why: &'static str,
     },

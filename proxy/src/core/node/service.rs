@@ -98,13 +98,14 @@ impl Service {
                 Fate::Stay => {}
                 Fate::Move(cause) if busy.contains(&line) => moves.push((line, cause)),
                 Fate::Move(_) => {}
-                Fate::Reset { spread_percent, why } => {
+                Fate::Reset { spread_percent, forgives, why } => {
                     self.doomed.insert(line);
                     if !before.contains(&line) {
                         events.push(Event::Reset {
                             service: name.clone(),
                             line,
                             spread_percent,
+                            forgives,
                             why,
                         });
                     }

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::driver::shut_out;
+use super::super::sessions::Cut;
 use super::super::testing::{self, Node, pair, service, three};
 use super::*;
 use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
@@ -276,7 +277,8 @@ async fn a_cut_holds_for_a_session_without_an_answer() {
     let sessions = ingress.place.sessions.clone();
     let mut client = client(&Arc::new(ingress), b"").await;
     let (mut stream, _) = take(&mut far).await;
-    assert_eq!(sessions.cut(&service(), Line::Direct(node), Duration::ZERO), 1);
+    let how = Cut::Within { window: Duration::ZERO, forgives: true };
+    assert_eq!(sessions.cut(&service(), Line::Direct(node), how), 1);
     say(&mut stream, b"").await;
     client.write_all(b"POST").await.expect("open");
     let end = timeout(SOON * 5, client.read_u8()).await.expect("it is not left to wait");

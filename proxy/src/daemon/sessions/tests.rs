@@ -1,5 +1,7 @@
 use super::*;
 
+const AT_ONCE: Cut = Cut::Within { window: Duration::ZERO, forgives: true };
+
 fn line(number: u8) -> Line {
     Line::Direct(NodeId::from_bytes([number; 32]))
 }
@@ -11,14 +13,33 @@ async fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
     let (dead, alive) = (line(1), line(2));
     let mut one = sessions.open(&service, Side::Client, dead);
     let mut other = sessions.open(&service, Side::Client, alive);
-    assert_eq!(sessions.cut(&service, dead, Duration::ZERO), 1);
+    assert_eq!(sessions.cut(&service, dead, AT_ONCE), 1);
     let mut late = sessions.open(&service, Side::Client, dead);
     one.cut(0.5).await;
     for spared in [&mut other, &mut late] {
         let waited = timeout(Duration::from_millis(20), spared.cut(0.5)).await;
         assert!(waited.is_err(), "not concerned by that cut");
     }
-    assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 0);
+    assert_eq!(sessions.cut(&service, line(3), AT_ONCE), 0);
+}
+
+#[tokio::test]
+async fn an_answer_spares_a_session_unless_it_shows_nothing() {
+    let sessions = Sessions::default();
+    let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
+    for (forgives, later) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut session = sessions.open(&service, Side::Client, line(1));
+        let cut = Cut::Within { window: Duration::ZERO, forgives };
+        if later {
+            session.forgive();
+            sessions.cut(&service, line(1), cut);
+        } else {
+            sessions.cut(&service, line(1), cut);
+            session.forgive();
+        }
+        let ends = timeout(Duration::from_millis(20), session.cut(0.5)).await.is_ok();
+        assert_eq!(ends, later || !forgives, "forgives: {forgives}, later: {later}");
+    }
 }
 
 #[tokio::test]
@@ -62,7 +83,7 @@ async fn sessions_of_a_node_with_a_new_key_are_its_successors() {
     let lines = sessions.lines(&service, Side::Client);
     assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);
     // What happens to the successor's line happens to all of them.
-    assert_eq!(sessions.cut(&service, line(3), Duration::ZERO), 2);
+    assert_eq!(sessions.cut(&service, line(3), AT_ONCE), 2);
     one.cut(0.5).await;
     two.cut(0.5).await;
     drop((one, two, carried, served));
