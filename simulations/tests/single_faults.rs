@@ -1,11 +1,17 @@
 //! One fault at a time costs no request, whatever it is, as long as one healthy origin stays within
-//! reach: every kind of event, alone, in three sites with clients. Where that cannot be, the table
-//! says why. The program has to be optimised for it: `./tests/run sim` names one in `MESHPORT_SIM`.
+//! reach: every kind of event, alone, in three sites with clients, at the wide level and at the
+//! full one. Where that cannot be, the table says why. The program has to be optimised for it:
+//! `./tests/run sim` names one in `MESHPORT_SIM`.
+
+#![expect(clippy::print_stdout, reason = "what is allowed to fail is told")]
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::num::NonZero;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use meshport_simulations::scenario::{Scenario, reference};
 use serde_json::Value;
@@ -54,15 +60,27 @@ rtt-ms = 20
 /// Fewer requests than this in a run would show nothing: with everybody well they are 4,300.
 const LEAST_REQUESTS: u64 = 3000;
 const SEEDS: [&str; 3] = ["1", "2", "3"];
+/// Events that the full level refuses, since all its nodes share one clock and are the daemon,
+/// which has no code for lying.
+const REFUSED: [&str; 2] = ["clock-step", "lie"];
+
+/// What a run is played at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Wide,
+    Full,
+}
 
 /// One event at 60 s, and what undoes it if that is an event of its own, at 90 s.
 struct Case {
     fault: &'static str,
     undone: &'static str,
-    allowed: Allowed,
+    wide: Allowed,
+    full: Allowed,
 }
 
 /// How many requests may fail.
+#[derive(Clone, Copy)]
 enum Allowed {
     None,
     /// At most so many, for this reason.
@@ -70,16 +88,20 @@ enum Allowed {
 }
 
 const fn none(fault: &'static str) -> Case {
-    Case { fault, undone: "", allowed: Allowed::None }
+    undone(fault, "")
 }
 
 const fn undone(fault: &'static str, undone: &'static str) -> Case {
-    Case { fault, undone, allowed: Allowed::None }
+    Case { fault, undone, wide: Allowed::None, full: Allowed::None }
 }
 
-const fn some(fault: &'static str, most: u64, why: &'static str) -> Case {
-    Case { fault, undone: "", allowed: Allowed::Some(most, why) }
+/// Nothing at the wide level.
+const fn some_at_full(fault: &'static str, most: u64, why: &'static str) -> Case {
+    Case { fault, undone: "", wide: Allowed::None, full: Allowed::Some(most, why) }
 }
+
+const UNREACHABLE: &str =
+    "no origin is within reach of that site, and its clients wait for 10 s at most";
 
 /// Clients of a node whose process ends, by itself or for good, end with it: what they had asked
 /// for is nobody's request. The same of who is revoked.
@@ -121,11 +143,15 @@ const CASES: &[Case] = &[
     none("cut = [\"fra-1\", \"vie-2\"]\none-way = true\nfor-s = 30"),
     none("cut = [\"vie-2\", \"fra-1\"]\none-way = true\nfor-s = 30"),
     none("isolate = \"fra\"\nfor-s = 30"),
-    some(
-        "isolate = \"vie\"\nfor-s = 30",
-        130,
-        "no origin is within reach of that site, and its clients wait for 10 s at most",
-    ),
+    // A client whose request has failed ends at the wide level and asks on at the full one: what
+    // Vienna's four nodes ask for in 30 s is some 60 sessions with a request each, and 256 to
+    // 388 with seeds 1 to 6.
+    Case {
+        fault: "isolate = \"vie\"\nfor-s = 30",
+        undone: "",
+        wide: Allowed::Some(130, UNREACHABLE),
+        full: Allowed::Some(500, UNREACHABLE),
+    },
     none(
         "degrade = { between = [\"fra\", \"vie\"], loss-percent = 20, loss-burst = 4 }\nfor-s = 30",
     ),
@@ -145,7 +171,11 @@ const CASES: &[Case] = &[
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280 }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280, one-way = true }\nfor-s = 30"),
     none("degrade = { between = [\"vie\", \"fra\"], mtu = 1280, one-way = true }\nfor-s = 30"),
-    none("degrade = { between = [\"fra\", \"vie\"], rate-mbit = 0.1 }\nfor-s = 30"),
+    some_at_full(
+        "degrade = { between = [\"fra\", \"vie\"], rate-mbit = 0.1 }\nfor-s = 30",
+        3,
+        "up to two requests do not get through 12 kB/s in time, which is to be mended",
+    ),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 2\nfor-s = 30"),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 0.3\nfor-s = 30"),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 2\none-way = true\nfor-s = 30"),
@@ -196,24 +226,74 @@ impl Case {
         words.join(if self.undone.is_empty() { "" } else { ", then " })
     }
 
-    /// What a run of it shows: its requests, those that failed, and rules that were violated.
-    fn play(&self, number: usize, seed: &str) -> (u64, u64, usize) {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("single-faults");
+    fn is_refused(&self) -> bool {
+        REFUSED.iter().any(|key| self.fault.starts_with(&format!("{key} =")))
+    }
+
+    fn run(&self, level: Level, number: usize, seed: &str) -> Output {
+        // Another test may be playing the other level.
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("single-faults-{level:?}"));
         fs::create_dir_all(&folder).expect("a folder");
-        let file = folder.join(format!("{number}.toml"));
+        let file = folder.join(format!("{number}-{seed}.toml"));
         fs::write(&file, self.text()).expect("a file");
         let program = std::env::var_os("MESHPORT_SIM");
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into());
         let mut command = Command::new(program);
         command.arg("run").arg(file).args(["--seed", seed, "--json", "-"]);
-        let output = command.stdin(Stdio::null()).output().expect("the program starts");
+        if level == Level::Full {
+            command.arg("--full");
+        }
+        command.stdin(Stdio::null()).output().expect("the program starts")
+    }
+
+    /// What is wrong with a run of it, if anything is; what is allowed it prints.
+    fn judge(&self, level: Level, number: usize, seed: &str) -> Option<String> {
+        let output = self.run(level, number, seed);
         let errors = String::from_utf8_lossy(&output.stderr);
-        let result = serde_json::from_slice::<Value>(&output.stdout);
-        let result = result.unwrap_or_else(|_| panic!("{}: {errors}", self.words()));
+        let words = format!("{}, seed {seed}, {level:?}", self.words());
+        let Ok(result) = serde_json::from_slice::<Value>(&output.stdout) else {
+            return Some(format!("{words}: {errors}"));
+        };
         let [total, failed] = ["total", "failed"]
             .map(|key| result["requests"][key].as_u64().expect("a number of requests"));
-        (total, failed, result["violations"].as_array().expect("a list").len())
+        let violated = result["violations"].as_array().expect("a list").len();
+        let allowed = if level == Level::Wide { self.wide } else { self.full };
+        let (most, why) = match allowed {
+            Allowed::None => (0, ""),
+            Allowed::Some(most, why) => (most, why),
+        };
+        let words = format!("{words}: {failed} of {total} failed");
+        if failed > most || violated > 0 || total < LEAST_REQUESTS {
+            return Some(format!("{words}, {violated} rules were violated\n{errors}"));
+        }
+        if failed > 0 {
+            println!("{words}: {why}");
+        }
+        None
     }
+}
+
+/// Plays cases with all seeds, on all processors, and fails with all that is wrong.
+fn play(level: Level, seeds: &[&str], is_played: impl Fn(&Case) -> bool) {
+    let cases = CASES.iter().enumerate().filter(|(_, case)| is_played(case));
+    let runs = cases.flat_map(|(number, case)| seeds.iter().map(move |seed| (number, case, *seed)));
+    let runs: Vec<_> = runs.collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut wrong = Vec::new();
+        while let Some((number, case, seed)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            wrong.extend(case.judge(level, *number, seed));
+        }
+        wrong
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().flat_map(|it| it.join().expect("a thread that plays")).collect()
+    });
+    println!("{} runs, {level:?}", runs.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Whatever may happen is tried, and each lie.
@@ -241,22 +321,26 @@ fn every_kind_of_event_is_in_the_table() {
 #[test]
 #[ignore = "some hundred runs, optimised: ./tests/run sim"]
 fn one_fault_costs_no_request_while_a_healthy_origin_is_within_reach() {
-    let mut wrong = Vec::new();
-    for (number, case) in CASES.iter().enumerate() {
-        for seed in SEEDS {
-            let (total, failed, violated) = case.play(number, seed);
-            let (most, why) = match case.allowed {
-                Allowed::None => (0, ""),
-                Allowed::Some(most, why) => (most, why),
-            };
-            let words = format!("{}, seed {seed}: {failed} of {total} failed", case.words());
-            if failed > most || violated > 0 || total < LEAST_REQUESTS {
-                wrong.push(format!("{words}, {violated} rules were violated"));
-            } else if failed > 0 {
-                println!("{words}: {why}");
-            }
-        }
+    play(Level::Wide, &SEEDS, |_| true);
+}
+
+#[test]
+#[ignore = "some hundred runs of real nodes, optimised: ./tests/run sim"]
+fn one_fault_costs_real_nodes_no_request_while_a_healthy_origin_is_within_reach() {
+    play(Level::Full, &SEEDS, |case| !case.is_refused());
+}
+
+/// What is left out at the full level is left out because it cannot be played there.
+#[test]
+fn what_is_not_played_at_the_full_level_is_refused_there() {
+    let refused = CASES.iter().enumerate().filter(|(_, case)| case.is_refused());
+    let mut count = 0;
+    for (number, case) in refused {
+        let output = case.run(Level::Full, number, "1");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{}: {errors}", case.words());
+        assert!(errors.contains("the full level does not know these"), "{errors}");
+        count += 1;
     }
-    println!("{} runs", CASES.len() * SEEDS.len());
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(count, 16);
 }
