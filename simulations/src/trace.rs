@@ -20,6 +20,8 @@ pub(crate) struct Trace {
     hash: Sha256,
     datagrams: u64,
     file: Option<Box<dyn Write + Send>>,
+    /// The nodes' names, for the file.
+    names: Vec<String>,
     /// The last events of each node.
     kept: Vec<VecDeque<(Duration, Box<str>)>>,
 }
@@ -40,9 +42,10 @@ pub(crate) struct Sent {
 }
 
 impl Trace {
-    pub(crate) fn new(nodes: usize, file: Option<Box<dyn Write + Send>>) -> Self {
-        let kept = vec![VecDeque::new(); nodes];
-        Self { hash: Sha256::default(), datagrams: 0, file, kept }
+    /// Of nodes with these names.
+    pub(crate) fn new(names: Vec<String>, file: Option<Box<dyn Write + Send>>) -> Self {
+        let kept = vec![VecDeque::new(); names.len()];
+        Self { hash: Sha256::default(), datagrams: 0, file, names, kept }
     }
 
     pub(crate) fn datagram(&mut self, sent: Sent) {
@@ -61,7 +64,8 @@ impl Trace {
         }
         self.hash.update(bytes);
         if let Some(file) = &mut self.file {
-            let Sent { from, to, size, kind, .. } = sent;
+            let Sent { size, kind, .. } = sent;
+            let (from, to) = (&self.names[sent.from], &self.names[sent.to]);
             let fate = sent.lost.unwrap_or("sent");
             // A full disk ends the file, not the run.
             let _ = writeln!(file, "{} {kind} {from} {to} {size} {fate}", Stamp(sent.at));
@@ -72,7 +76,7 @@ impl Trace {
     pub(crate) fn node(&mut self, at: Duration, node: usize, words: String) {
         self.words(at, &words);
         if let Some(file) = &mut self.file {
-            let _ = writeln!(file, "{} node {node} {words}", Stamp(at));
+            let _ = writeln!(file, "{} node {} {words}", Stamp(at), self.names[node]);
         }
         let kept = &mut self.kept[node];
         if kept.len() >= MAX_KEPT {

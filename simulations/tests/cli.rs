@@ -122,9 +122,14 @@ fn a_run_says_what_there_was_to_see() {
         assert!(printed(&run).contains(word), "the summary does not say: {word}");
     }
     let trace = folder.read("trace.txt");
-    for word in [" probe ", " swim ", " initiation ", "kill: fra-1"] {
+    for word in [" probe ", " swim ", " initiation fra-", "world kill: fra-1", " node ams-3 starts"]
+    {
         assert!(trace.contains(word), "no{word}in the trace");
     }
+    // With and without a file it is the same run.
+    let plain = folder.sim(&["run", "story.toml", "--seed", "7", "--json", "plain.json"]);
+    assert_eq!(status(&plain), 0, "{plain:?}");
+    assert_eq!(folder.json("plain.json")["trace_hash"], json["trace_hash"]);
     let page = folder.read("page/index.html");
     assert!(page.contains("<svg") && page.contains("kill: fra-1"));
     for word in

@@ -114,7 +114,7 @@ fn run(events: &str) -> Played {
         if !what.starts_with("goes to") && !what.starts_with("has nowhere to go") {
             continue;
         }
-        let node = NODES[node.parse::<usize>().expect("the number of a node")];
+        let node = *NODES.iter().find(|name| **name == node).expect("a node");
         relayed += usize::from(what.contains(" by "));
         let (origin, at_s) = (what.split(" by ").next(), at.parse().expect("seconds"));
         let way = origin.filter(|_| CUT_OFF.contains(&node)).unwrap_or(what).to_owned();

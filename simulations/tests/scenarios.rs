@@ -1,16 +1,20 @@
 //! The ready scenarios, run as a user runs them, and what must come out of them.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshport_simulations::report::Run;
+use meshport_simulations::report::{Effort, Run, text};
 use meshport_simulations::scenario::{Scenario, reference};
 use meshport_simulations::world::{Options, World};
 
 const THREE_SITES: &str = include_str!("../scenarios/three-sites.toml");
 const SITE_LOSS: &str = include_str!("../scenarios/site-loss.toml");
 const README: &str = include_str!("../README.md");
+/// A run that took nothing: what it takes is not of the scenario.
+const NO_EFFORT: Effort = Effort { wall: Duration::ZERO, processor: Duration::ZERO, memory: 0 };
 /// Lines of commentary that make a story.
 const STORY_LINES: usize = 15;
 
@@ -59,12 +63,40 @@ fn there_are_thirteen_ready_scenarios_and_each_is_a_story() {
 fn the_first_scenario_in_the_readme_gives_what_it_says() {
     let (_, rest) = README.split_once("```toml\n").expect("a scenario");
     let (text, rest) = rest.split_once("```").expect("its end");
-    let run = run(text, 7);
+    let seen = Seen::default();
+    let options = Options { trace: Some(Box::new(seen.clone())), ..Options::default() };
+    let scenario = Scenario::parse(text).expect("a good scenario");
+    let run = World::new(scenario, 7, options).expect("a possible world").run();
     assert_rules(&run);
-    let followed = run.followed(&run.measures.faults[0]);
-    assert_eq!((followed.noticed, followed.concerned, followed.users), (6, 6, 3));
-    let fault = rest.lines().find(|line| line.contains("kill: fra-1")).expect("its fault");
-    assert!(fault.contains("6/6") && fault.contains(" 3/3 "), "{fault}");
+    let said = text::summary(&run, NO_EFFORT);
+    let (_, rest) = rest.split_once("```text\n").expect("what it prints");
+    let (printed, rest) = rest.split_once("```").expect("its end");
+    let lines: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+    assert!(lines.len() > 10, "{printed}");
+    for line in lines {
+        let is_said = said.lines().any(|other| other == line);
+        assert!(is_said, "simulations/README.md is old: {line}\nis not in\n{said}");
+    }
+    let (_, rest) = rest.split_once("```text\n").expect("what its trace has");
+    let (kept, _) = rest.split_once("```").expect("its end");
+    let trace = String::from_utf8(std::mem::take(&mut *seen.0.lock().expect("nobody panics")));
+    let trace = trace.expect("words");
+    let first: Vec<&str> = trace.lines().take(kept.lines().count()).collect();
+    assert_eq!(first, kept.lines().collect::<Vec<_>>(), "simulations/README.md is old");
+}
+
+/// What is written of a trace.
+#[derive(Debug, Clone, Default)]
+struct Seen(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Seen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panics").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[test]

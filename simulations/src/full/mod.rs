@@ -156,7 +156,8 @@ impl World {
             nodes.push(Node::new(&scenario, place, &mesh, &mut rng)?);
         }
         let network = Network::new(&scenario, &mut rng)?;
-        let trace = Trace::new(nodes.len(), options.trace);
+        let names = nodes.iter().map(|node| node.name.clone()).collect();
+        let trace = Trace::new(names, options.trace);
         let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
         machine::inhabit(Box::new(Waiting(wire.clone())));
         let ids = nodes.iter().map(|it| (it.name.clone(), it.identity.credential.node)).collect();

@@ -238,7 +238,7 @@ impl World {
             guard: Guard::new(nodes.len(), &mut rng),
             rng,
             queue: Queue::new(),
-            trace: Trace::new(nodes.len(), options.trace),
+            trace: Trace::new(nodes.iter().map(|it| it.name.clone()).collect(), options.trace),
             costs: Costs::new(options.costs, &origins, nodes.len()),
             nodes,
             by_id,

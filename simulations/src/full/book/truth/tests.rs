@@ -44,7 +44,8 @@ fn book() -> Book {
         (scenario.name(place), identity.credential.node)
     });
     let ids: Vec<_> = ids.collect();
-    let wire = Arc::new(Mutex::new(Wire::new(network, Trace::new(ids.len(), None), ids.len())));
+    let trace = Trace::new(ids.iter().map(|(name, _)| name.clone()).collect(), None);
+    let wire = Arc::new(Mutex::new(Wire::new(network, trace, ids.len())));
     let instances = vec![Some(Instance::Ready), None, Some(Instance::Ready)];
     let mut book = Book::new(ids, instances, Duration::ZERO, wire);
     book.routes = vec![Some(Arc::default()); 3];
