@@ -22,6 +22,24 @@ pub(crate) const SERVED_NO_MORE: &str = "whoever is revoked is served no more";
 pub(crate) const AGREEMENT: &str = "after a quiet time all agree";
 pub(crate) const GOOD_ROUTES: &str = "after a quiet time routes are good";
 pub(crate) const NEAR_ROUTES: &str = "after a quiet time routes are near";
+pub(crate) const ONE_RELAY: &str = "one relay at most";
+pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
+
+/// All of them, as whoever looks for violations of one may name it.
+pub(crate) const ALL: [&str; 12] = [
+    DEAD_ORIGIN,
+    NEVER_BACK,
+    EVICTED,
+    QUEUES,
+    SESSIONS,
+    SHUT_OUT,
+    SERVED_NO_MORE,
+    AGREEMENT,
+    GOOD_ROUTES,
+    NEAR_ROUTES,
+    ONE_RELAY,
+    SLOWLY_HOME,
+];
 
 /// How long a node may be held for down by mistake: a refutation has gone round by then.
 pub(crate) const MAX_EVICTION: Duration = Duration::from_secs(15);

@@ -219,6 +219,16 @@ fn two_results_are_compared() {
     let text = printed(&other);
     let line = text.lines().find(|line| line.starts_with("bytes_per_node_per_s")).expect("a line");
     assert!(line.ends_with('!'), "more bytes are worse: {line}");
+    assert!(!text.contains("not the same"), "{text}");
+    // Of nothing there is no share, and what is of another run need not be worse.
+    let hasty = ["duration-s=60", "load.requests-per-s=1", "load.timeout-s=0.001"];
+    let hasty = hasty.map(|set| format!("--set=scenario.{set}"));
+    run("longer.json", &hasty.each_ref().map(String::as_str));
+    let longer = printed(&folder.sim(&["compare", "one.json", "longer.json"]));
+    assert!(longer.contains("not the same virtual_s: 40.000 and 60.000"), "{longer}");
+    assert!(longer.contains("that may be of the other virtual_s"), "{longer}");
+    let failed = longer.lines().find(|line| line.starts_with("requests/failed")).expect("a line");
+    assert!(failed.ends_with("from 0 !"), "{failed}");
     // More violations than before are a regression, and the exit status says so.
     let mut worse = folder.json("other.json");
     worse["violations"] = serde_json::json!([{ "rule": "made up" }]);
@@ -441,5 +451,43 @@ fn to_measure_costs_changes_nothing() {
             assert!(plain["roles"][role][key].is_null(), "{plain}");
             assert!(measured["roles"][role][key].as_f64() > Some(0.0), "{role} {key}: {measured}");
         }
+    }
+}
+
+/// A mistake is answered with the file, the key or the option it is about and what is wanted,
+/// before anything runs.
+#[test]
+fn what_is_wrong_is_said_with_its_place_before_anything_runs() {
+    let folder = Folder::new("wrong");
+    folder.write("story.toml", STORY);
+    folder.write("typo.toml", &STORY.replace("kill =", "kil ="));
+    folder.write("full.toml", &format!("level = \"full\"\n{STORY}"));
+    for (arguments, code, words) in [
+        ("run typo.toml", 3, &["typo.toml: line 26", "did you mean \"kill\""][..]),
+        ("run none.toml", 3, &["none.toml: No such file"]),
+        ("run story.toml --seed minus", 2, &["--seed", "a whole number from 0 to"]),
+        ("run story.toml --seed -1", 2, &["--seed", "a whole number from 0 to"]),
+        ("run story.toml --until -1", 2, &["--until", "seconds from 0 to"]),
+        ("run story.toml --until inf", 2, &["--until", "seconds from 0 to"]),
+        ("run story.toml --nodes-per-site 0", 2, &["--nodes-per-site"]),
+        ("run story.toml --set discovery.no=1", 3, &["story.toml: changed", "an unknown key"]),
+        ("run story.toml --set scenario.site.7.nodes=1", 3, &["\"7\" in a list of 2", "from 0"]),
+        ("sweep story.toml --seeds 0", 2, &["--seeds"]),
+        ("sweep story.toml --set discovery.suspicion=4s,never", 3, &["\"never\"", "a duration"]),
+        ("sweep full.toml", 3, &["at the wide level"]),
+        ("shrink full.toml --seed 1", 3, &["at the wide level"]),
+        ("shrink typo.toml --seed 1", 3, &["typo.toml: line 26"]),
+        ("hunt typo.toml", 3, &["typo.toml: line 26"]),
+        ("hunt --rule agreement", 3, &["no rule \"agreement\"", "after a quiet time all agree"]),
+        ("compare story.toml story.toml", 3, &["story.toml: it is not a result", "no JSON"]),
+    ] {
+        let output = folder.sim(&arguments.split(' ').collect::<Vec<_>>());
+        let (said, told) = (printed(&output), told(&output));
+        assert_eq!((status(&output), said.as_str()), (code, ""), "{arguments}: {told}");
+        for word in words {
+            assert!(told.contains(word), "{arguments}: {word} is not in {told}");
+        }
+        // Only who has written the lines is told of them.
+        assert!(arguments.contains("typo") || !told.contains(": line "), "{arguments}: {told}");
     }
 }

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::run::{again, go};
+use super::run::{about, again, go, wide};
 use super::{read, say, write};
-use crate::Error;
 use crate::report::{Violation, text};
 use crate::scenario::Scenario;
 use crate::storm;
 use crate::world::Options;
+use crate::{Error, rules};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 1_000_000)]
     seeds: u64,
     /// The first seed; drawn from the system if absent, and printed.
-    #[arg(long)]
+    #[arg(long, value_parser = super::seed, allow_negative_numbers = true)]
     first_seed: Option<u64>,
     /// Where a random world that violates a rule is written to.
     #[arg(long, value_name = "FILE", default_value = "found.toml")]
@@ -42,10 +42,19 @@ pub(super) struct Arguments {
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     #[cfg(feature = "planted-bugs")]
     plant(arguments.planted.as_deref())?;
+    if let Some(rule) = arguments.rule.as_deref().filter(|rule| !rules::ALL.contains(rule)) {
+        let all: Vec<String> = rules::ALL.iter().map(|rule| format!("\n  {rule}")).collect();
+        let what = format!("--rule: there is no rule \"{rule}\"; there are{}", all.concat());
+        return Err(Error::Scenario(what));
+    }
     let is_wanted = |it: &&Violation| arguments.rule.as_ref().is_none_or(|rule| it.rule == rule);
     let first = arguments.first_seed.unwrap_or_else(fresh);
-    say(&format!("hunting from seed {first}"))?;
     let text = arguments.file.as_deref().map(read).transpose()?;
+    if let (Some(text), Some(file)) = (&text, &arguments.file) {
+        let scenario = Scenario::parse(text).map_err(|error| about(file, error))?;
+        wide(&scenario)?;
+    }
+    say(&format!("hunting from seed {first}"))?;
     #[expect(clippy::disallowed_methods, reason = "a budget of wall time")]
     let start = Instant::now();
     let budget = Duration::from_secs(arguments.seconds);
@@ -75,7 +84,10 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
             return Ok(ExitCode::from(1));
         }
     }
-    say(&format!("{runs} runs, all rules hold"))
+    match &arguments.rule {
+        Some(rule) => say(&format!("{runs} runs, none violates \"{rule}\"")),
+        None => say(&format!("{runs} runs, all rules hold")),
+    }
 }
 
 #[cfg(feature = "planted-bugs")]

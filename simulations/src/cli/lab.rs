@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::DirBuilder;
 use std::io::{self, Write as _};
+use std::num::NonZero;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use super::{Choice, fewer, run, write};
 use crate::report::{Effort, Run, Violation, json, text};
-use crate::scenario::Scenario;
 use crate::{Error, lab};
 
 #[derive(Debug, clap::Args)]
@@ -18,14 +18,14 @@ pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
     /// What losses, delays and the times of clients are drawn from.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     seed: u64,
     /// Ends the run at this second.
-    #[arg(long, value_name = "SECOND")]
+    #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
     until: Option<f64>,
     /// Takes at most so many nodes of each site, origins first.
     #[arg(long, value_name = "M")]
-    nodes_per_site: Option<usize>,
+    nodes_per_site: Option<NonZero<usize>>,
     /// The program meshport; the one beside this program if absent.
     #[arg(long, value_name = "PATH")]
     meshport: Option<PathBuf>,
@@ -44,14 +44,14 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     command = command.replacen(" -- run ", " -- lab ", 1);
     if let Some(most) = arguments.nodes_per_site {
         let _ = write!(command, " --nodes-per-site {most}");
-        let _ = writeln!(err, "{}", fewer::apply(&mut document, most));
+        let _ = writeln!(err, "{}", fewer::apply(&mut document, most.get()));
     }
-    let scenario = Scenario::parse(&document.to_string())?;
+    let scenario = run::parse(&document, &arguments.choice)?;
     let program = match &arguments.meshport {
         Some(path) => path.clone(),
         None => lab::program()?,
     };
-    let until = arguments.until.map(|until| Duration::from_secs_f64(until.max(0.0)));
+    let until = arguments.until.map(Duration::from_secs_f64);
     let length = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let nodes = scenario.nodes().count();
     let _ = writeln!(

@@ -22,6 +22,9 @@ mod sets;
 mod shrink;
 mod sweep;
 
+/// The last second that can be asked for: some years.
+const MAX_SECOND: f64 = 1e8;
+
 /// Many datacenters in virtual time: meshport's own decisions in a simulated world.
 #[derive(Debug, Parser)]
 #[command(
@@ -115,6 +118,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(3)
         }
     }
+}
+
+/// A seed, as it is typed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a whole number from 0 to {} is wanted", u64::MAX))
+}
+
+/// A time in seconds, as it is typed.
+fn second(text: &str) -> Result<f64, String> {
+    let wanted = text.parse().ok().filter(|second| (0.0..=MAX_SECOND).contains(second));
+    wanted.ok_or_else(|| format!("seconds from 0 to {MAX_SECOND} are wanted"))
 }
 
 /// Prints to standard output. A closed pipe means that the reader has seen enough.

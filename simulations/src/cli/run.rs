@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -25,10 +26,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
     /// What everything random is drawn from.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     seed: u64,
     /// Ends the run at this virtual second.
-    #[arg(long, value_name = "SECOND")]
+    #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
     until: Option<f64>,
     /// Writes the result as one JSON object; `-` prints it instead of the tables.
     #[arg(long, value_name = "FILE")]
@@ -48,7 +49,7 @@ pub(super) struct Arguments {
     full: bool,
     /// Takes at most so many nodes of each site, origins first, to fit the full level.
     #[arg(long, value_name = "M")]
-    nodes_per_site: Option<usize>,
+    nodes_per_site: Option<NonZero<usize>>,
     /// Measures processor time and memory of a few nodes of each role too, for the JSON (at the
     /// wide level).
     #[arg(long)]
@@ -60,14 +61,14 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut document = document(&arguments.choice)?;
     let mut command = command(&arguments.choice, arguments.seed);
     if let Some(most) = arguments.nodes_per_site {
-        let _ = writeln!(io::stderr(), "{}", fewer::apply(&mut document, most));
+        let _ = writeln!(io::stderr(), "{}", fewer::apply(&mut document, most.get()));
         let _ = write!(command, " --nodes-per-site {most}");
     }
     if arguments.full {
         document.insert("level".into(), "full".into());
         command.push_str(" --full");
     }
-    let until = arguments.until.map(|until| Duration::from_secs_f64(until.max(0.0)));
+    let until = arguments.until.map(Duration::from_secs_f64);
     let trace = match &arguments.trace {
         Some(path) => {
             let file = File::create(path)
@@ -76,11 +77,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         None => None,
     };
-    let changed = arguments.full || arguments.nodes_per_site.is_some();
-    let scenario = match changed {
-        true => Scenario::parse(&document.to_string())?,
-        false => parse(&document, &arguments.choice)?,
-    };
+    let scenario = parse(&document, &arguments.choice)?;
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let options = Options { trace, until, progress: bar(end), costs: arguments.costs };
     let is_full = scenario.level == Level::Full;
@@ -129,7 +126,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
 pub(super) fn document(choice: &Choice) -> Result<Table, Error> {
     let text = read(&choice.file)?;
     // Errors of the file itself are better told by its own reader, which knows the lines.
-    Scenario::parse(&text)?;
+    Scenario::parse(&text).map_err(|error| about(&choice.file, error))?;
     let mut document: Table = scenario::read(&text)?;
     for set in &choice.sets {
         sets::apply(&mut document, set)?;
@@ -137,18 +134,39 @@ pub(super) fn document(choice: &Choice) -> Result<Table, Error> {
     Ok(document)
 }
 
+/// The scenario of a [`document`] that the command line may have changed: what is wrong with it now
+/// is on no line that somebody wrote.
 pub(super) fn parse(document: &Table, choice: &Choice) -> Result<Scenario, Error> {
-    let text = if choice.sets.is_empty() { read(&choice.file)? } else { document.to_string() };
-    Scenario::parse(&text)
+    Scenario::parse(&document.to_string()).map_err(|error| match error {
+        Error::Scenario(message) => {
+            let message = scenario::without_line(&message);
+            about(&choice.file, Error::Scenario(format!("changed as you say, {message}")))
+        }
+        error => error,
+    })
+}
+
+/// An error of a scenario, with the name of its file.
+pub(super) fn about(file: &Path, error: Error) -> Error {
+    match error {
+        Error::Scenario(message) => Error::Scenario(format!("{}: {message}", file.display())),
+        error => error,
+    }
 }
 
 /// One run at the wide level, and what it took.
 pub(super) fn go(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
-    if scenario.level == Level::Full {
-        let what = "this verb runs scenarios at the wide level; run and lab take level = \"full\"";
-        return Err(Error::Scenario(what.into()));
-    }
+    wide(&scenario)?;
     measured(|| Ok(World::new(scenario, seed, options)?.run()))
+}
+
+/// Refuses a scenario of another level than the wide one.
+pub(super) fn wide(scenario: &Scenario) -> Result<(), Error> {
+    if scenario.level == Level::Wide {
+        return Ok(());
+    }
+    let what = "this verb runs scenarios at the wide level; run and lab take level = \"full\"";
+    Err(Error::Scenario(what.into()))
 }
 
 /// One run at the full level, on a thread of its own.

@@ -14,7 +14,7 @@ use meshport_discovery::{MAX_MEMBERS, MAX_PATHS};
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::run::{document, name};
+use super::run::{document, name, parse};
 use super::{Choice, read, say, write};
 use crate::Error;
 use crate::scenario::{MAX_NODES, Scenario};
@@ -91,7 +91,7 @@ struct Found {
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let base = document(&arguments.choice)?;
-    let scenario = Scenario::parse(&base.to_string())?;
+    let scenario = parse(&base, &arguments.choice)?;
     let meshes = meshes(arguments, &scenario)?;
     let mut played = Vec::new();
     for (nodes, origins) in meshes {

@@ -52,8 +52,14 @@ fn put(document: &mut Table, key: &str, value: Value) -> Result<(), Error> {
                 table.entry((*part).to_owned()).or_insert_with(|| Value::Table(Table::new()))
             }
             Value::Array(list) => {
-                let index: usize = part.parse().map_err(|_| wrong(part))?;
-                list.get_mut(index).ok_or_else(|| wrong(part))?
+                let count = list.len();
+                let index = part.parse::<usize>().ok();
+                index.and_then(|index| list.get_mut(index)).ok_or_else(|| {
+                    Error::Scenario(format!(
+                        "--set {key}: there is no place \"{part}\" in a list of {count}, whose \
+                         places are numbers from 0"
+                    ))
+                })?
             }
             _ => return Err(wrong(part)),
         };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use toml::{Table, Value};
 
-use super::run::{again, command, document, go};
+use super::run::{again, command, document, go, parse};
 use super::{Choice, say, write};
 use crate::Error;
 use crate::report::{Violation, text};
@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
     /// The seed that fails.
-    #[arg(long)]
+    #[arg(long, value_parser = super::seed, allow_negative_numbers = true)]
     seed: u64,
     /// Where the smaller scenario is written to.
     #[arg(long, value_name = "FILE", default_value = "small.toml")]
@@ -32,8 +32,11 @@ pub(super) struct Arguments {
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut best = document(&arguments.choice)?;
-    let Some(Violation { rule, .. }) = violated(&best, arguments.seed) else {
-        say("nothing to shrink: no rule is violated with this seed")?;
+    let scenario = parse(&best, &arguments.choice)?;
+    let (run, _) = go(scenario, arguments.seed, Options::default())?;
+    let Some(Violation { rule, .. }) = run.violations.into_iter().next() else {
+        let (file, seed) = (arguments.choice.file.display(), arguments.seed);
+        say(&format!("nothing to shrink: {file} violates no rule with seed {seed}"))?;
         return Ok(ExitCode::SUCCESS);
     };
     let mut tries = 0;
@@ -63,7 +66,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(1))
 }
 
-/// The first violation.
+/// The first violation; none too where what is left is no scenario any more.
 fn violated(document: &Table, seed: u64) -> Option<Violation> {
     let scenario = Scenario::parse(&document.to_string()).ok()?;
     let (run, _) = go(scenario, seed, Options::default()).ok()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use toml::Table;
 
-use super::run::{again, command, document, go, name};
+use super::run::{again, command, document, go, name, parse, wide};
 use super::{Choice, say, sets, write};
 use crate::Error;
 use crate::report::{NEVER, Run, Violation, html, json, plot, text};
@@ -39,10 +39,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
     /// How many seeds for each combination of values.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     first_seed: u64,
     /// Writes a page with a chart for each measure, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
@@ -71,11 +71,14 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if runs > MAX_RUNS {
         return Err(Error::Scenario(format!("{runs} runs; at most {MAX_RUNS} at once")));
     }
+    // What is wrong with the last combination is said before the first one runs.
+    let scenarios = combinations.iter().map(|combination| changed(arguments, &base, combination));
+    let scenarios = scenarios.collect::<Result<Vec<Scenario>, Error>>()?;
     let mut points = Vec::new();
     let mut results = Vec::new();
     header(arguments, &combinations);
-    for combination in &combinations {
-        let mut point = measure(arguments, &base, combination, &mut results)?;
+    for (combination, scenario) in combinations.iter().zip(&scenarios) {
+        let mut point = measure(arguments, scenario, combination, &mut results)?;
         point.words = words(combination, &combinations);
         say(&row(&point, width(&combinations)))?;
         points.push(point);
@@ -116,20 +119,26 @@ fn combinations(all: &[String]) -> Result<Vec<Vec<String>>, Error> {
     Ok(combinations)
 }
 
+/// The scenario with a combination of values.
+fn changed(arguments: &Arguments, base: &Table, combination: &[String]) -> Result<Scenario, Error> {
+    let mut document = base.clone();
+    for set in combination {
+        sets::apply(&mut document, set)?;
+    }
+    let scenario = parse(&document, &arguments.choice)?;
+    wide(&scenario)?;
+    Ok(scenario)
+}
+
 fn measure(
     arguments: &Arguments,
-    base: &Table,
+    scenario: &Scenario,
     combination: &[String],
     results: &mut Vec<serde_json::Value>,
 ) -> Result<Point, Error> {
-    let mut changed = base.clone();
-    for set in combination {
-        sets::apply(&mut changed, set)?;
-    }
-    let scenario = Scenario::parse(&changed.to_string())?;
     let words = if combination.is_empty() { "as it is".into() } else { combination.join(" ") };
     let mut point = Point { words, values: [None; MEASURED.len()], violations: 0 };
-    for seed in arguments.first_seed..arguments.first_seed + arguments.seeds {
+    for seed in (0..arguments.seeds).map(|more| arguments.first_seed.wrapping_add(more)) {
         let (run, effort) = go(scenario.clone(), seed, Options::default())?;
         point.violations += run.violations.len();
         add(&mut point.values, values(&run));

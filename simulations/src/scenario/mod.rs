@@ -30,6 +30,7 @@ pub use event::{Event, Happening, Lie};
 pub(crate) use settings::merge;
 pub use settings::{Overrides, service};
 pub use strict::read;
+pub(crate) use strict::without_line;
 
 pub use crate::instance::Instance;
 

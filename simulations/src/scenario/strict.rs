@@ -42,6 +42,12 @@ fn place(text: &str, span: &Range<usize>) -> String {
     format!("line {line}, column {column}")
 }
 
+/// A message without the line that it begins with, for a text that nobody has written.
+pub(crate) fn without_line(message: &str) -> &str {
+    let rest = message.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+    rest.map_or(message, |(_, rest)| rest)
+}
+
 /// An error of one item of a list, with its number from 1 and what it is about.
 pub(super) fn of_item(list: &str, place: usize, about: &str, error: Error) -> Error {
     let Error::Scenario(message) = error else { return error };

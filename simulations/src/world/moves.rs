@@ -9,7 +9,7 @@ use meshport_config::{Policy, ServiceSettings};
 use super::World;
 use crate::brain::{Brain, Line};
 use crate::flight::Flight;
-use crate::rules::{LASTING, is_far};
+use crate::rules::{self, LASTING, is_far};
 use crate::scenario::service;
 
 /// The time that the share of sessions which may go home is about.
@@ -78,7 +78,7 @@ impl World {
                 "{given} sessions get leave to go within {seconds} s, {bound} would be {percent} % \
                  of {peak}"
             );
-            self.violates("sessions go home slowly", Some(node), what);
+            self.violates(rules::SLOWLY_HOME, Some(node), what);
         }
     }
 
@@ -92,7 +92,7 @@ impl World {
                 so_far.iter().map(|node| self.nodes[*node as usize].name.as_str()).collect();
             let (way, to) = (names.join(", "), &self.nodes[target].name);
             let what = format!("it carries a stream on to {to} that came by way of {way}");
-            self.violates("one relay at most", Some(at), what);
+            self.violates(rules::ONE_RELAY, Some(at), what);
         }
     }
 
