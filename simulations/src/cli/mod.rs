@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::Error;
+use crate::report::keys;
 use crate::scenario::reference;
 
 mod compare;
@@ -82,7 +83,11 @@ enum Verb {
     /// Prints the JSON schema of scenarios.
     Schema,
     /// Prints the reference of all keys of scenarios, as in the README.
-    Reference,
+    Reference {
+        /// Of the keys of a result instead.
+        #[arg(long)]
+        result: bool,
+    },
 }
 
 /// Which scenario, with which seed and settings.
@@ -109,7 +114,8 @@ pub fn main() -> ExitCode {
         Verb::Hunt(arguments) => hunt::main(&arguments),
         Verb::Shrink(arguments) => shrink::main(&arguments),
         Verb::Schema => say(&reference::schema()),
-        Verb::Reference => say(&reference::markdown()),
+        Verb::Reference { result: false } => say(&reference::markdown()),
+        Verb::Reference { result: true } => say(&keys::markdown()),
     };
     match done {
         Ok(code) => code,

@@ -23,6 +23,7 @@ use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
 use crate::network::Network;
+use crate::report::keys::Level;
 use crate::report::{Outcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Overrides, Scenario};
@@ -453,6 +454,7 @@ impl World {
         drop(book);
         Run {
             outcome: Outcome {
+                level: Level::Full,
                 description: self.scenario.description.clone(),
                 seed: self.seed,
                 virtual_time,

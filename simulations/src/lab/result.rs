@@ -7,6 +7,7 @@ use meshport::wan::ShaperCounters;
 use super::log::Change;
 use super::node::Node;
 use crate::measure::{FOLLOWED_FOR, Fault, Measures, Users, begin};
+use crate::report::keys::Level;
 use crate::report::{Outcome, Run, Violation};
 use crate::scenario::Scenario;
 use crate::scenario::timeline::Planned;
@@ -76,6 +77,7 @@ impl Watched {
         let node_seconds = end.as_secs_f64() * u32::try_from(running.len()).map_or(0.0, f64::from);
         Run {
             outcome: Outcome {
+                level: Level::Lab,
                 description: scenario.description.clone(),
                 seed,
                 virtual_time: end,

@@ -122,7 +122,7 @@ impl Suspicions {
     pub fn words(&self) -> String {
         match self.wrong {
             Some(wrong) => format!("{}, {wrong} of them by mistake", self.raised),
-            None => self.raised.to_string(),
+            None => format!("{}; how many by mistake is not to be seen at this level", self.raised),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::f64::consts::TAU;
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::keys::Level;
 use super::svg::{Chart, Series, escape, short};
 use super::{Effort, NEVER, Run, Violation};
 use crate::measure::{Fault, Histogram, Quantiles, Second};
@@ -96,7 +97,8 @@ pub fn page(
 fn tiles(page: &mut String, run: &Run) {
     let requests = run.measures.requests;
     let stretch = run.measures.stretch_quiet.quantiles(1e3).map(|it| format!("{:.2}", it.p99));
-    let (gossip, _) = run.rates();
+    let known = run.outcome.level.knows("bytes_per_node_per_s");
+    let gossip = if known { short(run.rates().0) } else { "-".into() };
     let held = if run.violations.is_empty() { "hold" } else { "violated" };
     page.push_str("<div class=\"tiles\">");
     for (value, words) in [
@@ -107,7 +109,7 @@ fn tiles(page: &mut String, run: &Run) {
         (requests.slow.to_string(), "slower than 1 s"),
         (stretch.unwrap_or("-".into()), "stretch, 99 %, quiet"),
         (time(run.news_p99()), "news to 99 %"),
-        (short(gossip), "bytes/s of gossip a node"),
+        (gossip, "bytes/s of gossip a node"),
         (false_suspicions(run), "suspected by mistake"),
         (run.measures.false_evictions.to_string(), "evicted by mistake"),
         (held.into(), "rules"),
@@ -254,14 +256,14 @@ fn timelines(page: &mut String, run: &Run) {
             series("sessions that broke", "bad", &|it| f64::from(it.broken), true),
         ],
     ));
-    page.push_str(&chart(
-        "Traffic of a node, after the start-up",
-        "bytes/s, all headers",
-        vec![
-            after("discovery", "one", &|it| per_node(it.gossip_bytes, it)),
-            after("tunnels", "two", &|it| per_node(it.tunnel_bytes, it)),
-        ],
-    ));
+    let mut traffic = vec![
+        after("discovery", "one", &|it| per_node(it.gossip_bytes, it)),
+        after("tunnels", "two", &|it| per_node(it.tunnel_bytes, it)),
+    ];
+    if !run.outcome.level.knows("bytes_per_node_per_s") {
+        traffic.remove(0);
+    }
+    page.push_str(&chart("Traffic of a node, after the start-up", "bytes/s, all headers", traffic));
 }
 
 fn faults(page: &mut String, run: &Run) {
@@ -341,6 +343,17 @@ fn numbers(page: &mut String, run: &Run, effort: Effort) {
 
 type Row = (&'static str, String);
 
+/// A row of the wide level alone.
+const EVENTS: &str = "most events waiting";
+
+/// Rows that not every level can know.
+const OF_SEARCHES: [&str; 4] = [
+    "sessions sent home",
+    "attempts after a failure",
+    "attempts raced against a silent one",
+    "sessions through a relay, outside of the mesh",
+];
+
 /// What clients saw.
 fn client_rows(run: &Run) -> Vec<Row> {
     let measures = &run.measures;
@@ -358,7 +371,7 @@ fn client_rows(run: &Run) -> Vec<Row> {
     };
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let (begun, opened, broken) = (sessions.begun, sessions.opened, sessions.broken);
-    vec![
+    let mut rows = vec![
         (
             "requests",
             format!(
@@ -367,34 +380,43 @@ fn client_rows(run: &Run) -> Vec<Row> {
             ),
         ),
         ("sessions", format!("{begun} begun, {opened} opened, {broken} broken")),
-        ("sessions sent home", sessions.moved.to_string()),
-        ("attempts after a failure", sessions.attempts.to_string()),
-        ("attempts raced against a silent one", sessions.hedged.to_string()),
-        (
-            "sessions through a relay, outside of the mesh",
-            format!("{}, {}", sessions.relayed, sessions.outside),
-        ),
+        (OF_SEARCHES[0], sessions.moved.to_string()),
+        (OF_SEARCHES[1], sessions.attempts.to_string()),
+        (OF_SEARCHES[2], sessions.hedged.to_string()),
+        (OF_SEARCHES[3], format!("{}, {}", sessions.relayed, sessions.outside)),
         ("connect", quantiles(measures.connect.quantiles(1e3), " ms")),
         ("request", quantiles(measures.latency.quantiles(1e3), " ms")),
         ("stretch", quantiles(measures.stretch.quantiles(1e3), "")),
         ("stretch in quiet times", quantiles(measures.stretch_quiet.quantiles(1e3), "")),
         ("sessions to the nearest", run.nearest_sessions().map_or("-".into(), percent)),
         ("nodes at the nearest, at the end", percent(run.nearest_share())),
-    ]
+    ];
+    if !run.outcome.level.knows("sessions.moved") {
+        rows.retain(|(what, _)| !OF_SEARCHES.contains(what));
+    }
+    rows
 }
 
 /// What the mesh found out, and what it sent for that.
 fn mesh_rows(run: &Run) -> Vec<Row> {
     let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
-    let [swim, sync, news, paths] = run.families();
-    let mut rows = vec![("news to 99 % of nodes", time(run.news_p99()))];
+    let level = run.outcome.level;
+    let mut rows = Vec::new();
+    if level.knows("news_p99_s") {
+        rows.push(("news to 99 % of nodes", time(run.news_p99())));
+    }
     if let Some(seen) = run.measures.suspicions {
         rows.push(("suspicions", seen.words()));
         rows.push(("evictions", seen.evictions.to_string()));
     }
     rows.push(("evictions by mistake", run.measures.false_evictions.to_string()));
+    rows.push(("changes of first choices", run.measures.route_changes.to_string()));
+    if !level.knows("bytes_per_node_per_s") {
+        rows.push(("tunnels", format!("{tunnel:.0} bytes/s a node, with all that is in them")));
+        return rows;
+    }
+    let [swim, sync, news, paths] = run.families();
     rows.extend([
-        ("changes of first choices", run.measures.route_changes.to_string()),
         ("discovery", format!("{gossip:.0} bytes/s a node after the start-up, all headers")),
         ("its datagrams", format!("{packets:.2} a second of a node after the start-up")),
         ("of it membership, comparison", format!("{swim:.0}, {sync:.0} bytes/s")),
@@ -407,15 +429,18 @@ fn mesh_rows(run: &Run) -> Vec<Row> {
 /// What the run took.
 fn effort_rows(run: &Run, effort: Effort) -> Vec<Row> {
     let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
-    vec![
+    let mut rows = vec![
         ("seed", run.outcome.seed.to_string()),
         ("datagrams", run.outcome.datagrams.to_string()),
-        ("most events waiting", run.outcome.longest_queue.to_string()),
+        (EVENTS, run.outcome.longest_queue.to_string()),
         ("wall time", format!("{:.2} s", effort.wall.as_secs_f64())),
         ("processor time", format!("{:.2} s", effort.processor.as_secs_f64())),
         ("processor time of a node-second", format!("{cost:.0} us")),
         ("memory", format!("{} MiB, {memory} KiB a node", effort.memory / (1024 * 1024))),
-    ]
+    ];
+    // The runtime of the full level has no queue that could be measured.
+    rows.retain(|(what, _)| *what != EVENTS || run.outcome.level == Level::Wide);
+    rows
 }
 
 /// How many of how many; nothing of nobody.

@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Effort, Run, Violation};
+use super::{Effort, Run, Violation, keys};
 
-/// The object. All times are in seconds unless a key says otherwise.
+/// The object. All times are in seconds unless a key says otherwise; what the level of the run
+/// cannot know is null ([`keys`]).
 pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
     let (outcome, measures) = (&run.outcome, &run.measures);
     let (gossip, tunnel) = run.rates();
     let (packets, payload) = run.packets();
     let seen = measures.suspicions;
-    json!({
+    let mut object = json!({
         "scenario": scenario,
         "description": outcome.description,
+        "level": outcome.level.name(),
         "seed": outcome.seed,
         "nodes": outcome.nodes.len(),
         "sites": outcome.sites.len(),
@@ -52,7 +54,9 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
             "origin": measures.roles.origin.rates(),
             "other": measures.roles.other.rates(),
         },
-    })
+    });
+    keys::hide(&mut object, outcome.level);
+    object
 }
 
 /// Adds what to type for the same run, and to see each violation again.

@@ -1,4 +1,4 @@
-//! What a run says: as text ([`text`]), as JSON ([`json`]), as a page ([`html`]).
+//! What a run says: as text ([`text`]), as JSON ([`json`], [`keys`]), as a page ([`html`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use crate::tunnel::OVERHEAD;
 
 pub mod html;
 pub mod json;
+pub mod keys;
 pub mod plot;
 mod svg;
 pub mod text;
@@ -34,6 +35,8 @@ pub struct Run {
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
+    /// What is simulated.
+    pub level: keys::Level,
     /// The scenario in a sentence.
     pub description: String,
     /// What everything random was drawn from.

@@ -111,21 +111,7 @@ fn numbers(text: &mut String, run: &Run, effort: Effort) {
     let at_end = run.nearest_share() * 100.0;
     let nearest = nearest.unwrap_or_default();
     line(text, "nearest", &format!("{nearest}{at_end:.1} % of the running nodes at the end"));
-    line(text, "news", &format!("99 % of nodes know after {}", time(run.news_p99())));
-    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
-    let gossip = format!("{gossip:.0} bytes/s a node in {packets:.2} datagrams/s");
-    line(text, "gossip", &format!("{gossip}, tunnels {tunnel:.0} bytes/s"));
-    let [swim, sync, news, paths] = run.families();
-    line(
-        text,
-        "",
-        &format!("membership {swim:.0}, comparison {sync:.0}, news {news:.0}, paths {paths:.0}"),
-    );
-    if let Some(seen) = measures.suspicions {
-        line(text, "suspicions", &seen.words());
-    }
-    let all = measures.suspicions.map(|seen| format!("{}, ", seen.evictions)).unwrap_or_default();
-    line(text, "evictions", &format!("{all}{} by mistake", measures.false_evictions));
+    mesh(text, run);
     let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
     line(text, "cost", &format!("{cost:.0} us a node-second, {memory} KiB a node"));
     line(text, "rules", &rules(run));
@@ -135,14 +121,40 @@ fn numbers(text: &mut String, run: &Run, effort: Effort) {
     line(text, "trace", &outcome.trace_hash.to_string());
 }
 
+/// What the mesh found out, and what it sent for that; nothing that the level cannot know.
+fn mesh(text: &mut String, run: &Run) {
+    let (level, measures) = (run.outcome.level, &run.measures);
+    if level.knows("news_p99_s") {
+        line(text, "news", &format!("99 % of nodes know after {}", time(run.news_p99())));
+    }
+    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
+    if level.knows("bytes_per_node_per_s") {
+        let gossip = format!("{gossip:.0} bytes/s a node in {packets:.2} datagrams/s");
+        line(text, "gossip", &format!("{gossip}, tunnels {tunnel:.0} bytes/s"));
+        let [swim, sync, news, paths] = run.families();
+        let parts = format!("membership {swim:.0}, comparison {sync:.0}");
+        line(text, "", &format!("{parts}, news {news:.0}, paths {paths:.0}"));
+    } else {
+        line(text, "tunnels", &format!("{tunnel:.0} bytes/s a node, with all that is in them"));
+    }
+    if let Some(seen) = measures.suspicions {
+        line(text, "suspicions", &seen.words());
+    }
+    let all = measures.suspicions.map(|seen| format!("{}, ", seen.evictions)).unwrap_or_default();
+    line(text, "evictions", &format!("{all}{} by mistake", measures.false_evictions));
+}
+
 fn sessions(text: &mut String, run: &Run) {
     let sessions = run.measures.sessions;
     if sessions.begun > 0 {
         let (opened, broken, moved) = (sessions.opened, sessions.broken, sessions.moved);
         let (again, raced) = (sessions.attempts, sessions.hedged);
-        let went = format!("{opened} opened, {broken} broken, {moved} sent home");
-        let tried = format!("{again} attempts after a failure, {raced} raced");
-        line(text, "sessions", &format!("{went}; {tried}"));
+        let mut words = format!("{opened} opened, {broken} broken");
+        if run.outcome.level.knows("sessions.moved") {
+            let tried = format!("{again} attempts after a failure, {raced} raced");
+            words = format!("{words}, {moved} sent home; {tried}");
+        }
+        line(text, "sessions", &words);
     }
     if sessions.relayed + sessions.outside > 0 {
         let (relayed, outside) = (sessions.relayed, sessions.outside);

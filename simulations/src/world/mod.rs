@@ -23,6 +23,7 @@ use crate::instance::Instance;
 use crate::measure::{Measures, Suspicions};
 use crate::network::Network;
 use crate::queue::Queue;
+use crate::report::keys::Level;
 use crate::report::{Outcome as RunOutcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Lie, Overrides, Scenario, service};
@@ -539,6 +540,7 @@ impl World {
         self.weigh();
         Run {
             outcome: RunOutcome {
+                level: Level::Wide,
                 description: self.scenario.description.clone(),
                 seed: self.seed,
                 virtual_time: self.now,

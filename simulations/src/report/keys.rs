@@ -1,0 +1,248 @@
+//! The keys of a result: what each of them says, and at which level nobody can know it. There it is
+//! null, since a 0 would look like something that was measured.
+//!
+//! The table in the README is made from this one, and [`super::json`] goes by it.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::scenario;
+
+/// What a result is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Nodes that decide for real in a simulated world.
+    Wide,
+    /// Everything real above the socket, in virtual time.
+    Full,
+    /// Daemons as processes in real time.
+    Lab,
+}
+
+/// A key of a result.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Where it is: `requests.failed`, and `faults[].at_s` of each item of a list. One that ends in
+    /// `.*` stands for all that is below.
+    pub path: &'static str,
+    /// What it says.
+    pub about: &'static str,
+    /// Where it is null, and why.
+    pub unknown: &'static [Unknown],
+}
+
+/// Levels at which something cannot be known, and why.
+pub type Unknown = (&'static [Level], &'static str);
+
+const FULL: &[Level] = &[Level::Full];
+const LAB: &[Level] = &[Level::Lab];
+const DAEMONS: &[Level] = &[Level::Full, Level::Lab];
+
+const ENCRYPTED: Unknown = (DAEMONS, "what is in a datagram is encrypted");
+const UNSEEN: Unknown = (LAB, "daemons are asked for their members at the end only");
+const NO_DISTANCES: Unknown = (LAB, "distances are compared at the end only, for a rule");
+const OF_DAEMONS: Unknown = (DAEMONS, "clients do not see how their daemon finds an origin");
+const UNNOTICED: Unknown = (LAB, "a daemon does not say when it notices");
+const ROLES: Unknown = (DAEMONS, "traffic is counted of all nodes together");
+const PROCESSES: Unknown = (LAB, "the daemons are processes of their own");
+
+const fn key(path: &'static str, about: &'static str) -> Key {
+    Key { path, about, unknown: &[] }
+}
+
+const fn but(path: &'static str, about: &'static str, unknown: &'static [Unknown]) -> Key {
+    Key { path, about, unknown }
+}
+
+/// All keys, in the order of the table.
+pub const KEYS: &[Key] = &[
+    key("scenario", "The file's name without its ending; in a sweep, the values."),
+    key("description", "The scenario's own."),
+    key("command", "What to type for the same run."),
+    key("level", "`wide`, `full` or `lab`."),
+    key("seed", "What everything random was drawn from."),
+    key("nodes", "Nodes of the scenario, those that join later included."),
+    key("sites", "Its sites."),
+    key("virtual_s", "How long it lasted."),
+    key("wall_s", "Wall time of the run."),
+    but("cpu_s", "Processor time of the run.", &[PROCESSES]),
+    but("cpu_us_per_node_s", "The same for each second of a node, in microseconds.", &[PROCESSES]),
+    but("memory_bytes_per_node", "The most memory of the run, for each node.", &[PROCESSES]),
+    but("trace_hash", "Over all that happened.", &[(LAB, "no second run repeats one")]),
+    key("datagrams", "On the wire, lost ones included."),
+    key("violations[].at_s", "When a rule was violated."),
+    key("violations[].rule", "Which one."),
+    key("violations[].node", "At which node; null if it is about none."),
+    key("violations[].what", "What was seen."),
+    key("violations[].last", "The last events of that node."),
+    key("violations[].again", "What to type to see it again."),
+    key("requests.total", "Requests of clients that ended; opening a session is one."),
+    key("requests.failed", "Whose client got no answer."),
+    key("requests.retried", "That were sent again because their session broke."),
+    key("requests.slow", "That took more than a second."),
+    key("sessions.begun", "Sessions that a client began."),
+    key("sessions.opened", "That reached an origin."),
+    key("sessions.closed", "That had been opened and ended."),
+    key("sessions.broken", "That broke while open."),
+    but("sessions.relayed", "That reached their origin through a relay.", &[OF_DAEMONS]),
+    but("sessions.outside", "That went to a fallback outside of the mesh.", &[OF_DAEMONS]),
+    but("sessions.attempts", "Attempts beyond the first, after a failure.", &[OF_DAEMONS]),
+    but("sessions.hedged", "Attempts that were raced against a silent one.", &[OF_DAEMONS]),
+    but("sessions.moved", "That were made to come again elsewhere.", &[OF_DAEMONS]),
+    but(
+        "connect_ms.*",
+        "From a client's connection to its instance, after the start-up.",
+        &[(LAB, "the first request is the first that a client sees")],
+    ),
+    key("latency_ms.*", "From a request to its answer."),
+    but("stretch.*", "Round trip to the chosen origin over that to the best.", &[NO_DISTANCES]),
+    but("stretch_quiet.*", "The same in quiet times.", &[NO_DISTANCES]),
+    but("nearest_share", "Sessions that went to the nearest, 0 to 1.", &[NO_DISTANCES]),
+    but("nearest_share_at_end", "Nodes that go to the nearest, 0 to 1.", &[NO_DISTANCES]),
+    key("faults[].kind", "The event's key."),
+    key("faults[].what", "The same in words."),
+    key("faults[].at_s", "When it began."),
+    key("faults[].over_s", "When it was over; null if it never was. The lab knows it of `starve`."),
+    key("faults[].nodes", "Nodes that were hit; 0 if ways were."),
+    but("faults[].concerned", "Nodes that had something to notice.", &[UNNOTICED]),
+    but("faults[].noticed", "How many of them did.", &[UNNOTICED]),
+    but("faults[].detected_p50_s", "Until half of them had; null if fewer did.", &[UNNOTICED]),
+    but("faults[].detected_p99_s", "Until 99 % of them had, likewise.", &[UNNOTICED]),
+    but("faults[].detected_same_site_p99_s", "Of those in the victim's site.", &[UNNOTICED]),
+    key("faults[].users", "Nodes whose first origin it took away."),
+    key("faults[].left", "How many of them went elsewhere."),
+    key("faults[].must_leave", "Whether all of them have to."),
+    key("faults[].failover_p99_s", "Until 99 % had; null if fewer did, and of nobody."),
+    key("faults[].failed", "Requests of all clients that failed, until ten seconds after its end."),
+    key("faults[].slow", "That were slow, likewise."),
+    but(
+        "news_p99_s",
+        "Until 99 % of the nodes knew an origin's slowest word; null without one, \
+        or if one of them was not known by so many in a minute.",
+        &[ENCRYPTED],
+    ),
+    but("news_unheard", "Words that fewer than 99 % of the nodes knew in a minute.", &[ENCRYPTED]),
+    but(
+        "suspicions",
+        "Times a node found a member silent. At the full level a daemon is asked \
+        every 5 s, and one that ends keeps its last to itself.",
+        &[UNSEEN],
+    ),
+    but(
+        "false_suspicions",
+        "Of those, times the member ran and was within reach.",
+        &[(FULL, "a daemon counts its suspicions and does not say of whom they are"), UNSEEN],
+    ),
+    but("evictions", "Times a node held another for down that had not said goodbye.", &[UNSEEN]),
+    but("false_evictions", "Times that one ran and was within reach.", &[UNSEEN]),
+    key("route_changes", "Changes of nodes' first origins."),
+    but("bytes_per_node_per_s", "Discovery, sent, all headers counted.", &[ENCRYPTED]),
+    but("packets_per_node_per_s", "Its datagrams.", &[ENCRYPTED]),
+    but("gossip_payload_bytes_per_node_per_s", "Its bytes without headers.", &[ENCRYPTED]),
+    but(
+        "tunnel_bytes_per_node_per_s",
+        "Handshakes and keepalives of tunnels, all headers counted; \
+        at the full level all that is sent.",
+        &[(LAB, "the shaper counts from the start on")],
+    ),
+    but(
+        "handshakes",
+        "Answers to handshakes.",
+        &[(LAB, "the shaper does not tell datagrams apart")],
+    ),
+    key("lies", "Times a liar did something else than an honest node would have."),
+    but(
+        "roles.origin.*",
+        "What a node with an instance costs; null without one. Processor time \
+        and memory are null without `--costs`.",
+        &[ROLES],
+    ),
+    but("roles.other.*", "The same of all others.", &[ROLES]),
+];
+
+impl Level {
+    /// As a result has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wide => "wide",
+            Self::Full => "full",
+            Self::Lab => "lab",
+        }
+    }
+
+    /// Whether a key of the table can be known at this level.
+    pub fn knows(self, path: &str) -> bool {
+        let unknown = KEYS.iter().filter(|key| key.path == path).flat_map(|key| key.unknown);
+        !unknown.flat_map(|(levels, _)| *levels).any(|level| *level == self)
+    }
+}
+
+impl From<scenario::Level> for Level {
+    fn from(level: scenario::Level) -> Self {
+        match level {
+            scenario::Level::Wide => Self::Wide,
+            scenario::Level::Full => Self::Full,
+        }
+    }
+}
+
+/// Makes null what this level cannot know.
+pub(super) fn hide(object: &mut Value, level: Level) {
+    for key in KEYS.iter().filter(|key| !level.knows(key.path)) {
+        clear(object, key.path.strip_suffix(".*").unwrap_or(key.path));
+    }
+}
+
+fn clear(value: &mut Value, path: &str) {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    if let Some(list) = first.strip_suffix("[]") {
+        let items = value[list].as_array_mut();
+        items.into_iter().flatten().for_each(|item| clear(item, rest));
+    } else if rest.is_empty() {
+        value[first] = Value::Null;
+    } else {
+        clear(&mut value[first], rest);
+    }
+}
+
+/// The table, as Markdown.
+pub fn markdown() -> String {
+    let mut text = String::from("| key | what it says | null |\n| --- | --- | --- |");
+    for key in KEYS {
+        let unknown = key.unknown.iter().map(|(levels, why)| {
+            let levels: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+            format!("{}: {why}", levels.join(", "))
+        });
+        let unknown: Vec<String> = unknown.collect();
+        let _ = write!(text, "\n| `{}` | {} | {} |", key.path, key.about, unknown.join("; "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_lab_cannot_know_is_null_in_lists_and_tables_too() {
+        let mut object = json!({
+            "requests": { "total": 3 },
+            "sessions": { "opened": 2, "moved": 0 },
+            "stretch": { "p50": 1.0 },
+            "false_evictions": 0,
+            "faults": [{ "users": 1, "noticed": 0 }, { "users": 2, "noticed": 0 }],
+            "roles": { "origin": { "node_s": 1 }, "other": null },
+        });
+        hide(&mut object, Level::Lab);
+        assert_eq!(object["requests"]["total"], 3);
+        assert_eq!(object["sessions"]["opened"], 2);
+        assert!(object["sessions"]["moved"].is_null());
+        assert!(object["stretch"].is_null() && object["false_evictions"].is_null());
+        assert_eq!(object["faults"][1]["users"], 2);
+        assert!(object["faults"][1]["noticed"].is_null());
+        assert!(object["roles"]["origin"].is_null());
+    }
+}
