@@ -352,7 +352,9 @@ fn the_command_of_a_violation_shows_it_again() {
     };
     // What is found at the end is found again only at the same end, to the fraction of a second.
     deaf(&[]);
-    assert!(deaf(&["--until", "95.25"]).contains("--until 95.25"));
+    assert!(deaf(&["--until", "95.25", "--json", "until.json"]).contains("--until 95.25"));
+    let command = folder.json("until.json")["command"].as_str().map(str::to_owned);
+    assert!(command.as_ref().is_some_and(|it| it.ends_with(" --until 95.25")), "{command:?}");
     let set = "scenario.description=\"it\'s deaf\"";
     assert!(deaf(&["--set", set, "--json", "deaf.json"]).contains("deaf"));
     let json = folder.json("deaf.json");

@@ -70,7 +70,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let effort = Effort { wall: start.elapsed(), processor: Duration::ZERO, memory: 0 };
     let again = |it: &Violation| run::again(&command, it, length, until);
     let mut object = json::object(&result, &run::name(&arguments.choice.file), effort);
-    json::add_commands(&mut object, &command, &result.violations, &again);
+    let whole = format!("{command}{}", until.map(run::until_words).unwrap_or_default());
+    json::add_commands(&mut object, &whole, &result.violations, &again);
     let object = object.to_string();
     match arguments.json.as_deref() {
         Some(path) if path == Path::new("-") => drop(super::say(&object)?),

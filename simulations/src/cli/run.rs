@@ -86,10 +86,11 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         false => go(scenario.clone(), arguments.seed, options)?,
     };
     let again = |it: &Violation| again(&command, it, end, until);
+    let whole = format!("{command}{}", until.map(until_words).unwrap_or_default());
     let prints_json = arguments.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = &arguments.json {
         let mut object = json::object(&run, &name, effort);
-        json::add_commands(&mut object, &command, &run.violations, &again);
+        json::add_commands(&mut object, &whole, &run.violations, &again);
         let text = object.to_string();
         if prints_json {
             super::say(&text)?;
@@ -100,7 +101,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
-        let page = html::page(&run, &name, effort, (&command, &again));
+        let page = html::page(&run, &name, effort, (&whole, &again));
         write(&folder.join("index.html"), &page)?;
     }
     if !prints_json {
@@ -251,7 +252,7 @@ pub(super) fn again(
     format!("{command}{}", until.map(until_words).unwrap_or_default())
 }
 
-fn until_words(until: Duration) -> String {
+pub(super) fn until_words(until: Duration) -> String {
     format!(" --until {}", until.as_secs_f64())
 }
 
