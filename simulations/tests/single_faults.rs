@@ -164,18 +164,19 @@ const CASES: &[Case] = &[
         "degrade = { between = [\"fra\", \"vie\"], rtt-ms = 400, loss-percent = 5 }",
         "restore = [\"fra\", \"vie\"]",
     ),
-    none("degrade = { between = [\"fra\", \"vie\"], loss-percent = 50 }\nfor-s = 30"),
+    // One to two in three of forty runs: ADR 020 says why.
+    some_at_full(
+        "degrade = { between = [\"fra\", \"vie\"], loss-percent = 50 }\nfor-s = 30",
+        2,
+        "a path that was dead and answers looks well for a second, and a session may begin there",
+    ),
     none(
         "degrade = { between = [\"fra\", \"vie\"], loss-percent = 50, one-way = true }\nfor-s = 30",
     ),
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280 }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280, one-way = true }\nfor-s = 30"),
     none("degrade = { between = [\"vie\", \"fra\"], mtu = 1280, one-way = true }\nfor-s = 30"),
-    some_at_full(
-        "degrade = { between = [\"fra\", \"vie\"], rate-mbit = 0.1 }\nfor-s = 30",
-        3,
-        "up to two requests do not get through 12 kB/s in time, which is to be mended",
-    ),
+    none("degrade = { between = [\"fra\", \"vie\"], rate-mbit = 0.1 }\nfor-s = 30"),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 2\nfor-s = 30"),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 0.3\nfor-s = 30"),
     none("flap = [\"fra\", \"vie\"]\nperiod-s = 2\none-way = true\nfor-s = 30"),
