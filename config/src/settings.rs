@@ -235,16 +235,16 @@ pub struct DiscoverySettings {
     /// Time from one probe of a neighbour in the own site to the next, 100 ms to 1 min; a random
     /// member is probed half as often. Default 1 s.
     pub probe_interval: Duration,
-    /// How long a probed member may take to answer, 10 ms to 30 s. Default 500 ms.
+    /// How long a probed member may take to answer, 10 ms to 30 s. Default 400 ms.
     pub probe_timeout: Duration,
     /// How long a silent member is suspected before it counts as down, 500 ms to 5 min. Default
-    /// 4 s.
+    /// 3 s.
     pub suspicion: Duration,
     /// Time between probes of a path that carries sessions, 100 ms to 1 min. Default 500 ms.
     pub path_probe_active: Duration,
     /// Time between probes of other paths, 500 ms to 5 min. Default 5 s.
     pub path_probe_idle: Duration,
-    /// Time between comparisons of the directory with another member, 1 s to 1 h. Default 30 s.
+    /// Time between comparisons of the directory with another member, 1 s to 1 h. Default 10 s.
     pub sync_interval: Duration,
 }
 
