@@ -280,7 +280,8 @@ pub struct ServiceSettings {
     /// Whether a second origin is tried beside one that is slow to answer. Default true.
     pub hedge: bool,
     /// The least time an origin is given before the next one is tried beside it, 10 ms to 10 s.
-    /// Default 100 ms.
+    /// Default 100 ms; a shorter one changes nothing, since an instance has 100 ms and its round
+    /// trips to answer in any case.
     pub hedge_min: Duration,
     /// The most time it is given, 10 ms to 10 s. Default 500 ms.
     pub hedge_max: Duration,

@@ -80,7 +80,12 @@ impl Brain {
         let service = service();
         let settings = &birth.settings.services[&service];
         let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
-        let config = ServiceConfig { policy: settings.into(), drift: settings.into(), health };
+        let config = ServiceConfig {
+            policy: settings.into(),
+            damping: birth.tuning.damping(),
+            drift: settings.into(),
+            health,
+        };
         let mut discovery =
             DiscoveryConfig { memo: birth.memo, ..(&birth.settings.discovery).into() };
         birth.tuning.apply(&mut discovery);

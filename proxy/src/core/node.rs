@@ -26,7 +26,7 @@ use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
 use super::evidence::Verdict;
 use super::health::{Health, HealthConfig, Outcome, Question};
-use super::route::{self, Line, PathView, Policy, Preference, Route};
+use super::route::{self, Damping, Line, PathView, Policy, Route};
 
 mod event;
 mod service;
@@ -51,6 +51,8 @@ pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 pub struct ServiceConfig {
     /// How its sessions are spread.
     pub policy: Policy,
+    /// What keeps it with the origin that goes first.
+    pub damping: Damping,
     /// How fast they move to where they should be.
     pub drift: DriftConfig,
     /// How the own instance is asked, if this node hosts one.
@@ -143,7 +145,7 @@ impl NodeCore {
     pub fn set_policy(&mut self, name: &ServiceName, policy: Policy, now: Instant) {
         if let Some(service) = self.services.get_mut(name) {
             service.policy = policy;
-            service.memory = Preference::default();
+            service.memory = service.memory.forgotten();
             self.stale = true;
         }
         self.settle(now);

@@ -22,8 +22,8 @@ use super::relay;
 
 mod memory;
 
-pub use memory::Preference;
 use memory::Verdict;
+pub use memory::{Damping, Preference};
 pub(super) use memory::{GAIN_LASTING, is_clear_gain};
 
 /// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
@@ -443,7 +443,7 @@ fn nearest(
     now: Instant,
 ) -> (Route, Preference) {
     let Some(best) = candidates.first().cloned() else {
-        return (Route::default(), Preference::default());
+        return (Route::default(), memory.forgotten());
     };
     let Verdict { first, preference, why } = memory.weigh(&candidates, now);
     let why = why.unwrap_or_else(|| reason(&best));
@@ -471,7 +471,7 @@ fn spread(
     now: Instant,
 ) -> (Route, Preference) {
     let Some(standing) = candidates.first().map(|best| best.standing) else {
-        return (Route::default(), Preference::default());
+        return (Route::default(), memory.forgotten());
     };
     let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
     // Turns are fair only in an order that does not follow every round-trip time.
@@ -493,7 +493,7 @@ fn pinned(
         .collect();
     candidates.sort_by_key(|candidate| (candidate.standing, ranks[&candidate.origin.line]));
     let Some(first) = candidates.first() else {
-        return (Route::default(), Preference::default());
+        return (Route::default(), memory.forgotten());
     };
     let why = match ranks[&first.origin.line] {
         0 => "pinned first".to_owned(),

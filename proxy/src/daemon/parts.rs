@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::Error;
 use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
+use crate::core::route::Damping;
 
 use super::clock;
 use super::egress::{Offer, Offers};
@@ -84,7 +85,9 @@ pub(super) fn build_core(
 fn core_config(settings: &Settings) -> CoreConfig {
     let service = |(name, service): (&ServiceName, &ServiceSettings)| {
         let health = service.origin.as_ref().map(|_| (&service.health).into());
-        (name.clone(), ServiceConfig { policy: service.into(), drift: service.into(), health })
+        let damping = Damping::default();
+        let (policy, drift) = (service.into(), service.into());
+        (name.clone(), ServiceConfig { policy, damping, drift, health })
     };
     CoreConfig {
         discovery: (&settings.discovery).into(),

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use meshport::core::route::Damping;
 use meshport_config::SiteName;
 use meshport_discovery::DiscoveryConfig;
 use schemars::JsonSchema;
@@ -84,7 +85,8 @@ pub struct Scenario {
     #[serde(default)]
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub settings: toml::Table,
-    /// Numbers of discovery that no settings file has, for sweeps at the wide level.
+    /// Numbers of discovery and of route choice that no settings file has, for sweeps at the wide
+    /// level.
     #[serde(default)]
     pub tuning: Tuning,
     /// The clients of every node; none if absent.
@@ -207,8 +209,8 @@ pub struct Load {
     pub on: String,
 }
 
-/// Numbers of discovery that the daemon's settings file does not have: what is absent is as in the
-/// daemon.
+/// Numbers of discovery and of route choice that the daemon's settings file does not have: what is
+/// absent is as in the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tuning {
@@ -218,6 +220,16 @@ pub struct Tuning {
     pub gossip_interval_ms: Option<u16>,
     /// How many others are asked to probe a member that does not answer, 1 to 16.
     pub indirect_probes: Option<u8>,
+    /// By how much cheaper than the preferred origin another one has to be to be followed, in
+    /// milliseconds, 0 to 1000; `gain-percent` does as well.
+    pub gain_ms: Option<u16>,
+    /// The same as a share of what the preferred one costs, in percent, 0 to 1000.
+    pub gain_percent: Option<u16>,
+    /// For how long it has to be so much cheaper, in milliseconds, 0 to 60000.
+    pub gain_lasting_ms: Option<u16>,
+    /// How long an origin that was left has to be as good again the first time, in milliseconds,
+    /// 0 to 60000; never longer than a gain has to last.
+    pub return_lasting_ms: Option<u16>,
 }
 
 impl Tuning {
@@ -226,7 +238,7 @@ impl Tuning {
         *self == Self::default()
     }
 
-    /// Puts the numbers in their places.
+    /// Puts the numbers of discovery in their places.
     pub(crate) fn apply(&self, to: &mut DiscoveryConfig) {
         to.gossip_fanout = self.gossip_fanout.unwrap_or(to.gossip_fanout);
         to.indirect_probes = self.indirect_probes.unwrap_or(to.indirect_probes);
@@ -234,11 +246,27 @@ impl Tuning {
         to.gossip_interval = interval.unwrap_or(to.gossip_interval);
     }
 
+    /// The same of route choice.
+    pub(crate) fn damping(&self) -> Damping {
+        let usual = Damping::default();
+        let ms = |number: Option<u16>| number.map(|it| Duration::from_millis(it.into()));
+        Damping {
+            gain: ms(self.gain_ms).unwrap_or(usual.gain),
+            gain_percent: self.gain_percent.map_or(usual.gain_percent, u32::from),
+            gain_lasting: ms(self.gain_lasting_ms).unwrap_or(usual.gain_lasting),
+            return_lasting: ms(self.return_lasting_ms).unwrap_or(usual.return_lasting),
+        }
+    }
+
     fn check(&self) -> Result<(), Error> {
         let numbers = [
             ("gossip-fanout", self.gossip_fanout.map(u16::from), 1..=32),
             ("gossip-interval-ms", self.gossip_interval_ms, 20..=10_000),
             ("indirect-probes", self.indirect_probes.map(u16::from), 1..=16),
+            ("gain-ms", self.gain_ms, 0..=1000),
+            ("gain-percent", self.gain_percent, 0..=1000),
+            ("gain-lasting-ms", self.gain_lasting_ms, 0..=60_000),
+            ("return-lasting-ms", self.return_lasting_ms, 0..=60_000),
         ];
         for (key, value, good) in numbers {
             if let Some(value) = value.filter(|value| !good.contains(value)) {

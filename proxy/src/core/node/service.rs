@@ -51,7 +51,7 @@ impl Service {
         Self {
             policy: config.policy,
             health: config.health.map(|config| Health::new(config, now)),
-            memory: Preference::default(),
+            memory: Preference::new(config.damping),
             route: Arc::default(),
             states: BTreeMap::new(),
             views: Vec::new(),

@@ -55,7 +55,7 @@ impl Net {
             let interval = Duration::from_secs(1);
             let health = HealthConfig { interval, fall: 2, asks_ready: false };
             let (drift, health) = (DriftConfig::default(), offers.then_some(health));
-            let config = ServiceConfig { policy, drift, health };
+            let config = ServiceConfig { policy, damping: Damping::default(), drift, health };
             let config = CoreConfig {
                 discovery: DiscoveryConfig::default(),
                 services: BTreeMap::from([(service(), config)]),

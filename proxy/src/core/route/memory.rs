@@ -19,7 +19,7 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
 /// A preferred origin gives way to a cheaper one only for more than this...
-const GAIN_ABSOLUTE: Duration = Duration::from_millis(5);
+const GAIN: Duration = Duration::from_millis(5);
 /// ...or for more than this share of its own cost, in percent...
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
@@ -36,9 +36,48 @@ const UNREADY_LASTING: Duration = Duration::from_secs(1);
 /// then there is nothing worth keeping.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
 
+/// How much better another origin has to be, and for how long, until it is followed. The daemon has
+/// the default; a simulation may ask what other values do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damping {
+    /// The preferred origin gives way to one as healthy that is cheaper by more than this...
+    pub gain: Duration,
+    /// ...or by more than this share of its own cost, in percent...
+    pub gain_percent: u32,
+    /// ...for this long.
+    pub gain_lasting: Duration,
+    /// How long an origin that was left has to be as good again, the first time; never longer than
+    /// a gain has to last.
+    pub return_lasting: Duration,
+}
+
+impl Default for Damping {
+    fn default() -> Self {
+        Self {
+            gain: GAIN,
+            gain_percent: GAIN_PERCENT,
+            gain_lasting: GAIN_LASTING,
+            return_lasting: RETURN_LASTING,
+        }
+    }
+}
+
+impl Damping {
+    fn is_gain(&self, current: &Candidate, best: &Candidate) -> bool {
+        let is_nearer = is_own(best) || self.is_clear(current.cost, best.cost);
+        is_nearer && !is_planted(Bug::Nearness)
+    }
+
+    fn is_clear(&self, current: Duration, best: Duration) -> bool {
+        let gain = current.saturating_sub(best);
+        gain > self.gain || gain * 100 > current * self.gain_percent
+    }
+}
+
 /// The memory of [`super::choose`] from one call to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preference {
+    damping: Damping,
     /// The origin that goes first, and since when.
     pub preferred: Option<(Line, Instant)>,
     better: Option<Better>,
@@ -76,6 +115,16 @@ pub(super) struct Verdict {
 }
 
 impl Preference {
+    /// Of nothing yet.
+    pub fn new(damping: Damping) -> Self {
+        Self { damping, ..Self::default() }
+    }
+
+    /// Of nothing again.
+    pub(in crate::core) fn forgotten(&self) -> Self {
+        Self::new(self.damping)
+    }
+
     /// When [`super::choose`] may decide differently without any news.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.better.map(|better| better.due)
@@ -94,7 +143,8 @@ impl Preference {
             return Verdict { first: 0, preference, why: None };
         };
         let current = &candidates[place];
-        if place == 0 || (current.standing == best.standing && !is_gain(current, best)) {
+        if place == 0 || (current.standing == best.standing && !self.damping.is_gain(current, best))
+        {
             let why = (place > 0).then(|| format!("kept: {} is hardly nearer", best.origin.name));
             return Verdict {
                 first: place,
@@ -126,7 +176,8 @@ impl Preference {
     fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
         if current.standing == best.standing || is_planted(Bug::RouteChoice) {
             let home = self.home.filter(|home| home.line == best.origin.line);
-            return Some(home.map_or(GAIN_LASTING, Home::patience));
+            let damping = &self.damping;
+            return Some(home.map_or(damping.gain_lasting, |home| home.patience(damping)));
         }
         let serves =
             current.standing == Standing::Doubtful && current.origin.state == OriginState::Unready;
@@ -155,6 +206,7 @@ impl Preference {
             _ => now,
         };
         Self {
+            damping: self.damping,
             preferred: Some((best.origin.line, since)),
             better: None,
             home: None,
@@ -170,19 +222,13 @@ impl Home {
         Self { left_at: now, times, ..self }
     }
 
-    fn patience(self) -> Duration {
+    fn patience(self, damping: &Damping) -> Duration {
         let doubled = 1_u32.checked_shl(self.times.saturating_sub(1)).unwrap_or(u32::MAX);
-        RETURN_LASTING.saturating_mul(doubled).min(GAIN_LASTING)
+        damping.return_lasting.saturating_mul(doubled).min(damping.gain_lasting)
     }
-}
-
-fn is_gain(current: &Candidate, best: &Candidate) -> bool {
-    let is_nearer = is_own(best) || is_clear_gain(current.cost, best.cost);
-    is_nearer && !is_planted(Bug::Nearness)
 }
 
 /// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
 pub(in crate::core) fn is_clear_gain(current: Duration, best: Duration) -> bool {
-    let gain = current.saturating_sub(best);
-    gain > GAIN_ABSOLUTE || gain * 100 > current * GAIN_PERCENT
+    Damping::default().is_clear(current, best)
 }

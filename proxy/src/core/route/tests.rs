@@ -97,6 +97,25 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
 }
 
 #[test]
+fn with_less_damping_less_is_followed_sooner() {
+    let start = Instant::now();
+    let policy = nearest_policy();
+    let damping = Damping { gain: ms(1), gain_lasting: ms(500), ..Damping::default() };
+    let mut first = Vec::new();
+    for damping in [Damping::default(), damping] {
+        let (_, mut memory) = choose(Vec::new(), &policy, &Preference::new(damping), start);
+        for (second, rtt_ms) in [(0, 40), (10, 40), (11, 18), (12, 18), (30, 18)] {
+            let origins = vec![ready(1, 20), ready(2, rtt_ms)];
+            let (route, next) = choose(origins, &policy, &memory, start + ms(second * 1000));
+            memory = next;
+            first.push(names(&route)[0].clone());
+        }
+    }
+    assert_eq!(first[..5], ["cp-1"; 5], "2 ms are no gain");
+    assert_eq!(first[5..], ["cp-1", "cp-1", "cp-1", "cp-2", "cp-2"]);
+}
+
+#[test]
 fn a_fresh_node_takes_the_nearest_as_soon_as_it_learns_of_it() {
     let start = Instant::now();
     let policy = nearest_policy();
