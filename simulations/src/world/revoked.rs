@@ -16,7 +16,8 @@ use crate::measure::Notice;
 use crate::rules::{self, MAX_NEWS, SETTLING};
 
 impl World {
-    /// The operator hands a revocation to a node that runs: this one, or the first.
+    /// The operator hands a revocation to a node that runs, this one, or the first. One that lies
+    /// would keep it to itself.
     pub(super) fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = self.wall(subject);
         let id = self.nodes[subject].credential.node;
@@ -24,7 +25,8 @@ impl World {
         self.nodes[subject].revoked.get_or_insert(self.now);
         let runs = |at: &usize| {
             let node = &self.nodes[*at];
-            node.brain.is_some() && !node.leaving && node.revoked.is_none()
+            let is_honest = node.lie.is_none() && node.revoked.is_none();
+            node.brain.is_some() && !node.leaving && is_honest
         };
         let Some(first) = through.filter(runs).or_else(|| (0..self.nodes.len()).find(runs)) else {
             return;
