@@ -19,7 +19,7 @@ const REPETITIONS: (u8, u8) = (6, 24);
 pub(super) const MORE_OFTEN: u8 = 6;
 /// News waiting to be said from which on none is said more often: a whole site is gone, or back,
 /// and what a member misses of it the comparisons of directories bring in any case.
-pub(super) const MANY_NEWS: usize = 16;
+pub(super) const MANY_NEWS: usize = 8;
 /// News waiting to be said, a few datagrams full, from which on newcomers that others spoke of are
 /// not added, and those from which on nothing is that others said. The protocol goes through all of
 /// them for each packet. In a mass join everybody compares directories in any case.
