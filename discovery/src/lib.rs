@@ -28,6 +28,7 @@ mod own;
 mod paths;
 mod room;
 mod rtt;
+mod schedule;
 mod seeds;
 mod snapshot;
 mod state;

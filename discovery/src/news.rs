@@ -6,10 +6,12 @@
 //! rumour mongering in Demers et al., "Epidemic algorithms for replicated database maintenance"
 //! (1987). What this misses the comparison of directories finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
+
+use crate::schedule::Schedule;
 
 /// Peers told directly; beyond it a random choice of that size.
 pub(crate) const MAX_TOLD: usize = 512;
@@ -30,7 +32,7 @@ const LIFETIME: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(crate) struct News {
     waiting: BTreeMap<NodeId, Waiting>,
-    due: BTreeSet<(Instant, NodeId)>,
+    due: Schedule,
 }
 
 #[derive(Debug)]
@@ -61,21 +63,20 @@ impl News {
         for (peer, rtt) in peers {
             let wait = rtt.map_or(USUAL_WAIT, |rtt| (rtt * 2).max(SHORTEST_WAIT));
             self.waiting.insert(peer, Waiting { tries: 0, wait, due: now });
-            self.due.insert((now, peer));
+            self.due.insert(now, peer);
         }
     }
 
     /// A peer has the news.
     pub(crate) fn acknowledged(&mut self, peer: &NodeId) {
         if let Some(waiting) = self.waiting.remove(peer) {
-            self.due.remove(&(waiting.due, *peer));
+            self.due.remove(waiting.due, *peer);
         }
     }
 
     /// The next peer that is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Telling> {
-        let (due, peer) = self.due.first().copied().filter(|(due, _)| *due <= now)?;
-        self.due.remove(&(due, peer));
+        let peer = self.due.take_due(now)?;
         let waiting = self.waiting.get_mut(&peer)?;
         if waiting.tries >= TRIES {
             self.waiting.remove(&peer);
@@ -83,12 +84,12 @@ impl News {
         }
         waiting.tries += 1;
         waiting.due = now + waiting.wait;
-        self.due.insert((waiting.due, peer));
+        self.due.insert(waiting.due, peer);
         Some(Telling::Tell(peer))
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.due.first().map(|(due, _)| *due)
+        self.due.next()
     }
 }
 

@@ -11,7 +11,7 @@
 //! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
 //! [`IDLE_PROBES_PER_S`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
@@ -19,6 +19,7 @@ use meshport_config::NodeId;
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
 use crate::rtt::{Loss, Rtt};
+use crate::schedule::Schedule;
 
 mod width;
 
@@ -108,7 +109,7 @@ pub(crate) struct Probe {
 #[derive(Debug)]
 pub struct Paths {
     probers: BTreeMap<NodeId, Prober>,
-    schedule: BTreeSet<(Instant, NodeId)>,
+    schedule: Schedule,
     active: Duration,
     idle: Duration,
     allowance: Duration,
@@ -145,7 +146,7 @@ impl Paths {
     pub(crate) fn new(config: &DiscoveryConfig, seed: [u8; 32], stream: u8) -> Self {
         Self {
             probers: BTreeMap::new(),
-            schedule: BTreeSet::new(),
+            schedule: Schedule::default(),
             active: config.path_probe_active,
             idle: config.path_probe_idle,
             allowance: config.handshake_allowance,
@@ -193,7 +194,7 @@ impl Paths {
     ) -> bool {
         let Some(usage) = usage else {
             if let Some(prober) = self.probers.remove(&node) {
-                self.schedule.remove(&(prober.due, node));
+                self.schedule.remove(prober.due, node);
                 self.idle_count -= u32::from(prober.usage == PathUse::Idle);
             }
             return true;
@@ -201,7 +202,7 @@ impl Paths {
         if let Some(prober) = self.probers.get_mut(&node) {
             if prober.usage != usage {
                 prober.usage = usage;
-                self.schedule.remove(&(prober.due, node));
+                self.schedule.remove(prober.due, node);
                 match usage {
                     PathUse::Active => {
                         self.idle_count -= 1;
@@ -211,7 +212,7 @@ impl Paths {
                     }
                     PathUse::Idle => self.idle_count += 1,
                 }
-                self.schedule.insert((prober.due, node));
+                self.schedule.insert(prober.due, node);
             }
             return true;
         }
@@ -219,7 +220,7 @@ impl Paths {
             return false;
         }
         self.idle_count += u32::from(usage == PathUse::Idle);
-        self.schedule.insert((now, node));
+        self.schedule.insert(now, node);
         self.probers.insert(node, Prober::new(usage, session, self.tries_width, now));
         true
     }
@@ -230,10 +231,10 @@ impl Paths {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
         if up && prober.path.state != PathState::Up {
-            self.schedule.remove(&(prober.due, node));
+            self.schedule.remove(prober.due, node);
             prober.send_at = now;
             prober.due = now;
-            self.schedule.insert((now, node));
+            self.schedule.insert(now, node);
         }
     }
 
@@ -251,10 +252,10 @@ impl Paths {
         }
         // Silence may have made probes frequent; they slow down again.
         let interval = interval(prober, self.active, self.idle, self.idle_count);
-        self.schedule.remove(&(prober.due, node));
+        self.schedule.remove(prober.due, node);
         prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
         prober.due = prober.or_width(prober.send_at);
-        self.schedule.insert((prober.due, node));
+        self.schedule.insert(prober.due, node);
         self.report(node, false);
     }
 
@@ -283,29 +284,26 @@ impl Paths {
         if prober.path.state != PathState::Up || prober.silent.is_some() {
             return;
         }
-        self.schedule.remove(&(prober.due, node));
+        self.schedule.remove(prober.due, node);
         prober.send_at = now + self.dice.jitter(interval, 10);
         prober.due = prober.or_width(prober.send_at);
-        self.schedule.insert((prober.due, node));
+        self.schedule.insert(prober.due, node);
     }
 
     /// Asks a peer at once that somebody else misses.
     pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if prober.path.state == PathState::Up && prober.silent.is_none() {
-            self.schedule.remove(&(prober.due, node));
+            self.schedule.remove(prober.due, node);
             prober.send_at = now;
             prober.due = now;
-            self.schedule.insert((now, node));
+            self.schedule.insert(now, node);
         }
     }
 
     /// Sends what is due and judges silence.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        while let Some((due, node)) = self.schedule.first().copied()
-            && due <= now
-        {
-            self.schedule.remove(&(due, node));
+        while let Some(node) = self.schedule.take_due(now) {
             let Some(prober) = self.probers.get_mut(&node) else { continue };
             let died = prober.judge(now, self.allowance);
             if now >= prober.send_at {
@@ -325,7 +323,7 @@ impl Paths {
                 }
             }
             prober.schedule(now);
-            self.schedule.insert((prober.due, node));
+            self.schedule.insert(prober.due, node);
             if died {
                 self.report(node, true);
             }
@@ -335,14 +333,14 @@ impl Paths {
     /// The process did not run for this long: silence in that time says nothing.
     pub(crate) fn stalled(&mut self, by: Duration) {
         for (node, prober) in &mut self.probers {
-            self.schedule.remove(&(prober.due, *node));
+            self.schedule.remove(prober.due, *node);
             prober.due += by;
             prober.send_at += by;
             // Answers that waited unread would look slow.
             prober.outstanding.clear();
             prober.silent = None;
             prober.width.stalled(by);
-            self.schedule.insert((prober.due, *node));
+            self.schedule.insert(prober.due, *node);
         }
     }
 
@@ -355,7 +353,7 @@ impl Paths {
             prober.width.stalled(Duration::ZERO);
             prober.send_at = now;
             prober.due = now;
-            self.schedule.insert((now, *node));
+            self.schedule.insert(now, *node);
         }
     }
 
@@ -369,7 +367,7 @@ impl Paths {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.schedule.first().map(|(due, _)| *due)
+        self.schedule.next()
     }
 
     fn report(&mut self, node: NodeId, always: bool) {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     queue: BTreeMap<(Instant, u64), T>,
+    /// When the first entry is due: asked after each datagram, so that it lies beside the rest.
+    first: Option<Instant>,
     sequence: u64,
     limit: usize,
 }
@@ -18,7 +20,7 @@ pub(crate) struct Timers<T> {
 impl<T> Timers<T> {
     /// An empty queue of at most `limit` entries.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { queue: BTreeMap::new(), sequence: 0, limit }
+        Self { queue: BTreeMap::new(), first: None, sequence: 0, limit }
     }
 
     /// Adds an entry; false when the queue is full and the entry was dropped.
@@ -29,35 +31,48 @@ impl<T> Timers<T> {
         }
         self.sequence += 1;
         self.queue.insert((due, self.sequence), what);
+        self.first = Some(self.first.map_or(due, |first| first.min(due)));
         true
     }
 
     /// When the first entry is due.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.queue.first_key_value().map(|((due, _), _)| *due)
+        self.first
     }
 
     /// Takes the first entry if it is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<T> {
-        let entry = self.queue.first_entry()?;
-        (entry.key().0 <= now).then(|| entry.remove())
+        if self.first.is_none_or(|first| first > now) {
+            return None;
+        }
+        let (_, what) = self.queue.pop_first()?;
+        self.look();
+        Some(what)
     }
 
     /// Takes the first entry of a kind, whenever it is due.
     pub(crate) fn take(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
         let key = *self.queue.iter().find(|(_, what)| is_it(what))?.0;
-        self.queue.remove(&key)
+        let what = self.queue.remove(&key);
+        self.look();
+        what
     }
 
     /// Moves every entry later by `by`.
     pub(crate) fn shift(&mut self, by: Duration) {
         let moved = std::mem::take(&mut self.queue);
         self.queue = moved.into_iter().map(|((due, at), what)| ((due + by, at), what)).collect();
+        self.look();
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
+        self.look();
+    }
+
+    fn look(&mut self) {
+        self.first = self.queue.first_key_value().map(|((due, _), _)| *due);
     }
 }
 

@@ -249,9 +249,9 @@ impl Paths {
         let wait = prober.wait();
         if prober.width.answered(nonce, due, wait, now) {
             prober.weigh_loss();
-            self.schedule.remove(&(prober.due, node));
+            self.schedule.remove(prober.due, node);
             prober.schedule(now);
-            self.schedule.insert((prober.due, node));
+            self.schedule.insert(prober.due, node);
             self.report(node, false);
         }
     }
@@ -259,9 +259,9 @@ impl Paths {
     /// Sessions find the way to a peer slow: maybe it is too narrow for them.
     pub(crate) fn doubt(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        self.schedule.remove(&(prober.due, node));
+        self.schedule.remove(prober.due, node);
         prober.width.doubt(now);
         prober.due = prober.or_width(prober.due);
-        self.schedule.insert((prober.due, node));
+        self.schedule.insert(prober.due, node);
     }
 }
