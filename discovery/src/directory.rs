@@ -85,6 +85,9 @@ pub struct Entry {
     met: bool,
     /// There is one.
     here: bool,
+    /// Its record is its farewell. Kept here since it is asked of whoever a datagram is from, and
+    /// records lie elsewhere.
+    left: bool,
     digest: u64,
 }
 
@@ -134,7 +137,7 @@ impl Entry {
 
     /// The life that the node itself ended by leaving, if its last word was that.
     pub(crate) fn farewell(&self) -> Option<Life> {
-        self.node_state().filter(|state| state.left).map(NodeState::life)
+        self.node_state().filter(|_| self.left).map(NodeState::life)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -383,6 +386,7 @@ impl Directory {
                 fading: false,
                 met: false,
                 here: false,
+                left: record.state.as_ref().is_some_and(|state| state.get().left),
                 digest: 0,
             });
             return Merge::New;
@@ -405,6 +409,7 @@ impl Directory {
             }
             if let Some(state) = newer_state {
                 entry.state = Some(Arc::clone(state));
+                entry.left = state.get().left;
             }
         });
         self.index(&node);
