@@ -59,7 +59,7 @@ impl World {
                 fault.notices(at, subject, now);
             }
         }
-        self.nodes[at].tunnels.remove(&number(subject));
+        self.nodes[at].tunnels.remove(number(subject));
         self.later_for_sessions(at, |target| target.hop == subject, |_| Duration::ZERO);
         // It relays to it no more.
         for node in 0..self.nodes.len() {
@@ -130,7 +130,7 @@ impl World {
             Some("its directory has an entry of")
         } else if brain.route().candidates.iter().any(goes_there) {
             Some("its route has a way through")
-        } else if node.tunnels.get(&number(subject)).is_some_and(|it| it.is_up()) {
+        } else if node.tunnels.get(number(subject)).is_some_and(|it| it.is_up()) {
             Some("it has a tunnel to")
         } else if sessions()
             .any(|it| it.target().is_some_and(|to| to.origin == subject || to.hop == subject))

@@ -13,8 +13,8 @@ use crate::network::Stretch;
 use crate::scenario::Lie;
 use crate::trace::Sent;
 use crate::tunnel::{
-    EARLY_ATTEMPTS, EARLY_RETRY, EMPTY, INITIATION, KEEPALIVE, LATE_RETRY, MAX_ATTEMPTS,
-    MAX_WAITING, OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, Tunnel,
+    EARLY_ATTEMPTS, EARLY_RETRY, EMPTY, INITIATION, KEEPALIVE, LATE_RETRY, MAX_ATTEMPTS, Moment,
+    OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, Tunnel,
 };
 
 impl World {
@@ -31,7 +31,7 @@ impl World {
         }
         let now = self.now;
         let node = &mut self.nodes[from];
-        let tunnel = node.tunnels.entry(number(to)).or_default();
+        let tunnel = node.tunnels.to(number(to));
         if tunnel.is_up() {
             let (wants, to_boot) = (tunnel.wants_handshake(now), tunnel.with_boot);
             tunnel.speak(now);
@@ -47,10 +47,9 @@ impl World {
         if node.book.get(to).is_none() {
             return;
         }
-        if tunnel.waiting.len() < MAX_WAITING {
-            tunnel.waiting.push(payload);
-        }
-        if tunnel.attempts == 0 {
+        let begins = tunnel.attempts == 0;
+        node.tunnels.wait(number(to), payload);
+        if begins {
             self.initiate(from, to);
         }
     }
@@ -59,8 +58,11 @@ impl World {
     fn data(&mut self, packet: Packet) {
         let tunnel = self.tunnel(packet.from, packet.to);
         let address = tunnel.address;
-        let packet =
-            if tunnel.initiator { Packet { confirms: tunnel.since, ..packet } } else { packet };
+        let packet = if tunnel.initiator {
+            Packet { confirms: tunnel.since.time(), ..packet }
+        } else {
+            packet
+        };
         let Body::Data(payload) = &packet.body else { return };
         match payload {
             Payload::Empty => {
@@ -115,7 +117,7 @@ impl World {
         let node = &mut self.nodes[from];
         let boot = node.boot;
         let known = node.book.get(to);
-        let tunnel = node.tunnels.entry(number(to)).or_default();
+        let tunnel = node.tunnels.to(number(to));
         tunnel.attempts += 1;
         let attempts = tunnel.attempts;
         // What membership says of its address is newer than what the tunnel remembers.
@@ -134,7 +136,7 @@ impl World {
         if !self.nodes[node].is_running(boot) {
             return;
         }
-        let Some(tunnel) = self.nodes[node].tunnels.get_mut(&number(peer)) else { return };
+        let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
         if tunnel.attempts != attempts {
             return;
         }
@@ -142,8 +144,8 @@ impl World {
             return self.initiate(node, peer);
         }
         tunnel.attempts = 0;
-        tunnel.waiting.clear();
         tunnel.unanswered = None;
+        self.nodes[node].tunnels.take_waiting(number(peer));
     }
 
     /// A packet reaches a node.
@@ -166,7 +168,7 @@ impl World {
     fn respond(&mut self, from: usize, from_boot: u32, to: usize) {
         // The address that an initiation comes from is the one to answer to.
         let address = self.network.address(from);
-        self.nodes[to].tunnels.entry(number(from)).or_default().address = address;
+        self.nodes[to].tunnels.to(number(from)).address = address;
         let packet = Packet {
             from: to,
             from_boot: self.nodes[to].boot,
@@ -200,9 +202,9 @@ impl World {
         tunnel.hear();
         // Sessions follow a peer that moves.
         tunnel.address = address;
-        if tunnel.with_boot != from_boot || confirms > tunnel.confirmed {
+        if tunnel.with_boot != from_boot || confirms > tunnel.confirmed.time() {
             self.establish(to, from, from_boot, false);
-            self.tunnel(to, from).confirmed = confirms;
+            self.tunnel(to, from).confirmed = Moment::of(confirms);
         }
         if self.nodes[to].brain.is_none() {
             return;
@@ -211,7 +213,7 @@ impl World {
             return;
         }
         let (now, boot) = (self.now, self.nodes[to].boot);
-        self.tunnel(to, from).owes.get_or_insert(now);
+        self.tunnel(to, from).owes.get_or_insert(Moment::of(now));
         match payload {
             Payload::Gossip(bytes) => {
                 let peer = self.nodes[from].credential.node;
@@ -228,7 +230,7 @@ impl World {
         if let Some(since) = tunnel.owes.filter(|_| !tunnel.armed) {
             tunnel.armed = true;
             let event = Event::Keepalive { node: to, boot, peer: from };
-            self.queue.push(since + KEEPALIVE, event);
+            self.queue.push(since.time() + KEEPALIVE, event);
         }
     }
 
@@ -237,20 +239,10 @@ impl World {
         let rekey_jitter = self.rng.random_range(Duration::ZERO..REKEY_JITTER);
         let node = &mut self.nodes[at];
         let boot = node.boot;
-        let tunnel = node.tunnels.entry(number(peer)).or_default();
+        let waiting = node.tunnels.take_waiting(number(peer));
+        let tunnel = node.tunnels.to(number(peer));
         let is_new = tunnel.with_boot != peer_boot;
-        let waiting = std::mem::take(&mut tunnel.waiting);
-        **tunnel = Tunnel {
-            with_boot: peer_boot,
-            since: now,
-            initiator,
-            address: tunnel.address,
-            rekey_jitter,
-            confirmed: tunnel.confirmed,
-            connected: tunnel.connected && !is_new,
-            armed: tunnel.armed,
-            ..Tunnel::default()
-        };
+        tunnel.establish(peer_boot, initiator, rekey_jitter, now);
         let address = tunnel.address;
         if node.book.get(peer).is_none() {
             node.book.insert(peer, address);
@@ -273,18 +265,16 @@ impl World {
         if !self.nodes[node].is_running(boot) {
             return;
         }
-        let Some(tunnel) = self.nodes[node].tunnels.get(&number(peer)) else { return };
-        if tunnel.since != since || !tunnel.is_up() {
+        let Some(tunnel) = self.nodes[node].tunnels.get(number(peer)) else { return };
+        if tunnel.since.time() != since || !tunnel.is_up() {
             return;
         }
-        let tunnel = self.tunnel(node, peer);
-        let address = tunnel.address;
-        let (attempts, waiting) = (tunnel.attempts, std::mem::take(&mut tunnel.waiting));
-        if attempts == 0 && waiting.is_empty() {
-            self.nodes[node].tunnels.remove(&number(peer));
+        let is_idle = tunnel.attempts == 0;
+        let tunnels = &mut self.nodes[node].tunnels;
+        if is_idle && !tunnels.has_waiting(number(peer)) {
+            tunnels.remove(number(peer));
         } else {
-            let armed = tunnel.armed;
-            *tunnel = Tunnel { address, attempts, waiting, armed, ..Tunnel::default() };
+            tunnels.to(number(peer)).end();
         }
         let peer = self.nodes[peer].credential.node;
         self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
@@ -295,10 +285,10 @@ impl World {
             return;
         }
         let now = self.now;
-        let Some(tunnel) = self.nodes[node].tunnels.get_mut(&number(peer)) else { return };
+        let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
         tunnel.armed = false;
         let Some(since) = tunnel.owes.filter(|_| tunnel.is_up()) else { return };
-        let due = since + KEEPALIVE;
+        let due = since.time() + KEEPALIVE;
         if due > now {
             // It has spoken in between and received again.
             tunnel.armed = true;
@@ -311,12 +301,12 @@ impl World {
 
     /// The round trip that a node has measured to a peer, as QUIC would have it.
     pub(super) fn is_connected(&mut self, node: usize, peer: usize) -> bool {
-        let tunnel = self.nodes[node].tunnels.get(&number(peer));
+        let tunnel = self.nodes[node].tunnels.get(number(peer));
         tunnel.is_some_and(|tunnel| tunnel.is_up() && tunnel.connected)
     }
 
     pub(super) fn tunnel(&mut self, node: usize, peer: usize) -> &mut Tunnel {
-        self.nodes[node].tunnels.entry(number(peer)).or_default()
+        self.nodes[node].tunnels.to(number(peer))
     }
 
     /// Puts a packet on the wire.
