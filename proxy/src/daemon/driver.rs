@@ -17,7 +17,7 @@ use meshport_config::{
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
@@ -134,6 +134,8 @@ pub(super) struct Driver {
     pub(super) rotating: Rotating,
     /// A new key of this node on its way to the disk.
     pub(super) succeeding: Succeeding,
+    /// Whom this node suspects, for whoever looks on.
+    pub(super) suspected: broadcast::Sender<NodeId>,
 }
 
 impl Driver {
@@ -387,6 +389,8 @@ impl Driver {
 
     fn tell_suspected(&self, node: &NodeId) {
         debug!(name = %self.reporter.name(&self.core, node), "member suspected");
+        // In a daemon nobody looks on.
+        let _ = self.suspected.send(*node);
     }
 
     fn tell_narrow(&self, node: &NodeId) {

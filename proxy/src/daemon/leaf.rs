@@ -14,7 +14,7 @@ use meshport_config::{
 };
 use meshport_mesh::{Incoming, Mesh};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::info;
@@ -176,6 +176,7 @@ impl Leaf {
             rotating,
             // Nobody brings one: a leaf has no admin socket.
             succeeding: Succeeding::new().0,
+            suspected: broadcast::Sender::new(1),
         };
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));

@@ -14,7 +14,7 @@ use meshport_config::{
     Credential, Endpoint, MeshSecrets, NodeId, Revocations, Seed, ServiceName, Settings,
 };
 use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -46,6 +46,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 /// Orders on their way to the driver; they come from timers and people.
 const MAX_ORDERS: usize = 16;
+/// Suspicions on their way to whoever looks on. A turn of the driver raises a few; who falls behind
+/// by more than these is told how many it has missed.
+const MAX_SUSPICIONS: usize = 64;
 
 /// What a node stands on.
 #[derive(Debug)]
@@ -92,6 +95,7 @@ pub struct Node {
     own: watch::Receiver<Arc<Credential>>,
     secrets: watch::Receiver<Option<MeshSecrets>>,
     keys: watch::Receiver<Option<Next>>,
+    suspected: broadcast::Sender<NodeId>,
     /// Accept clients; the sessions end with them.
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -144,6 +148,7 @@ impl Node {
             own: renewed,
             rotating,
             succeeding,
+            suspected: broadcast::Sender::new(MAX_SUSPICIONS),
         };
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
@@ -153,10 +158,8 @@ impl Node {
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
         let egress = egress(settings, place, &driver.reporter.audit, watched, revocations.clone());
-        let routes = subscribe(&driver.routes);
-        for ShardStreams { runtime, streams } in others {
-            tasks.spawn_on(egress.clone().run(streams), &runtime);
-        }
+        let (routes, suspected) = (subscribe(&driver.routes), driver.suspected.clone());
+        serve_elsewhere(&egress, others, &mut tasks);
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
@@ -173,6 +176,7 @@ impl Node {
             own,
             secrets,
             keys,
+            suspected,
             listeners,
             tasks,
         })
@@ -201,6 +205,12 @@ impl Node {
     /// This node's own credential, and every later one.
     pub fn credential(&self) -> watch::Receiver<Arc<Credential>> {
         self.own.clone()
+    }
+
+    /// The members that it finds silent from now on, each when it begins to suspect it. At most 64
+    /// wait for a receiver, which learns how many it has missed.
+    pub fn suspicions(&self) -> broadcast::Receiver<NodeId> {
+        self.suspected.subscribe()
     }
 
     /// New secrets of the mesh, to be kept and then ordered.
@@ -317,6 +327,13 @@ fn reporter(
     };
     announce_start(&reporter);
     reporter
+}
+
+/// Serves the streams of peers of the other shards, each where its peers are.
+fn serve_elsewhere(egress: &Egress, others: Vec<ShardStreams>, tasks: &mut JoinSet<()>) {
+    for ShardStreams { runtime, streams } in others {
+        tasks.spawn_on(egress.clone().run(streams), &runtime);
+    }
 }
 
 /// The key that says where clients of a service connect.
