@@ -103,6 +103,23 @@ fn sessions_leave_what_is_killed_dark_or_hanging() {
     }
 }
 
+/// Of a node that crashed nobody is mistaken, whoever suspects it first and whoever joins in; with
+/// six datagrams in ten lost for half a minute, those who run are suspected too.
+#[test]
+fn suspicions_are_judged_by_whom_they_are_of() {
+    let crash = result(&["--full", "--seed", "7"], &here("tests/compared/black-hole.toml"));
+    let of = |result: &Value, key: &str| result[key].as_u64().expect("a count");
+    assert!(of(&crash, "suspicions") > 0);
+    assert_eq!((of(&crash, "false_suspicions"), of(&crash, "false_evictions")), (0, 0));
+    let lossy = ["--full", "--seed", "7", "--set", "scenario.loss-percent=60"];
+    let lossy = output(&[&lossy[..], &["--json", "-"]].concat(), &here("tests/compared/kill.toml"));
+    let lossy = serde_json::from_slice(&lossy.stdout).expect("a result");
+    let (all, wrong) = (of(&lossy, "suspicions"), of(&lossy, "false_suspicions"));
+    assert!(0 < wrong && wrong <= all, "{wrong} of {all}");
+    let still = result(&["--full", "--seed", "7"], &here("tests/compared/kill.toml"));
+    assert_eq!((of(&still, "suspicions"), of(&still, "false_suspicions")), (0, 0));
+}
+
 /// Its users are Vienna's nodes, and the way to Vienna is not the first that goes down.
 #[test]
 fn a_lost_site_has_its_users() {

@@ -192,7 +192,7 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
             (if fault.must_leave() { it.users } else { it.left }, it.failover_p99)
         })),
         count(run.measures.sessions.hedged),
-        run.measures.suspicions.and_then(|seen| count(seen.wrong?)),
+        run.measures.suspicions.and_then(|seen| count(seen.wrong)),
         count(run.measures.false_evictions),
         count(run.measures.route_changes),
         Some(gossip),

@@ -12,7 +12,7 @@ use meshport_discovery::OriginState;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
-use crate::measure::{Cut, Fault, Measures, Notice, Pair, SLOW, Users, begin};
+use crate::measure::{Cut, Fault, Measures, Notice, Pair, SLOW, Suspicions, Users, begin};
 use crate::report::Violation;
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
@@ -56,7 +56,7 @@ impl Book {
         let by_id = nodes.iter().enumerate().map(|(at, (_, id))| (*id, at)).collect();
         let (names, ids): (Vec<String>, Vec<NodeId>) = nodes.into_iter().unzip();
         Self {
-            measures: Measures::default(),
+            measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             routes: vec![None; names.len()],
             revoked: vec![None; names.len()],
             violations: Vec::new(),

@@ -21,6 +21,7 @@ use meshport_config::{Policy, UnixSeconds};
 use meshport_discovery::{MAX_LEAVES, MAX_MEMBERS};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
 use super::saved::{Reader, Record};
@@ -58,8 +59,6 @@ pub(super) struct Guard {
     records: Records,
     followed: Vec<usize>,
     reader: Reader,
-    /// How often each process has suspected somebody, when it was last asked.
-    suspicions: BTreeMap<(usize, u32), f64>,
 }
 
 /// What a node holds of the others.
@@ -85,7 +84,6 @@ impl Guard {
             records: Records::default(),
             followed: followed.into_iter().collect(),
             reader,
-            suspicions: BTreeMap::new(),
         }
     }
 
@@ -120,9 +118,6 @@ impl World {
             self.violates(rules::EVICTED, Some(holder), what);
         }
         if now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
-            for at in 0..self.nodes.len() {
-                self.count_suspicions(at, now).await;
-            }
             for place in 0..self.guard.followed.len() {
                 self.follow(self.guard.followed[place]).await;
             }
@@ -154,26 +149,19 @@ impl World {
         }
     }
 
-    /// Counts whom a node has suspected since the last look, after the start-up. It does not say
-    /// whom, and what a process does in its last seconds nobody sees.
-    async fn count_suspicions(&mut self, at: usize, now: Duration) {
-        let node = &self.nodes[at];
-        let Some(process) = &node.process else { return };
-        let Ok(samples) = process.handle().samples().await else { return };
-        let is_it = |it: &&Sample| {
-            let is_event = it.labels.iter().any(|(_, text)| text == "suspicions");
-            it.name == "discovery_events" && is_event
-        };
-        let count = samples.iter().find(is_it).map_or(0.0, |sample| sample.value);
-        let before = self.guard.suspicions.insert((at, node.boot), count).unwrap_or(0.0);
-        let mut book = lock(&self.book);
-        let seen = book.measures.suspicions.get_or_insert_default();
-        if now >= self.scenario.warmup() {
-            #[expect(clippy::cast_possible_truncation, reason = "a small count")]
-            #[expect(clippy::cast_sign_loss, reason = "a count does not fall")]
-            let raised = (count - before).max(0.0) as u64;
-            seen.raised += raised;
-        }
+    /// Judges whom a process suspects, each at its moment, also while it takes its leave.
+    pub(super) fn follow_suspicions(&mut self, at: usize) {
+        let Some(process) = &self.nodes[at].process else { return };
+        let (mut suspicions, book) = (process.suspicions(), self.book.clone());
+        self.tasks.spawn(async move {
+            loop {
+                match suspicions.recv().await {
+                    Ok(subject) => lock(&book).suspects(at, &subject),
+                    Err(RecvError::Lagged(missed)) => lock(&book).overlooks(at, missed),
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
     }
 
     /// Whether a node's directory has gone back anywhere, and whether all it has is within bounds.

@@ -374,6 +374,7 @@ impl World {
         lock(&self.book).starts(at);
         lock(&self.book).note(at, format!("starts, process {}", node.boot));
         self.follow_revocations(at);
+        self.follow_suspicions(at);
         let node = &self.nodes[at];
         let company = &mut self.company[at];
         let service = crate::scenario::service();

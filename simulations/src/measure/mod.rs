@@ -111,8 +111,8 @@ pub struct Sessions {
 pub struct Suspicions {
     /// Times a node found a member silent, and told the others that it suspects it.
     pub raised: u64,
-    /// Of those, times the member ran and was within reach; none where nobody sees whom it is of.
-    pub wrong: Option<u64>,
+    /// Of those, times the member ran and was within reach.
+    pub wrong: u64,
     /// Times a node held a member for down that had not said goodbye.
     pub evictions: u64,
 }
@@ -120,10 +120,7 @@ pub struct Suspicions {
 impl Suspicions {
     /// In words.
     pub fn words(&self) -> String {
-        match self.wrong {
-            Some(wrong) => format!("{}, {wrong} of them by mistake", self.raised),
-            None => format!("{}; how many by mistake is not to be seen at this level", self.raised),
-        }
+        format!("{}, {} of them by mistake", self.raised, self.wrong)
     }
 }
 

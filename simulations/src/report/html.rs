@@ -120,8 +120,7 @@ fn tiles(page: &mut String, run: &Run) {
 }
 
 fn false_suspicions(run: &Run) -> String {
-    let wrong = run.measures.suspicions.and_then(|seen| seen.wrong);
-    wrong.map_or("-".into(), |wrong| wrong.to_string())
+    run.measures.suspicions.map_or("-".into(), |seen| seen.wrong.to_string())
 }
 
 fn violations(page: &mut String, run: &Run, again: &dyn Fn(&Violation) -> String) {

@@ -40,7 +40,7 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
         "news_p99_s": run.news_p99().map(seconds),
         "news_unheard": run.news_unheard(),
         "suspicions": seen.map(|it| it.raised),
-        "false_suspicions": seen.and_then(|it| it.wrong),
+        "false_suspicions": seen.map(|it| it.wrong),
         "evictions": seen.map(|it| it.evictions),
         "false_evictions": measures.false_evictions,
         "route_changes": measures.route_changes,

@@ -35,7 +35,6 @@ pub struct Key {
 /// Levels at which something cannot be known, and why.
 pub type Unknown = (&'static [Level], &'static str);
 
-const FULL: &[Level] = &[Level::Full];
 const LAB: &[Level] = &[Level::Lab];
 const DAEMONS: &[Level] = &[Level::Full, Level::Lab];
 
@@ -123,17 +122,8 @@ pub const KEYS: &[Key] = &[
         &[ENCRYPTED],
     ),
     but("news_unheard", "Words that fewer than 99 % of the nodes knew in a minute.", &[ENCRYPTED]),
-    but(
-        "suspicions",
-        "Times a node found a member silent. At the full level a daemon is asked \
-        every 5 s, and one that ends keeps its last to itself.",
-        &[UNSEEN],
-    ),
-    but(
-        "false_suspicions",
-        "Of those, times the member ran and was within reach.",
-        &[(FULL, "a daemon counts its suspicions and does not say of whom they are"), UNSEEN],
-    ),
+    but("suspicions", "Times a node found a member silent.", &[UNSEEN]),
+    but("false_suspicions", "Of those, times the member ran and was within reach.", &[UNSEEN]),
     but("evictions", "Times a node held another for down that had not said goodbye.", &[UNSEEN]),
     but("false_evictions", "Times that one ran and was within reach.", &[UNSEEN]),
     key("route_changes", "Changes of nodes' first origins."),

@@ -236,7 +236,7 @@ impl World {
         let is_wrong = self.settles(at, subject).is_some_and(|since| since <= now);
         let suspicions = self.measures.suspicions.get_or_insert_default();
         suspicions.raised += 1;
-        *suspicions.wrong.get_or_insert_default() += u64::from(is_wrong);
+        suspicions.wrong += u64::from(is_wrong);
     }
 
     /// Sessions on a line are reset, each at its moment within the window.

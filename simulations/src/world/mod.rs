@@ -248,10 +248,7 @@ impl World {
             network,
             memo: Memo::default(),
             known: Vec::new(),
-            measures: Measures {
-                suspicions: Some(Suspicions { wrong: Some(0), ..Suspicions::default() }),
-                ..Measures::default()
-            },
+            measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             progress: options.progress,
             scenario,
         };

@@ -137,6 +137,26 @@ impl Book {
         Some(self.settled(&[holder, subject]))
     }
 
+    /// A node has found a member silent, and suspects it: by mistake, if that one takes part and is
+    /// within reach, and nothing excuses it.
+    pub(in super::super) fn suspects(&mut self, node: usize, subject: &NodeId) {
+        let (Some(subject), now) = (self.number(subject), machine::now()) else { return };
+        self.note(node, format!("suspects {}", self.names[subject]));
+        if now < self.warmup {
+            return;
+        }
+        let is_wrong = self.settles(node, subject).is_some_and(|since| since <= now);
+        let seen = self.measures.suspicions.get_or_insert_default();
+        seen.raised += 1;
+        seen.wrong += u64::from(is_wrong);
+    }
+
+    /// A node has suspected so many more than it tells of at once.
+    pub(in super::super) fn overlooks(&mut self, node: usize, missed: u64) {
+        let what = format!("{missed} suspicions more than can be told of at once");
+        self.violates(rules::QUEUES, node, what);
+    }
+
     /// From when on these nodes, and the ways, have been as they are for long enough.
     pub(in super::super) fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();

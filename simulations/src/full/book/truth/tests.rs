@@ -140,6 +140,48 @@ fn what_excuses_a_wrong_belief_is_that_something_has_changed_lately() {
     assert_eq!(book.settles(NEAR, WORKER), None);
 }
 
+/// How many suspicions there were, and how many of them were by mistake.
+fn suspicions(book: &Book) -> (u64, u64) {
+    let seen = book.measures.suspicions.expect("they are counted from the beginning");
+    (seen.raised, seen.wrong)
+}
+
+#[test]
+fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excuses_it() {
+    let mut book = book();
+    assert_eq!(suspicions(&book), (0, 0));
+    let (worker, far) = (book.ids[WORKER], book.ids[FAR]);
+    book.suspects(NEAR, &far);
+    assert_eq!(suspicions(&book), (1, 1));
+    assert!(lock(&book.wire).trace.last(NEAR).iter().any(|line| line.contains("suspects ams-1")));
+    book.starts(WORKER);
+    book.suspects(NEAR, &worker);
+    assert_eq!(suspicions(&book), (2, 1));
+    at(100 + SETTLING.as_secs());
+    book.suspects(NEAR, &worker);
+    assert_eq!(suspicions(&book), (3, 2));
+    // Its process has ended, whoever suspects is about to end, and there is no way.
+    book.routes[WORKER] = None;
+    book.suspects(NEAR, &worker);
+    book.suspects(WORKER, &far);
+    lock(&book.wire).network.block(NEAR, FAR, false);
+    book.suspects(NEAR, &far);
+    assert_eq!(suspicions(&book), (6, 2));
+    // During the start-up nothing is counted.
+    book.warmup = Duration::from_secs(200);
+    book.suspects(NEAR, &worker);
+    assert_eq!(suspicions(&book), (6, 2));
+}
+
+#[test]
+fn suspicions_that_nobody_heard_of_break_the_rule_of_queues() {
+    let mut book = book();
+    book.overlooks(WORKER, 3);
+    let [found] = &book.violations[..] else { panic!("{:?}", book.violations) };
+    assert_eq!((found.rule, found.node.as_deref()), (rules::QUEUES, Some("fra-2")));
+    assert!(found.what.starts_with("3 suspicions"), "{}", found.what);
+}
+
 #[test]
 fn a_session_that_is_neither_open_nor_closed_is_noticed() {
     let mut book = book();
