@@ -78,8 +78,8 @@ fn event(script: &mut Script<'_>, sites: u8) -> String {
         11 => format!("lie = \"s{a} any\"\nhow = \"relay\"\nfor-s = {long:.1}"),
         12 => "revoke = \"all any\"".to_owned(),
         _ => format!(
-            "degrade = {{ between = [\"s{a}\", \"s{b}\"], loss-percent = 20, loss-burst = 4 }}\n\
-             for-s = {long:.1}"
+            "degrade = {{ between = [\"s{a}\", \"s{b}\"], loss-percent = 20, \
+             loss-burst-ms = 80 }}\nfor-s = {long:.1}"
         ),
     }
 }

@@ -195,7 +195,7 @@ fn the_schema_refuses_what_the_parser_refuses() {
         event("at-s = 1\nkill = \"fra-1\""),
         event("at-s = [1, 5]\ntimes = 2\nflap = [\"fra\", \"ams\"]\nfor-s = 3\none-way = true"),
         event("at-s = 1\ncrash = \"ams-2\"\nfor-s = 3\nwithout-state = true"),
-        path("loss-percent = 1\nloss-burst = 3\nrate-mbit = 5\nqueue-ms = 9"),
+        path("loss-percent = 1\nloss-burst-ms = 60\nrate-mbit = 5\nqueue-ms = 9"),
         site("nat = true\nnat-timeout-s = 9"),
     ] {
         by_schema(&good).unwrap_or_else(|error| panic!("{error}\n{good}"));
@@ -224,7 +224,7 @@ fn the_schema_refuses_what_the_parser_refuses() {
         event("at-s = 1\ncrash = \"all any\"\nevery-s = 3"),
         event("at-s = 1\ndegrade = { between = [\"fra\", \"ams\"], queue-ms = 9 }"),
         path("queue-ms = 9"),
-        path("loss-burst = 3"),
+        path("loss-burst-ms = 60"),
         path("jitter = \"uniform\""),
         site("nat-timeout-s = 9"),
         site("nat = false\nnat-timeout-s = 9"),

@@ -153,7 +153,8 @@ const CASES: &[Case] = &[
         full: Allowed::Some(500, UNREACHABLE),
     },
     none(
-        "degrade = { between = [\"fra\", \"vie\"], loss-percent = 20, loss-burst = 4 }\nfor-s = 30",
+        "degrade = { between = [\"fra\", \"vie\"], loss-percent = 20, loss-burst-ms = 80 }\n\
+         for-s = 30",
     ),
     none("degrade = { between = [\"fra\", \"vie\"], loss-percent = 100 }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], rtt-ms = 400, jitter-ms = 30 }\nfor-s = 30"),

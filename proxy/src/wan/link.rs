@@ -69,19 +69,26 @@ pub enum Jitter {
     },
 }
 
-/// Loss by the Gilbert-Elliott model: a two-state chain that moves once per datagram, with a loss
-/// probability in each state.
+/// Loss by the Gilbert-Elliott model in continuous time: a chain of two states that stays in each
+/// for an exponentially distributed time, with a loss probability in each.
 ///
 /// Source: E. N. Gilbert, "Capacity of a burst-noise channel", 1960; E. O. Elliott, "Estimates of
-/// error rates for codes on burst-noise channels", 1963. Values outside `0.0..=1.0` act as the
-/// nearest bound; not-a-number acts as 0.
+/// error rates for codes on burst-noise channels", 1963. There the chain moves once per symbol,
+/// which is a time on a channel that always sends. A path does not: a chain that moved once per
+/// datagram would hold a quiet path in a burst for minutes and end that of a busy one within
+/// microseconds. What is measured is a time: losses on the Internet depend on each other for a
+/// second or less (M. Yajnik et al., "Measurement and modelling of the temporal dependence in
+/// packet loss", INFOCOM 1999). A length in datagrams, sent one each `gap`, is about that many
+/// times `gap`.
+///
+/// Values outside `0.0..=1.0` act as the nearest bound; not-a-number acts as 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// Probability per datagram to enter a burst.
-    pub enter_burst: f64,
-    /// Probability per datagram to leave a burst; its inverse is the mean length of a burst in
-    /// datagrams.
-    pub leave_burst: f64,
+    /// The long-run share of time in bursts.
+    pub in_bursts: f64,
+    /// How long a burst lasts on average. At 0 each datagram is in one with that probability,
+    /// whatever happened before.
+    pub burst: Duration,
     /// Loss probability outside a burst.
     pub outside: f64,
     /// Loss probability inside a burst.
@@ -94,24 +101,26 @@ impl Loss {
 
     /// Each datagram is lost with probability `share`, whatever happened before it.
     pub const fn independent(share: f64) -> Self {
-        Self { enter_burst: 0.0, leave_burst: 1.0, outside: share, inside: share }
+        Self { in_bursts: 0.0, burst: Duration::ZERO, outside: share, inside: share }
     }
 
-    /// A long-run share of `share` is lost, in runs of `burst` datagrams on average. A `burst`
-    /// below 1 counts as 1; a `share` so high that bursts of this length cannot make it up is met
-    /// as far as possible.
-    pub fn bursty(share: f64, burst: f64) -> Self {
-        let leave_burst = 1.0 / burst.max(1.0);
-        let share = share.clamp(0.0, 1.0);
-        let enter_burst = if share < 1.0 { share * leave_burst / (1.0 - share) } else { 1.0 };
-        Self { enter_burst: enter_burst.min(1.0), leave_burst, outside: 0.0, inside: 1.0 }
+    /// A long-run share of `share` is lost, in times of `burst` on average in which everything is.
+    pub const fn bursty(share: f64, burst: Duration) -> Self {
+        Self { in_bursts: share, burst, outside: 0.0, inside: 1.0 }
     }
 
     /// The long-run share of lost datagrams.
     pub fn mean(&self) -> f64 {
-        let moves = self.enter_burst + self.leave_burst;
-        let in_burst = if moves > 0.0 { self.enter_burst / moves } else { 0.0 };
-        in_burst * self.inside + (1.0 - in_burst) * self.outside
+        self.in_bursts * self.inside + (1.0 - self.in_bursts) * self.outside
+    }
+
+    /// How probable it is to be in a burst, so long after it was so or not.
+    fn in_burst_after(&self, was_in_burst: bool, after: Duration) -> f64 {
+        let share = self.in_bursts.clamp(0.0, 1.0);
+        // What is known of the state fades away with this time.
+        let memory = self.burst.as_secs_f64() * (1.0 - share);
+        let known = if memory > 0.0 { decay(after.as_secs_f64() / memory) } else { 0.0 };
+        share + (f64::from(u8::from(was_in_burst)) - share) * known
     }
 }
 
@@ -229,6 +238,8 @@ pub struct Link {
     /// Decides when.
     delay: ChaCha8Rng,
     in_burst: bool,
+    /// When that was last so.
+    looked_at: Duration,
     busy_until: Duration,
     last_arrival: Duration,
     counters: LinkCounters,
@@ -245,6 +256,7 @@ impl Link {
             fate,
             delay,
             in_burst: false,
+            looked_at: Duration::ZERO,
             busy_until: Duration::ZERO,
             last_arrival: Duration::ZERO,
             counters: LinkCounters::default(),
@@ -294,7 +306,7 @@ impl Link {
             self.counters.dropped_queue_full += 1;
             return Verdict::Drop(DropReason::QueueFull);
         };
-        let lost = self.draw_loss();
+        let lost = self.draw_loss(departure);
         let overtakes = chance(&mut self.fate, self.config.overtaking);
         let duplicated = chance(&mut self.fate, self.config.duplication);
         if lost {
@@ -324,11 +336,14 @@ impl Link {
         Some(self.busy_until)
     }
 
-    /// Moves the Gilbert-Elliott chain by one datagram.
-    fn draw_loss(&mut self) -> bool {
+    /// Moves the Gilbert-Elliott chain to this time. It does not go back: whoever is asked about
+    /// late finds the state that later datagrams have found.
+    fn draw_loss(&mut self, now: Duration) -> bool {
         let loss = self.config.loss;
-        let moves = if self.in_burst { loss.leave_burst } else { loss.enter_burst };
-        self.in_burst ^= chance(&mut self.fate, moves);
+        let after = now.saturating_sub(self.looked_at);
+        self.looked_at = self.looked_at.max(now);
+        let probability = loss.in_burst_after(self.in_burst, after);
+        self.in_burst = chance(&mut self.fate, probability);
         chance(&mut self.fate, if self.in_burst { loss.inside } else { loss.outside })
     }
 
@@ -346,6 +361,21 @@ impl Link {
 /// One draw, whatever the probability is, so that settings do not shift later draws.
 fn chance(rng: &mut ChaCha8Rng, probability: f64) -> bool {
     rng.random::<f64>() < probability
+}
+
+/// `exp(-x)` for an `x` of at least 0, within 1e-12 of itself; 0 where that is below 1e-27.
+///
+/// By multiplications and divisions alone, because `exp` may round differently on another machine:
+/// the series of `exp(-x / 128)`, and that to the 128th power.
+fn decay(x: f64) -> f64 {
+    const HALVINGS: i32 = 7;
+    const TERMS: i32 = 14;
+    if x.is_nan() || x >= 64.0 {
+        return 0.0;
+    }
+    let small = x / f64::from(1 << HALVINGS);
+    let series = (1..=TERMS).rev().fold(1.0, |sum, term| 1.0 - small / f64::from(term) * sum);
+    (0..HALVINGS).fold(series, |power, _| power * power)
 }
 
 /// `factor` is finite and in `0.0..=EXPONENTIAL_CUT_OFF`.

@@ -80,7 +80,7 @@ pub(super) const BESIDE: [Beside; 6] = [
     // Without it the crashed node does not start again.
     Beside { kind: Some("crash"), ..beside("Event", "without-state", "for-s") },
     beside("SitePath", "jitter", "jitter-ms"),
-    beside("SitePath", "loss-burst", "loss-percent"),
+    beside("SitePath", "loss-burst-ms", "loss-percent"),
     beside("SitePath", "queue-ms", "rate-mbit"),
     beside("Site", "nat-timeout-s", "nat"),
 ];

@@ -162,8 +162,9 @@ pub struct SitePath {
     pub jitter: Option<String>,
     /// Share of datagrams lost in each direction, in percent.
     pub loss_percent: Option<f64>,
-    /// Mean length of a run of lost datagrams (Gilbert-Elliott); independent losses if absent.
-    pub loss_burst: Option<f64>,
+    /// Mean length of a time in which everything is lost (Gilbert-Elliott), in milliseconds;
+    /// independent losses if absent.
+    pub loss_burst_ms: Option<f64>,
     /// Share of datagrams that may overtake others, in percent. 100 if absent: the way stands for
     /// many separate flows.
     pub reorder_percent: Option<f64>,

@@ -86,8 +86,11 @@ pub fn apply(mut link: LinkConfig, path: &SitePath) -> Result<LinkConfig, Error>
     }
     if let Some(share) = path.loss_percent {
         percent(share, "loss-percent")?;
-        link.loss = match path.loss_burst {
-            Some(burst) => Loss::bursty(share / 100.0, burst),
+        link.loss = match path.loss_burst_ms {
+            Some(burst_ms) => {
+                milliseconds(burst_ms, "loss-burst-ms")?;
+                Loss::bursty(share / 100.0, Duration::from_secs_f64(burst_ms / 1000.0))
+            }
             None => Loss::independent(share / 100.0),
         };
     }

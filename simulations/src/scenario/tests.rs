@@ -226,9 +226,9 @@ fn keys_that_mean_nothing_without_another_are_refused() {
             ["path 1 (fra and ams)", "rate-mbit"],
         ),
         (
-            path("loss-burst = 4"),
-            path("loss-burst = 4\nloss-percent = 1"),
-            ["loss-burst", "loss-percent"],
+            path("loss-burst-ms = 80"),
+            path("loss-burst-ms = 80\nloss-percent = 1"),
+            ["loss-burst-ms", "loss-percent"],
         ),
         (
             path("jitter = \"uniform\""),

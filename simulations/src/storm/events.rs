@@ -115,7 +115,7 @@ impl Draft {
             _ => {
                 let what = format!(
                     "degrade = {{ between = [\"{a}\", \"{b}\"], loss-percent = 20, \
-                     loss-burst = 4 }}\nfor-s = {long:.1}"
+                     loss-burst-ms = 80 }}\nfor-s = {long:.1}"
                 );
                 self.event(at, &what);
             }

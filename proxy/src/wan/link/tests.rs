@@ -21,7 +21,7 @@ prop_compose! {
         latency_us in 0u64..300_000,
         jitter in jitter(),
         loss in 0.0f64..0.5,
-        burst in 1.0f64..20.0,
+        burst_ms in 0u32..500,
         overtaking in 0.0f64..=1.0,
         duplication in 0.0f64..0.3,
         rate in proptest::option::of((100_000u64..1_000_000_000, 0u64..200)),
@@ -29,7 +29,7 @@ prop_compose! {
         LinkConfig {
             latency: Duration::from_micros(latency_us),
             jitter,
-            loss: Loss::bursty(loss, burst),
+            loss: Loss::bursty(loss, burst_ms * MILLISECOND),
             overtaking,
             duplication,
             rate: rate.map(|(bits, ms)| Rate::new(bits, Duration::from_millis(ms))),
@@ -91,16 +91,17 @@ proptest! {
 
     #[test]
     fn the_loss_rate_is_the_configured_one(
-        share in 0.01f64..0.3, burst in 1.0f64..8.0, independent: bool, seed: u64,
+        share in 0.01f64..0.3, burst in 1u32..8, gap in 1u32..100, independent: bool, seed: u64,
     ) {
         const SENT: u32 = 60_000;
-        let loss = if independent { Loss::independent(share) } else { Loss::bursty(share, burst) };
-        prop_assume!((loss.mean() - share).abs() < 1e-9);
+        let bursty = Loss::bursty(share, burst * MILLISECOND);
+        let loss = if independent { Loss::independent(share) } else { bursty };
+        prop_assert!((loss.mean() - share).abs() < 1e-9);
         let mut link = Link::new(LinkConfig { loss, ..LinkConfig::default() }, seed);
-        arrivals(&mut link, SENT, MILLISECOND, 100);
+        arrivals(&mut link, SENT, gap * MILLISECOND, 100);
         let measured = link.counters().dropped_lost as f64 / f64::from(SENT);
-        // Six standard deviations of the mean of a chain whose runs are `burst` long.
-        let length = if independent { 1.0 } else { 2.0 * burst };
+        // Six standard deviations of the mean of a chain whose runs are no longer than that.
+        let length = if independent { 1.0 } else { 1.0 + 2.0 * f64::from(burst) / f64::from(gap) };
         let bound = 6.0 * (share * (1.0 - share) * length / f64::from(SENT)).sqrt();
         prop_assert!((measured - share).abs() < bound, "measured {} for {}", measured, share);
     }
@@ -114,7 +115,7 @@ proptest! {
         let config = LinkConfig {
             latency: Duration::MAX,
             jitter: Jitter::Exponential { mean: Duration::MAX },
-            loss: Loss { enter_burst: p, leave_burst: p, outside: p, inside: p },
+            loss: Loss { in_bursts: p, burst: Duration::MAX, outside: p, inside: p },
             overtaking: p,
             duplication: p,
             rate: Some(Rate { bits_per_second: 0, queue_bytes: u64::MAX }),
@@ -124,18 +125,66 @@ proptest! {
     }
 }
 
-#[test]
-fn bursts_are_as_long_as_configured() {
-    let config = LinkConfig { loss: Loss::bursty(0.05, 8.0), ..LinkConfig::default() };
-    let mut link = Link::new(config, 7);
-    let lost: Vec<bool> = arrivals(&mut link, 200_000, MILLISECOND, 100)
+/// How many datagrams are lost in a row on average, of so many sent one each `gap`.
+fn mean_run(loss: Loss, count: u32, gap: Duration) -> f64 {
+    let mut link = Link::new(LinkConfig { loss, ..LinkConfig::default() }, 7);
+    let lost: Vec<bool> = arrivals(&mut link, count, gap, 100)
         .iter()
         .map(|verdict| matches!(verdict, Verdict::Drop(DropReason::Lost)))
         .collect();
     let total = lost.iter().filter(|lost| **lost).count() as f64;
     let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
-    let mean = total / bursts;
-    assert!((7.0..9.0).contains(&mean), "mean burst of {mean}");
+    total / bursts
+}
+
+#[test]
+fn bursts_last_as_long_as_configured_whatever_is_sent() {
+    let loss = Loss::bursty(0.05, 80 * MILLISECOND);
+    let mean = mean_run(loss, 1_000_000, MILLISECOND);
+    assert!((72.0..89.0).contains(&mean), "{mean} datagrams of one each ms");
+    let mean = mean_run(loss, 400_000, 10 * MILLISECOND);
+    assert!((7.6..9.2).contains(&mean), "{mean} datagrams of one each 10 ms");
+    // Whoever sends one a second finds none of the last burst: only chance loses two in a row.
+    let mean = mean_run(loss, 200_000, 1000 * MILLISECOND);
+    assert!((1.03..1.075).contains(&mean), "{mean} datagrams of one a second");
+}
+
+#[test]
+fn what_is_sent_at_one_moment_shares_its_fate() {
+    let loss = Loss::bursty(0.5, MILLISECOND);
+    let mut link = Link::new(LinkConfig { loss, ..LinkConfig::default() }, 7);
+    let mut fates = [false; 2];
+    for second in 0..50 {
+        let now = second * 1000 * MILLISECOND;
+        let first = matches!(link.send(now, 100), Verdict::Deliver(_));
+        fates[usize::from(first)] = true;
+        for _ in 0..50 {
+            assert_eq!(matches!(link.send(now, 100), Verdict::Deliver(_)), first);
+        }
+    }
+    assert_eq!(fates, [true; 2]);
+}
+
+#[test]
+fn nothing_and_everything_may_be_lost_in_bursts() {
+    for (share, lost) in [(0.0, 0), (1.0, 1000)] {
+        let loss = Loss::bursty(share, 80 * MILLISECOND);
+        let mut link = Link::new(LinkConfig { loss, ..LinkConfig::default() }, 7);
+        arrivals(&mut link, 1000, MILLISECOND, 100);
+        assert_eq!(link.counters().dropped_lost, lost);
+    }
+}
+
+#[test]
+fn decay_is_the_exponential_function() {
+    for step in 0..64_000 {
+        let x = f64::from(step) / 1000.0;
+        let (own, exact) = (decay(x), (-x).exp());
+        assert!((own / exact - 1.0).abs() < 1e-12, "exp(-{x}): {own} instead of {exact}");
+    }
+    for x in [64.0, 1e300, f64::INFINITY, f64::NAN] {
+        assert_eq!(decay(x), 0.0);
+    }
 }
 
 #[test]
@@ -208,7 +257,7 @@ fn the_same_datagrams_are_lost_whatever_the_delay() {
             .map(|verdict| matches!(verdict, Verdict::Drop(DropReason::Lost)))
             .collect()
     };
-    let near = LinkConfig { loss: Loss::bursty(0.1, 3.0), ..LinkConfig::default() };
+    let near = LinkConfig { loss: Loss::bursty(0.1, 3 * MILLISECOND), ..LinkConfig::default() };
     let far = LinkConfig { loss: near.loss, ..LinkConfig::lossy_lte() };
     let far = LinkConfig { rate: None, ..far };
     assert_eq!(lost(near), lost(far));
