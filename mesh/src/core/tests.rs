@@ -50,6 +50,12 @@ fn good(number: u8) -> Credential {
     credential(1, number, UnixSeconds(WALL.0 + 86_400))
 }
 
+/// Until when the driver of a core sleeps.
+fn next_wake(core: &mut Core) -> Option<Instant> {
+    core.postpone();
+    core.poll_timeout()
+}
+
 fn identity(number: u8) -> Identity {
     let secret = MeshSecret::from_bytes([1; 32]);
     Identity { key: key(number), credential: good(number), secret }
@@ -183,15 +189,15 @@ impl Net {
     fn run(&mut self, time: Duration) {
         let end = self.now.instant + time;
         self.pump();
-        while let Some(due) = self.nodes.values().filter_map(Core::poll_timeout).min()
+        while let Some(due) = self.nodes.values_mut().filter_map(next_wake).min()
             && due <= end
         {
             self.now.instant = self.now.instant.max(due);
             for core in self.nodes.values_mut() {
-                if core.poll_timeout().is_some_and(|at| at <= self.now.instant) {
+                if next_wake(core).is_some_and(|at| at <= self.now.instant) {
                     self.wakes += 1;
                     core.handle_timeout(self.now);
-                    let next = core.poll_timeout();
+                    let next = next_wake(core);
                     assert!(next.is_none_or(|at| at > self.now.instant), "a timer does not move");
                 }
             }

@@ -30,6 +30,24 @@ impl Core {
         }
     }
 
+    /// Moves the timers in front that packets have put off since they were set, so that nobody is
+    /// woken for them: a peer that asks every few seconds and is answered is never due. For whoever
+    /// is about to sleep; a packet moves one timer at most, so that there are fewer moves than
+    /// packets.
+    pub(crate) fn postpone(&mut self) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            let peer = self.peers.get_mut(slot);
+            if peer.as_ref().and_then(|peer| peer.due()).is_some_and(|due| due <= at) {
+                return;
+            }
+            self.timers.pop_first();
+            if let Some(peer) = peer {
+                peer.armed = None;
+            }
+            self.arm(slot);
+        }
+    }
+
     /// This machine has slept or moved: sessions may have ended at the other side, and the
     /// addresses packets left from may be gone. Shakes hands anew with every peer there were
     /// dealings with, wherever it may be. What is sent meanwhile still uses the old session.
@@ -48,8 +66,8 @@ impl Core {
         }
     }
 
-    /// Sets the peer's timer when it is due earlier than the timer says. A timer that fires too
-    /// early costs one look; moving it later on every packet would cost more.
+    /// Sets the peer's timer when it is due earlier than the timer says. One that is set too early
+    /// is moved by [`Core::postpone`]; to move it later on every packet would cost more.
     pub(super) fn arm(&mut self, slot: Slot) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let Some(due) = peer.due() else { return };

@@ -225,6 +225,7 @@ impl Link {
         let blocked = !self.flush(&mut sender);
         let mut timed = lock(&self.timed);
         let events_wait = !self.hand_out_events(&mut timed.core);
+        timed.core.postpone();
         timed.timer = timed.core.poll_timeout();
         Plan { timer: timed.timer, events_wait, blocked }
     }

@@ -65,6 +65,26 @@ fn an_idle_mesh_sleeps() {
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
 }
 
+/// As an origin has it: each of many asks every few seconds, and is answered.
+#[test]
+fn nobody_is_woken_for_timers_that_packets_put_off() {
+    let mut net = Net::new(8);
+    (2..=8).for_each(|other| net.connect(other, 1));
+    for _ in 0..2 {
+        net.wakes = 0;
+        for _ in 0..10 {
+            for other in 2..=8 {
+                assert!(net.reaches(other, 1) && net.reaches(1, other));
+                net.run(Duration::from_millis(700));
+            }
+        }
+    }
+    assert_eq!(net.wakes, 0, "98 s in all, before any session is renewed");
+    // They stay set all the same.
+    net.seconds(15);
+    assert!(net.wakes > 0);
+}
+
 #[test]
 fn a_session_that_ended_is_told() {
     let mut net = Net::new(2);
