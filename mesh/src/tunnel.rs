@@ -549,7 +549,7 @@ impl Half {
             TunnResult::WriteToNetwork(packet) => Some(packet.len()),
             _ => None,
         };
-        self.session = tunn.stats().0.is_some();
+        self.session = tunn.time_since_last_handshake().is_some();
         length
     }
 
