@@ -69,6 +69,7 @@ struct Arguments {
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    meshport_tests::process::end_children_on_panic();
     if arguments.list {
         for fault in faults::all() {
             println!("{:<18} {}", fault.name, fault.about);

@@ -116,6 +116,7 @@ fn complain(problem: &str) {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    meshport_tests::process::end_children_on_panic();
     match &arguments.inner {
         Some(Inner::Serve { address }) => return ended(wire::serve(*address)),
         Some(Inner::Load(job)) => {

@@ -13,6 +13,11 @@ use std::time::Duration;
 use crate::repository::root;
 use crate::wait;
 
+mod running;
+
+use running::RUNNING;
+pub use running::end_children_on_panic;
+
 /// How many lines of output a failing test prints per process.
 const TAIL_LINES: usize = 40;
 /// The most bytes of a log that are read for its tail.
@@ -64,6 +69,7 @@ impl Process {
         };
         command.stdin(Stdio::null()).stdout(open()).stderr(open());
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        RUNNING.add(&child);
         Self { name: name.to_owned(), child, log: log.to_path_buf() }
     }
 
@@ -164,6 +170,7 @@ impl Process {
         // Both fail only when it is gone already, which is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        RUNNING.remove(self.child.id());
     }
 }
 
