@@ -563,6 +563,9 @@ pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     message
 }
 
+/// The byte form of a value. With room for a credential from the start: keys and signatures are
+/// written byte by byte, and a node that newcomers ask writes thousands.
 pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("names, keys and numbers always have a byte form")
+    let room = Vec::with_capacity(MAX_CREDENTIAL_BYTES);
+    postcard::to_extend(value, room).expect("names, keys and numbers always have a byte form")
 }
