@@ -67,7 +67,8 @@ mod tests {
             let start = base();
             let (mut schedule, mut all) = (Schedule::default(), BTreeSet::new());
             for (what, after, node) in steps {
-                let (due, node) = (start + Duration::from_secs(after), NodeId::from_bytes([node; 32]));
+                let due = start + Duration::from_secs(after);
+                let node = NodeId::from_bytes([node; 32]);
                 match what {
                     0 | 1 => {
                         schedule.insert(due, node);

@@ -14,6 +14,7 @@ use crate::brain::{Candidate, Wish};
 use crate::flight::Flight;
 use crate::measure::Notice;
 use crate::rules::{self, MAX_NEWS, SETTLING};
+use crate::tunnel::Tunnel;
 
 impl World {
     /// The operator hands a revocation to a node that runs, this one, or the first. One that lies
@@ -130,7 +131,7 @@ impl World {
             Some("its directory has an entry of")
         } else if brain.route().candidates.iter().any(goes_there) {
             Some("its route has a way through")
-        } else if node.tunnels.get(number(subject)).is_some_and(|it| it.is_up()) {
+        } else if node.tunnels.get(number(subject)).is_some_and(Tunnel::is_up) {
             Some("it has a tunnel to")
         } else if sessions()
             .any(|it| it.target().is_some_and(|to| to.origin == subject || to.hop == subject))

@@ -6,6 +6,7 @@ use meshport_config::{Revocation, Revoked};
 use super::*;
 use crate::flight::Step;
 use crate::scenario::Scenario;
+use crate::tunnel::Tunnels;
 use crate::world::{Options, number};
 
 /// Two sites whose clients all go to `fra-1`, after 40 s.
