@@ -27,6 +27,9 @@ const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
+/// A distance that loses so much more, or less, than others were told is told anew: four of the last
+/// sixteen probes. Whoever is to choose a relay, or another origin, sees nothing else of that leg.
+const LOSS_STEP_PERCENT: u8 = 25;
 
 /// How fast a version has to spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -224,10 +227,12 @@ impl Own {
 
 /// Whether a distance changed so much that others should hear of it.
 fn differs(before: Option<&Distance>, now: &Distance) -> bool {
+    let loses_otherwise =
+        before.is_some_and(|it| it.loss_percent.abs_diff(now.loss_percent) >= LOSS_STEP_PERCENT);
     match (before.map(|it| it.rtt_us), now.rtt_us) {
         (Some(Some(before)), Some(rtt)) => {
             let step = before.abs_diff(rtt);
-            step > RTT_STEP_US && step > before / 4
+            loses_otherwise || (step > RTT_STEP_US && step > before / 4)
         }
         (Some(before), rtt) => before.is_some() != rtt.is_some(),
         (None, _) => true,

@@ -85,6 +85,27 @@ fn distances_are_published_when_they_matter_and_ever_more_rarely() {
 }
 
 #[test]
+fn a_distance_that_begins_to_lose_is_told_and_one_probe_is_not() {
+    let (mut own, start, mut dice) = (own(), base(), Dice::new([1; 32], 0));
+    let losing = |loss_percent| Distance { loss_percent, ..distance(1, Some(10_000)) };
+    own.want(Urgency::Quiet, Duration::ZERO, start);
+    own.publish(|| vec![losing(0)], start).unwrap();
+    // One to three of the last sixteen probes.
+    for loss in [6, 12, 18] {
+        own.set_distances(vec![losing(loss)], 10, &mut dice, start);
+        assert_eq!(own.poll_timeout(), None, "{loss} %");
+    }
+    own.set_distances(vec![losing(25)], 10, &mut dice, start);
+    let due = own.poll_timeout().expect("four of them are told");
+    let (urgency, state) = own.publish(|| vec![losing(31)], due).unwrap();
+    assert_eq!((urgency, state.get().distances[0].loss_percent), (Urgency::Quiet, 31));
+    own.set_distances(vec![losing(12)], 10, &mut dice, due);
+    assert_eq!(own.poll_timeout(), None, "it may come back");
+    own.set_distances(vec![losing(0)], 10, &mut dice, due);
+    assert!(own.poll_timeout().is_some(), "it is well again");
+}
+
+#[test]
 fn only_the_nearest_origins_are_named() {
     let (mut own, start) = (own(), base());
     own.want(Urgency::Quiet, Duration::ZERO, start);
