@@ -27,8 +27,8 @@ const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
-/// A distance that loses so much more, or less, than others were told is told anew: four of the last
-/// sixteen probes. Whoever is to choose a relay, or another origin, sees nothing else of that leg.
+/// A distance that loses so much more, or less, than others were told is told anew: four of the
+/// last sixteen probes. Whoever is to choose a relay, or another origin, sees nothing else of it.
 const LOSS_STEP_PERCENT: u8 = 25;
 
 /// How fast a version has to spread.
