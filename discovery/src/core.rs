@@ -199,7 +199,7 @@ impl Discovery {
             watch_changed: false,
             counters: Counters::default(),
             contacts: Contacts::default(),
-            own: Own::new(node, mesh, me.record_key, generation, config.publish_interval),
+            own: Own::new((node, mesh), me.record_key, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
             news: News::default(),
             rumours: Rumours::default(),

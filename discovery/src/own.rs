@@ -1,10 +1,10 @@
 //! This node's own record: what it says, when it says it again, and how urgently.
 //!
-//! A change of a service, a leave or a new life is urgent and goes out at once. New endpoints
-//! follow within the publish interval. Distances are published only when they matter, after a
-//! random pause and ever more rarely the larger the mesh is, because every version reaches every
-//! node: the whole mesh together publishes about one of them in two seconds at most, whatever its
-//! size.
+//! A change of a service, a leave or a new life is urgent and goes out at once, but for the first
+//! version, which waits for the endpoints. New endpoints follow within the publish interval.
+//! Distances are published only when they matter, after a random pause and ever more rarely the
+//! larger the mesh is, because every version reaches every node: the whole mesh together publishes
+//! about one of them in two seconds at most, whatever its size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +20,9 @@ use crate::state::{
 
 /// The shortest time between two urgent versions; changes in between go out together.
 const URGENT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the first version waits for the endpoints, which are known at once where there are any:
+/// every version reaches every node, and one without them is of no use to anybody.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// Per member, the time between two versions for distances only.
 const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
 /// Per member, the longest random pause before such a version, so that an event which everybody
@@ -54,6 +57,8 @@ pub(crate) struct Own {
     services: BTreeMap<ServiceName, OriginState>,
     distances: BTreeMap<NodeId, Distance>,
     left: bool,
+    /// Until when the first version waits; none once the endpoints are known, or it is out.
+    waits_until: Option<Instant>,
     /// What is waiting to be published, and when it may.
     pending: Option<(Urgency, Instant)>,
     published_at: Option<Instant>,
@@ -64,11 +69,11 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn new(
-        node: NodeId,
-        mesh: MeshId,
+        (node, mesh): (NodeId, MeshId),
         key: RecordKey,
         generation: u64,
         interval: Duration,
+        now: Instant,
     ) -> Self {
         Self {
             node,
@@ -80,6 +85,7 @@ impl Own {
             services: BTreeMap::new(),
             distances: BTreeMap::new(),
             left: false,
+            waits_until: Some(now + FIRST_WAIT),
             pending: None,
             published_at: None,
             distances_at: None,
@@ -99,7 +105,8 @@ impl Own {
     pub(crate) fn set_endpoints(&mut self, mut endpoints: Vec<SocketAddr>, now: Instant) -> bool {
         let fit = endpoints.len() <= MAX_ENDPOINTS;
         endpoints.truncate(MAX_ENDPOINTS);
-        if endpoints != self.endpoints {
+        let are_first = self.waits_until.take().is_some();
+        if are_first || endpoints != self.endpoints {
             self.endpoints = endpoints;
             self.want(Urgency::Rumour, Duration::ZERO, now);
         }
@@ -180,7 +187,7 @@ impl Own {
         }
         let rest = if urgency == Urgency::News { URGENT_INTERVAL } else { self.interval };
         let rested = self.published_at.map_or(now, |at| (at + rest).max(now));
-        let due = rested.max(now + after);
+        let due = rested.max(now + after).max(self.waits_until.unwrap_or(now));
         self.pending = Some(match self.pending {
             Some((waiting, at)) => (waiting.max(urgency), at.min(due)),
             None => (urgency, due),
@@ -198,6 +205,7 @@ impl Own {
             return None;
         }
         self.pending = None;
+        self.waits_until = None;
         self.published_at = Some(now);
         self.version += 1;
         let mut nearest = distances();

@@ -5,10 +5,17 @@ fn ms(value: u64) -> Duration {
     Duration::from_millis(value)
 }
 
-fn own() -> Own {
+/// One that has just started.
+fn new(now: Instant) -> Own {
     let mesh = Mesh::new(1);
     let member = mesh.member(1, "a", "node,origin:kube-apiserver");
-    Own::new(member.credential.node, mesh.id(), member.record_key(), 1, Duration::from_secs(1))
+    let id = (member.credential.node, mesh.id());
+    Own::new(id, member.record_key(), 1, Duration::from_secs(1), now)
+}
+
+/// One that waits for no endpoints.
+fn own() -> Own {
+    Own { waits_until: None, ..new(base()) }
 }
 
 fn service() -> ServiceName {
@@ -41,6 +48,27 @@ fn a_service_that_changes_is_news_at_once_and_not_twice() {
     assert_eq!((state.version, state.services[0].1), (2, OriginState::Unready));
     own.set_service(service(), None, start + ms(500));
     assert!(published(&mut own, start + ms(500)).unwrap().1.services.is_empty());
+}
+
+#[test]
+fn the_first_version_waits_for_the_endpoints_and_not_for_long() {
+    let start = base();
+    let mut own = new(start);
+    own.set_service(service(), Some(OriginState::Ready), start);
+    assert!(published(&mut own, start).is_none());
+    assert!(own.set_endpoints(vec!["10.0.0.1:1".parse().unwrap()], start + ms(1)));
+    let (urgency, state) = published(&mut own, start + ms(1)).unwrap();
+    assert_eq!((urgency, state.version), (Urgency::News, 1));
+    assert_eq!((state.endpoints.len(), state.services.len()), (1, 1));
+    let mut silent = new(start);
+    silent.want(Urgency::Rumour, Duration::ZERO, start);
+    assert_eq!(silent.poll_timeout(), Some(start + FIRST_WAIT));
+    assert!(published(&mut silent, start + FIRST_WAIT).is_some());
+    silent.set_service(service(), Some(OriginState::Ready), start + ms(500));
+    assert!(published(&mut silent, start + ms(500)).is_some(), "only the first one waits");
+    let mut gone = new(start);
+    gone.leave(start);
+    assert!(published(&mut gone, start).is_some(), "a farewell waits for nothing");
 }
 
 #[test]
