@@ -6,7 +6,6 @@ use meshport_config::NodeId;
 use meshport_config::planted::{Bug, is_planted};
 
 use super::Discovery;
-use crate::directory::Entry;
 use crate::wire::{
     self, BUCKETS, Claim, Have, Haves, Item, MAX_DATAGRAM, Message, Short, Standing,
 };
@@ -78,12 +77,12 @@ impl Discovery {
         let mut owed: Vec<(NodeId, bool)> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         let mut listed = haves.entries.iter().peekable();
-        let mine: Vec<Have> = self.directory.range(haves.from, haves.to).map(Entry::have).collect();
-        for have in mine {
+        let range = self.directory.range(haves.from, haves.to);
+        let mine: Vec<(NodeId, Have)> = range.map(|entry| (entry.node(), entry.have())).collect();
+        for (node, have) in mine {
             while let Some(theirs) = listed.next_if(|it| it.short < have.short) {
                 self.fetch_unknown(theirs, from);
             }
-            let Some(node) = self.directory.resolve(have.short) else { continue };
             let Some(theirs) = listed.next_if(|it| it.short == have.short) else {
                 owed.push((node, true));
                 continue;

@@ -277,6 +277,9 @@ impl Discovery {
 
     /// A node that was forgotten may return with a record that it has signed since.
     fn let_return(&mut self, credential: &Credential, state: Option<&[u8]>) {
+        if !self.directory.is_forgotten(&credential.node) {
+            return;
+        }
         let claimed = state.and_then(|bytes| Some((bytes, SignedState::read(bytes).ok()?)));
         let Some((bytes, claimed)) = claimed.filter(|(_, it)| it.node == credential.node) else {
             return;
