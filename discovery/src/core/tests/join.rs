@@ -28,6 +28,16 @@ fn sixty_nodes_in_five_sites_agree_within_seconds() {
 }
 
 #[test]
+fn a_start_costs_the_mesh_one_record() {
+    let mut net = Net::with_nodes(2, 20, 3, 0);
+    net.run(secs(30));
+    assert!(net.agreed());
+    for number in 0..20 {
+        assert_eq!(net.get(number).counters().published, 1, "with its endpoint");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
     let trace = |seed| {
         let mut net = Net::with_nodes(seed, 20, 3, 2);
