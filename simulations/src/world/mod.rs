@@ -216,6 +216,8 @@ impl World {
         for (site, number) in scenario.nodes() {
             nodes.push(node::make(&scenario, (site, number), &service, &authority, &mut rng)?);
         }
+        let memo = Memo::default();
+        node::share(&mut nodes, &memo)?;
         let by_id: Numbers =
             nodes.iter().enumerate().map(|(at, node)| (node.credential.node, at)).collect();
         let origins: Vec<usize> =
@@ -246,7 +248,7 @@ impl World {
             authority,
             origins,
             network,
-            memo: Memo::default(),
+            memo,
             known: Vec::new(),
             measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             progress: options.progress,

@@ -8,6 +8,7 @@ use meshport_config::{
     AuthorityKey, Credential, NodeKey, RecordKey, Revocations, Role, Roles, ServiceName, Subject,
     UnixSeconds,
 };
+use meshport_discovery::{Memo, Verifier};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -164,6 +165,19 @@ pub(super) fn make(
         replay: Vec::new(),
         clients: Clients::new(ChaCha8Rng::seed_from_u64(rng.next_u64())),
     })
+}
+
+/// Gives the nodes those credentials that all will hold of each other: whether two are the same is
+/// asked with every handshake, and of one and the same it takes no look inside.
+pub(super) fn share(nodes: &mut [Node], memo: &Memo) -> Result<(), Error> {
+    let mut memo = memo.clone();
+    for node in nodes {
+        let (bytes, mesh) = (node.credential.to_bytes(), node.credential.mesh);
+        let known = memo.credential(&bytes, &mesh, UnixSeconds(WALL_START));
+        node.credential =
+            known.map_err(|error| Error::Scenario(format!("node {}: {error}", node.name)))?;
+    }
+    Ok(())
 }
 
 /// An endpoint that stands for an address of a node.

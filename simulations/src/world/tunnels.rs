@@ -256,8 +256,10 @@ impl World {
         }
         if is_new {
             let credential = self.nodes[peer].credential.clone();
-            self.with_brain(at, |brain, now, wall| brain.credential(&credential, now, wall));
-            self.with_brain(at, |brain, now, _| brain.session(credential.node, true, now));
+            self.with_brain(at, |brain, now, wall| {
+                brain.credential(&credential, now, wall);
+                brain.session(credential.node, true, now);
+            });
         }
     }
 
