@@ -426,10 +426,14 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
     };
     assert!(heard(4, "origin") > 1.5 * heard(4, "other"), "{text}");
     assert!(heard(4, "origin") > heard(0, "origin"), "{text}");
-    // A directory of its own grows by what a node is.
-    let state = law("other: state, bytes");
-    let per_node = (state["carried"].as_f64().expect("a number")) / 100_000.0;
-    assert!((500.0..5000.0).contains(&per_node), "{per_node} bytes a node: {state}");
+    // A directory of its own grows by what a node is. Which law is found for that depends on the
+    // allocator's steps in meshes as small as these.
+    let state = |at: usize| {
+        let bytes = runs[at].pointer("/result/roles/other/state_bytes").and_then(Value::as_f64);
+        bytes.expect("a number")
+    };
+    let per_node = (state(6) - state(0)) / 60.0;
+    assert!((500.0..5000.0).contains(&per_node), "{per_node} bytes a node: {text}");
     let few = folder.sim(&["scale", "story.toml", "--sizes", "20,40"]);
     assert_eq!(status(&few), 3, "{few:?}");
 }

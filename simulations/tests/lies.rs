@@ -58,6 +58,8 @@ const NODES: [&str; 13] = [
 const ORIGINS: [&str; 2] = ["fra-1", "iad-1"];
 /// The lie begins then, and lasts.
 const BEGINS_S: f64 = 40.0;
+/// When the run ends.
+const ENDS_S: f64 = 125.0;
 const SEED: u64 = 7;
 
 /// A trace that can be read after the run.
@@ -178,16 +180,16 @@ fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&
 }
 
 /// Whether a node went through the liar, a relay of its own site, to where it goes anyway, and soon
-/// went straight again.
+/// went straight again, if the run does not end before.
 fn is_drawn(moved: &[&Move], way: &str, liar: &str) -> bool {
-    match moved {
-        [there, back] => {
-            let same = there.way == format!("{way} by {liar}") && back.way == way;
-            let near = there.node[..3] == liar[..3];
-            same && near && back.at_s - there.at_s <= DRAWN_S
-        }
-        _ => false,
-    }
+    let (there, back_at_s) = match moved {
+        [there] => (there, ENDS_S),
+        [there, back] if back.way == way => (there, back.at_s),
+        _ => return false,
+    };
+    let same = there.way == format!("{way} by {liar}");
+    let near = there.node[..3] == liar[..3];
+    same && near && back_at_s - there.at_s <= DRAWN_S
 }
 
 fn nothing(_: &str) -> String {
