@@ -165,7 +165,7 @@ const CASES: &[Case] = &[
         "degrade = { between = [\"fra\", \"vie\"], rtt-ms = 400, loss-percent = 5 }",
         "restore = [\"fra\", \"vie\"]",
     ),
-    // One to three in four of 240 runs: ADR 020 says why.
+    // One request in one of 240 runs: ADR 020 says why.
     some_at_full(
         "degrade = { between = [\"fra\", \"vie\"], loss-percent = 50 }\nfor-s = 30",
         2,
