@@ -14,13 +14,18 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub mod memory;
 
 /// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
 /// One controller manager alone dials 60 at once.
 const BACKLOG: i32 = 4096;
+/// Bytes that a connection on this machine may hold unread: three reads of
+/// [`splice`](super::splice). Left to itself the kernel begins with one and a half and gives more to
+/// whom it finds reading fast, so that of streams beside each other a few have twice as much as
+/// the others. Beyond this machine it is left to itself: a distance may need more.
+const LOCAL_UNREAD: u32 = 192 << 10;
 
 /// Where a node's local addresses are.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +44,7 @@ impl Host {
     /// `ConnectionRefused` when nobody listens there; otherwise as the system says.
     pub async fn connect(&self, address: &str) -> io::Result<Tcp> {
         match self {
-            Self::Kernel => TcpStream::connect(address).await.map(Tcp::Kernel),
+            Self::Kernel => connect(address).await.map(Tcp::Kernel),
             Self::Memory(host) => host.connect(address).await.map(Tcp::Memory),
         }
     }
@@ -56,6 +61,20 @@ impl Host {
     }
 }
 
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    match address.parse::<SocketAddr>() {
+        Ok(local) if local.ip().is_loopback() => {
+            let socket = match local {
+                SocketAddr::V4(_) => TcpSocket::new_v4(),
+                SocketAddr::V6(_) => TcpSocket::new_v6(),
+            }?;
+            socket.set_recv_buffer_size(LOCAL_UNREAD)?;
+            socket.connect(local).await
+        }
+        _ => TcpStream::connect(address).await,
+    }
+}
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -63,6 +82,10 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
+    if address.ip().is_loopback() {
+        // Those that it accepts have it from the start, when they offer their window.
+        socket.set_recv_buffer_size(LOCAL_UNREAD as usize)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())

@@ -180,3 +180,16 @@ async fn a_reset_behind_data_is_never_taken_for_the_end() {
         sender.await.expect("no panic");
     }
 }
+
+/// With less, who gets a little more of the processor gets a much greater share: see
+/// `LOCAL_UNREAD`.
+#[tokio::test]
+async fn a_local_connection_holds_three_reads() {
+    let (Tcp::Kernel(near), Tcp::Kernel(far)) = pair(&Host::Kernel).await else {
+        panic!("the kernel's")
+    };
+    for end in [near, far] {
+        let size = socket2::SockRef::from(&end).recv_buffer_size().expect("an open socket");
+        assert!(size >= 3 * READ_BYTES, "{size} bytes");
+    }
+}
