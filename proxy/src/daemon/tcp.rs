@@ -22,9 +22,9 @@ pub mod memory;
 /// One controller manager alone dials 60 at once.
 const BACKLOG: i32 = 4096;
 /// Bytes that a connection on this machine may hold unread: three reads of
-/// [`splice`](super::splice). Left to itself the kernel begins with one and a half and gives more to
-/// whom it finds reading fast, so that of streams beside each other a few have twice as much as
-/// the others. Beyond this machine it is left to itself: a distance may need more.
+/// [`splice`](super::splice). Left to itself the kernel begins with one and a half and gives more
+/// to whom it finds reading fast, so that of streams beside each other a few have twice as much
+/// as the others. Beyond this machine it is left to itself: a distance may need more.
 const LOCAL_UNREAD: u32 = 192 << 10;
 
 /// Where a node's local addresses are.
