@@ -266,6 +266,7 @@ async fn after_silence(silence: Duration, renews: bool) -> Duration {
     let mut stuck = a.mesh.open_stream(id(2)).await.unwrap();
     write(&mut stuck.send, b"x").await;
     switch.set_filter(|_| false);
+    a.mesh.expect_answer(&id(2));
     for _ in 0..8 {
         // As sessions do that find nobody, one after another.
         let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
@@ -290,4 +291,26 @@ async fn a_renewed_connection_does_not_wait_for_the_old_ones_timers() {
     // Otherwise there is no reason to renew anything.
     assert!(waits > Duration::from_millis(500), "{waits:?}");
     assert!(renewed < Duration::from_millis(200), "{renewed:?}, a round trip is 40 ms");
+}
+
+/// A peer that was started again has sessions before its path is believed again.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_got_through_is_not_renewed() {
+    let switch = Switch::new(1);
+    let (a, _task, _b) = connected(&switch).await;
+    a.mesh.expect_answer(&id(2));
+    round_trip(&a.mesh, id(2), b"it got through").await.unwrap();
+    a.mesh.renew_connection(&id(2));
+    assert_eq!(a.mesh.counters().connections_cut, 0);
+
+    // Nor one that was made since.
+    a.mesh.expect_answer(&id(2));
+    a.mesh.renew_connection(&id(2));
+    assert_eq!(a.mesh.counters().connections_cut, 1, "nothing came through that one");
+    a.mesh.expect_answer(&id(2));
+    let mut held = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut held.send, b"x").await;
+    a.mesh.renew_connection(&id(2));
+    assert_eq!(read_some(&mut held.recv).await.unwrap().as_deref(), Some(&b"x"[..]));
+    assert_eq!(a.mesh.counters().connections_cut, 1);
 }

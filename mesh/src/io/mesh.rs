@@ -264,10 +264,11 @@ impl Mesh {
         self.shard(node).link.turn(|core, _| core.release_peer(node));
     }
 
-    /// Ends the connection that this node's streams to a peer go through; the next stream makes a
-    /// new one. For when the path to the peer was dead and is back: the old connection waits longer
-    /// and longer before it tries again (RFC 9002, section 6.2), seconds after some of silence, and
-    /// holds new streams back until then.
+    /// The path to a peer was dead and is back: ends the connection that this node's streams to it
+    /// go through, if nothing has arrived on it since [`Mesh::expect_answer`]; the next stream
+    /// makes a new one. The old one waits longer and longer before it tries again (RFC 9002,
+    /// section 6.2), seconds after some of silence, and holds new streams back until then. One
+    /// that was made meanwhile, or that has got through, carries sessions and goes on.
     pub fn renew_connection(&self, node: &NodeId) {
         self.shard(node).streams.renew(node, "its path was dead");
     }
@@ -276,6 +277,7 @@ impl Mesh {
     /// any answer for a second a new one is made, instead of after WireGuard's 15 s. For when its
     /// silence is known already.
     pub fn expect_answer(&self, node: &NodeId) {
+        self.shard(node).streams.doubt(node);
         self.shard(node).link.turn(|core, _| core.expect_answer_of(node));
     }
 

@@ -51,6 +51,9 @@ const CODE_BUSY: u32 = 3;
 /// Close code: nobody uses the connection.
 const CODE_UNUSED: u32 = 5;
 
+/// Nothing was said against the connection.
+const TRUSTED: u64 = u64::MAX;
+
 /// A live connection and what is counted about it.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
@@ -59,13 +62,21 @@ pub(super) struct Live {
     streams: Arc<AtomicUsize>,
     /// Somebody wanted it since [`Streams::close_unused`] looked.
     wanted: Arc<AtomicBool>,
+    /// What had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
+    doubted: Arc<AtomicU64>,
     backlog: Arc<Backlog>,
 }
 
 impl Live {
     fn new(connection: Connection) -> Self {
         let backlog = congestion::backlog(&connection);
-        Self { connection, streams: Arc::default(), wanted: Arc::new(true.into()), backlog }
+        Self {
+            connection,
+            streams: Arc::default(),
+            wanted: Arc::new(true.into()),
+            doubted: Arc::new(TRUSTED.into()),
+            backlog,
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -303,9 +314,24 @@ impl Streams {
         }
     }
 
-    /// Ends the outgoing connection, so that the next stream begins with a new one.
+    /// The peer's silence is known: what is open now is doubted until something more arrives.
+    pub(super) fn doubt(&self, node: &NodeId) {
+        if let Some(Outgoing::Ready(live)) = lock(&self.outgoing).get(node) {
+            live.doubted.store(congestion::acknowledged(&live.connection), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the outgoing connection if nothing has arrived on it since it was doubted, so that the
+    /// next stream begins with a new one.
     pub(super) fn renew(&self, node: &NodeId, reason: &str) {
-        if let Some(live) = self.take_outgoing(node) {
+        let is_stuck = match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) => {
+                let doubted = live.doubted.swap(TRUSTED, Ordering::Relaxed);
+                doubted == congestion::acknowledged(&live.connection)
+            }
+            _ => false,
+        };
+        if is_stuck && let Some(live) = self.take_outgoing(node) {
             self.close(&live, reason);
         }
     }
