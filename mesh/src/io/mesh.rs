@@ -275,7 +275,7 @@ impl Mesh {
 
     /// The next packets to a peer are answered within a round trip, if it has the session: without
     /// any answer for a second a new one is made, instead of after WireGuard's 15 s. For when its
-    /// silence is known already.
+    /// silence is known already; [`Mesh::renew_connection`] ends what has had no answer since.
     pub fn expect_answer(&self, node: &NodeId) {
         self.shard(node).streams.doubt(node);
         self.shard(node).link.turn(|core, _| core.expect_answer_of(node));
