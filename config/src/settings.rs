@@ -7,6 +7,7 @@
 
 mod allow;
 mod check;
+mod parse;
 mod period;
 mod problem;
 mod read;
@@ -29,9 +30,9 @@ use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
 use crate::invite::Seed;
 
 pub use self::allow::Allow;
+pub use self::parse::{parse, parse_leniently, parse_with};
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
-pub use self::read::{parse, parse_leniently, parse_with};
 pub use self::write::reference;
 
 /// The largest settings file, in bytes: 16 services with long lists are below 64 KiB.

@@ -12,8 +12,8 @@ use std::net::Ipv6Addr;
 use meshport_config::{InnerAddr, NodeId};
 
 use crate::peer::Peer;
-use crate::shard::{Place, SHARD_BITS};
-use crate::tunnel::{MARK_SHIFT, index_of};
+use crate::shard::{Place, SHARD_BITS, index_of};
+use crate::tunnel::MARK_SHIFT;
 
 /// Bits of a receiver index that name the peer and the half.
 const INDEX_MASK: u32 = 0x00ff_ffff;

@@ -9,8 +9,6 @@
 
 use meshport_config::NodeId;
 
-use crate::tunnel::index_of;
-
 /// Most shards of a node: what two bits can name. A core carries some 3 Gbit/s.
 pub const MAX_SHARDS: usize = 4;
 /// Bits of a peer's index that name its shard.
@@ -50,6 +48,11 @@ impl Place {
     pub(crate) fn bits(&self) -> u32 {
         u32::try_from(self.index).unwrap_or(0) & SHARD_MASK
     }
+}
+
+/// The peer's slot and half from a receiver index: the low 8 bits count sessions.
+pub(crate) fn index_of(receiver: u32) -> u32 {
+    receiver >> 8
 }
 
 /// The shard of `of` that `node` belongs to. A public key is as good as random; whoever chooses

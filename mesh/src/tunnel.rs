@@ -90,11 +90,6 @@ fn message_number(datagram: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*datagram.get(8..16)?.first_chunk()?))
 }
 
-/// The peer's slot and half from a receiver index: the low 8 bits count sessions.
-pub(crate) fn index_of(receiver: u32) -> u32 {
-    receiver >> 8
-}
-
 /// Checks initiations before any peer is touched: MAC, load, and who it claims to be. All shards of
 /// a node share one, so that its limits and its cookies are the node's.
 pub(crate) struct Gate {

@@ -1,4 +1,4 @@
-//! From text to [`Settings`], with every problem on the way.
+//! From a TOML document to [`Settings`], with where each key stands and every problem on the way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,10 +6,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problem, ProblemKind, Problems, nearest};
+use super::problem::{ProblemKind, Problems, nearest};
 use super::schema::{Key, describe};
-use super::{Defaults, HealthSettings, MAX_SERVICES, MAX_SETTINGS_BYTES};
-use super::{ServiceSettings, Settings, check, tables};
+use super::{Defaults, HealthSettings, MAX_SERVICES, ServiceSettings, Settings, tables};
 use crate::ids::{ServiceName, SiteName};
 
 /// Where a key stands in the text.
@@ -28,57 +27,13 @@ pub(super) type Places = BTreeMap<String, Place>;
 
 type Item<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
 
-/// Reads a settings file, with the folders of a system service as defaults.
-///
-/// # Errors
-/// Every problem of the text, in file order, at most [`super::MAX_PROBLEMS`].
-pub fn parse(text: &str) -> Result<Settings, Vec<Problem>> {
-    parse_with(text, &Defaults::default())
-}
-
-/// Reads a settings file; where it names no folders, those of `defaults` are used.
-///
-/// # Errors
-/// As [`parse`].
-pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Problem>> {
-    match parse_leniently(text, defaults) {
-        (Some(settings), problems) if problems.is_empty() => Ok(settings),
-        (_, problems) => Err(problems),
-    }
-}
-
-/// As [`parse_with`], with what is understood of a text that has problems beside them; what is not
-/// has its default. For questions to a running daemon, which began with another text. None when the
-/// text is too large to be looked at.
-pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Vec<Problem>) {
-    let mut problems = Problems::of(text);
-    if text.len() > MAX_SETTINGS_BYTES {
-        let found = format!("the file has {} bytes", text.len());
-        let expected = format!("at most {MAX_SETTINGS_BYTES}");
-        problems.add(ProblemKind::Syntax, &(0..0), "", found, expected);
-        return (None, problems.finish());
-    }
-    let (document, errors) = DeTable::parse_recoverable(text);
-    for error in errors {
-        let span = error.span().unwrap_or(0..0);
-        let message = error.message().replace('\n', ", ");
-        let (found, expected) = message.split_once(", expected ").unwrap_or((&message, "TOML"));
-        problems.add(ProblemKind::Syntax, &span, "", found, expected);
-    }
-    let mut reader = Reader { problems, places: Places::new() };
-    let settings = reader.settings(document.get_ref(), defaults);
-    let mut problems = reader.problems;
-    check::check(&settings, &reader.places, &mut problems);
-    (Some(settings), problems.finish())
-}
-
-struct Reader<'t> {
-    problems: Problems<'t>,
-    places: Places,
+pub(super) struct Reader<'t> {
+    pub(super) problems: Problems<'t>,
+    pub(super) places: Places,
 }
 
 impl Reader<'_> {
-    fn settings(&mut self, document: &DeTable<'_>, defaults: &Defaults) -> Settings {
+    pub(super) fn settings(&mut self, document: &DeTable<'_>, defaults: &Defaults) -> Settings {
         // Stands in until the text gives the site; a text that does not is refused.
         let unnamed: SiteName = "unnamed".parse().expect("a valid label");
         let mut settings = Settings::with_defaults(unnamed, defaults);

@@ -352,7 +352,7 @@ fn per_site(scenario: &Scenario) -> f64 {
 }
 
 fn number(count: usize) -> f64 {
-    crate::report::share(count as u64, 1)
+    crate::measure::share(count as u64, 1)
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
         _ if run.news_unheard() > 0 => Some(NEVER),
         time => time.map(|time| time.as_secs_f64()),
     };
-    let count = |count: u64| Some(crate::report::share(count, 1));
+    let count = |count: u64| Some(crate::measure::share(count, 1));
     let (gossip, tunnel) = run.rates();
     [
         count(run.measures.requests.failed),

@@ -230,3 +230,10 @@ pub(crate) fn quantile<K>(
     let place = (wanted as usize).max(1) - 1;
     sorted.get(place).copied()
 }
+
+/// The part of `whole` that `part` is; 0 of nothing.
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let (part, whole) = (part as f64, whole as f64);
+    if whole == 0.0 { 0.0 } else { part / whole }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::share;
+use super::share;
 
 /// What was counted of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

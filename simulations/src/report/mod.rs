@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::measure::{Fault, Measures, News, Second, quantile};
+use crate::measure::{Fault, Measures, News, Second, quantile, share};
 use crate::trace::TraceHash;
 use crate::tunnel::OVERHEAD;
 
@@ -237,10 +237,4 @@ impl Run {
         let p99 = |news: &News| quantile(&news.known, news.audience, 0.99);
         self.measures.news.iter().filter(lasting).map(p99)
     }
-}
-
-pub(crate) fn share(part: u64, whole: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    let (part, whole) = (part as f64, whole as f64);
-    if whole == 0.0 { 0.0 } else { part / whole }
 }
