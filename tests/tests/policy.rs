@@ -32,6 +32,72 @@ const BYSTANDERS: [&str; 12] = [
     "yaml_serde",
 ];
 
+/// What takes bytes apart that a peer, a server, a file or a person has written: the crates of the
+/// product, and decoders that they use, also by way of others.
+const READERS: [&str; 32] = [
+    "boringtun",
+    "bytes",
+    "data-encoding",
+    "foca",
+    "h2",
+    "http",
+    "http-body-util",
+    "httparse",
+    "hyper",
+    "hyper-util",
+    "libyaml-rs",
+    "meshport",
+    "meshport-config",
+    "meshport-discovery",
+    "meshport-mesh",
+    "postcard",
+    "quinn",
+    "quinn-proto",
+    "quinn-udp",
+    "rustls",
+    "rustls-pki-types",
+    "rustls-webpki",
+    "serde",
+    "serde_core",
+    "serde_json",
+    "tokio-rustls",
+    "toml",
+    "toml_datetime",
+    "toml_parser",
+    "untrusted",
+    "winnow",
+    "yaml_serde",
+];
+
+/// What the product uses itself that takes no such bytes apart: primitives of cryptography, which
+/// know the length of what they take, sockets, and what a person alone feeds.
+const READ_NOTHING: [&str; 24] = [
+    "clap",
+    "clap_complete",
+    "curve25519-dalek",
+    "dashmap",
+    "ed25519-dalek",
+    "hkdf",
+    "landlock",
+    "libc",
+    "rand",
+    "rand_chacha",
+    "rand_core",
+    "rcgen",
+    "rustix",
+    "seccompiler",
+    "sha2",
+    "socket2",
+    "strsim",
+    "terminal_size",
+    "thiserror",
+    "tokio",
+    "tracing",
+    "tracing-subscriber",
+    "x25519-dalek",
+    "zeroize",
+];
+
 /// One `deny` entry of `[bans]`.
 struct Ban {
     name: String,
@@ -242,6 +308,16 @@ fn what_is_locked_follows_the_policy() {
     assert!(problems.is_empty(), "deny.toml is not followed:\n{}", problems.join("\n"));
 }
 
+/// What the product depends on itself, neither for tests nor of this workspace.
+fn shipped(packages: &[Value]) -> BTreeSet<&str> {
+    let product = packages.iter().filter(|it| PRODUCT.contains(&text(it, "name")));
+    let direct = product.flat_map(|package| list(&package["dependencies"]));
+    let shipped = direct.filter(|it| it["kind"].is_null() && it["path"].is_null());
+    let shipped: BTreeSet<&str> = shipped.map(|it| text(it, "name")).collect();
+    assert!(shipped.len() > 30, "{shipped:?}");
+    shipped
+}
+
 /// Of what the product depends on, each crate with a part in keys or the network has its row.
 #[test]
 fn the_security_page_justifies_what_touches_keys_or_the_network() {
@@ -252,18 +328,43 @@ fn the_security_page_justifies_what_touches_keys_or_the_network() {
     let rows: BTreeSet<&str> = cells.flat_map(|cell| cell.split(',')).map(str::trim).collect();
     let metadata = metadata();
     let packages = list(&metadata["packages"]);
-    let product = packages.iter().filter(|it| PRODUCT.contains(&text(it, "name")));
-    let direct = product.flat_map(|package| list(&package["dependencies"]));
-    // Neither for tests nor of this workspace.
-    let shipped = direct.filter(|it| it["kind"].is_null() && it["path"].is_null());
-    let shipped: BTreeSet<&str> = shipped.map(|it| text(it, "name")).collect();
-    assert!(shipped.len() > 30, "{shipped:?}");
+    let shipped = shipped(packages);
     let is_told = |name: &str| rows.contains(name) || BYSTANDERS.contains(&name);
     let untold: Vec<&str> = shipped.iter().copied().filter(|it| !is_told(it)).collect();
     assert!(untold.is_empty(), "docs/security.md has no row for {untold:?}");
     let is_locked = |name: &str| packages.iter().any(|it| text(it, "name") == name);
     let gone: Vec<&str> = rows.iter().copied().filter(|it| !is_locked(it)).collect();
     assert!(gone.is_empty(), "docs/security.md has rows for {gone:?}, which nothing uses");
+}
+
+/// A length that overflows while somebody else's bytes are taken apart ends the process, and is not
+/// taken for another one.
+#[test]
+fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace's");
+    let manifest: Table = manifest.parse().expect("it is TOML");
+    let checked = |profile: &str| -> BTreeSet<String> {
+        let packages = manifest["profile"][profile]["package"].as_table().expect("overrides");
+        let is_checked = |it: &toml::Value| it.get("overflow-checks") == Some(&true.into());
+        let checked = packages.iter().filter(|(_, settings)| is_checked(settings));
+        checked.map(|(name, _)| name.clone()).collect()
+    };
+    let wanted: BTreeSet<String> = READERS.into_iter().map(str::to_owned).collect();
+    assert_eq!(checked("release"), wanted, "the profile has another list");
+    // A crate's table in a profile that inherits replaces that of the parent.
+    let simulator = manifest["profile"]["sim"]["package"].as_table().expect("overrides");
+    let of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str())).cloned();
+    assert_eq!(checked("sim"), of_readers.collect(), "the simulator runs other code");
+
+    let metadata = metadata();
+    let packages = list(&metadata["packages"]);
+    let locked: BTreeSet<&str> = packages.iter().map(|it| text(it, "name")).collect();
+    let gone: Vec<&str> = READERS.into_iter().filter(|it| !locked.contains(it)).collect();
+    assert!(gone.is_empty(), "nothing uses {gone:?}");
+    let judged = |it: &&str| READERS.contains(it) != READ_NOTHING.contains(it);
+    let shipped = shipped(packages);
+    let unjudged: Vec<&str> = shipped.iter().copied().filter(|it| !judged(it)).collect();
+    assert!(unjudged.is_empty(), "does it read bytes from outside? {unjudged:?}");
 }
 
 /// What the pages on security say is shown, is shown by a test of that name.
