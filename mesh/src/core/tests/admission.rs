@@ -159,6 +159,19 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     }
 }
 
+/// A state folder from a backup has the credential from before a renewal.
+#[test]
+fn a_former_credential_of_the_same_role_lets_its_node_in_and_the_later_one_counts() {
+    let former = issued_at(3, "node", UnixSeconds(WALL.0 - 7200));
+    let later = Arc::new(issued_at(3, "node", UnixSeconds(WALL.0 - 3600)));
+    let mut net = stranger(showing(former));
+    net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&later)));
+    net.connect(3, 1);
+    assert!(net.up(1, 3));
+    let known = net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.credential.clone());
+    assert_eq!(known.as_deref(), Some(&*later));
+}
+
 #[test]
 fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
     let mut net = stranger(showing(credential(2, 3, UnixSeconds(WALL.0 + 86_400))));
