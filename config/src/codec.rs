@@ -25,7 +25,8 @@ pub(crate) struct Tag {
     version: &'static str,
 }
 
-pub(crate) const INVITE: Tag = Tag::first("an invite", "meshport-invite-");
+/// Version 1 had no signature over its secrets and seeds.
+pub(crate) const INVITE: Tag = Tag { what: "an invite", stem: "meshport-invite-", version: "2." };
 /// What an issuer signs, before the node has: all there was of a credential in its version 1.
 pub(crate) const ISSUED: Tag = Tag::first("a credential", "meshport-credential-");
 pub(crate) const CREDENTIAL: Tag = Tag { version: "2.", ..ISSUED };

@@ -44,6 +44,8 @@ const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
 /// A signed statement in the chain from the authority to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
+    /// The invite as a whole, signed by the authority.
+    Invite,
     /// The invite's delegation, signed by the authority.
     Delegation,
     /// The credential, signed by the delegation's key or by the authority.
@@ -59,6 +61,7 @@ pub enum Link {
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Invite => "the invite",
             Self::Delegation => "the invite's delegation",
             Self::Credential => "the credential",
             Self::Revocation => "the revocation",

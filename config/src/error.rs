@@ -90,6 +90,12 @@ pub enum Error {
          again"
     )]
     InviteMiscopied,
+    /// An invite of another version, whose content this one cannot trust or read.
+    #[error(
+        "the invite was made by another version of meshport. Make a new one with `meshport invite` \
+         of the version that is here"
+    )]
+    InviteOutdated,
     /// The invite leaves the name open and none was given.
     #[error("the invite does not fix this node's name; give one")]
     NameNeeded,

@@ -1,9 +1,10 @@
 //! The one line of text with which a new node obtains its credential, with no server in the loop.
 //!
 //! An invite carries the authority's delegation and its private key, the mesh secret and where to
-//! find members. The line is a tag, then base64url over a checksum and the postcard bytes: the
-//! checksum tells a line that was copied wrongly from one that was forged or is of another mesh.
-//! An invite is a secret: it is erased when dropped and its `Debug` shows nothing of its keys.
+//! find members; the authority signs the whole of it. The line is a tag, then base64url over a
+//! checksum and the postcard bytes: the checksum tells a line that was copied wrongly from one that
+//! was forged or is of another mesh. An invite is a secret: it is erased when dropped and its
+//! `Debug` shows nothing of its keys.
 
 #[cfg(test)]
 mod tests;
@@ -18,11 +19,11 @@ use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::codec;
-use crate::credential::{Credential, Delegation, Grant, MAX_CLOCK_SKEW_S, Subject};
+use crate::credential::{Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, Subject};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, shown};
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
-use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey};
+use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
 use crate::revocation::Revoked;
 use crate::succession::Succession;
 
@@ -37,6 +38,7 @@ pub const MAX_INVITE_BYTES: usize = 3000;
 const WHAT: &str = "an invite";
 const SEED_FORM: &str = "NODEID@HOST:PORT, with more endpoints after commas";
 const CHECKSUM_DOMAIN: &[u8] = b"meshport invite checksum v1\0";
+const SIGNATURE_DOMAIN: &[u8] = b"meshport invite v2\0";
 /// 32 bits: a random error passes once in four thousand million, and then fails as tampered.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
@@ -143,11 +145,21 @@ pub struct Invite {
     /// Members to begin with.
     pub seeds: Vec<Seed>,
     key: DelegationKey,
+    /// By the authority, over all of the above: nobody who passes the line on can send the new node
+    /// to other members, or give it another secret.
+    signature: Signature,
 }
 
 /// The byte form, after the checksum.
 #[derive(Serialize, Deserialize)]
 struct Payload {
+    body: Body,
+    signature: Signature,
+}
+
+/// What the authority signs.
+#[derive(Serialize, Deserialize)]
+struct Body {
     delegation: Delegation,
     secrets: Secrets,
     seeds: Vec<Seed>,
@@ -170,11 +182,13 @@ impl Invite {
         params: InviteParams,
         rng: &mut (impl CryptoRng + RngCore),
     ) -> Result<Self, Error> {
-        check_count("seeds", params.seeds.len(), MAX_SEEDS)?;
+        let InviteParams { grant, mesh_secret, seeds } = params;
+        check_count("seeds", seeds.len(), MAX_SEEDS)?;
         let key = DelegationKey::generate(rng);
-        let delegation = Delegation::issue(authority, key.public(), params.grant)?;
-        let (mesh_secret, seeds) = (params.mesh_secret, params.seeds);
-        let invite = Self { delegation, mesh_secret, seeds, key };
+        let delegation = Delegation::issue(authority, key.public(), grant)?;
+        let signature = Signature::from_bytes([0; 64]);
+        let mut invite = Self { delegation, mesh_secret, seeds, key, signature };
+        invite.signature = authority.sign(&invite.signed()?);
         invite.payload_bytes()?;
         Ok(invite)
     }
@@ -189,8 +203,8 @@ impl Invite {
         Revoked::Invite(self.delegation.key)
     }
 
-    /// Checks that the authority it names signed it, that its key is the one it was signed for, and
-    /// that it can be used at `now`.
+    /// Checks that the authority it names signed all of it, that its key is the one it was signed
+    /// for, and that it can be used at `now`.
     ///
     /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
     ///
@@ -202,6 +216,9 @@ impl Invite {
         if self.key.public() != self.delegation.key {
             return Err(Error::WrongDelegationKey);
         }
+        let tampered = |_| Error::Tampered { link: Link::Invite };
+        let authority = self.mesh().verify_key();
+        authority.verify(&self.signed()?, &self.signature).map_err(tampered)?;
         let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
         if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {
             return Err(Error::NotYetValid { valid_from, now });
@@ -251,27 +268,32 @@ impl Invite {
     /// From the line of text; white space around it is allowed. Verifies nothing but the checksum.
     ///
     /// # Errors
-    /// [`Error::InviteMiscopied`] for a line that was cut or mistyped, [`Error::WrongKind`],
-    /// [`Error::OtherVersion`] or [`Error::SecretText`] for another text, [`Error::Malformed`]
-    /// when the checksum holds over something that is no invite.
+    /// [`Error::InviteMiscopied`] for a line that was cut or mistyped, [`Error::InviteOutdated`]
+    /// for one of another version, [`Error::WrongKind`] or [`Error::SecretText`] for another text,
+    /// [`Error::Malformed`] when the checksum holds over something that is no invite.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let max = CHECKSUM_BYTES + MAX_INVITE_BYTES;
-        let bytes = codec::INVITE.decode(text, max, Error::InviteMiscopied)?;
+        let bytes = codec::INVITE.decode(text, max, Error::InviteMiscopied);
+        let bytes = bytes.map_err(|error| match error {
+            Error::OtherVersion { .. } => Error::InviteOutdated,
+            error => error,
+        })?;
         let (sum, payload) = bytes.split_first_chunk().ok_or(Error::InviteMiscopied)?;
         if *sum != checksum(payload) {
             return Err(Error::InviteMiscopied);
         }
-        let payload: Payload = codec::decode(payload, WHAT, MAX_INVITE_BYTES)?;
-        check_count("seeds", payload.seeds.len(), MAX_SEEDS)?;
+        let Payload { body, signature } = codec::decode(payload, WHAT, MAX_INVITE_BYTES)?;
+        check_count("seeds", body.seeds.len(), MAX_SEEDS)?;
         Ok(Self {
-            delegation: payload.delegation,
-            mesh_secret: MeshSecret::from_bytes(payload.secrets.mesh),
-            seeds: payload.seeds,
-            key: DelegationKey::from_bytes(payload.secrets.key),
+            delegation: body.delegation,
+            mesh_secret: MeshSecret::from_bytes(body.secrets.mesh),
+            seeds: body.seeds,
+            key: DelegationKey::from_bytes(body.secrets.key),
+            signature,
         })
     }
 
-    /// The line of text: `meshport-invite-1.` and base64url.
+    /// The line of text: `meshport-invite-2.` and base64url.
     ///
     /// # Errors
     /// [`Error::TooMany`] or [`Error::TooLarge`], when `seeds` was extended beyond its bounds.
@@ -284,11 +306,23 @@ impl Invite {
         Ok(codec::INVITE.encode(&bytes))
     }
 
-    fn payload_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+    /// What the authority's signature covers.
+    fn signed(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let body = codec::encode_secret(&self.body(), WHAT, MAX_INVITE_BYTES)?;
+        let mut message = Zeroizing::new(Vec::with_capacity(SIGNATURE_DOMAIN.len() + body.len()));
+        message.extend_from_slice(SIGNATURE_DOMAIN);
+        message.extend_from_slice(&body);
+        Ok(message)
+    }
+
+    fn body(&self) -> Body {
         let secrets =
             Secrets { key: *self.key.secret_bytes(), mesh: *self.mesh_secret.secret_bytes() };
-        let payload =
-            Payload { delegation: self.delegation.clone(), secrets, seeds: self.seeds.clone() };
+        Body { delegation: self.delegation.clone(), secrets, seeds: self.seeds.clone() }
+    }
+
+    fn payload_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let payload = Payload { body: self.body(), signature: self.signature };
         codec::encode_secret(&payload, WHAT, MAX_INVITE_BYTES)
     }
 }

@@ -30,13 +30,16 @@ fn the_secrets_of_an_invite_are_erased_when_dropped() {
         std::mem::needs_drop::<T>()
     }
     let (_, invite) = invite();
-    let Invite { delegation: _, mesh_secret, seeds: _, key } = &invite;
+    let Invite { delegation: _, mesh_secret, seeds: _, key, signature: _ } = &invite;
     assert!(erases_itself(mesh_secret));
     let _: &DelegationKey = key;
     let mut secrets = Secrets { key: [1; 32], mesh: [2; 32] };
     assert!(erases_itself(&secrets));
     secrets.zeroize();
     assert_eq!((secrets.key, secrets.mesh), ([0; 32], [0; 32]));
+    let Body { delegation: _, secrets: between, seeds: _ } = invite.body();
+    assert!(erases_itself(&between));
+    assert!(erases_itself(&invite.signed().unwrap()));
     assert!(erases_itself(&invite.payload_bytes().unwrap()));
     assert!(erases_itself(&invite.to_text().unwrap()));
 }
@@ -45,7 +48,7 @@ fn the_secrets_of_an_invite_are_erased_when_dropped() {
 fn one_line_carries_everything() {
     let (authority, invite) = invite();
     let text = invite.to_text().unwrap();
-    assert!(text.starts_with("meshport-invite-1.") && !text.contains(char::is_whitespace));
+    assert!(text.starts_with("meshport-invite-2.") && !text.contains(char::is_whitespace));
     let again = Invite::parse(&format!("  {}\n", *text)).unwrap();
     assert_eq!(again.mesh(), &authority.public());
     assert_eq!(again.seeds, invite.seeds);
@@ -119,8 +122,22 @@ fn a_forged_invite_is_not_a_miscopied_one() {
     let mut wider = invite.clone();
     wider.delegation.site = None;
     let wider = Invite::parse(&wider.to_text().unwrap()).unwrap();
-    let link = crate::Link::Delegation;
+    let link = Link::Delegation;
     assert_eq!(wider.verify(NOW), Err(Error::Tampered { link }));
+
+    // Who passes it on leads the new node to members and secrets of the authority only.
+    let (_, another) = invite_with(grant(), &mut TestRng::new(27));
+    let mut changed = [(); 3].map(|()| invite.clone());
+    changed[0].seeds[0].node = NodeId::from_bytes([9; 32]);
+    changed[1].seeds.clear();
+    changed[2].mesh_secret = another.mesh_secret;
+    let (node, record) = keys();
+    for changed in changed {
+        let changed = Invite::parse(&changed.to_text().unwrap()).unwrap();
+        let tampered = Error::Tampered { link: Link::Invite };
+        assert_eq!(changed.verify(NOW), Err(tampered.clone()));
+        assert_eq!(changed.accept(&node, &record, named("a"), NOW), Err(tampered));
+    }
 
     let mut other_key = invite.clone();
     other_key.key = DelegationKey::generate(&mut TestRng::new(24));
@@ -136,7 +153,7 @@ fn a_forged_invite_is_not_a_miscopied_one() {
 fn every_changed_or_cut_line_says_it_is_miscopied() {
     let (_, invite) = invite();
     let text = invite.to_text().unwrap();
-    let tag = "meshport-invite-1.".len();
+    let tag = "meshport-invite-2.".len();
     for length in 0..text.len() {
         let error = Invite::parse(&text[..length]).unwrap_err();
         assert!(length < tag || error == Error::InviteMiscopied, "{length}: {error}");
@@ -162,11 +179,10 @@ fn every_changed_or_cut_line_says_it_is_miscopied() {
 }
 
 #[test]
-fn every_bit_of_delegation_and_key_is_protected_even_with_a_new_checksum() {
+fn every_bit_is_protected_even_with_a_new_checksum() {
     let (_, invite) = invite();
     let payload = invite.payload_bytes().unwrap();
-    let protected = postcard::to_stdvec(&invite.delegation).unwrap().len() + 32;
-    for bit in 0..protected * 8 {
+    for bit in 0..payload.len() * 8 {
         let mut flipped = payload.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
         let outcome = Invite::parse(&resealed(&flipped)).and_then(|i| i.verify(NOW));
@@ -187,11 +203,14 @@ fn other_texts_are_named() {
     let credential = invite.accept(&node, &record, named("a"), NOW).unwrap();
     let error = Invite::parse(&credential.to_text()).unwrap_err();
     assert_eq!(error, Error::WrongKind { expected: "an invite", found: "a credential" });
-    let error = Invite::parse("meshport-invite-12.AAAA").unwrap_err();
-    assert_eq!(error, Error::OtherVersion { what: "an invite" });
+    for other in ["meshport-invite-1.AAAA", "meshport-invite-12.AAAA"] {
+        let error = Invite::parse(other).unwrap_err();
+        assert_eq!(error, Error::InviteOutdated);
+        assert!(error.to_string().contains("Make a new one"), "{error}");
+    }
     let error = Invite::parse("kubeadm join").unwrap_err();
     assert!(matches!(error, Error::SecretText { .. }) && !error.to_string().contains("kubeadm"));
-    let huge = format!("meshport-invite-1.{}", "A".repeat(1 << 20));
+    let huge = format!("meshport-invite-2.{}", "A".repeat(1 << 20));
     assert_eq!(Invite::parse(&huge).unwrap_err(), Error::InviteMiscopied);
 }
 

@@ -151,8 +151,10 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "seeds",
-        about: "Members to begin with, besides those the invite brought: the node id, and where \
-                the node listens, as NODEID@HOST:PORT with more endpoints after commas.",
+        about: "Members to begin with, with those of the invite: the node id, and where the node \
+                listens, as NODEID@HOST:PORT with more endpoints after commas. HOST may be a DNS \
+                name, which is looked up again every minute. `meshport peers --seeds` on a node \
+                prints such lines.",
         example: None,
         kind: list!(
             seeds,
