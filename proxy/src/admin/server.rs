@@ -10,7 +10,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fs::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -46,6 +49,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// `sun_path` less its final zero, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 const SOCKET_MODE: u32 = 0o600;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// Both listeners, bound and not yet served.
 #[derive(Debug)]
@@ -230,9 +235,8 @@ async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     let binding = || Error::io(format!("listen on {}", path.display()));
     // A crashed process with our number; it is ours alone to use.
     let _ = fs::remove_file(&unnamed);
-    let listener = UnixListener::bind(&unnamed).map_err(binding())?;
-    let named = fs::set_permissions(&unnamed, fs::Permissions::from_mode(SOCKET_MODE))
-        .and_then(|()| fs::metadata(&unnamed))
+    let listener = listen_at(&unnamed).map_err(binding())?;
+    let named = fs::symlink_metadata(&unnamed)
         .and_then(|metadata| fs::rename(&unnamed, path).map(|()| metadata));
     match named {
         Ok(metadata) => {
@@ -244,6 +248,17 @@ async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
             Err(binding()(error))
         }
     }
+}
+
+/// A socket at this path, for its owner alone. It has its mode before there is a file: the mode of
+/// a name would be set through a link that the owner of the folder has put there meanwhile.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
 /// Refuses a path that holds something else than a socket nobody answers on.

@@ -156,15 +156,20 @@ pub(super) fn warn_of_lists(settings: &Settings) {
     }
 }
 
-/// The seeds of the settings, then those of the state folder.
-pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Result<Vec<Seed>, Error> {
+/// The seeds of the settings, then those of the state folder. Says so when those cannot be read: a
+/// node that was in the mesh before knows others from its directory too.
+pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<Seed> {
     let mut seeds = settings.mesh.seeds.clone();
-    for seed in state.seeds()? {
+    let stored = state.seeds().unwrap_or_else(|error| {
+        warn!(%error, "starting without the seeds of the state folder");
+        Vec::new()
+    });
+    for seed in stored {
         if !seeds.iter().any(|known| known.node == seed.node) {
             seeds.push(seed);
         }
     }
-    Ok(seeds)
+    seeds
 }
 
 /// From the operating system.

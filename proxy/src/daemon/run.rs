@@ -20,7 +20,7 @@ use super::driver::{Order, Snapshot};
 use super::node::{self, Controls, Ground, Node};
 use super::reload::Reload;
 use super::sandbox::Sandbox;
-use super::state::{Identity, StateDir};
+use super::state::{Generation, Identity, StateDir};
 use super::tcp::Host;
 use super::{clock, descriptors, parts, report, rotation, state, succession};
 
@@ -64,8 +64,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, source, state } = options;
     let (config, reread) = source.unzip();
     let _lock = state.lock()?;
-    state.settle_next()?;
-    let identity = state.identity(clock::wall())?;
+    let (identity, unsettled) = state.settled_identity(clock::wall())?;
+    if let Some(error) = unsettled {
+        warn!(%error, "the new key is in use, and the next start puts the files in order");
+    }
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     // Before the sandbox, which hides where the code is and what a container may use of the
@@ -170,7 +172,14 @@ impl Daemon {
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
         let key = state::authority_key_in(state.path());
         report::authority::warning(&key).iter().for_each(|danger| warn!("{danger}"));
-        let generation = state.next_generation(clock::wall())?;
+        let Generation { number: generation, unkept } = state.next_generation(clock::wall());
+        if let Some(error) = unkept {
+            warn!(
+                %error,
+                "the number of this start is not kept. The clock gives the next one: there is \
+                 nothing to do if it is right"
+            );
+        }
         let shards = parts::bind_mesh(settings, shards)?;
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
         let ground = Ground {
@@ -178,7 +187,7 @@ impl Daemon {
             host: Host::Kernel,
             seed: parts::seed()?,
             generation,
-            seeds: parts::all_seeds(settings, &state)?,
+            seeds: parts::all_seeds(settings, &state),
             directory: saved_directory(&state),
             revocations: state.revocations(&identity.credential.mesh)?,
             admin_http: admin.http_addr(),

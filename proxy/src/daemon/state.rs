@@ -14,21 +14,20 @@
 //! | `node.next` | who the node is to be, while its keys are replaced | yes |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
-//! Every file has mode 0600 and is written whole (`files`). A file that is missing or damaged is
-//! an error that names it and the remedy, never a silent reset; what can be read of the files that
-//! people may edit is used, and what is odd about them told (`seal`). Each file has a bound on its
-//! size.
+//! Every file has mode 0600, is written whole, and is opened relative to the opened folder, where no
+//! link is followed (`folder`). A file that is missing or damaged is an error that names it and the
+//! remedy, never a silent reset; what can be read of the files that people may edit is used, and
+//! what is odd about them told (`seal`). Each file has a bound on its size.
 
-mod files;
+mod folder;
+mod generation;
+mod lock;
 mod next;
 mod seal;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Display;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -38,10 +37,12 @@ use meshport_config::{
 };
 use zeroize::Zeroizing;
 
-use self::files::{Content, state_error};
+use self::folder::{Content, Folder, state_error};
 use crate::Error;
 
-pub use self::files::Existing;
+pub use self::folder::Existing;
+pub use self::generation::Generation;
+pub use self::lock::StateLock;
 pub use self::next::NextIdentity;
 
 /// A key, secret, credential or counter in text form is far below this, in bytes.
@@ -69,6 +70,26 @@ const GENERATION: &str = "generation";
 const DIRECTORY: &str = "directory";
 const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
+/// What a daemon with a state folder of its own choice has there too.
+const SOCKET: &str = "meshport.sock";
+/// All that meshport puts into the folder.
+const ALL: [&str; 13] = [
+    NODE_KEY,
+    RECORD_KEY,
+    MESH_SECRET,
+    AUTHORITY_KEY,
+    CREDENTIAL,
+    SEEDS,
+    GENERATION,
+    DIRECTORY,
+    REVOCATIONS,
+    next::NEXT,
+    LOCK,
+    SOCKET,
+    CONFIG,
+];
+/// A configuration that a person keeps beside the state.
+const CONFIG: &str = "meshport.toml";
 
 const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
 const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
@@ -80,23 +101,12 @@ const RENEW: &str = "Have it issued again: `meshport renew` where the authority'
                      `meshport renew INVITE` elsewhere";
 const TOLD_AGAIN: &str =
     "Restore it from a backup, or remove it: the other nodes tell this one again what is revoked";
-const NEEDS_WRITING: &str = "Make it writable, since it keeps what the next start needs, or name \
-                             another one with --state-dir";
 const WRITE_ANEW: &str =
     "Correct it, or write it anew: a line NODE@ADDRESS:PORT for each node to announce to";
-const CLOCK_COUNTS: &str = "If the clock of this machine is right, remove the file: the wall clock \
-                            then gives the next number";
-
-/// An existing state folder. Cheap to clone; holds no file open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An existing state folder, opened. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct StateDir {
-    path: PathBuf,
-}
-
-/// The right to be the only process on a state folder; given back on drop.
-#[derive(Debug)]
-pub struct StateLock {
-    _file: File,
+    folder: Folder,
 }
 
 /// All a node needs to be itself, checked to belong together.
@@ -118,72 +128,21 @@ impl StateDir {
     /// # Errors
     /// [`Error::State`] when it is missing, no folder, or writable by others.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        let path = path.into();
-        files::check_dir(&path, JOIN)?;
-        Ok(Self { path })
+        Ok(Self { folder: Folder::open(path.into(), JOIN)? })
     }
 
-    /// The folder, made with mode 0700 when it is missing.
+    /// The folder, made with mode 0700 when it is missing. One that exists gets that mode as long
+    /// as there is nothing but meshport's files in it.
     ///
     /// # Errors
     /// As [`StateDir::open`], and [`Error::Io`] when it cannot be made.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        let path = path.into();
-        files::create_dir(&path)?;
-        Self::open(path)
+        Ok(Self { folder: Folder::create(path.into(), &ALL, JOIN)? })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Becomes the only process on this folder, and removes what a crashed one left half-written.
-    ///
-    /// # Errors
-    /// [`Error::State`] when another process holds the lock.
-    pub fn lock(&self) -> Result<StateLock, Error> {
-        self.locked_by_me()?.map_err(|mut file| locked(&self.file(LOCK), &mut file))
-    }
-
-    /// As [`StateDir::lock`]; `None` when another process holds the lock.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when there can be no lock.
-    pub fn try_lock(&self) -> Result<Option<StateLock>, Error> {
-        Ok(self.locked_by_me()?.ok())
-    }
-
-    /// The lock, or the file of whoever holds it.
-    fn locked_by_me(&self) -> Result<Result<StateLock, File>, Error> {
-        let path = self.file(LOCK);
-        let locking = |error: io::Error| match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-                let what = format!("this process may not write to the state folder ({error})");
-                state_error(&path, what, NEEDS_WRITING)
-            }
-            _ => Error::io(format!("lock {}", path.display()))(error),
-        };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(locking)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Err(file)),
-            Err(TryLockError::Error(error)) => return Err(locking(error)),
-        }
-        // The number only makes the message above better; the lock itself is what counts.
-        let pid = std::process::id();
-        let noted =
-            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
-        noted.map_err(locking)?;
-        files::remove_leftovers(&self.path)?;
-        Ok(Ok(StateLock { _file: file }))
+        self.folder.path()
     }
 
     /// Refuses a folder in which there is an authority or a node already.
@@ -192,7 +151,7 @@ impl StateDir {
     /// [`Error::State`] naming the first file that would be replaced.
     pub fn require_unused(&self) -> Result<(), Error> {
         let names = [AUTHORITY_KEY, MESH_SECRET, NODE_KEY, RECORD_KEY, CREDENTIAL];
-        names.iter().try_for_each(|name| files::require_absent(&self.file(name)))
+        names.iter().try_for_each(|name| self.folder.require_absent(name))
     }
 
     /// Everything this node is, checked: the credential is valid at `now` and speaks of exactly
@@ -207,13 +166,19 @@ impl StateDir {
         self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
-        let mut secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
         if credential.node != node_key.public() {
             return Err(self.stranger(NODE_KEY));
         }
         if credential.record_key != record_key.public() {
             return Err(self.stranger(RECORD_KEY));
         }
+        self.completed(NextIdentity { node_key, record_key, credential }, now)
+    }
+
+    /// Who these keys and this credential make the node, with what else is in the folder.
+    fn completed(&self, who: NextIdentity, now: UnixSeconds) -> Result<Identity, Error> {
+        let NextIdentity { node_key, record_key, credential } = who;
+        let mut secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
         if secrets.rotation().is_some_and(|rotation| rotation.mesh != credential.mesh) {
             let what = "is the secret of another mesh than that of the credential beside it";
             return Err(state_error(&self.file(MESH_SECRET), what, JOIN_AGAIN));
@@ -265,7 +230,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::node_key`].
     pub fn authority_key(&self) -> Result<Option<AuthorityKey>, Error> {
-        read_authority_key(&self.file(AUTHORITY_KEY))
+        self.load_secret(AUTHORITY_KEY, FROM_BACKUP)
     }
 
     /// The node's credential as it was signed, whether it is still valid or not.
@@ -274,7 +239,8 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn credential(&self) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))? else {
+        let content = (Content::Public, JOIN_AGAIN);
+        let Some(text) = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, content)? else {
             return Ok(None);
         };
         let credential = Credential::from_text(text.trim()).map_err(|error| match error {
@@ -293,7 +259,7 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn credential_to_renew(&self, key: &NodeKey) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let text = read_text(&path, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))?;
+        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))?;
         let Some(issued) = text.and_then(|text| Issued::from_text(&text).ok()) else {
             return self.credential();
         };
@@ -309,7 +275,7 @@ impl StateDir {
     pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
         let path = self.file(SEEDS);
         let content = (Content::Public, WRITE_ANEW);
-        let text = read_text(&path, MAX_SEEDS_BYTES, content)?.unwrap_or_default();
+        let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, content)?.unwrap_or_default();
         let mut seeds = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -335,7 +301,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::node_key`].
     pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = files::read(&self.file(DIRECTORY), MAX_DIRECTORY_BYTES, Content::Public)?;
+        let bytes = self.folder.read(DIRECTORY, MAX_DIRECTORY_BYTES, Content::Public)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
     }
 
@@ -348,7 +314,9 @@ impl StateDir {
         let path = self.file(REVOCATIONS);
         let mut all = Revocations::default();
         let content = (Content::Public, TOLD_AGAIN);
-        let Some(text) = read_text(&path, MAX_REVOCATIONS_BYTES, content)? else { return Ok(all) };
+        let Some(text) = self.read_text(REVOCATIONS, MAX_REVOCATIONS_BYTES, content)? else {
+            return Ok(all);
+        };
         let mut lines: Vec<&str> = text.lines().collect();
         let end = lines.pop().and_then(|line| line.strip_prefix(END)?.parse::<usize>().ok());
         for (index, line) in lines.iter().enumerate() {
@@ -377,7 +345,7 @@ impl StateDir {
     pub fn store_revocations(&self, all: &Revocations) -> Result<(), Error> {
         let lines = all.iter().map(|it| it.to_text() + "\n");
         let lines: String = lines.chain([format!("{END}{}\n", all.iter().count())]).collect();
-        files::write(&self.file(REVOCATIONS), lines.as_bytes(), Existing::Replace)
+        self.folder.write(REVOCATIONS, lines.as_bytes(), Existing::Replace)
     }
 
     /// Writes the WireGuard key.
@@ -444,7 +412,7 @@ impl StateDir {
     /// As [`StateDir::store_node_key`].
     pub fn store_seeds(&self, seeds: &[Seed]) -> Result<(), Error> {
         let content = seal::of_seeds(seeds);
-        files::write(&self.file(SEEDS), content.as_bytes(), Existing::Replace)
+        self.folder.write(SEEDS, content.as_bytes(), Existing::Replace)
     }
 
     /// Replaces the stored directory.
@@ -452,12 +420,12 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::store_node_key`].
     pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
-        let path = self.file(DIRECTORY);
         if snapshot.len() > MAX_DIRECTORY_BYTES {
             let what = format!("{} bytes are more than this file may have", snapshot.len());
-            return Err(state_error(&path, what, "The mesh has too many members for this node"));
+            let remedy = "The mesh has too many members for this node";
+            return Err(state_error(&self.file(DIRECTORY), what, remedy));
         }
-        files::write(&path, snapshot, Existing::Replace)
+        self.folder.write(DIRECTORY, snapshot, Existing::Replace)
     }
 
     /// Forgets the members of a mesh this node no longer belongs to.
@@ -465,68 +433,42 @@ impl StateDir {
     /// # Errors
     /// [`Error::Io`] when the file cannot be removed.
     pub fn remove_directory(&self) -> Result<(), Error> {
-        let path = self.file(DIRECTORY);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome.map_err(Error::io(format!("remove {}", path.display()))),
-        }
-    }
-
-    /// A generation that no earlier start of this node used: one more than the stored one, and at
-    /// least the wall clock, so that a folder restored from a backup is still ahead. On disk when
-    /// this returns.
-    ///
-    /// # Errors
-    /// [`Error::State`] when the stored number is damaged or at its end.
-    pub fn next_generation(&self, wall: UnixSeconds) -> Result<u64, Error> {
-        let path = self.file(GENERATION);
-        let next = self.generation()?.checked_add(1).ok_or_else(|| {
-            let remedy = "Set the clock of this machine and remove the file";
-            state_error(&path, "has reached the last number there is", remedy)
-        })?;
-        let generation = next.max(wall.0);
-        self.store_generation(generation)?;
-        Ok(generation)
-    }
-
-    /// Keeps a generation that this node took while running, so that the next start is above it.
-    /// A lower one than the stored changes nothing.
-    ///
-    /// # Errors
-    /// As [`StateDir::next_generation`].
-    pub fn keep_generation(&self, used: u64) -> Result<(), Error> {
-        if used <= self.generation()? {
-            return Ok(());
-        }
-        self.store_generation(used)
-    }
-
-    fn store_generation(&self, generation: u64) -> Result<(), Error> {
-        let content = seal::sealed(&format!("{generation}\n"));
-        files::write(&self.file(GENERATION), content.as_bytes(), Existing::Replace)
-    }
-
-    fn generation(&self) -> Result<u64, Error> {
-        let path = self.file(GENERATION);
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, (Content::Public, CLOCK_COUNTS))? else {
-            return Ok(0);
-        };
-        seal::generation(&text).ok_or_else(|| damaged(&path, &"not a number", CLOCK_COUNTS))
+        self.folder.remove(DIRECTORY)
     }
 
     fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {
-        load_secret(&self.file(name), JOIN_AGAIN)
+        self.load_secret(name, JOIN_AGAIN)
     }
 
     fn store_text(&self, name: &str, text: &str, existing: Existing) -> Result<(), Error> {
         let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
         line.push_str(text);
         line.push('\n');
-        files::write(&self.file(name), line.as_bytes(), existing)
+        self.folder.write(name, line.as_bytes(), existing)
     }
 
+    fn load_secret<T: FromStr<Err: Display>>(
+        &self,
+        name: &str,
+        remedy: &str,
+    ) -> Result<Option<T>, Error> {
+        let text = self.read_text(name, MAX_TEXT_BYTES, (Content::Secret, remedy))?;
+        text.map(|text| parsed(&text, &self.file(name), remedy)).transpose()
+    }
+
+    fn read_text(
+        &self,
+        name: &str,
+        max_bytes: usize,
+        (content, remedy): (Content, &str),
+    ) -> Result<Option<Zeroizing<String>>, Error> {
+        let bytes = self.folder.read(name, max_bytes, content)?;
+        bytes.map(|bytes| text(bytes, &self.file(name), remedy)).transpose()
+    }
+
+    /// What messages call a file.
     fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.folder.file(name)
     }
 
     fn missing(&self, name: &str) -> Error {
@@ -550,47 +492,27 @@ pub fn authority_key_in(folder: &Path) -> PathBuf {
 /// # Errors
 /// As [`StateDir::node_key`].
 pub fn read_authority_key(path: &Path) -> Result<Option<AuthorityKey>, Error> {
-    load_secret(path, FROM_BACKUP)
-}
-
-fn load_secret<T: FromStr<Err: Display>>(path: &Path, remedy: &str) -> Result<Option<T>, Error> {
-    let Some(text) = read_text(path, MAX_TEXT_BYTES, (Content::Secret, remedy))? else {
+    let Some(bytes) = folder::read_named(path, MAX_TEXT_BYTES, Content::Secret)? else {
         return Ok(None);
     };
-    text.trim().parse().map(Some).map_err(|error| damaged(path, &error, remedy))
+    parsed(&text(bytes, path, FROM_BACKUP)?, path, FROM_BACKUP).map(Some)
 }
 
-fn read_text(
+fn parsed<T: FromStr<Err: Display>>(text: &str, path: &Path, remedy: &str) -> Result<T, Error> {
+    text.trim().parse().map_err(|error| damaged(path, &error, remedy))
+}
+
+fn text(
+    mut bytes: Zeroizing<Vec<u8>>,
     path: &Path,
-    max_bytes: usize,
-    (content, remedy): (Content, &str),
-) -> Result<Option<Zeroizing<String>>, Error> {
-    let Some(mut bytes) = files::read(path, max_bytes, content)? else {
-        return Ok(None);
-    };
-    match String::from_utf8(std::mem::take(&mut *bytes)) {
-        Ok(text) => Ok(Some(Zeroizing::new(text))),
-        Err(error) => {
-            drop(Zeroizing::new(error.into_bytes()));
-            Err(damaged(path, &"not text", remedy))
-        }
-    }
+    remedy: &str,
+) -> Result<Zeroizing<String>, Error> {
+    String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new).map_err(|error| {
+        drop(Zeroizing::new(error.into_bytes()));
+        damaged(path, &"not text", remedy)
+    })
 }
 
 fn damaged(path: &Path, why: &dyn Display, remedy: &str) -> Error {
     state_error(path, format!("is damaged ({why})"), remedy)
-}
-
-fn locked(path: &Path, file: &mut File) -> Error {
-    let mut pid = String::new();
-    // Another process's note: bounded, and only ever shown.
-    let _ = file.take(20).read_to_string(&mut pid);
-    let who = match pid.trim() {
-        digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("process {digits}")
-        }
-        _ => "another process".into(),
-    };
-    let what = format!("{who} uses this state folder");
-    state_error(path, what, "Stop it first, or name another folder with --state-dir")
 }

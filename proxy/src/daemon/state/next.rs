@@ -5,17 +5,16 @@
 //! repeated until it is done. Before that moment nothing has changed.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
-use meshport_config::{Credential, Issued, NodeKey, RecordKey};
+use meshport_config::{Credential, Issued, NodeKey, RecordKey, UnixSeconds};
 use zeroize::Zeroizing;
 
-use super::files::{self, Content, Existing};
-use super::{MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged, read_text};
+use super::folder::{Content, Existing};
+use super::{Identity, MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged};
 use crate::Error;
 
-const NEXT: &str = "node.next";
+pub(super) const NEXT: &str = "node.next";
 /// The last line, so that none can be missing unnoticed.
 const END: &str = "end";
 const FROM_SCRATCH: &str = "Remove the file to keep the node as it was, then run `meshport \
@@ -90,12 +89,20 @@ impl fmt::Debug for NextIdentity {
 }
 
 impl StateDir {
-    /// Commits the node to new keys. It is for whoever owns the present ones.
+    /// Commits the node to new keys. It is for the owner of the present ones.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
     pub fn store_next(&self, next: &NextIdentity) -> Result<(), Error> {
-        files::write_like(&self.next(), next.to_text().as_bytes(), &self.file(NODE_KEY))
+        self.folder.write_like(NEXT, next.to_text().as_bytes(), NODE_KEY)
+    }
+
+    /// New keys that the node is committed to and that are not in their places yet.
+    fn next(&self) -> Result<Option<NextIdentity>, Error> {
+        let content = (Content::Secret, FROM_SCRATCH);
+        let Some(text) = self.read_text(NEXT, MAX_TEXT_BYTES, content)? else { return Ok(None) };
+        let next = text.parse();
+        next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
     }
 
     /// Puts new keys that the node is committed to where they belong. Call it only under the lock.
@@ -104,11 +111,7 @@ impl StateDir {
     /// [`Error::State`] when the file is damaged, [`Error::Io`] when something cannot be written;
     /// the next call goes on.
     pub fn settle_next(&self) -> Result<(), Error> {
-        let path = self.next();
-        let content = (Content::Secret, FROM_SCRATCH);
-        let Some(text) = read_text(&path, MAX_TEXT_BYTES, content)? else { return Ok(()) };
-        let next: NextIdentity =
-            text.parse().map_err(|error| damaged(&path, &error, FROM_SCRATCH))?;
+        let Some(next) = self.next()? else { return Ok(()) };
         let NextIdentity { node_key, record_key, credential } = &next;
         if let Some(end) = credential.ends_former() {
             let mut all = self.revocations(&credential.mesh)?;
@@ -118,7 +121,23 @@ impl StateDir {
         self.store_node_key(node_key, Existing::Replace)?;
         self.store_record_key(record_key, Existing::Replace)?;
         self.store_credential(credential, Existing::Replace)?;
-        files::remove(&path)
+        self.folder.remove(NEXT)
+    }
+
+    /// As [`StateDir::settle_next`], and who the node is then. What could not be written is given
+    /// beside: the node is committed to its new keys all the same, and the next start goes on.
+    ///
+    /// # Errors
+    /// As [`StateDir::identity`], and when the file with new keys is damaged.
+    pub fn settled_identity(&self, now: UnixSeconds) -> Result<(Identity, Option<Error>), Error> {
+        let unsettled = match self.settle_next() {
+            Ok(()) => return Ok((self.identity(now)?, None)),
+            Err(error @ Error::Io { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let Some(next) = self.next()? else { return Ok((self.identity(now)?, Some(unsettled))) };
+        self.in_force(&next.credential, now)?;
+        Ok((self.completed(next, now)?, Some(unsettled)))
     }
 
     /// Forgets new keys that nothing has used yet, for a node that is made anew.
@@ -126,11 +145,6 @@ impl StateDir {
     /// # Errors
     /// [`Error::Io`] when the file cannot be removed.
     pub fn remove_next(&self) -> Result<(), Error> {
-        let path = self.next();
-        if path.exists() { files::remove(&path) } else { Ok(()) }
-    }
-
-    fn next(&self) -> PathBuf {
-        self.file(NEXT)
+        self.folder.remove(NEXT)
     }
 }

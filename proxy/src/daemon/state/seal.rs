@@ -8,8 +8,8 @@ use data_encoding::HEXLOWER;
 use meshport_config::Seed;
 use sha2::{Digest, Sha256};
 
-use super::files::Content;
-use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir, read_text};
+use super::folder::Content;
+use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
 
 /// Begins the last line, before the checksum.
 const SEAL: &str = "# checksum ";
@@ -35,7 +35,8 @@ pub(super) fn of_seeds(seeds: &[Seed]) -> String {
 pub(super) fn generation(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let number = lines.next()?.trim().parse().ok()?;
-    lines.next().is_none().then_some(number)
+    // There is none above the last one, so that it cannot have been written.
+    (lines.next().is_none() && number < u64::MAX).then_some(number)
 }
 
 /// What is odd about the content of a file; nothing when it is as it was written, or a person
@@ -56,11 +57,18 @@ fn oddity(text: &str) -> Option<&'static str> {
 }
 
 impl StateDir {
-    /// What is odd about files that are read all the same, each with what it means and what to do:
-    /// for a start, and for a check that writes nothing.
-    /// A file that cannot be read is said by whoever needs it.
+    /// What is odd about the folder and about files that are read all the same, each with what it
+    /// means and what to do: for a start, and for a check that writes nothing.
+    /// A file that cannot be read is said by the one who needs it.
     pub fn doubts(&self) -> Vec<String> {
-        [self.doubt_of_seeds(), self.doubt_of_generation()].into_iter().flatten().collect()
+        let all = [self.doubt_of_mode(), self.doubt_of_seeds(), self.doubt_of_generation()];
+        all.into_iter().flatten().collect()
+    }
+
+    /// Others can do no harm, but see what is here and when it changes.
+    fn doubt_of_mode(&self) -> Option<String> {
+        let (path, mode) = (self.path().display(), self.folder.open_to_others()?);
+        Some(format!("{path}: is open to others (mode {mode:04o}); run `chmod 700 {path}`"))
     }
 
     /// As [`StateDir::doubts`], of the seeds alone.
@@ -75,7 +83,10 @@ impl StateDir {
     }
 
     fn doubt_of_generation(&self) -> Option<String> {
-        let what = self.oddity_of(GENERATION, MAX_TEXT_BYTES)?;
+        let what = match self.generation() {
+            Ok(_) => self.oddity_of(GENERATION, MAX_TEXT_BYTES)?,
+            Err(error) => return Some(error.to_string()),
+        };
         Some(format!(
             "{}: {what}. Each start of the daemon takes a number above the one that is read and \
              not below the wall clock, and writes the file anew; if other nodes know a later one, \
@@ -87,7 +98,7 @@ impl StateDir {
 
     fn oddity_of(&self, name: &str, max_bytes: usize) -> Option<&'static str> {
         // The remedy is for those who need the file.
-        let text = read_text(&self.file(name), max_bytes, (Content::Public, "")).ok()??;
+        let text = self.read_text(name, max_bytes, (Content::Public, "")).ok()??;
         oddity(&text)
     }
 }
@@ -124,7 +135,15 @@ mod tests {
     fn a_generation_is_one_number() {
         assert_eq!(generation("7\n"), Some(7));
         assert_eq!(generation(&sealed("7\n")), Some(7));
-        for bad in ["", "# 7\n", "7\n8\n", "7 8\n", "seven\n", "7# checksum 00000000\n"] {
+        for bad in [
+            "",
+            "# 7\n",
+            "7\n8\n",
+            "7 8\n",
+            "seven\n",
+            "7# checksum 00000000\n",
+            "18446744073709551615\n",
+        ] {
             assert_eq!(generation(bad), None, "{bad:?}");
         }
     }

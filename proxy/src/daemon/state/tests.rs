@@ -1,4 +1,5 @@
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use meshport_config::{NextSecret, Revoked, Role, Subject, Succession};
@@ -8,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod changes;
+mod links;
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 const DAY: u64 = 86_400;
@@ -67,7 +69,7 @@ fn what_was_stored_is_loaded_and_only_the_owner_can_read_it() {
             .expect("a seed");
     state.store_seeds(std::slice::from_ref(&seed)).expect("stored");
     state.store_directory(&[1, 2, 3]).expect("stored");
-    state.next_generation(NOW).expect("stored");
+    assert!(state.next_generation(NOW).unkept.is_none());
     let _lock = state.lock().expect("free");
 
     let stored = state.authority_key().expect("loads").map(|key| key.public());
@@ -145,7 +147,7 @@ fn started(state: &StateDir, mesh: &MeshId) -> Result<Started, Error> {
     let identity = state.identity(NOW)?;
     state.authority_key()?;
     let (seeds, revocations) = (state.seeds()?, state.revocations(mesh)?);
-    let (generation, doubts) = (state.generation()?, state.doubts());
+    let (generation, doubts) = (state.generation().unwrap_or(0), state.doubts());
     Ok(Started { identity, seeds, revocations, generation, doubts })
 }
 
@@ -209,7 +211,7 @@ const REMEDIES: [(&str, &str); 8] = [
     (CREDENTIAL, "run `meshport join INVITE --force`"),
     (SEEDS, "Correct"),
     (REVOCATIONS, "remove it: the other nodes tell this one again"),
-    (GENERATION, "remove the file: the wall clock then gives the next number"),
+    (GENERATION, "The next start writes it anew"),
 ];
 
 /// Every content with one bit flipped, and every beginning of it.
@@ -244,7 +246,7 @@ fn with_all_files() -> (TempDir, StateDir, MeshId) {
     state.store_revocations(&revocations).expect("stored");
     let seed = format!("{}@192.0.2.1:51820", NodeKey::generate(&mut OsRng).public());
     state.store_seeds(&[seed.parse().expect("a seed")]).expect("stored");
-    state.next_generation(NOW).expect("a generation");
+    assert!(state.next_generation(NOW).unkept.is_none());
     (folder, state, authority.public())
 }
 
@@ -385,17 +387,6 @@ fn keys_are_not_overwritten_unasked() {
 }
 
 #[test]
-fn a_link_in_the_place_of_a_key_is_not_followed() {
-    let (folder, state) = folder();
-    let target = folder.path().join("elsewhere");
-    std::os::unix::fs::symlink(&target, state.path().join(NODE_KEY)).expect("linked");
-    let key = NodeKey::generate(&mut OsRng);
-    assert!(message(state.store_node_key(&key, Existing::Keep)).contains("exists already"));
-    state.store_node_key(&key, Existing::Replace).expect("the link itself is replaced");
-    assert!(!target.exists());
-}
-
-#[test]
 fn a_foreign_record_key_is_named() {
     let (_folder, state) = joined();
     let other = RecordKey::generate(&mut OsRng);
@@ -470,28 +461,47 @@ fn two_processes_do_not_share_a_folder() {
 #[test]
 fn generations_grow_whatever_the_clock_does() {
     let (_folder, state) = folder();
-    assert_eq!(state.next_generation(UnixSeconds(1_000)).expect("first"), 1_000);
-    assert_eq!(state.next_generation(UnixSeconds(1_000)).expect("same second"), 1_001);
-    assert_eq!(state.next_generation(UnixSeconds(5)).expect("clock went back"), 1_002);
-    assert_eq!(state.next_generation(UnixSeconds(9_000)).expect("clock is right"), 9_000);
+    let next = |clock: u64| {
+        let Generation { number, unkept } = state.next_generation(UnixSeconds(clock));
+        assert!(unkept.is_none());
+        number
+    };
+    assert_eq!(next(1_000), 1_000);
+    assert_eq!(next(1_000), 1_001, "the same second");
+    assert_eq!(next(5), 1_002, "the clock went back");
+    assert_eq!(next(9_000), 9_000, "the clock is right");
     let path = state.path().join(GENERATION);
     assert!(fs::read_to_string(&path).expect("it is there").starts_with("9000\n# checksum "));
     assert_eq!(state.doubts(), [] as [String; 0]);
 
     state.keep_generation(8_000).expect("lower");
     state.keep_generation(10_000).expect("higher");
-    assert_eq!(state.next_generation(UnixSeconds(0)).expect("above both"), 10_001);
+    assert_eq!(next(0), 10_001, "above both");
 
     // `check` says it too, and starts nothing.
     fs::write(&path, "7\n").expect("written");
     let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
     assert!(doubt.contains("Each start") && !doubt.contains("this start"), "{doubt}");
 
-    fs::write(&path, "many").expect("written");
-    let text = message(state.next_generation(NOW));
-    assert!(text.contains("generation: is damaged") && text.contains("remove the file"), "{text}");
-    fs::write(&path, u64::MAX.to_string()).expect("written");
-    assert!(message(state.next_generation(NOW)).contains("last number"));
+    // What is no number, or cannot have been written, keeps no node from starting.
+    for damage in ["many".to_owned(), u64::MAX.to_string(), "7".repeat(5_000)] {
+        fs::write(&path, damage).expect("written");
+        let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
+        assert!(doubt.contains("generation: is "), "{doubt}");
+        assert_eq!(next(NOW.0), NOW.0, "the clock counts");
+        assert_eq!(state.doubts(), [] as [String; 0], "it is whole again");
+    }
+}
+
+#[test]
+fn a_generation_that_cannot_be_written_is_the_clocks() {
+    let (_folder, state) = folder();
+    // A folder in its place: it can be neither read nor replaced.
+    fs::create_dir(state.path().join(GENERATION)).expect("made");
+    fs::write(state.path().join(GENERATION).join("inside"), "").expect("written");
+    let Generation { number, unkept } = state.next_generation(NOW);
+    assert_eq!(number, NOW.0);
+    assert!(unkept.is_some_and(|error| error.to_string().contains("generation")));
 }
 
 #[test]

@@ -1,0 +1,401 @@
+//! The opened state folder, through which all of its files are read and written.
+//!
+//! Root's commands work in folders of other users, who may put anything under any name there and
+//! exchange it at any time. So each file is named relative to the folder as it was opened, no
+//! symbolic link in it is followed, and what is written to has no second name elsewhere.
+//!
+//! A write goes to a temporary file, is synced, takes its final name, and the folder is synced:
+//! after a crash at any point the old content or the new is there, never a part. A name that must
+//! not exist yet is taken with a hard link, which fails atomically when it does. Reads are bounded
+//! by the caller's limit. Every file can be read by its owner only.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, linkat, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
+
+use crate::Error;
+
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+/// Group and others, any right.
+const NOT_THE_OWNER: u32 = 0o077;
+/// Group and others, the right to write.
+const OTHERS_WRITE: u32 = 0o022;
+const TEMPORARY_SUFFIX: &str = ".tmp";
+/// Entries looked at when leftovers are removed: a state folder has a dozen.
+const MAX_ENTRIES: usize = 10_000;
+
+/// What to do when the file exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse: keys and credentials are not replaced unasked.
+    Keep,
+    /// Replace it.
+    Replace,
+    /// Replace it by a file of the same owner: a daemon may run as another user than the one who
+    /// writes for it. A secret only in the place of an earlier one, which its owner has read.
+    ReplaceForOwner,
+}
+
+/// Whether others may know the content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// A file with rights for others is refused.
+    Secret,
+    /// Rights for others do no harm.
+    Public,
+}
+
+pub(super) fn state_error(
+    path: &Path,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Error {
+    Error::State { path: path.to_owned(), what: what.into(), remedy: remedy.into() }
+}
+
+/// See the module's description. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    handle: Arc<File>,
+    /// What messages call it. Only the folder itself is ever looked up by it, once.
+    path: PathBuf,
+}
+
+impl Folder {
+    /// An existing folder. A link to it is followed: systemd's state folders are links.
+    pub(super) fn open(path: PathBuf, remedy_if_missing: &str) -> Result<Self, Error> {
+        let handle = match File::open(&path) {
+            Ok(handle) => handle,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(state_error(&path, "there is no such state folder", remedy_if_missing));
+            }
+            Err(error) => return Err(Error::io(format!("open {}", path.display()))(error)),
+        };
+        let looking = Error::io(format!("look at the folder {}", path.display()));
+        let metadata = handle.metadata().map_err(looking)?;
+        if !metadata.is_dir() {
+            let remedy = "Name a folder with --state-dir or `state-dir` in the configuration";
+            return Err(state_error(&path, "is not a folder", remedy));
+        }
+        if metadata.mode() & OTHERS_WRITE != 0 {
+            let what = format!("others may write here (mode {:04o})", metadata.mode() & 0o7777);
+            return Err(state_error(&path, what, format!("Run `chmod 700 {}`", path.display())));
+        }
+        Ok(Self { handle: Arc::new(handle), path })
+    }
+
+    /// The folder, made when it is missing, with those above it. Only the folder itself is closed
+    /// to others; also one that exists, while it holds nothing but `own` files.
+    pub(super) fn create(path: PathBuf, own: &[&str], remedy: &str) -> Result<Self, Error> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent)
+                .map_err(Error::io(format!("create the folder {}", parent.display())))?;
+        }
+        match DirBuilder::new().mode(DIR_MODE).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            outcome => {
+                outcome.map_err(Error::io(format!("create the folder {}", path.display())))?;
+            }
+        }
+        let folder = Self::open(path, remedy)?;
+        if folder.open_to_others().is_some()
+            && folder.names().is_ok_and(|names| names.iter().all(|it| own.contains(&it.as_str())))
+        {
+            // Who may not is told by `open_to_others`.
+            let _ = fchmod(&*folder.handle, Mode::from_raw_mode(DIR_MODE));
+        }
+        Ok(folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What messages call a file in it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The folder's mode, if others may do anything in it.
+    pub(super) fn open_to_others(&self) -> Option<u32> {
+        let mode = self.handle.metadata().ok()?.mode() & 0o7777;
+        (mode & NOT_THE_OWNER != 0).then_some(mode)
+    }
+
+    /// The content of a file of at most `max_bytes`; `None` when there is no such file.
+    pub(super) fn read(
+        &self,
+        name: &str,
+        max_bytes: usize,
+        content: Content,
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+        match self.open_file(name, OFlags::RDONLY) {
+            Ok(file) => read_opened(&file, &self.file(name), max_bytes, content).map(Some),
+            Err(error) => unopened(&self.file(name), error.into()),
+        }
+    }
+
+    /// Writes a file whole and returns when it is on disk.
+    pub(super) fn write(&self, name: &str, bytes: &[u8], existing: Existing) -> Result<(), Error> {
+        if existing == Existing::Keep {
+            self.require_absent(name)?;
+        }
+        let owner = (existing == Existing::ReplaceForOwner).then(|| self.owner_of(name)).flatten();
+        let temporary = Temporary::write(self, name, bytes, owner)?;
+        match existing {
+            Existing::Replace | Existing::ReplaceForOwner => temporary.rename()?,
+            Existing::Keep => temporary.link()?,
+        }
+        self.sync()
+    }
+
+    /// As [`Folder::write`], replacing what is there, for the owner of another file: a new secret
+    /// for the one who has read the present one.
+    pub(super) fn write_like(&self, name: &str, bytes: &[u8], other: &str) -> Result<(), Error> {
+        Temporary::write(self, name, bytes, self.owner_of(other))?.rename()?;
+        self.sync()
+    }
+
+    /// Removes a file for good, if it is there.
+    pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
+        match unlinkat(&*self.handle, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => {
+                Err(Error::io(format!("remove {}", self.file(name).display()))(error.into()))
+            }
+            Ok(()) => self.sync(),
+        }
+    }
+
+    /// Refuses a name that is taken.
+    pub(super) fn require_absent(&self, name: &str) -> Result<(), Error> {
+        match statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(exists(&self.file(name))),
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => {
+                Err(Error::io(format!("look at {}", self.file(name).display()))(error.into()))
+            }
+        }
+    }
+
+    /// A file to be locked, made when it is missing, for the owner of the folder. It is open for
+    /// reading alone, so that the file system can become read-only meanwhile. On one that is it is
+    /// the folder itself where there is no such file: nobody can have made one since.
+    pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
+        let file = match self.open_file(name, OFlags::RDONLY) {
+            Err(Errno::NOENT) => match self.make_lock(name) {
+                Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {
+                    return Ok(self.open_file(".", OFlags::DIRECTORY)?);
+                }
+                made => {
+                    made?;
+                    self.open_file(name, OFlags::RDONLY)?
+                }
+            },
+            outcome => outcome?,
+        };
+        must_be_alone(&file)?;
+        Ok(file)
+    }
+
+    fn make_lock(&self, name: &str) -> io::Result<()> {
+        let file = self.open_file(name, OFlags::WRONLY | OFlags::CREATE)?;
+        let owner = self.handle.metadata()?;
+        if file.metadata()?.uid() != owner.uid() && must_be_alone(&file).is_ok() {
+            // Made by root, say. Without this the folder's owner could not run.
+            let _ = fchown(&file, Some(owner.uid()), Some(owner.gid()));
+        }
+        Ok(())
+    }
+
+    /// Overwrites a file that is there in place, which may leave a part of it.
+    pub(super) fn note(&self, name: &str, text: &str) -> io::Result<()> {
+        let mut file = self.open_file(name, OFlags::WRONLY)?;
+        must_be_alone(&file)?;
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())
+    }
+
+    /// Removes what a crash in the middle of a write left behind. Call it only under the lock. What
+    /// cannot be removed does no harm.
+    pub(super) fn remove_leftovers(&self) {
+        for name in self.names().unwrap_or_default() {
+            if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
+                let _ = unlinkat(&*self.handle, name.as_str(), AtFlags::empty());
+            }
+        }
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
+        // A pipe in the place of a file must not be waited for.
+        let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(FILE_MODE);
+        openat(&*self.handle, name, flags | always, mode).map(File::from)
+    }
+
+    fn names(&self) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&*self.handle)?.take(MAX_ENTRIES) {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn owner_of(&self, name: &str) -> Option<(u32, u32)> {
+        let stat = statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((stat.st_uid, stat.st_gid))
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        let syncing = Error::io(format!("sync the folder {}", self.path.display()));
+        self.handle.sync_all().map_err(syncing)
+    }
+}
+
+/// The content of a file that a person has named, wherever it is; `None` when there is no such
+/// file.
+pub(super) fn read_named(
+    path: &Path,
+    max_bytes: usize,
+    content: Content,
+) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    match File::open(path) {
+        Ok(file) => read_opened(&file, path, max_bytes, content).map(Some),
+        Err(error) => unopened(path, error),
+    }
+}
+
+/// What it means that a file cannot be opened.
+fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
+    if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+        let what = "is a symbolic link, and none is followed in a state folder";
+        return Err(state_error(path, what, "Put the file itself there"));
+    }
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        io::ErrorKind::PermissionDenied => {
+            let remedy = "Run as the user who owns the state folder, usually root";
+            Err(state_error(path, "this user may not read it", remedy))
+        }
+        _ => Err(Error::io(format!("open {}", path.display()))(error)),
+    }
+}
+
+fn read_opened(
+    file: &File,
+    path: &Path,
+    max_bytes: usize,
+    content: Content,
+) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let reading = || format!("read {}", path.display());
+    let metadata = file.metadata().map_err(Error::io(reading()))?;
+    if !metadata.is_file() {
+        return Err(state_error(path, "is not a file", "Move it away"));
+    }
+    if content == Content::Secret && metadata.mode() & NOT_THE_OWNER != 0 {
+        let what =
+            format!("others have rights to this secret (mode {:04o})", metadata.mode() & 0o7777);
+        return Err(state_error(path, what, format!("Run `chmod 600 {}`", path.display())));
+    }
+    // Sized once, so that no copy of a secret is left behind by a growing buffer.
+    let expected = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(max_bytes) + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(expected));
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes).map_err(Error::io(reading()))?;
+    if bytes.len() > max_bytes {
+        let what = format!("is larger than the {max_bytes} bytes it can have");
+        return Err(state_error(path, what, "It is damaged or not meshport's; move it away"));
+    }
+    Ok(bytes)
+}
+
+/// A second name may be that of somebody else's file, which would be written to.
+fn must_be_alone(file: &File) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    match metadata.is_file() && metadata.nlink() <= 1 {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not a file of its own; move it away")),
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    state_error(path, "exists already", "It is replaced only with --force")
+}
+
+/// A synced file under a name of its own; removed on drop unless it got its final name.
+struct Temporary<'a> {
+    folder: &'a Folder,
+    name: String,
+    target: &'a str,
+    renamed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// Of this owner, if one is given. The file is given away by its handle: its name may be
+    /// exchanged by the owner of the folder.
+    fn write(
+        folder: &'a Folder,
+        target: &'a str,
+        bytes: &[u8],
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self, Error> {
+        static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+        let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".{target}.{}-{sequence}{TEMPORARY_SUFFIX}", std::process::id());
+        let writing = || Error::io(format!("write {}", folder.file(target).display()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = folder.open_file(&name, flags).map_err(|it| writing()(it.into()))?;
+        let temporary = Self { folder, name, target, renamed: false };
+        if let Some((user, group)) = owner
+            && file.metadata().map_err(writing())?.uid() != user
+        {
+            fchown(&file, Some(user), Some(group)).map_err(writing())?;
+        }
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(writing())?;
+        Ok(temporary)
+    }
+
+    fn rename(mut self) -> Result<(), Error> {
+        let handle = &*self.folder.handle;
+        renameat(handle, self.name.as_str(), handle, self.target)
+            .map_err(|error| self.failed("replace", error))?;
+        self.renamed = true;
+        Ok(())
+    }
+
+    fn link(self) -> Result<(), Error> {
+        let handle = &*self.folder.handle;
+        let empty = AtFlags::empty();
+        match linkat(handle, self.name.as_str(), handle, self.target, empty) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(exists(&self.folder.file(self.target))),
+            // A file system without hard links; the caller's lock keeps others of us out.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.rename(),
+            Err(error) => Err(self.failed("create", error)),
+        }
+    }
+
+    fn failed(&self, verb: &str, error: Errno) -> Error {
+        Error::io(format!("{verb} {}", self.folder.file(self.target).display()))(error.into())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // Left over, it is removed by the next lock; there is no one to tell.
+            let _ = unlinkat(&*self.folder.handle, self.name.as_str(), AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The number of this node's present start, above those of all earlier ones: others tell by it
+//! which of two records of a node is the newer one.
+//!
+//! The file makes it grow when the clock does not; the wall clock makes it grow when the file is
+//! lost. So no start fails for want of one of them.
+
+use meshport_config::UnixSeconds;
+
+use super::folder::{Content, Existing};
+use super::{GENERATION, MAX_TEXT_BYTES, StateDir, damaged, seal};
+use crate::Error;
+
+const NOTHING_TO_DO: &str = "The next start writes it anew, above the wall clock";
+
+/// What [`StateDir::next_generation`] gives.
+#[derive(Debug)]
+pub struct Generation {
+    /// The number of this start.
+    pub number: u64,
+    /// Why it could not be written: the wall clock alone keeps the next start above it.
+    pub unkept: Option<Error>,
+}
+
+impl StateDir {
+    /// A generation that no earlier start of this node used: one more than the stored one, and at
+    /// least the wall clock, so that a folder restored from a backup is still ahead. A number that
+    /// cannot be read counts as 0; [`StateDir::doubts`] tells of it.
+    pub fn next_generation(&self, wall: UnixSeconds) -> Generation {
+        let number = self.generation().unwrap_or(0).saturating_add(1).max(wall.0);
+        Generation { number, unkept: self.store_generation(number).err() }
+    }
+
+    /// Keeps a generation that this node took while running, so that the next start is above it.
+    /// A lower one than the stored changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be written.
+    pub fn keep_generation(&self, used: u64) -> Result<(), Error> {
+        if self.generation().is_ok_and(|stored| used <= stored) {
+            return Ok(());
+        }
+        self.store_generation(used)
+    }
+
+    fn store_generation(&self, generation: u64) -> Result<(), Error> {
+        let content = seal::sealed(&format!("{generation}\n"));
+        self.folder.write(GENERATION, content.as_bytes(), Existing::Replace)
+    }
+
+    pub(super) fn generation(&self) -> Result<u64, Error> {
+        let content = (Content::Public, NOTHING_TO_DO);
+        let Some(text) = self.read_text(GENERATION, MAX_TEXT_BYTES, content)? else {
+            return Ok(0);
+        };
+        let number = seal::generation(&text);
+        number.ok_or_else(|| damaged(&self.file(GENERATION), &"not a number", NOTHING_TO_DO))
+    }
+}

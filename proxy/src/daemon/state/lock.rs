@@ -1,0 +1,73 @@
+//! The right to be the only process on a state folder.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read};
+
+use super::folder::state_error;
+use super::{LOCK, StateDir};
+use crate::Error;
+
+const NEEDS_WRITING: &str = "Make it writable for this user, since it keeps what the next start \
+                             needs, or name another one with --state-dir";
+
+/// The right to be the only process on a state folder; given back on drop.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: File,
+}
+
+impl StateDir {
+    /// Becomes the only process on this folder, and removes what a crashed one left half-written.
+    ///
+    /// # Errors
+    /// [`Error::State`] when another process holds the lock.
+    pub fn lock(&self) -> Result<StateLock, Error> {
+        self.locked_by_me()?.map_err(|mut file| self.locked(&mut file))
+    }
+
+    /// As [`StateDir::lock`]; `None` when another process holds the lock.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there can be no lock.
+    pub fn try_lock(&self) -> Result<Option<StateLock>, Error> {
+        Ok(self.locked_by_me()?.ok())
+    }
+
+    /// The lock, or the file of the process that holds it.
+    fn locked_by_me(&self) -> Result<Result<StateLock, File>, Error> {
+        let path = self.file(LOCK);
+        let locking = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let what = format!("this process may not write to the state folder ({error})");
+                state_error(&path, what, NEEDS_WRITING)
+            }
+            _ => Error::io(format!("lock {}", path.display()))(error),
+        };
+        let file = self.folder.open_lock(LOCK).map_err(locking)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Err(file)),
+            Err(TryLockError::Error(error)) => return Err(locking(error)),
+        }
+        // The number only makes the message below better, and a full disk has no room for it; the
+        // lock itself is what counts.
+        let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
+        self.folder.remove_leftovers();
+        Ok(Ok(StateLock { _file: file }))
+    }
+
+    fn locked(&self, file: &mut File) -> Error {
+        let mut pid = String::new();
+        // Another process's note: bounded, and only ever shown.
+        let _ = file.take(20).read_to_string(&mut pid);
+        let who = match pid.trim() {
+            digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                format!("process {digits}")
+            }
+            _ => "another process".into(),
+        };
+        let what = format!("{who} uses this state folder");
+        let remedy = "Stop it first, or name another folder with --state-dir";
+        state_error(&self.file(LOCK), what, remedy)
+    }
+}
