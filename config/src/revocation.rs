@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::codec;
 use crate::credential::{Credential, Link, check_mesh, signed_message};
 use crate::error::Error;
-use crate::ids::{MeshId, NodeId, UnixSeconds, VerifyKey};
+use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds, VerifyKey};
 use crate::keys::{AuthorityKey, Signature};
 use crate::succession::Succession;
 
@@ -51,6 +51,14 @@ pub enum Revoked {
 }
 
 impl Revoked {
+    /// The node it names; none for an invite.
+    pub const fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Node(node) | Self::Succeeded { node, .. } => Some(*node),
+            Self::Invite(_) => None,
+        }
+    }
+
     /// Whether it says that this credential is not to be believed.
     pub fn covers(&self, credential: &Credential) -> bool {
         match self {
@@ -183,15 +191,26 @@ pub enum Added {
     Full,
 }
 
-/// The revocations a node knows, each verified by whoever added it. Cheap to clone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The revocations a node knows, each verified by the one who added it. Cheap to clone. Two are
+/// equal when the same is revoked, whatever names are known.
+#[derive(Debug, Clone, Default)]
 pub struct Revocations {
     /// By the authority.
     all: Arc<BTreeMap<Revoked, Revocation>>,
     /// By the nodes themselves, each under its former key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
+    /// What revoked nodes were called, for people. Nobody has signed for it.
+    names: Arc<BTreeMap<NodeId, NodeName>>,
     digest: u64,
 }
+
+impl PartialEq for Revocations {
+    fn eq(&self, other: &Self) -> bool {
+        self.all == other.all && self.replaced == other.replaced
+    }
+}
+
+impl Eq for Revocations {}
 
 impl Revocations {
     /// Adds one, which must be verified. The first of several about the same is kept.
@@ -219,6 +238,18 @@ impl Revocations {
                 Added::New
             }
         }
+    }
+
+    /// Notes what a revoked node was called; nothing of other nodes.
+    pub fn note_name(&mut self, node: NodeId, name: &NodeName) {
+        if self.has_node(&node) {
+            Arc::make_mut(&mut self.names).insert(node, name.clone());
+        }
+    }
+
+    /// What a revoked node was called, if that is known.
+    pub fn name_of(&self, node: &NodeId) -> Option<&NodeName> {
+        self.names.get(node)
     }
 
     /// The one that says that this credential is not to be believed, if there is one.
@@ -353,6 +384,20 @@ mod tests {
         let again = Revocation::issue(&authority, Revoked::Invite(key), NOW.saturating_add(DAY));
         assert_eq!(all.add(again), Added::Known);
         assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn a_revoked_node_keeps_its_name_and_no_other_has_one() {
+        let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+        let mut all = Revocations::default();
+        let name: NodeName = "worker-7".parse().unwrap();
+        all.add(Revocation::issue(&authority, Revoked::Node(node(7)), NOW));
+        let nameless = all.clone();
+        for number in [7, 8] {
+            all.note_name(node(number), &name);
+        }
+        assert_eq!((all.name_of(&node(7)), all.name_of(&node(8))), (Some(&name), None));
+        assert_eq!(all, nameless, "a name is no difference");
     }
 
     #[test]

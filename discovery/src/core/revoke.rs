@@ -149,6 +149,11 @@ impl Discovery {
         if tells && self.retold.len() < MAX_AGAIN {
             self.retold.push_back((now + AGAIN, revocation.clone()));
         }
+        if let Revoked::Node(node) | Revoked::Succeeded { node, .. } = revocation.revoked
+            && let Some(entry) = self.directory.get(&node)
+        {
+            self.revocations.note_name(node, &entry.credential.name);
+        }
         self.forget_covered(&revocation, now);
         self.report(Event::Revoked(revocation));
         added

@@ -46,8 +46,8 @@ impl Validity {
     }
 }
 
-/// `meshport credentials`: one credential, or what was revoked. Of what was revoked only the key is
-/// kept.
+/// `meshport credentials`: one credential, or what was revoked. Of what was revoked the key is
+/// kept, and the name if the node was known when it was revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRow {
     /// Whose it is; absent for a revoked invite.

@@ -32,8 +32,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    Added, AuthorityKey, Credential, Issued, MAX_REVOCATIONS, MAX_SUCCESSIONS, MeshId, MeshSecret,
-    MeshSecrets, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds,
+    Added, AuthorityKey, Credential, Issued, MAX_NAME_BYTES, MAX_REVOCATIONS, MAX_SUCCESSIONS,
+    MeshId, MeshSecret, MeshSecrets, NodeKey, NodeName, RecordKey, Revocation, Revocations, Seed,
+    UnixSeconds,
 };
 use zeroize::Zeroizing;
 
@@ -54,8 +55,9 @@ const MAX_SEEDS_BYTES: usize = 256 * 1024;
 /// A directory of ten thousand members at 3 KiB each, in bytes.
 const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
 
-/// Lines of 260 bytes at most, and the last one, in bytes.
-const MAX_REVOCATIONS_BYTES: usize = (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * 260;
+/// Lines of 260 bytes at most, a name in each, and the last one, in bytes.
+const MAX_REVOCATIONS_BYTES: usize =
+    (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (260 + 1 + MAX_NAME_BYTES);
 /// Begins the last line of the revocations, before their number: a file that was cut between two
 /// lines would otherwise read as fewer.
 const END: &str = "end ";
@@ -320,15 +322,21 @@ impl StateDir {
         let mut lines: Vec<&str> = text.lines().collect();
         let end = lines.pop().and_then(|line| line.strip_prefix(END)?.parse::<usize>().ok());
         for (index, line) in lines.iter().enumerate() {
+            let (line, name) = line.split_once(' ').unwrap_or((line, ""));
             let revocation = Revocation::from_text(line)
                 .and_then(|revocation| revocation.verify(mesh).map(|()| revocation));
             let revocation = revocation.map_err(|error| {
                 state_error(&path, format!("line {}: {error}", index + 1), TOLD_AGAIN)
             })?;
+            let (node, name) = (revocation.revoked.node(), name.parse::<NodeName>());
             if all.add(revocation) == Added::Full {
                 let what =
                     format!("has more than {MAX_REVOCATIONS} or {MAX_SUCCESSIONS} of a kind");
                 return Err(state_error(&path, what, TOLD_AGAIN));
+            }
+            // A name is for people, and its damage no reason to lose the revocation.
+            if let (Some(node), Ok(name)) = (node, name) {
+                all.note_name(node, &name);
             }
         }
         if end != Some(all.iter().count()) {
@@ -343,7 +351,9 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::store_directory`].
     pub fn store_revocations(&self, all: &Revocations) -> Result<(), Error> {
-        let lines = all.iter().map(|it| it.to_text() + "\n");
+        let name = |it: &Revocation| it.revoked.node().and_then(|node| all.name_of(&node));
+        let named = |it: &Revocation| name(it).map_or_else(String::new, |name| format!(" {name}"));
+        let lines = all.iter().map(|it| format!("{}{}\n", it.to_text(), named(it)));
         let lines: String = lines.chain([format!("{END}{}\n", all.iter().count())]).collect();
         self.folder.write(REVOCATIONS, lines.as_bytes(), Existing::Replace)
     }

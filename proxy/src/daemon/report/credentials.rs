@@ -1,7 +1,7 @@
 //! All the credentials a node knows, in the words of [`crate::admin::credentials`].
 
 use meshport_config::{
-    Credential, MAX_CLOCK_SKEW_S, MeshSecrets, Revocation, Revoked, UnixSeconds,
+    Credential, MAX_CLOCK_SKEW_S, MeshSecrets, Revocation, Revocations, Revoked, UnixSeconds,
 };
 use meshport_mesh::Mesh;
 
@@ -63,7 +63,8 @@ impl Reporter {
                 false => row.node.and_then(|node| said.get(&node).copied()),
             };
         }
-        rows.extend(discovery.revocations().iter().map(revoked));
+        let revocations = discovery.revocations();
+        rows.extend(revocations.iter().map(|it| revoked(it, revocations)));
         rows
     }
 }
@@ -85,14 +86,14 @@ fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
     }
 }
 
-fn revoked(revocation: &Revocation) -> CredentialRow {
+fn revoked(revocation: &Revocation, all: &Revocations) -> CredentialRow {
     let (node, invite) = match revocation.revoked {
         Revoked::Node(node) | Revoked::Succeeded { node, .. } => (Some(node), None),
         Revoked::Invite(key) => (None, Some(key)),
     };
     CredentialRow {
         node,
-        name: None,
+        name: node.and_then(|node| all.name_of(&node).cloned()),
         site: None,
         roles: None,
         invite,

@@ -243,6 +243,8 @@ fn with_all_files() -> (TempDir, StateDir, MeshId) {
         let gone = Revoked::Node(NodeKey::generate(&mut OsRng).public());
         revocations.add(Revocation::issue(&authority, gone, NOW));
     }
+    let first = revocations.iter().find_map(|it| it.revoked.node()).expect("a node");
+    revocations.note_name(first, &"worker-7".parse().expect("a name"));
     state.store_revocations(&revocations).expect("stored");
     let seed = format!("{}@192.0.2.1:51820", NodeKey::generate(&mut OsRng).public());
     state.store_seeds(&[seed.parse().expect("a seed")]).expect("stored");
@@ -302,6 +304,10 @@ fn revocations_without_their_end_are_no_shorter_list() {
     let text = fs::read_to_string(&path).expect("it is there");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((lines.len(), lines[2]), (3, "end 2"));
+    assert!(lines[0].ends_with(" worker-7"), "{text}");
+    let all = state.revocations(&mesh).expect("whole");
+    let names = all.iter().filter_map(|it| all.name_of(&it.revoked.node()?));
+    assert_eq!(names.map(ToString::to_string).collect::<Vec<_>>(), ["worker-7"]);
     let beginnings = [String::new(), lines[..1].join("\n") + "\n", lines[..2].join("\n") + "\n"];
     let fewer = [format!("{}\nend 2\n", lines[0]), "end 2\n".to_owned()];
     for content in beginnings.iter().chain(&fewer) {
