@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use meshport_tests::process::{meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -165,4 +166,35 @@ fn a_changed_seed_or_generation_is_told_and_a_start_that_reaches_nobody_names_th
     let status = world.at(NODE).status().expect("it answers");
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("in the file seeds of the state folder"), "{warnings}");
+}
+
+#[test]
+fn a_secret_on_the_command_line_is_hidden_while_the_command_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("cp").to_string_lossy().into_owned();
+    let program = meshport().to_string_lossy().into_owned();
+    run_ok(&program, &["init", "--state-dir", &state, "--site", "fra", "--name", "cp"]);
+    // An address of documentation: nobody answers, and the command goes on trying.
+    let seed = ["--endpoint", "192.0.2.1:51820", "--role", "operator"];
+    let invite = ["invite", "--state-dir", &state, "--site", "fra"];
+    let line = run_ok(&program, &[&invite[..], &seed].concat());
+    let (_, secret) = line.trim().split_once('.').expect("a tag and the rest");
+    for (number, words) in
+        [vec!["--invite", line.trim()], vec![&*format!("--invite={}", line.trim())]]
+            .iter()
+            .enumerate()
+    {
+        let mut command = Command::new(meshport());
+        command.args(["forward", "--no-save", "--name", "laptop", "--listen", "127.0.0.1:0"]);
+        command.args(words);
+        let log = folder.path().join(format!("forward-{number}.log"));
+        let mut process = Process::start("forward", &mut command, &log);
+        wait::until("it says so", SETTLE, || {
+            process.output().contains("It is hidden now").then_some(())
+        });
+        let shown = process.arguments().join(" ");
+        assert!(process.is_running(), "{}", process.output());
+        assert!(shown.contains("meshport-invite-xxx") && !shown.contains(secret), "{shown}");
+        process.kill();
+    }
 }

@@ -12,12 +12,14 @@ mod drain;
 mod dumps;
 mod forward;
 mod generate;
+mod hidden;
 mod hosts;
 mod init;
 mod invite;
 mod join;
 mod kubeconfig;
 mod lifetime;
+mod line;
 mod load;
 mod local;
 mod logging;
@@ -228,7 +230,7 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(hidden::words()) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use clap::Args;
 use meshport_config::{Invite, NodeId, Revocation, Revoked, VerifyKey};
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use super::query::DaemonArgs;
-use super::{authority, clock, output, runtime};
+use super::{authority, clock, line, output, runtime};
 use crate::Error;
 use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use crate::admin::client::AdminClient;
-use crate::admin::credentials::Validity;
+use crate::admin::credentials::{CredentialRow, Validity};
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";
@@ -26,7 +27,8 @@ pub(crate) struct RevokeArgs {
     /// that `status` warns of; "-" reads it from standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
-    /// Hand a line that --print made to the daemon here; "-" reads it from standard input
+    /// Hand a line that --print made to the daemon here: the line, a file with it, or - for standard
+    /// input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
     /// Only print the line, for --import on a node
@@ -56,7 +58,7 @@ struct Printed {
 pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let revocation = match &args.import {
-        Some(line) => Revocation::from_text(&authority::line(line)?)?,
+        Some(word) => Revocation::from_text(&line::read(word)?)?,
         None => sign(args, &client)?,
     };
     if args.print {
@@ -129,8 +131,11 @@ fn said(report: &RevokeReport) -> String {
 }
 
 fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
-    let target = authority::line(args.target.as_deref().unwrap_or_default())?;
-    let target = target.trim();
+    let given = match args.target.as_deref().unwrap_or_default() {
+        "-" => line::standard_input()?,
+        word => Zeroizing::new(word.to_owned()),
+    };
+    let target = given.trim();
     if target.is_empty() {
         let empty = "nothing was given: name a node, or give the line of an invite";
         return Err(Error::Usage(empty.into()));
@@ -177,16 +182,18 @@ fn named(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
     }
 }
 
-/// The node that is out already and is meant by its short NodeId, since of those no name is kept.
+/// The node that is out already.
 fn revoked_before(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
     let rows = runtime()?.block_on(client.credentials())?;
-    let revoked = rows.iter().filter(|row| row.validity == Validity::Revoked);
-    let found = revoked.filter_map(|row| row.node).find(|node| node.short() == target);
-    found.ok_or_else(|| {
+    let is_it = |row: &&CredentialRow| {
+        row.validity == Validity::Revoked
+            && (row.node.is_some_and(|node| node.short() == target)
+                || row.name.as_ref().is_some_and(|name| name.as_ref() == target))
+    };
+    rows.iter().find(is_it).and_then(|row| row.node).ok_or_else(|| {
         Error::Usage(format!(
-            "no node is called {target}; `meshport peers` lists them, with NodeIds under --json. \
-             One that was revoked before has no name any more: `meshport credentials` lists its \
-             key"
+            "no node is called {target}; `meshport peers` lists the nodes, and `meshport \
+             credentials` also those that are revoked"
         ))
     })
 }

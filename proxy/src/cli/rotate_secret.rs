@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
-use super::{authority, clock, output, runtime};
+use super::{authority, clock, line, output, runtime};
 use crate::Error;
 use crate::admin::credentials::{RotateReport, RotateRequest};
 use crate::daemon::state::{Existing, StateDir};
@@ -27,8 +27,8 @@ pub(crate) struct RotateSecretArgs {
     /// Only print the line, for --import on a node. It holds the secret
     #[arg(long)]
     pub(crate) print: bool,
-    /// Hand a line that --print made to the daemon here; "-" reads it from standard input
-    #[arg(long, value_name = "LINE", conflicts_with_all = ["print", "authority"])]
+    /// Hand a line that --print made to the daemon here, from this file, or - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["print", "authority"])]
     pub(crate) import: Option<String>,
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE")]
@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
     let (state, now) = (args.daemon.state()?, clock::wall());
     let next = match &args.import {
-        Some(line) => Some(NextSecret::from_text(&authority::line(line)?)?),
+        Some(word) => Some(NextSecret::from_text(&line::read(word)?)?),
         None => sign(&state, args, now)?,
     };
     if let (Some(next), true) = (&next, args.print) {

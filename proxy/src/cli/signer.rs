@@ -8,15 +8,15 @@ use meshport_config::{
     Credential, Invite, Join, NodeKey, RecordKey, Subject, Succession, UnixSeconds,
 };
 
-use super::authority;
 use super::lifetime::Lifetime;
+use super::{authority, line};
 use crate::Error;
 use crate::daemon::state::StateDir;
 
 /// How a command is told who signs.
 #[derive(Debug, Args)]
 pub(crate) struct SignerArgs {
-    /// The line of an invite that allows what this node is; "-" reads it from standard input
+    /// File with the line of an invite that allows what this node is, or - for standard input
     /// [default: the authority's key signs]
     #[arg(value_name = "INVITE")]
     invite: Option<String>,
@@ -51,13 +51,13 @@ impl SignerArgs {
         let Holder { former, node, record, succession, at } = holder;
         let (name, site) = (former.name.clone(), former.site.clone());
         if let Some(word) = &self.invite {
-            let invite = Invite::parse(authority::line(word)?.trim())?;
+            let invite = Invite::parse(line::read(word)?.trim())?;
             check_kind(&invite, former)?;
             let join = Join { name: Some(name), site: Some(site), roles: None, succession };
             return Ok(invite.accept(node, record, join, at)?);
         }
         let otherwise = format!(
-            "let `meshport invite` make a line where it is and give that: meshport {verb} INVITE"
+            "let `meshport invite` make a line where it is and give that: meshport {verb} INVITE_FILE"
         );
         let file = self.authority.as_deref();
         let key = authority::key(file, || state.authority_key(), &otherwise)?;

@@ -5,18 +5,16 @@
 //! tunnels away. All are made at the first use, since the invite may have ended by the second.
 //! Every file has mode 0600.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use meshport_config::{
     Invite, Join, MeshId, MeshSecrets, NodeKey, NodeName, RecordKey, Role, Roles, Seed, UnixSeconds,
 };
 use rand_core::OsRng;
-use zeroize::Zeroizing;
 
 use super::ForwardArgs;
 use crate::Error;
-use crate::cli::{join, output};
+use crate::cli::{join, line, output};
 use crate::daemon::Identity;
 use crate::daemon::state::{Existing, StateDir, StateLock};
 
@@ -25,10 +23,6 @@ const SLOTS: usize = 4;
 /// What brings back a saved credential that is damaged.
 const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite that has the \
                               role operator: `meshport invite --role operator` makes one";
-/// How an invite's line begins; anything else is a file's name.
-const INVITE_TAG: &str = "meshport-invite-";
-/// The longest text taken for an invite, in bytes; far above any.
-const MAX_INVITE_BYTES: u64 = 64 * 1024;
 
 /// What a leaf starts with.
 #[derive(Debug)]
@@ -122,7 +116,7 @@ pub(super) fn from_invite(
     folder: &Path,
     now: UnixSeconds,
 ) -> Result<Start, Error> {
-    let invite = Invite::parse(read_invite(text)?.trim())?;
+    let invite = Invite::parse(line::read(text)?.trim())?;
     let given = &invite.delegation.roles;
     if !given.contains(&Role::Operator) {
         return Err(Error::Usage(format!(
@@ -302,22 +296,6 @@ fn refuse_other_mesh(folder: &Path, mesh: MeshId) -> Result<(), Error> {
         what: "the credential saved here is of another mesh".into(),
         remedy: "Name another folder with --credential, or keep nothing with --no-save".into(),
     })
-}
-
-/// The invite itself, from the argument, a file or standard input.
-fn read_invite(text: &str) -> Result<Zeroizing<String>, Error> {
-    if text.trim_start().starts_with(INVITE_TAG) {
-        return Ok(Zeroizing::new(text.to_owned()));
-    }
-    let mut invite = Zeroizing::new(String::new());
-    let read = match text {
-        "-" => std::io::stdin().take(MAX_INVITE_BYTES).read_to_string(&mut invite),
-        path => std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_INVITE_BYTES).read_to_string(&mut invite)),
-    };
-    let from = if text == "-" { "standard input" } else { text };
-    read.map_err(Error::io(format!("read the invite from {from}")))?;
-    Ok(invite)
 }
 
 #[cfg(test)]

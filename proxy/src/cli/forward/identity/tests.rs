@@ -202,16 +202,6 @@ fn what_makes_no_operator_is_refused_with_the_way_out() {
     assert!(text.contains("/nonexistent/invite"), "{text}");
 }
 
-#[test]
-fn an_invite_is_a_line_or_a_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("invite.txt");
-    let line = invite(1, "operator");
-    std::fs::write(&file, format!("{line}\n")).expect("written");
-    assert_eq!(read_invite(&line).expect("a line").trim(), line);
-    assert_eq!(read_invite(file.to_str().expect("text")).expect("a file").trim(), line);
-}
-
 #[tokio::test]
 async fn a_credential_that_has_ended_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
