@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::{
-    AuthorityKey, Credential, MeshId, MeshSecret, NodeKey, NodeName, RecordKey, Role, Roles,
-    SiteName, Subject, UnixSeconds,
+    AuthorityKey, Credential, MeshId, MeshSecret, NodeKey, NodeName, RecordKey, Revocations, Role,
+    Roles, SiteName, Subject, UnixSeconds,
 };
 use rand_core::OsRng;
 use serde::Serialize;
@@ -66,34 +66,43 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes everything and writes it; the authority's key last, so that a folder without it is known
-/// to be unfinished.
+/// Makes everything and writes it: the authority's key when all but the credential is there, and
+/// the credential last, as a join does. So a folder with neither of them is unfinished and begun
+/// anew, and an authority without a node gets its first one.
 pub(crate) fn init(
     args: &InitArgs,
     state_dir: &Path,
     now: UnixSeconds,
 ) -> Result<InitReport, Error> {
-    let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let state = StateDir::create(state_dir)?;
     let _lock = state.lock()?;
-    if existing == Existing::Keep {
-        state.require_unused()?;
-    }
-    let authority = AuthorityKey::generate(&mut OsRng);
-    let secret = MeshSecret::generate(&mut OsRng);
-    let mut written = vec!["authority.key", "mesh.secret"];
-    state.store_mesh_secret(&secret, existing)?;
-    let mut credential = None;
-    if let Some(site) = &args.site {
-        let issued = first_node(args, site, &authority, &state, now)?;
-        written.extend(["node.key", "record.key", "credential"]);
-        credential = Some(super::join::Joined::of(&issued));
-    }
-    if existing == Existing::Replace {
+    let authority = match authority_without_node(args, &state)? {
+        Some(authority) => authority,
+        None => {
+            if !args.force {
+                state.require_unused()?;
+            }
+            state.store_mesh_secret(&MeshSecret::generate(&mut OsRng), Existing::Replace)?;
+            AuthorityKey::generate(&mut OsRng)
+        }
+    };
+    if args.force {
+        // What was said in the old mesh keeps no node of the new one from starting.
+        state.remove_next()?;
         state.remove_directory()?;
         state.store_seeds(&[])?;
+        state.store_revocations(&Revocations::default())?;
     }
-    state.store_authority_key(&authority, existing)?;
+    let mut written = vec!["authority.key", "mesh.secret"];
+    let mut credential = None;
+    match &args.site {
+        None => state.store_authority_key(&authority, Existing::Replace)?,
+        Some(site) => {
+            let issued = first_node(args, site, &authority, &state, now)?;
+            written.extend(["node.key", "record.key", "credential"]);
+            credential = Some(super::join::Joined::of(&issued));
+        }
+    }
     Ok(InitReport {
         mesh: authority.public(),
         state_dir: state.path().to_owned(),
@@ -102,6 +111,19 @@ pub(crate) fn init(
     })
 }
 
+/// An authority that an earlier call made, where this one is to make its first node.
+fn authority_without_node(
+    args: &InitArgs,
+    state: &StateDir,
+) -> Result<Option<AuthorityKey>, Error> {
+    if args.force || args.site.is_none() || state.credential()?.is_some() {
+        return Ok(None);
+    }
+    let authority = state.authority_key()?;
+    Ok(if state.mesh_secrets()?.is_some() { authority } else { None })
+}
+
+/// Writes the authority's key too, as soon as all that its first node takes is made.
 fn first_node(
     args: &InitArgs,
     site: &SiteName,
@@ -109,9 +131,12 @@ fn first_node(
     state: &StateDir,
     now: UnixSeconds,
 ) -> Result<Credential, Error> {
-    let existing = if args.force { Existing::Replace } else { Existing::Keep };
-    let node_key = NodeKey::generate(&mut OsRng);
-    let record_key = RecordKey::generate(&mut OsRng);
+    let keys = match args.force {
+        true => (None, None),
+        false => (state.node_key()?, state.record_key()?),
+    };
+    let node_key = keys.0.unwrap_or_else(|| NodeKey::generate(&mut OsRng));
+    let record_key = keys.1.unwrap_or_else(|| RecordKey::generate(&mut OsRng));
     let subject = Subject {
         node: node_key.public(),
         record_key: record_key.public(),
@@ -123,9 +148,10 @@ fn first_node(
     let expires_at = now.saturating_add(args.credential_ttl.seconds());
     let issued = Credential::issue_by_authority(authority, subject, now, expires_at)?;
     let credential = issued.countersign(&node_key)?;
-    state.store_node_key(&node_key, existing)?;
-    state.store_record_key(&record_key, existing)?;
-    state.store_credential(&credential, existing)?;
+    state.store_node_key(&node_key, Existing::Replace)?;
+    state.store_record_key(&record_key, Existing::Replace)?;
+    state.store_authority_key(authority, Existing::Replace)?;
+    state.store_credential(&credential, Existing::Replace)?;
     Ok(credential)
 }
 
@@ -153,8 +179,32 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
     };
     text.push_str(&format!(
         "Invite another one:  meshport invite{flag} --site {site} --endpoint THIS_HOST:51820\n\
-         Whoever has authority.key owns the mesh, and only invites need it: move it to a place \
-         that is offline, and name it there with `meshport invite --authority FILE`."
+         An invite takes two files: authority.key, which nothing else takes, and mesh.secret, of \
+         which each node has a copy. Whoever has authority.key owns the mesh. To keep it offline, \
+         move it to another machine with a copy of mesh.secret, and invite there: `meshport invite \
+         --state-dir FOLDER --seed NODEID@HOST:PORT`, with seeds that `meshport peers --seeds` \
+         prints on a node. Or keep it on a medium of its own, and invite here: `meshport invite \
+         --authority FILE`."
     ));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_invite_takes_is_told() {
+        let home = Path::new("/home/u");
+        let report = InitReport {
+            mesh: AuthorityKey::generate(&mut OsRng).public(),
+            state_dir: home.join("authority"),
+            written: vec!["authority.key", "mesh.secret"],
+            credential: None,
+        };
+        let text = next_steps(&report, &Paths::in_home(home).expect("a home"));
+        for words in ["two files", "authority.key", "copy of mesh.secret", "peers --seeds"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
 }

@@ -1,8 +1,14 @@
 //! `meshport join`: one invite line makes this machine a node.
+//!
+//! The credential is the last file that is written: a folder without one holds nothing that anybody
+//! relies on, and a join goes on there, whatever an earlier one left.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::paths::Paths;
+use super::{clock, line, output};
+use crate::Error;
+use crate::daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
 use clap::Args;
 use meshport_config::{
     Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Revocation,
@@ -10,20 +16,12 @@ use meshport_config::{
 };
 use rand_core::OsRng;
 use serde::Serialize;
-use zeroize::Zeroizing;
-
-use super::paths::Paths;
-use super::{clock, output};
-use crate::Error;
-use crate::daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
-
-/// The longest line taken from standard input, in bytes; far above any invite.
-const MAX_INVITE_BYTES: u64 = 64 * 1024;
 
 /// `meshport join`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JoinArgs {
-    /// The line that `meshport invite` printed, or - to read it from standard input
+    /// File with the line that `meshport invite` printed, or - for standard input. The line itself
+    /// is taken too, but others on this machine can see it
     #[arg(value_name = "INVITE")]
     pub(crate) invite: String,
     /// Name of this machine in the mesh [default: the invite's, else its host name]
@@ -89,11 +87,7 @@ impl Joined {
 pub(crate) fn run(args: &JoinArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
     let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
-    let text = match args.invite.as_str() {
-        "-" => from_stdin()?,
-        line => Zeroizing::new(line.to_owned()),
-    };
-    let report = join(&text, args, &state_dir, clock::wall())?;
+    let report = join(&line::read(&args.invite)?, args, &state_dir, clock::wall())?;
     if args.json {
         return output::json(&report);
     }
@@ -132,9 +126,10 @@ pub(crate) fn join(
     let _lock = state.lock()?;
     refuse_foreign_authority(&state, mesh)?;
     let former = former(&state, mesh, args.force)?;
-    let kept = if former.mesh.is_none_or(|former| former == mesh) { former.keys } else { None };
-    let kept_keys = kept.is_some();
-    let keys = kept.unwrap_or(fresh);
+    let same_mesh = former.mesh.is_none_or(|former| former == mesh);
+    let (node_key, record_key) = if same_mesh { former.keys } else { (None, None) };
+    let kept_keys = node_key.is_some();
+    let keys = (node_key.unwrap_or(fresh.0), record_key.unwrap_or(fresh.1));
     let credential = accept(&keys)?;
     // What is damaged, or of another mesh, is not known.
     let known = state.revocations(&mesh);
@@ -153,10 +148,11 @@ pub(crate) fn join(
     if args.force {
         state.remove_next()?;
     }
-    write(&state, &keys, &invite.mesh_secret, args.force)?;
+    // Without a credential all else is what an unfinished join left; not so beside an authority.
+    let is_unused = former.mesh.is_none() && state.authority_key()?.is_none();
+    write(&state, &keys, &invite.mesh_secret, existing(args.force || is_unused))?;
     state.store_seeds(&seeds)?;
-    let existing = if args.force { Existing::Replace } else { Existing::Keep };
-    state.store_credential(&credential, existing)?;
+    state.store_credential(&credential, existing(args.force))?;
     Ok(JoinReport {
         joined: Joined::of(&credential),
         state_dir: state.path().to_owned(),
@@ -165,10 +161,15 @@ pub(crate) fn join(
     })
 }
 
+fn existing(replaced: bool) -> Existing {
+    if replaced { Existing::Replace } else { Existing::Keep }
+}
+
 /// What an earlier join left in the folder.
 struct Former {
+    /// Of its credential; none when it was not finished.
     mesh: Option<MeshId>,
-    keys: Option<(NodeKey, RecordKey)>,
+    keys: (Option<NodeKey>, Option<RecordKey>),
     seeds: Vec<Seed>,
 }
 
@@ -186,7 +187,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
     if let (Some(credential), false) = (&credential, force) {
         return Err(joined_already(state, credential, mesh));
     }
-    let (node_key, record_key) = match (state.node_key(), state.record_key()) {
+    let keys = match (state.node_key(), state.record_key()) {
         (Ok(node_key), Ok(record_key)) => (node_key, record_key),
         (Err(_), _) | (_, Err(_)) if force => (None, None),
         (Err(error), _) | (_, Err(error)) => return Err(error),
@@ -196,11 +197,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
     if let Some(doubt) = state.doubt_of_seeds() {
         output::advice(&format!("warning: {doubt}"));
     }
-    Ok(Former {
-        mesh: credential.map(|credential| credential.mesh),
-        keys: node_key.zip(record_key),
-        seeds,
-    })
+    Ok(Former { mesh: credential.map(|credential| credential.mesh), keys, seeds })
 }
 
 fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Error {
@@ -221,9 +218,8 @@ fn write(
     state: &StateDir,
     keys: &(NodeKey, RecordKey),
     secret: &MeshSecret,
-    force: bool,
+    existing: Existing,
 ) -> Result<(), Error> {
-    let existing = if force { Existing::Replace } else { Existing::Keep };
     let (node_key, record_key) = keys;
     let stored = state.mesh_secrets().ok().flatten();
     let is_it = |held: &MeshSecret| held.to_text() == secret.to_text();
@@ -287,15 +283,6 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
     })
 }
 
-fn from_stdin() -> Result<Zeroizing<String>, Error> {
-    let mut text = Zeroizing::new(String::new());
-    std::io::stdin()
-        .take(MAX_INVITE_BYTES)
-        .read_to_string(&mut text)
-        .map_err(Error::io("read the invite from standard input"))?;
-    Ok(text)
-}
-
 fn next_step(report: &JoinReport, paths: &Paths) -> String {
     let JoinReport { joined, state_dir, .. } = report;
     let keys = if report.kept_keys { "its keys are the old ones" } else { "its keys are new" };
@@ -347,6 +334,56 @@ mod tests {
         let args =
             JoinArgs { invite: line, name: None, site: None, state_dir: None, force, json: false };
         join(&text, &args, folder, NOW)
+    }
+
+    /// The files in the order in which a join writes them, without the last.
+    const WRITTEN: [&str; 4] = ["mesh.secret", "node.key", "record.key", "seeds"];
+
+    #[test]
+    fn a_join_that_was_cut_short_goes_on() {
+        let [authority, abroad] = [(); 2].map(|()| AuthorityKey::generate(&mut OsRng));
+        let folder = tempfile::tempdir().expect("a folder");
+        let whole = folder.path().join("whole");
+        let first = line(&authority);
+        joined(&whole, first.clone(), false).expect("it joins");
+        for (number, of) in (0..1 << WRITTEN.len()).flat_map(|of| [(0, of), (1, of), (2, of)]) {
+            // The same line, another one of the mesh, and one of another mesh.
+            let line = [first.clone(), line(&authority), line(&abroad)][number].clone();
+            let path = folder.path().join(format!("{number}-{of}"));
+            let state = StateDir::create(&path).expect("it is made");
+            let left = (0..WRITTEN.len()).filter(|at| of & (1 << at) != 0);
+            for name in left.map(|at| WRITTEN[at]) {
+                std::fs::copy(whole.join(name), path.join(name)).expect("copied");
+            }
+            std::fs::write(path.join(".node.key.7-0.tmp"), "half").expect("written");
+            let report = joined(&path, line, false);
+            let report = report.unwrap_or_else(|error| panic!("{number} {of:b}: {error}"));
+            let identity = state.identity(NOW).expect("a whole folder");
+            assert_eq!(identity.credential.node, report.joined.node);
+            assert_eq!(report.kept_keys, of & 2 != 0, "a key that is there stays");
+        }
+    }
+
+    #[test]
+    fn what_a_node_relies_on_is_not_replaced_unasked() {
+        let authority = AuthorityKey::generate(&mut OsRng);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state");
+        joined(&path, line(&authority), false).expect("it joins");
+        let read = |name: &str| std::fs::read(path.join(name)).expect("it is there");
+        let before = WRITTEN.map(read);
+        let error = joined(&path, line(&authority), false).expect_err("it is a node");
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert!(WRITTEN.map(read) == before, "nothing was written");
+
+        // Nor is the secret beside an authority, which others have by now.
+        let path = folder.path().join("authority");
+        let state = StateDir::create(&path).expect("it is made");
+        state.store_authority_key(&authority, Existing::Keep).expect("stored");
+        let secret = MeshSecret::generate(&mut OsRng);
+        state.store_mesh_secret(&secret, Existing::Keep).expect("stored");
+        let error = joined(&path, line(&authority), false).expect_err("another secret");
+        assert!(error.to_string().contains("mesh.secret: exists already"), "{error}");
     }
 
     #[test]

@@ -147,12 +147,13 @@ impl StateDir {
         self.folder.path()
     }
 
-    /// Refuses a folder in which there is an authority or a node already.
+    /// Refuses a folder in which there is an authority or a node already. Of each, the file that is
+    /// written last counts: without it, nobody relies on the others.
     ///
     /// # Errors
     /// [`Error::State`] naming the first file that would be replaced.
     pub fn require_unused(&self) -> Result<(), Error> {
-        let names = [AUTHORITY_KEY, MESH_SECRET, NODE_KEY, RECORD_KEY, CREDENTIAL];
+        let names = [AUTHORITY_KEY, CREDENTIAL];
         names.iter().try_for_each(|name| self.folder.require_absent(name))
     }
 

@@ -385,7 +385,7 @@ fn keys_are_not_overwritten_unasked() {
     let text = message(state.store_node_key(&other, Existing::Keep));
     assert!(text.contains("exists already") && text.contains("--force"), "{text}");
     assert_eq!(fs::read(state.path().join(NODE_KEY)).expect("it is there"), before);
-    assert!(message(state.require_unused()).contains(MESH_SECRET));
+    assert!(message(state.require_unused()).contains(CREDENTIAL));
 
     state.store_node_key(&other, Existing::Replace).expect("asked for");
     let text = message(state.identity(NOW));
