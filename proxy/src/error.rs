@@ -21,6 +21,9 @@ pub enum Error {
         /// All problems, in file order.
         problems: Vec<Problem>,
     },
+    /// The configuration is well formed, and a daemon would not work with it.
+    #[error("{0}")]
+    Unfit(String),
     /// A verb was called in a way that cannot work.
     #[error("{0}")]
     Usage(String),
@@ -88,7 +91,7 @@ impl Error {
         match self {
             Self::Negative(_) => 1,
             Self::Usage(_) => 2,
-            Self::Config { .. } => 3,
+            Self::Config { .. } | Self::Unfit(_) => 3,
             Self::Trust(_) | Self::State { .. } => 4,
             Self::Io { .. } | Self::Mesh(_) => 5,
             Self::NoDaemon { .. } | Self::Refused(_) => 6,
@@ -125,6 +128,13 @@ fn lines(problems: &[Problem]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A script asks `meshport check` one question.
+    #[test]
+    fn a_broken_configuration_has_one_exit_code() {
+        let malformed = Error::Config { path: "x".into(), problems: Vec::new() };
+        assert_eq!(malformed.exit_code(), Error::Unfit("x".into()).exit_code());
+    }
 
     #[test]
     fn each_way_of_not_answering_has_its_next_step() {

@@ -81,10 +81,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
     }
     match obstacles.len() {
         0 => Ok(()),
-        1 => Err(Error::Negative("a daemon would not work with this: 1 problem".into())),
-        count => {
-            Err(Error::Negative(format!("a daemon would not work with this: {count} problems")))
-        }
+        1 => Err(Error::Unfit("a daemon would not work with this: 1 problem".into())),
+        count => Err(Error::Unfit(format!("a daemon would not work with this: {count} problems"))),
     }
 }
 
