@@ -122,3 +122,20 @@ fn no_request_fails_while_the_nearest_dies_and_returns() {
         no_request_failed(&node, &load.finish());
     }
 }
+
+#[test]
+fn an_invite_lets_a_node_in_while_the_one_that_made_it_is_down() {
+    let mut world = World::new();
+    for site in ["fra", "ams"] {
+        let name = format!("cp-{site}");
+        let address = world.apiserver(&name);
+        world.node(&NodePlan::new(&name, site).origin(address));
+    }
+    world.meet();
+    world.chooses("cp-fra", "cp-fra", SETTLE);
+    world.make(&NodePlan::new("late", "ams"));
+    world.kill("cp-fra");
+    world.start("late");
+    world.chooses("late", "cp-ams", SETTLE);
+    assert_eq!(world.get("late", "/version").status, 200);
+}

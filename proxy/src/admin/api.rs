@@ -6,7 +6,9 @@
 
 use std::net::SocketAddr;
 
-use meshport_config::{NodeId, NodeName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey};
+use meshport_config::{
+    NodeId, NodeName, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
+};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::{FormerKey, SecretStatus};
@@ -203,6 +205,23 @@ pub struct PeerRow {
     pub rx_bytes: u64,
     /// Bytes sent in the tunnel.
     pub tx_bytes: u64,
+}
+
+/// `meshport peers --seeds`: a member as other nodes can begin with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeedRow {
+    /// Its key and where it says that it can be reached: `NODEID@HOST:PORT,HOST:PORT`.
+    pub seed: Seed,
+    /// The name in its credential.
+    pub name: NodeName,
+    /// The site in its credential.
+    pub site: SiteName,
+    /// Whether it offers a service.
+    pub is_origin: bool,
+    /// Whether it is a relay.
+    pub is_relay: bool,
+    /// Whether it is the daemon that answers.
+    pub own: bool,
 }
 
 /// `meshport ping NAME`: round trips through the tunnel.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
-    ServiceStatus, Status,
+    SeedRow, ServiceStatus, Status,
 };
 use super::credentials::{
     CredentialRow, RenewReport, RenewRequest, RotateKeyReport, RotateKeyRequest, RotateReport,
@@ -78,6 +78,14 @@ impl AdminClient {
     /// As [`AdminClient::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(Method::GET, "/peers", None, MAX_TIME).await
+    }
+
+    /// Every member that is not away, as others can begin with it; the daemon's own node first.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`].
+    pub async fn seeds(&self) -> Result<Vec<SeedRow>, Error> {
+        self.ask(Method::GET, "/seeds", None, MAX_TIME).await
     }
 
     /// All the credentials the daemon knows, its own first.

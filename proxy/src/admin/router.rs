@@ -63,7 +63,7 @@ where
     let path = request.uri().path().to_owned();
     let (allowed, posted) = match (path.as_str(), door) {
         (
-            "/status" | "/routes" | "/explain" | "/peers" | "/credentials" | "/metrics"
+            "/status" | "/routes" | "/explain" | "/peers" | "/seeds" | "/credentials" | "/metrics"
             | "/healthz",
             _,
         ) => ("GET, HEAD", false),
@@ -73,7 +73,7 @@ where
         ) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
-                        /credentials /metrics /healthz";
+                        /seeds /credentials /metrics /healthz";
             return complaint(StatusCode::NOT_FOUND, text);
         }
     };
@@ -106,6 +106,7 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
         "/routes" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.routes()).await?)),
         "/explain" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.explain()).await?)),
         "/peers" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.peers()).await?)),
+        "/seeds" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.seeds()).await?)),
         "/credentials" => {
             let rows = in_time(MAX_ANSWER_TIME, handle.credentials()).await?;
             Ok(json(StatusCode::OK, &rows))

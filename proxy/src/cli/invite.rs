@@ -1,20 +1,27 @@
 //! `meshport invite`: one line that lets a machine become a node.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use meshport_config::{
-    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MAX_SEEDS, MeshSecret,
-    NodeName, Role, Roles, Seed, SiteName, UnixSeconds,
+    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MeshSecret, NodeName, Role,
+    Roles, Seed, SiteName, UnixSeconds,
 };
 use rand_core::OsRng;
 use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::paths::Paths;
-use super::{clock, load, output};
+use super::{clock, load, output, runtime};
 use crate::Error;
-use crate::daemon::state::{StateDir, read_authority_key};
+use crate::admin::api::SeedRow;
+use crate::admin::client::AdminClient;
+use crate::core::seeds::{self, Known};
+use crate::daemon::state::{StateDir, authority_key_in, read_authority_key};
+
+/// What an invite takes, for messages.
+const TWO_FILES: &str = "An invite takes two files of the same mesh: authority.key and mesh.secret";
 
 /// `meshport invite`
 #[derive(Debug, Clone, Args)]
@@ -34,12 +41,14 @@ pub(crate) struct InviteArgs {
     /// The only name the new node may take
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
-    /// Where new nodes reach this one; may be repeated [default: `mesh.advertise`]
+    /// Where new nodes reach this one; may be repeated [default: `mesh.advertise`, else what the
+    /// running daemon announces]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Another node to announce to; may be repeated
-    #[arg(long = "seed", value_name = "NODEID@HOST:PORT")]
-    pub(crate) seeds: Vec<Seed>,
+    /// A node to begin with: a name, for a node that the running daemon here knows, or as `meshport
+    /// peers --seeds` prints it; HOST may be a DNS name. May be repeated
+    #[arg(long = "seed", value_name = "NAME|NODEID@HOST:PORT")]
+    pub(crate) seeds: Vec<NamedSeed>,
     /// Allow a line without any seed: the new node waits until others reach it
     #[arg(long)]
     pub(crate) no_seed: bool,
@@ -55,6 +64,26 @@ pub(crate) struct InviteArgs {
     /// Show the line and what it allows as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A seed as a person names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NamedSeed {
+    /// By its name in the mesh.
+    Name(NodeName),
+    /// By its key and where it is.
+    Whole(Seed),
+}
+
+impl FromStr for NamedSeed {
+    type Err = meshport_config::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.contains('@') {
+            true => text.parse().map(Self::Whole),
+            false => text.parse().map(Self::Name),
+        }
+    }
 }
 
 /// The line and what it allows.
@@ -84,7 +113,9 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
         true => settings.map(|settings| settings.mesh.advertise).unwrap_or_default(),
         false => args.endpoints.clone(),
     };
-    let report = invite(args, &state_dir, &advertised, clock::wall())?;
+    let socket = load::socket(args.config.as_deref(), args.state_dir.as_deref())?;
+    let known = members(&AdminClient::new(socket))?;
+    let report = invite(args, &state_dir, (&advertised, &known), clock::wall())?;
     if args.json {
         return output::json(&report);
     }
@@ -93,16 +124,28 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the line. `advertised` is where this node is reached.
+/// What the running daemon knows; nothing where none answers.
+fn members(daemon: &AdminClient) -> Result<Vec<SeedRow>, Error> {
+    match runtime()?.block_on(daemon.seeds()) {
+        Err(Error::NoDaemon { .. }) => Ok(Vec::new()),
+        Err(error) => {
+            output::advice(&format!("the line names no member that the daemon knows: {error}"));
+            Ok(Vec::new())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Makes the line. `advertised` is where this node is reached, `known` what a daemon here knows.
 pub(crate) fn invite(
     args: &InviteArgs,
     state_dir: &Path,
-    advertised: &[Endpoint],
+    (advertised, known): (&[Endpoint], &[SeedRow]),
     now: UnixSeconds,
 ) -> Result<InviteReport, Error> {
     let state = StateDir::open(state_dir)?;
     let (authority, secret) = authority(args, &state)?;
-    let seeds = seeds(args, &state, advertised)?;
+    let mut seeds = seeds(args, &state, advertised, known)?;
     let roles = Roles::new(args.roles.iter().cloned())?;
     let join_until = now.saturating_add(args.ttl.seconds());
     let grant = Grant {
@@ -113,8 +156,15 @@ pub(crate) fn invite(
         join_until,
         credential_ttl_s: args.credential_ttl.seconds(),
     };
-    let params = InviteParams { grant, mesh_secret: secret, seeds: seeds.clone() };
-    let invite = Invite::create(&authority, params, &mut OsRng)?;
+    let invite = loop {
+        let (grant, mesh_secret) = (grant.clone(), secret.clone());
+        let params = InviteParams { grant, mesh_secret, seeds: seeds.clone() };
+        match Invite::create(&authority, params, &mut OsRng) {
+            // Members with many long names: fewer of them do too.
+            Err(meshport_config::Error::TooLarge { .. }) if seeds.len() > 1 => drop(seeds.pop()),
+            outcome => break outcome?,
+        }
+    };
     Ok(InviteReport {
         invite: invite.to_text()?.to_string(),
         site: args.site.clone(),
@@ -128,22 +178,23 @@ pub(crate) fn invite(
 
 /// The authority's key and the secret of the same mesh.
 fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshSecret), Error> {
-    let path = match &args.authority {
-        Some(path) => path.clone(),
-        None => state.path().join("authority.key"),
-    };
+    let path = args.authority.clone().unwrap_or_else(|| authority_key_in(state.path()));
     let missing = |path: PathBuf, remedy: &str| Error::State {
         path,
         what: "is missing".into(),
-        remedy: remedy.into(),
+        remedy: format!("{TWO_FILES}. {remedy}"),
     };
-    let Some(authority) = read_authority_key(&path)? else {
-        let remedy = "Invites need the authority that `meshport init` made; name it with \
-                      --authority FILE";
+    let authority = match &args.authority {
+        Some(path) => read_authority_key(path)?,
+        None => state.authority_key()?,
+    };
+    let Some(authority) = authority else {
+        let remedy = "Where the first is elsewhere, name it with --authority FILE";
         return Err(missing(path, remedy));
     };
     let Some(secrets) = state.mesh_secrets()? else {
-        let remedy = "Name the state folder of `meshport init` or of a node with --state-dir";
+        let remedy = "Each node has a copy of the second: name a state folder that has it with \
+                      --state-dir";
         return Err(missing(state.path().join("mesh.secret"), remedy));
     };
     if let Some(credential) = state.credential()?
@@ -162,36 +213,66 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
     Ok((authority, secrets.current().clone()))
 }
 
-/// Nodes the new one announces to: this one, those named, those this one uses itself.
-fn seeds(args: &InviteArgs, state: &StateDir, advertised: &[Endpoint]) -> Result<Vec<Seed>, Error> {
+/// Nodes the new one begins with: this one, those named, those this one uses itself, and then
+/// others that the daemon knows.
+fn seeds(
+    args: &InviteArgs,
+    state: &StateDir,
+    advertised: &[Endpoint],
+    known: &[SeedRow],
+) -> Result<Vec<Seed>, Error> {
     let credential = state.credential()?;
     if credential.is_none() && !args.endpoints.is_empty() {
         let text = "--endpoint says where this machine is reached, but it is not a node; name a \
                     node with --seed NODEID@HOST:PORT";
         return Err(Error::Usage(text.into()));
     }
+    // A daemon of another node may be of another mesh.
+    let own = known.iter().find(|row| row.own);
+    let is_foreign = credential.as_ref().zip(own).is_some_and(|(me, row)| me.node != row.seed.node);
+    let known = if is_foreign { &[] } else { known };
     let endpoints: Vec<Endpoint> = advertised.iter().take(MAX_ENDPOINTS).cloned().collect();
-    let me = credential
-        .filter(|_| !endpoints.is_empty())
-        .map(|me| Seed::new(me.node, endpoints))
-        .transpose()?;
+    let me = match (credential, known.iter().find(|row| row.own)) {
+        (Some(me), _) if !endpoints.is_empty() => Some(Seed::new(me.node, endpoints)?),
+        (_, row) => row.map(|row| row.seed.clone()),
+    };
     if let Some(doubt) = state.doubt_of_seeds() {
         output::advice(&format!("warning: {doubt}"));
     }
-    let mut seeds: Vec<Seed> = Vec::new();
-    for seed in me.into_iter().chain(args.seeds.iter().cloned()).chain(state.seeds()?) {
-        if seeds.len() < MAX_SEEDS && seeds.iter().all(|known| known.node != seed.node) {
-            seeds.push(seed);
-        }
-    }
-    if seeds.is_empty() && !args.no_seed {
+    let named = args.seeds.iter().map(|seed| whole(seed, known));
+    let named = named.collect::<Result<Vec<Seed>, Error>>()?;
+    let first: Vec<Seed> = me.into_iter().chain(named).chain(state.seeds()?).collect();
+    let member = |row: &SeedRow| Known {
+        seed: row.seed.clone(),
+        site: row.site.clone(),
+        is_origin: row.is_origin,
+        is_relay: row.is_relay,
+    };
+    let known: Vec<Known> = known.iter().map(member).collect();
+    let chosen = seeds::choose(&first, &known);
+    if chosen.is_empty() && !args.no_seed {
         let text = "a new node would know nobody to announce itself to. Say where this node is \
                     reached with --endpoint HOST:51820 (or `advertise` under [mesh] in its \
                     configuration), name another node with --seed NODEID@HOST:PORT, or allow it \
                     with --no-seed";
         return Err(Error::Usage(text.into()));
     }
-    Ok(seeds)
+    Ok(chosen)
+}
+
+/// The seed that a person means.
+fn whole(seed: &NamedSeed, known: &[SeedRow]) -> Result<Seed, Error> {
+    let name = match seed {
+        NamedSeed::Whole(seed) => return Ok(seed.clone()),
+        NamedSeed::Name(name) => name,
+    };
+    let row = known.iter().find(|row| row.name == *name);
+    row.map(|row| row.seed.clone()).ok_or_else(|| {
+        Error::Usage(format!(
+            "no member that a daemon here knows is called {name}; give its seed as `meshport peers \
+             --seeds` prints it on a node: NODEID@HOST:PORT"
+        ))
+    })
 }
 
 fn advice(report: &InviteReport) -> String {
@@ -204,10 +285,36 @@ fn advice(report: &InviteReport) -> String {
         1 => format!("the seed {}", report.seeds[0]),
         count => format!("{count} seeds"),
     };
+    let used = match report.roles.is_leaf() {
+        true => "On the operator's machine:  meshport forward --invite FILE",
+        false => "On the new machine:  meshport join FILE",
+    };
     format!(
         "This line lets anyone who has it join site {} {name}with the roles {}, until {}, with \
          {seeds}. Treat it as a password, also when that time is over.\n\
-         On the new machine:  meshport join LINE  (or `meshport join -` and paste it)",
+         {used}  (with the line in FILE; or - and the line on standard input)",
         report.site, report.roles, report.join_until,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_is_that_of_the_role() {
+        let report = |roles: &str| InviteReport {
+            invite: String::new(),
+            site: "fra".parse().expect("a site"),
+            roles: roles.parse().expect("roles"),
+            name: None,
+            join_until: UnixSeconds(0),
+            credential_ttl_s: 1,
+            seeds: Vec::new(),
+        };
+        let (node, operator) = (advice(&report("node")), advice(&report("operator")));
+        assert!(node.contains("meshport join FILE") && !node.contains("forward"), "{node}");
+        assert!(operator.contains("meshport forward --invite FILE"), "{operator}");
+        assert!(!operator.contains("meshport join"), "{operator}");
+    }
 }

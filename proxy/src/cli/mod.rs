@@ -124,7 +124,7 @@ enum Verb {
     ///
     /// With its endpoint, the age of its WireGuard handshake and the bytes in both directions.
     #[command(after_long_help = text::PEERS)]
-    Peers(query::QueryArgs),
+    Peers(query::PeersArgs),
     /// Measure the way to a node through the mesh
     ///
     /// Sends probes through the tunnel, as ping(8) does outside of it.

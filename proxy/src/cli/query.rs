@@ -44,6 +44,16 @@ pub(crate) struct DaemonArgs {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
+/// `meshport peers`
+#[derive(Debug, Args)]
+pub(crate) struct PeersArgs {
+    /// Print each member, this node first, as --seed of `meshport invite` and `mesh.seeds` take it
+    #[arg(long)]
+    pub(crate) seeds: bool,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
+}
+
 /// `meshport ping`
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
@@ -148,10 +158,19 @@ fn select(
     Ok(all)
 }
 
-pub(crate) fn peers(args: &QueryArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
+pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
+    let client = args.query.daemon.client()?;
+    if args.seeds {
+        let seeds = runtime()?.block_on(client.seeds())?;
+        if args.query.json {
+            return output::json(&seeds);
+        }
+        return output::answer(
+            &seeds.iter().map(|it| format!("{}\n", it.seed)).collect::<String>(),
+        );
+    }
     let peers = runtime()?.block_on(client.peers())?;
-    if args.json {
+    if args.query.json {
         return output::json(&peers);
     }
     output::answer(&render::peers(&peers, output::width()))

@@ -4,15 +4,15 @@ pub(super) const ROOT: &str = "\
 GETTING STARTED:
   meshport init --site fra --role node,origin:kube-apiserver   the first machine
   meshport invite --site fra --endpoint 203.0.113.5:51820      a line for the next one
-  meshport join LINE                                           there
+  meshport join FILE                                           there, with the line in a file
   meshport run                                                 on both
   curl -k https://127.0.0.1:7445/version                       on any of them
 
 EXIT CODES:
     0  done, or the answer is yes
-    1  the answer is no: a ping without an answer, a wait in vain, a demo with a failed request
+    1  the answer is no: a ping without an answer, a wait that timed out, a failed demo
     2  the command line is not understood or cannot work
-    3  the configuration file has problems
+    3  the configuration has problems, or a daemon would not work with it
     4  a key, credential, invite or the state folder is refused
     5  this machine refused: an address, a file, a socket
     6  no daemon answers, or it refuses the question
@@ -67,15 +67,25 @@ EXAMPLES:
 
   Straight to the new machine:
     meshport invite --site fra | ssh worker-7 meshport join -
+
+  For an operator's laptop, used there with `meshport forward --invite FILE`:
+    meshport invite --site fra --role operator --name laptop
+
+SEEDS:
+  The line names up to eight members, so that the new node gets in while some of them are down: this
+  node, those of --seed, and what the running daemon here knows, origins and other sites first.
 ";
 
 pub(super) const JOIN: &str = "\
 EXAMPLES:
-  meshport join meshport-invite-1.AbCd...
-  meshport join --name worker-7 - < invite.txt
+  With the line of `meshport invite` in a file, or on standard input:
+    meshport join invite.txt
+    meshport join --name worker-7 - < invite.txt
 
   Renew a credential that ends; the keys stay:
-    meshport join --force meshport-invite-1.AbCd...
+    meshport join --force invite.txt
+
+A join that was cut short goes on when it is run again.
 ";
 
 pub(super) const RUN: &str = "\
@@ -124,6 +134,9 @@ pub(super) const PEERS: &str = "\
 EXAMPLES:
   meshport peers
   meshport peers --json | jq '.[] | select(.liveness == \"down\").name'
+
+  For `mesh.seeds`, or --seed of `meshport invite` where no daemon runs:
+    meshport peers --seeds
 ";
 
 pub(super) const PING: &str = "\

@@ -15,4 +15,5 @@ pub mod policy;
 pub mod relay;
 pub mod roster;
 pub mod route;
+pub mod seeds;
 pub mod timing;

@@ -450,6 +450,7 @@ impl Driver {
             Question::Peers(to) => {
                 let _ = to.send(self.reporter.peers(core, mesh));
             }
+            Question::Seeds(to) => drop(to.send(self.reporter.seeds(core))),
             Question::Samples(to) => {
                 let _ = to.send(self.reporter.samples((core, mesh), secrets, now));
             }

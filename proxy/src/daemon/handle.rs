@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::admin::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample,
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample, SeedRow,
     ServiceStatus, Status,
 };
 use crate::admin::credentials::{CredentialRow, RenewReport, RotateKeyReport, RotateReport};
@@ -28,6 +28,7 @@ pub(crate) enum Question {
     Routes(oneshot::Sender<Vec<ServiceStatus>>),
     Explain(oneshot::Sender<Vec<Explanation>>),
     Peers(oneshot::Sender<Vec<PeerRow>>),
+    Seeds(oneshot::Sender<Vec<SeedRow>>),
     Samples(oneshot::Sender<Vec<Sample>>),
     Credentials(oneshot::Sender<Vec<CredentialRow>>),
     Renew(Box<Credential>, oneshot::Sender<Result<RenewReport, String>>),
@@ -80,6 +81,14 @@ impl Handle {
     /// As [`Handle::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(Question::Peers).await
+    }
+
+    /// Every member that is not away, as others can begin with it; this node first.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn seeds(&self) -> Result<Vec<SeedRow>, Error> {
+        self.ask(Question::Seeds).await
     }
 
     /// Every number of the metrics page.

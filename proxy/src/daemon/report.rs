@@ -37,6 +37,7 @@ mod explain;
 mod room;
 mod samples;
 mod secret;
+mod seeds;
 
 pub(super) use room::Room;
 

@@ -54,6 +54,7 @@ fn reply(question: Question) {
         Question::Status(answer) => drop(answer.send(status())),
         Question::Routes(answer) => drop(answer.send(Vec::<ServiceStatus>::new())),
         Question::Peers(answer) => drop(answer.send(Vec::new())),
+        Question::Seeds(answer) => drop(answer.send(Vec::new())),
         Question::Samples(answer) => drop(answer.send(samples())),
         Question::Drain(request, answer) => drop(answer.send(drained(request))),
         Question::Credentials(answer) => drop(answer.send(Vec::new())),

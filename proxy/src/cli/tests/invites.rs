@@ -1,0 +1,115 @@
+//! Whom an invite names, and meshes that are made in two attempts.
+
+use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed};
+
+use super::*;
+use crate::admin::api::SeedRow;
+
+/// A member that a daemon knows.
+fn row(number: u8, site: &str, endpoints: &[String]) -> SeedRow {
+    let endpoints = endpoints.iter().map(|it| it.parse().expect("an endpoint")).collect();
+    let node = NodeId::from_bytes([number; 32]);
+    SeedRow {
+        seed: Seed::new(node, endpoints).expect("it has some"),
+        name: format!("node-{number}").parse().expect("a name"),
+        site: site.parse().expect("a site"),
+        is_origin: number <= 3,
+        is_relay: false,
+        own: false,
+    }
+}
+
+fn invite_knowing(
+    machines: &Machines,
+    flags: &[&str],
+    known: &[SeedRow],
+) -> Result<InviteReport, Error> {
+    let args = invite_args(&[&["--site", "nyc"], flags].concat());
+    invite::invite(&args, &machines.path("first"), (&args.endpoints, known), NOW)
+}
+
+#[test]
+fn an_invite_names_members_that_the_daemon_knows() {
+    let machines = Machines::new();
+    machines.init("first", FIRST).expect("a mesh");
+    let at = |number: u8| [format!("192.0.2.{number}:51820")];
+    let site = |number: u8| if number.is_multiple_of(2) { "fra" } else { "nyc" };
+    let mut known: Vec<SeedRow> = (1..=12).map(|it| row(it, site(it), &at(it))).collect();
+    known[0].own = true;
+    // Of another node's daemon nothing is taken.
+    let refused = message(invite_knowing(&machines, &[], &known));
+    assert!(refused.contains("know nobody"), "{refused}");
+    let own = machines.state("first").credential().expect("loads").expect("it is a node");
+    known[0].seed.node = own.node;
+    let text = |number: u8| known[usize::from(number) - 1].seed.to_string();
+
+    // Nothing has to be said: the daemon knows where this node is.
+    let report = invite_knowing(&machines, &[], &known).expect("a line");
+    assert_eq!(report.seeds.len(), MAX_SEEDS);
+    assert_eq!(report.seeds[..3], [1, 2, 3].map(text), "itself, then origins by sites");
+    let invite = meshport_config::Invite::parse(&report.invite).expect("a line");
+    assert_eq!(invite.seeds.len(), MAX_SEEDS);
+
+    // What a person says comes first; also by name.
+    let twelfth = text(12);
+    let flags = [HERE, &["--seed", "node-9", "--seed", &twelfth]].concat();
+    let report = invite_knowing(&machines, &flags, &known).expect("a line");
+    assert!(report.seeds[0].ends_with("@203.0.113.5:51820"), "{:?}", report.seeds);
+    assert_eq!(report.seeds[1..3], [9, 12].map(text));
+    let unknown = message(invite_knowing(&machines, &["--seed", "node-99"], &known));
+    assert!(unknown.contains("node-99") && unknown.contains("peers --seeds"), "{unknown}");
+}
+
+#[test]
+fn an_invite_that_would_be_too_long_names_fewer_members() {
+    let machines = Machines::new();
+    machines.init("first", FIRST).expect("a mesh");
+    let long = [&*"a".repeat(60); 4].join(".");
+    let endpoints: Vec<String> = (1..=4).map(|port| format!("{long}:{port}")).collect();
+    let known: Vec<SeedRow> = (1..=8).map(|it| row(it, "fra", &endpoints)).collect();
+    let report = invite_knowing(&machines, &[], &known).expect("a line");
+    assert!((1..MAX_SEEDS).contains(&report.seeds.len()), "{}", report.seeds.len());
+}
+
+#[test]
+fn a_mesh_whose_making_was_cut_short_is_made_by_the_next_call() {
+    const WRITTEN: [&str; 4] = ["mesh.secret", "node.key", "record.key", "authority.key"];
+    let machines = Machines::new();
+    let first = machines.init("first", FIRST).expect("a mesh");
+    for left in 0..=WRITTEN.len() {
+        let name = format!("cut-{left}");
+        StateDir::create(machines.path(&name)).expect("made");
+        for file in &WRITTEN[..left] {
+            let (from, to) = (machines.path("first"), machines.path(&name));
+            fs::copy(from.join(file), to.join(file)).expect("copied");
+        }
+        let again = machines.init(&name, FIRST).expect("it goes on");
+        let state = machines.state(&name);
+        let identity = state.identity(NOW).expect("whole");
+        assert_eq!(identity.credential.mesh, again.mesh);
+        let authority = state.authority_key().expect("loads").expect("it is there");
+        assert_eq!(authority.public(), again.mesh);
+        // An authority that is there may have signed something.
+        assert_eq!(again.mesh == first.mesh, left == WRITTEN.len());
+        assert!(message(machines.init(&name, FIRST)).contains("exists already"));
+    }
+    machines.init("alone", &["--authority-only"]).expect("an authority");
+    assert!(message(machines.init("alone", &["--authority-only"])).contains("exists already"));
+}
+
+#[test]
+fn a_mesh_that_is_made_anew_forgets_what_the_old_one_said() {
+    let machines = Machines::new();
+    let former = machines.init("first", FIRST).expect("a mesh");
+    let state = machines.state("first");
+    let authority = state.authority_key().expect("loads").expect("it is there");
+    let mut revoked = Revocations::default();
+    let gone = Revoked::Node(NodeId::from_bytes([7; 32]));
+    revoked.add(Revocation::issue(&authority, gone, NOW));
+    state.store_revocations(&revoked).expect("stored");
+    fs::write(machines.path("first").join("node.next"), "of the old mesh").expect("written");
+    let again = machines.init("first", &[FIRST, &["--force"]].concat()).expect("asked for");
+    assert_ne!(again.mesh, former.mesh);
+    state.settle_next().expect("there is nothing to do");
+    assert_eq!(state.identity(NOW).expect("it starts").credential.mesh, again.mesh);
+}
