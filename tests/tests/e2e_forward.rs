@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use meshport_tests::load::{Load, failures};
 use meshport_tests::netns::{self, Namespace};
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::ticks::{self, Watch};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -249,7 +249,8 @@ fn a_kubeconfig_is_lent_to_the_command_and_merged_into_a_file() {
     assert!(process.ended(SETTLE).success());
     let lent = fs::read_to_string(&copy).expect("the command has written it");
     assert!(lent.contains("server: https://127.0.0.1:"), "{lent}");
-    assert!(lent.contains("tls-server-name: api.example.com"), "{lent}");
+    // No origin's certificate names api.example.com.
+    assert!(lent.contains("tls-server-name: kubernetes.default.svc"), "{lent}");
     assert!(lent.contains("current-context: meshport") && lent.contains("\n600\n"), "{lent}");
     assert!(lent.trim_end().ends_with(&format!(":{}", source.display())), "{lent}");
     assert!(!lent.contains(secret), "the user's secrets stay where they are");
@@ -264,10 +265,32 @@ fn a_kubeconfig_is_lent_to_the_command_and_merged_into_a_file() {
         text.contains(&format!("server: https://{local}")).then_some(text)
     });
     assert!(merged.contains("current-context: prod") && merged.contains(secret), "{merged}");
-    assert!(merged.contains("tls-server-name: api.example.com"), "{merged}");
+    assert!(merged.contains("tls-server-name: kubernetes.default.svc"), "{merged}");
     drop(process);
     let said = fs::read_to_string(&log).expect("a log");
     assert!(!said.contains(secret));
+}
+
+#[test]
+fn a_kubeconfig_verifies_a_name_that_every_origin_has() {
+    let world = office_and_two_sites(["near", "far"]);
+    let source = world.path("config");
+    kubeconfig(&source);
+    let (source, state) = (source.to_string_lossy(), world.at("worker").state().to_string_lossy());
+    let printed = |flags: &[&str]| {
+        let words = ["kubeconfig", "--from", &*source, "--state-dir", &*state];
+        let output = run(&meshport().to_string_lossy(), &[&words, flags].concat());
+        assert!(output.status.success(), "{output:?}");
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (made, said) = printed(&[]);
+    assert!(made.contains("tls-server-name: kubernetes.default.svc"), "{made}");
+    assert!(said.contains("api.example.com is missing from that of cp-far, cp-near"), "{said}");
+    assert!(!said.contains("warning"), "{said}");
+    let (made, said) = printed(&["--tls-server-name", "cp-near"]);
+    assert!(made.contains("tls-server-name: cp-near"), "{made}");
+    assert!(said.contains("warning: cp-near is not in the certificate of cp-far;"), "{said}");
 }
 
 #[test]

@@ -185,10 +185,11 @@ fn kubectl_goes_through_the_printed_context() {
     fs::write(&printed, node.kubeconfig(&[])).expect("written");
     assert_answered(&node.kubectl(&[&printed, &source], &version));
     let view = said(&node.kubectl(&[&printed, &source], &["config", "view", "--minify"]));
-    for word in ["tls-server-name: 10.99.0.11", "namespace: web", "name: me", "ca.crt"] {
+    for word in ["tls-server-name: kubernetes.default.svc", "namespace: web", "name: me", "ca.crt"]
+    {
         assert!(view.contains(word), "{word} is missing:\n{view}");
     }
-    let by_name = ["--tls-server-name", "kubernetes.default.svc"];
+    let by_name = ["--tls-server-name", "10.99.0.11"];
     fs::write(&printed, node.kubeconfig(&by_name)).expect("written");
     assert_answered(&node.kubectl(&[&printed, &source], &version));
 

@@ -19,6 +19,7 @@ use super::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
     SeedRow, ServiceStatus, Status,
 };
+use super::certificates::{CertificatesRequest, OriginCertificate};
 use super::credentials::{
     CredentialRow, RenewReport, RenewRequest, RotateKeyReport, RotateKeyRequest, RotateReport,
     RotateRequest,
@@ -142,6 +143,17 @@ impl AdminClient {
     /// As [`AdminClient::status`], and when it is not the successor of the daemon's node.
     pub async fn rotate_key(&self, request: &RotateKeyRequest) -> Result<RotateKeyReport, Error> {
         self.ask(Method::POST, "/rotate-key", Some(to_json(request)?), MAX_TIME).await
+    }
+
+    /// The certificates that the origins of a service show.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when the daemon has no such service.
+    pub async fn certificates(
+        &self,
+        request: &CertificatesRequest,
+    ) -> Result<Vec<OriginCertificate>, Error> {
+        self.ask(Method::POST, "/certificates", Some(to_json(request)?), MAX_TIME).await
     }
 
     /// Round trips through the tunnel.

@@ -29,6 +29,7 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
             match question {
                 Question::Drain(..)
                 | Question::Ping(..)
+                | Question::Certificates(..)
                 | Question::Revoke(..)
                 | Question::Renew(..)
                 | Question::Rotate(..)

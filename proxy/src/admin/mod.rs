@@ -6,6 +6,7 @@
 //! stuck scraper never keeps an operator out.
 
 pub mod api;
+pub mod certificates;
 pub mod client;
 pub mod credentials;
 pub mod explain;

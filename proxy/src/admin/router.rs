@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::api::{DrainRequest, PingRequest, RevokeRequest};
+use super::certificates::CertificatesRequest;
 use super::credentials::{RenewRequest, RotateKeyRequest, RotateRequest};
 use super::metrics;
 use crate::Error;
@@ -68,7 +69,8 @@ where
             _,
         ) => ("GET, HEAD", false),
         (
-            "/ping" | "/drain" | "/revoke" | "/renew" | "/rotate-secret" | "/rotate-key",
+            "/ping" | "/certificates" | "/drain" | "/revoke" | "/renew" | "/rotate-secret"
+            | "/rotate-key",
             Door::Socket,
         ) => ("POST", true),
         _ => {
@@ -90,6 +92,7 @@ where
     }
     let outcome = match path.as_str() {
         "/ping" => answer_ping(handle, request.into_body()).await,
+        "/certificates" => answer_certificates(handle, request.into_body()).await,
         "/drain" => answer_drain(handle, request.into_body()).await,
         "/revoke" => answer_revoke(handle, request.into_body()).await,
         "/renew" => answer_renew(handle, request.into_body()).await,
@@ -140,6 +143,14 @@ where
     serde_json::from_slice(&body).map_err(|error| {
         complaint(StatusCode::BAD_REQUEST, &format!("this is no {what} request: {error}"))
     })
+}
+
+async fn answer_certificates<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let request: CertificatesRequest = read(body, "certificates").await?;
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.certificates(request)).await?))
 }
 
 async fn answer_drain<B>(handle: &Handle, body: B) -> Result<Answer, Answer>

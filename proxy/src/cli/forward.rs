@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::context::Context;
 use self::identity::{Keeper, Start};
 use self::words::Teller;
+use super::kubeconfig::Evidence;
 use super::paths::Paths;
 use super::{clock, local, logging, runtime};
 use crate::Error;
@@ -37,6 +38,9 @@ const GRACE: Duration = Duration::from_secs(2);
 const NEARER_WAIT: Duration = Duration::from_millis(250);
 /// How long nobody but refusing members may answer: others could still accept the credential.
 const REFUSED_WAIT: Duration = Duration::from_secs(3);
+/// How long the origins may take to show their certificates, for the name that a context verifies:
+/// a handshake on any path, and what a person hardly notices if one does not answer.
+const CERTIFICATES_WAIT: Duration = Duration::from_secs(1);
 /// From one look at how far it has come to the next.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -214,11 +218,22 @@ async fn serve(
     (context, mut keeper, mut ends): (Option<&Context>, Keeper, Ends),
 ) -> Result<u8, Error> {
     let local = local::dialled(leaf.listen());
-    if let (Some(file), Some(context)) = (&args.kubeconfig, context) {
-        context.merge_into(file, local)?.iter().for_each(|remark| teller.remark(remark));
+    let mut lent = None;
+    if let Some(context) = context {
+        let answers = leaf.certificates(CERTIFICATES_WAIT).await;
+        let evidence = Evidence::of_origins(&args.service, &answers);
+        if let Some(file) = &args.kubeconfig {
+            let remarks = context.merge_into(file, local, evidence.clone())?;
+            remarks.iter().for_each(|remark| teller.remark(remark));
+        }
+        if args.exec {
+            let made = context.lend(local, evidence)?;
+            made.warnings.iter().for_each(|warning| teller.remark(warning));
+            lent = Some(made);
+        }
     }
     let mut command = match args.command.split_first() {
-        Some((program, rest)) => Some(child::Child::start(program, rest, local, context)?),
+        Some((program, rest)) => Some(child::Child::start(program, rest, local, lent)?),
         None => None,
     };
     teller.leads(local, Some(&destination), clock::wall());

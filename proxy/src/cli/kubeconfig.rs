@@ -1,11 +1,13 @@
 //! `meshport kubeconfig`: a context whose server is the local address of this node.
 //!
 //! The certificate authority and all else comes from a source context; the user is named, and its
-//! credentials are neither printed nor changed. The certificate is verified for the name it was
-//! verified for before (`tls-server-name`), since few certificates name 127.0.0.1. A merge changes
-//! the lines of its own two entries only.
+//! credentials are neither printed nor changed. The certificate is verified for a name that every
+//! origin's has (`tls-server-name`), the one it was verified for before where that is so. A merge
+//! changes the lines of its own two entries only.
 
+mod asking;
 mod document;
+mod name;
 mod server;
 mod source;
 #[cfg(test)]
@@ -22,6 +24,7 @@ use meshport_config::ServiceName;
 use serde_json::{Map, Value, json};
 
 use self::document::Document;
+pub(super) use self::name::Evidence;
 use self::server::ServerUrl;
 use self::source::{Found, Source};
 use super::query::DaemonArgs;
@@ -48,7 +51,8 @@ pub(crate) struct KubeconfigArgs {
     /// Make it the file's current context
     #[arg(long = "use", requires = "merge")]
     pub(crate) make_current: bool,
-    /// The name to verify the server's certificate for [default: as the source context does]
+    /// The name to verify the server's certificate for [default: the source context's if every
+    /// origin's certificate has it, else one that all have]
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
     /// The service whose local address is meant
@@ -63,7 +67,8 @@ pub(crate) struct KubeconfigArgs {
 struct Made {
     cluster: Map<String, Value>,
     context: Map<String, Value>,
-    remarks: Vec<String>,
+    notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 /// The files a context is taken from: the one that was named, else those kubectl reads.
@@ -101,15 +106,23 @@ impl Chosen {
     /// # Errors
     /// [`Error::Usage`] when its server is no apiserver's address.
     pub(super) fn check(&self, name: &str) -> Result<(), Error> {
-        make(&self.found, SocketAddr::from(([127, 0, 0, 1], 0)), name, None).map(|_| ())
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        make(&self.found, local, name, &Naming::default()).map(|_| ())
     }
 
-    /// A kubeconfig of the new context alone, to be listed before [`Chosen::files`].
+    /// A kubeconfig of the new context alone, to be listed before [`Chosen::files`], and what a
+    /// person has to know of it.
     ///
     /// # Errors
     /// As [`Chosen::check`].
-    pub(super) fn text(&self, local: SocketAddr, name: &str) -> Result<String, Error> {
-        print(&self.found, &make(&self.found, local, name, None)?, name)
+    pub(super) fn text(
+        &self,
+        local: SocketAddr,
+        name: &str,
+        evidence: Evidence,
+    ) -> Result<(String, Vec<String>), Error> {
+        let made = make(&self.found, local, name, &Naming { evidence, chosen: None })?;
+        Ok((print(&self.found, &made, name)?, made.warnings))
     }
 
     /// Puts the new context into a file; what a person should know comes back.
@@ -121,21 +134,29 @@ impl Chosen {
         path: &Path,
         local: SocketAddr,
         name: &str,
+        evidence: Evidence,
     ) -> Result<Vec<String>, Error> {
-        let made = make(&self.found, local, name, None)?;
+        let made = make(&self.found, local, name, &Naming { evidence, chosen: None })?;
         let missing = write_into(path, &made, (name, false), &self.found.file)?;
-        Ok(made.remarks.into_iter().chain(missing).collect())
+        Ok(made.notes.into_iter().chain(made.warnings).chain(missing).collect())
     }
 }
 
 pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     let files = source_files(args.from.as_deref());
     let found = Source::read(&files)?.context(args.context.as_deref())?;
-    let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
-    let made = make(&found, local.first(), &args.name, args.tls_server_name.as_deref())?;
-    for remark in &made.remarks {
-        output::advice(remark);
-    }
+    let server = server(&found)?;
+    let (local, evidence) = runtime()?.block_on(async {
+        let local = local::addresses(&args.daemon, &args.service).await?;
+        let evidence = match server.verified_as(&found.cluster) {
+            Some(_) => asking::evidence(&args.daemon.client()?, &args.service, &server).await,
+            None => Evidence::default(),
+        };
+        Ok::<_, Error>((local, evidence))
+    })?;
+    let naming = Naming { evidence, chosen: args.tls_server_name.clone() };
+    let made = make(&found, local.first(), &args.name, &naming)?;
+    made.notes.iter().chain(&made.warnings).for_each(|remark| output::advice(remark));
     output::advice(&format!("{} is the address according to {}", local.first(), local.told_by));
     let Some(path) = &args.merge else {
         return output::answer(&print(&found, &made, &args.name)?);
@@ -162,32 +183,55 @@ fn write_into(
     Ok(missing_user(&merged, made, path, source))
 }
 
+/// What the name is chosen by.
+#[derive(Debug, Default)]
+struct Naming {
+    evidence: Evidence,
+    /// The name that a person gave.
+    chosen: Option<String>,
+}
+
+/// The server of a context.
+///
+/// # Errors
+/// [`Error::Usage`] when it is no apiserver's address.
+fn server(found: &Found) -> Result<ServerUrl, Error> {
+    let text = found.cluster.get("server").and_then(Value::as_str).unwrap_or_default();
+    let refused = |why: String| Error::Usage(format!("the context {} has {why}", found.name));
+    ServerUrl::parse(text).map_err(refused)
+}
+
 /// The entries for a local address.
 ///
 /// # Errors
 /// [`Error::Usage`] when the source's server is no apiserver's address.
-fn make(
-    found: &Found,
-    local: SocketAddr,
-    name: &str,
-    server_name: Option<&str>,
-) -> Result<Made, Error> {
-    let text = found.cluster.get("server").and_then(Value::as_str).unwrap_or_default();
-    let refused = |why: String| Error::Usage(format!("the context {} has {why}", found.name));
-    let server = ServerUrl::parse(text).map_err(refused)?;
-    let mut remarks = Vec::new();
+fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming) -> Result<Made, Error> {
+    let server = server(found)?;
+    let mut notes = Vec::new();
     let mut cluster = found.cluster.clone();
     cluster.insert("server".into(), format!("{}://{local}", server.scheme).into());
     if cluster.remove("proxy-url").is_some() {
-        remarks.push("proxy-url is left out: the local address needs no proxy".to_owned());
+        notes.push("proxy-url is left out: the local address needs no proxy".to_owned());
     }
-    let verified = server_name.map(str::to_owned).or_else(|| server.verified_as(&cluster, local));
+    let evidence = &naming.evidence;
+    let verified = match (&naming.chosen, server.verified_as(&cluster)) {
+        (Some(chosen), _) => Some(name::chosen(chosen, evidence)),
+        (None, Some(wanted)) => Some(name::choose(&wanted, local.ip(), evidence)),
+        (None, None) => None,
+    };
+    let mut warnings = Vec::new();
     if let Some(verified) = verified {
-        cluster.insert("tls-server-name".into(), verified.into());
+        notes.extend(verified.note);
+        warnings = verified.warnings;
+        // The address that is dialled is verified without being named.
+        match verified.name.parse() == Ok(local.ip()) {
+            true => cluster.remove("tls-server-name"),
+            false => cluster.insert("tls-server-name".into(), verified.name.into()),
+        };
     }
     let mut context = found.context.clone();
     context.insert("cluster".into(), name.into());
-    Ok(Made { cluster, context, remarks })
+    Ok(Made { cluster, context, notes, warnings })
 }
 
 /// A kubeconfig of the two entries alone, to be listed before the one that has the user.

@@ -190,7 +190,8 @@ enum Verb {
     /// Print or write a kubeconfig context for the local address
     ///
     /// Takes the cluster of a context you have and leads it through this node's local address. The
-    /// user stays where it is; the certificate is verified for the same name as before.
+    /// user stays where it is. The certificate is verified for a name that every origin's has: the
+    /// daemon asks all of them.
     #[command(after_long_help = text::KUBECONFIG)]
     Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Map an API name to this node in the hosts file

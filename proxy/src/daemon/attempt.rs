@@ -23,9 +23,11 @@ use super::tcp::Host;
 
 use self::link::Link;
 
+mod certificate;
 mod link;
 mod shared;
 
+pub(super) use self::certificate::certificate;
 pub(super) use self::link::Way;
 pub(super) use self::shared::Shared;
 

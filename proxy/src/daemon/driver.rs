@@ -28,6 +28,7 @@ use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
 use crate::core::route::{Line, Policy, Route};
 
+use super::certificates;
 use super::clock;
 use super::endpoints;
 use super::floods;
@@ -471,6 +472,10 @@ impl Driver {
             Question::Drain(request, to) => {
                 let answer = self.drain(&request, now);
                 let _ = to.send(answer);
+            }
+            Question::Certificates(request, to) => {
+                let origins = self.reporter.to_ask(core, &request.service);
+                certificates::start(mesh.clone(), request.service, origins, to);
             }
             Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
                 Ok(who) => ping::start(self.mesh.clone(), who, request.count, to),

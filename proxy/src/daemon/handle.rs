@@ -12,6 +12,7 @@ use crate::admin::api::{
     DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample, SeedRow,
     ServiceStatus, Status,
 };
+use crate::admin::certificates::{CertificatesRequest, OriginCertificate};
 use crate::admin::credentials::{CredentialRow, RenewReport, RotateKeyReport, RotateReport};
 
 use super::succession::Next;
@@ -36,6 +37,7 @@ pub(crate) enum Question {
     RotateKey(Next, oneshot::Sender<Result<RotateKeyReport, String>>),
     Drain(DrainRequest, oneshot::Sender<Result<DrainReport, String>>),
     Ping(PingRequest, oneshot::Sender<Result<PingReport, String>>),
+    Certificates(CertificatesRequest, oneshot::Sender<Result<Vec<OriginCertificate>, String>>),
     Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
 }
 
@@ -106,6 +108,17 @@ impl Handle {
     /// As [`Handle::status`], and when no node has that name.
     pub async fn ping(&self, request: PingRequest) -> Result<PingReport, Error> {
         self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Refused)
+    }
+
+    /// The certificates that the origins of a service show; answers when all have, or had time to.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when this node has no such service.
+    pub async fn certificates(
+        &self,
+        request: CertificatesRequest,
+    ) -> Result<Vec<OriginCertificate>, Error> {
+        self.ask(|answer| Question::Certificates(request, answer)).await?.map_err(Error::Refused)
     }
 
     /// Lets other nodes leave this node's instance of a service, or use it again.

@@ -20,9 +20,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::info;
 
 use crate::Error;
-use crate::core::route::{Candidate, Line, PathView, Route, Standing};
+use crate::admin::api::OriginRef;
+use crate::admin::certificates::OriginCertificate;
+use crate::core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
 use super::audit::Audit;
+use super::certificates::{self, Origins};
 use super::driver::{Driver, Order};
 use super::floods::Floods;
 use super::log_budget::LogBudgets;
@@ -116,6 +119,7 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Leaf {
     mesh: Mesh,
+    service: ServiceName,
     listen: SocketAddr,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
@@ -192,6 +196,7 @@ impl Leaf {
         let (refused, _handle) = (refusals, handle);
         Ok(Self {
             mesh,
+            service,
             listen,
             routes,
             refused,
@@ -228,6 +233,19 @@ impl Leaf {
             refused: self.refused.borrow().clone(),
             denied: route.candidates.iter().find(denied).map(|it| it.origin.name.clone()),
         }
+    }
+
+    /// The certificates that the origins show which are not known to be down; each has `limit`.
+    pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
+        let route = self.routes.borrow().clone();
+        let up = route.candidates.iter().filter(|it| it.standing < Standing::Down);
+        let named = |candidate: &Candidate| {
+            let OriginView { line, name, site, .. } = &candidate.origin;
+            let (name, site) = (name.clone(), site.clone());
+            (OriginRef { node: line.origin(), name, site, relay: None }, candidate.clone())
+        };
+        let origins = Origins { origins: up.map(named).collect(), own: None };
+        certificates::ask(&self.mesh, &self.service, origins, limit).await
     }
 
     /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is

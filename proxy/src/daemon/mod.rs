@@ -10,6 +10,7 @@ mod attempt;
 mod audit;
 #[doc(hidden)]
 pub mod bench;
+pub(crate) mod certificates;
 pub(crate) mod clock;
 mod code;
 mod descriptors;
@@ -19,6 +20,7 @@ mod endpoints;
 mod fallback;
 mod floods;
 mod handle;
+pub(crate) mod handshake;
 pub mod leaf;
 mod listen;
 mod log_budget;

@@ -25,6 +25,7 @@ use crate::core::roster::Roster;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use super::audit::Audit;
+use super::certificates::Origins;
 use super::floods::Floods;
 use super::session::SessionLimits;
 use super::sessions::{Sessions, Side};
@@ -172,6 +173,14 @@ impl Reporter {
             }
             (None, _) => Err(format!("no node is named {target}; `meshport peers` lists them")),
         }
+    }
+
+    /// Every origin of a service with the way to it, and the address of this node's own instance.
+    pub(super) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, String> {
+        let route = core.route(service).ok_or_else(|| format!("there is no service {service}"))?;
+        let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
+        let own = self.services.get(service).and_then(|facts| facts.origin.clone());
+        Ok(Origins { origins: route.candidates.iter().map(named).collect(), own })
     }
 
     /// A node's name, or the short form of its id while the name is unknown.

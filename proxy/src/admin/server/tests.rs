@@ -63,6 +63,7 @@ fn reply(question: Question) {
         Question::RotateKey(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Explain(answer) => drop(answer.send(Vec::new())),
+        Question::Certificates(_, answer) => drop(answer.send(Err("not here".into()))),
         Question::Ping(request, answer) => drop(answer.send(pinged(&request))),
     }
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{self, Command};
 
 use super::End;
-use super::context::{Context, Lent};
+use super::context::Lent;
 use crate::Error;
 
 /// Tells a command where the service is, whatever it is.
@@ -37,9 +37,8 @@ impl Child {
         program: &OsStr,
         arguments: &[OsString],
         local: SocketAddr,
-        context: Option<&Context>,
+        kubeconfig: Option<Lent>,
     ) -> Result<Self, Error> {
-        let kubeconfig = context.map(|context| context.lend(local)).transpose()?;
         let mut command = Command::new(program);
         command.args(arguments).env(ADDRESS, local.to_string()).kill_on_drop(true);
         if let Some(lent) = &kubeconfig {

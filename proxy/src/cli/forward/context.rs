@@ -15,7 +15,7 @@ use rand_core::{OsRng, RngCore};
 
 use super::ForwardArgs;
 use crate::Error;
-use crate::cli::kubeconfig::{self, Chosen};
+use crate::cli::kubeconfig::{self, Chosen, Evidence};
 
 pub(super) use crate::cli::kubeconfig::DEFAULT_NAME;
 
@@ -32,6 +32,8 @@ pub(super) struct Lent {
     path: PathBuf,
     /// What `KUBECONFIG` is to be.
     pub(super) list: OsString,
+    /// What a person has to know of it.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Context {
@@ -61,16 +63,21 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].
-    pub(super) fn merge_into(&self, file: &Path, local: SocketAddr) -> Result<Vec<String>, Error> {
-        self.chosen.merge_into(file, local, &self.name)
+    pub(super) fn merge_into(
+        &self,
+        file: &Path,
+        local: SocketAddr,
+        evidence: Evidence,
+    ) -> Result<Vec<String>, Error> {
+        self.chosen.merge_into(file, local, &self.name, evidence)
     }
 
     /// A kubeconfig for one command.
     ///
     /// # Errors
     /// [`Error::Io`] when no temporary file can be written.
-    pub(super) fn lend(&self, local: SocketAddr) -> Result<Lent, Error> {
-        let text = self.chosen.text(local, &self.name)?;
+    pub(super) fn lend(&self, local: SocketAddr, evidence: Evidence) -> Result<Lent, Error> {
+        let (text, warnings) = self.chosen.text(local, &self.name, evidence)?;
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let folder = folder.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir);
         let path = folder.join(format!("meshport-{:016x}.kubeconfig", OsRng.next_u64()));
@@ -80,7 +87,7 @@ impl Context {
             .mode(0o600)
             .open(&path)
             .map_err(Error::io(format!("create {}", path.display())))?;
-        let mut lent = Lent { path: path.clone(), list: OsString::new() };
+        let mut lent = Lent { path: path.clone(), list: OsString::new(), warnings };
         file.write_all(text.as_bytes()).map_err(Error::io(format!("write {}", path.display())))?;
         let all = std::iter::once(&path).chain(self.chosen.files());
         lent.list = std::env::join_paths(all).map_err(|_| {

@@ -1,6 +1,6 @@
 //! The address in a kubeconfig's `server`, and for which name its certificate is verified.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
@@ -10,6 +10,7 @@ pub(super) struct ServerUrl {
     pub(super) scheme: &'static str,
     /// A DNS name or an IP address, without brackets.
     pub(super) host: String,
+    port: u16,
 }
 
 impl ServerUrl {
@@ -33,17 +34,20 @@ impl ServerUrl {
                  Choose a context that leads to an apiserver itself"
             ));
         }
-        let host = match authority.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').map_or("", |(host, _)| host),
-            None => authority.split_once(':').map_or(authority, |(host, _)| host),
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').unwrap_or_default(),
+            None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
         };
+        let usual = if scheme == "https" { Ok(443) } else { Ok(80) };
+        let port = port.strip_prefix(':').map_or(usual, str::parse);
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let is_good =
             !host.is_empty() && (host.parse::<IpAddr>().is_ok() || host.chars().all(is_name));
         if !is_good || authority.contains('@') {
             return Err(format!("a server whose host is not understood, {text}"));
         }
-        Ok(Self { scheme, host: host.to_owned() })
+        let port = port.map_err(|_| format!("a server whose port is not understood, {text}"))?;
+        Ok(Self { scheme, host: host.to_owned(), port })
     }
 
     /// Whether it leads to this machine.
@@ -54,21 +58,20 @@ impl ServerUrl {
         }
     }
 
-    /// The name to verify at the local address: what a client of the source verified, as far as
-    /// the address alone does not say it. `None` when nothing is to be said.
-    pub(super) fn verified_as(
-        &self,
-        cluster: &Map<String, Value>,
-        local: SocketAddr,
-    ) -> Option<String> {
-        let set = cluster.get("tls-server-name").and_then(Value::as_str);
-        if let Some(name) = set.filter(|name| !name.is_empty()) {
-            return Some(name.to_owned());
-        }
+    /// Where it is dialled.
+    pub(super) fn address(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// The name that a client of the source verifies; `None` when it verifies none.
+    pub(super) fn verified_as(&self, cluster: &Map<String, Value>) -> Option<String> {
         let unverified = cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool);
-        let same = self.host.parse() == Ok(local.ip());
-        let is_needed = self.scheme == "https" && unverified != Some(true) && !same;
-        is_needed.then(|| self.host.clone())
+        if self.scheme != "https" || unverified == Some(true) {
+            return None;
+        }
+        let set = cluster.get("tls-server-name").and_then(Value::as_str);
+        Some(set.filter(|name| !name.is_empty()).unwrap_or(&self.host).to_owned())
     }
 }
 
@@ -82,9 +85,8 @@ mod tests {
     }
 
     fn verified(server: &str, cluster: &Value) -> Option<String> {
-        let local = "127.0.0.1:7445".parse().expect("an address");
         let server = ServerUrl::parse(server).expect("a server");
-        server.verified_as(cluster.as_object().expect("a mapping"), local)
+        server.verified_as(cluster.as_object().expect("a mapping"))
     }
 
     #[test]
@@ -95,6 +97,10 @@ mod tests {
         for bad in ["", "10.0.0.1:6443", "ftp://a", "https://", "https://[::1", "https://u:p@h:1"] {
             assert!(host(bad).is_err(), "{bad}");
         }
+        let address = |text: &str| ServerUrl::parse(text).map(|server| server.address());
+        assert_eq!(address("https://api.example.com").as_deref(), Ok("api.example.com:443"));
+        assert_eq!(address("https://[fd00::1]:6443/").as_deref(), Ok("[fd00::1]:6443"));
+        assert!(address("https://10.0.0.1:port").is_err());
         let error = host("https://rancher.example.com/k8s/clusters/c-1").expect_err("a path");
         assert!(error.contains("between"), "{error}");
     }
@@ -120,8 +126,6 @@ mod tests {
         assert_eq!(verified("https://api.example.com:6443", &plain), name("api.example.com"));
         assert_eq!(verified("https://10.0.0.1:6443", &plain), name("10.0.0.1"));
         assert_eq!(verified("https://[fd00::1]:6443", &plain), name("fd00::1"));
-        // It was verified for this very address.
-        assert_eq!(verified("https://127.0.0.1:6443", &plain), None);
         let set = json!({"tls-server-name": "kubernetes.default.svc"});
         assert_eq!(verified("https://10.0.0.1:6443", &set), name("kubernetes.default.svc"));
         let unverified = json!({"insecure-skip-tls-verify": true});

@@ -37,7 +37,11 @@ fn local() -> SocketAddr {
 }
 
 fn made() -> Made {
-    make(&found(), local(), "meshport", None).expect("made")
+    make(&found(), local(), "meshport", &Naming::default()).expect("made")
+}
+
+fn named(chosen: &str) -> Naming {
+    Naming { chosen: Some(chosen.to_owned()), ..Naming::default() }
 }
 
 #[test]
@@ -52,11 +56,34 @@ fn the_cluster_is_the_same_at_another_address() {
     assert_eq!(Value::Object(made.cluster.clone()), expected);
     let expected = json!({"cluster": "meshport", "namespace": "web", "user": "me"});
     assert_eq!(Value::Object(made.context.clone()), expected);
-    assert!(made.remarks[0].contains("proxy-url"), "{:?}", made.remarks);
-    let chosen = make(&found(), local(), "m", Some("kubernetes.default.svc")).expect("made");
+    assert!(made.notes[0].contains("proxy-url"), "{:?}", made.notes);
+    let chosen = make(&found(), local(), "m", &named("kubernetes.default.svc")).expect("made");
     assert_eq!(chosen.cluster["tls-server-name"], "kubernetes.default.svc");
-    let ipv6 = make(&found(), "[::1]:7445".parse().expect("an address"), "m", None);
+    let ipv6 = make(&found(), "[::1]:7445".parse().expect("an address"), "m", &named("a"));
     assert_eq!(ipv6.expect("made").cluster["server"], "https://[::1]:7445");
+}
+
+#[test]
+fn the_name_is_one_that_every_origin_has() {
+    let certificate = crate::core::certificate::tests::certificate;
+    let asked =
+        |who: &str, names: &[&str]| name::Asked { who: who.into(), read: Ok(certificate(names)) };
+    let evidence = |asked| Evidence { asked, partial: None, apiservers: true };
+    let made = |address: &str, evidence| {
+        let mut found = found();
+        found.cluster.insert("server".into(), format!("https://{address}:6443").into());
+        make(&found, local(), "m", &Naming { evidence, chosen: None }).expect("made")
+    };
+    let both = evidence(vec![
+        asked("cp-1", &["kubernetes.default.svc", "10.77.0.11"]),
+        asked("cp-2", &["kubernetes.default.svc", "10.77.0.12"]),
+    ]);
+    let of_one = made("10.77.0.11", both);
+    assert_eq!(of_one.cluster["tls-server-name"], "kubernetes.default.svc");
+    assert_eq!(of_one.warnings, Vec::<String>::new());
+    // The local address needs no name where all have it.
+    let local = evidence(vec![asked("cp-1", &["127.0.0.1"]), asked("cp-2", &["127.0.0.1"])]);
+    assert!(!made("10.77.0.11", local).cluster.contains_key("tls-server-name"));
 }
 
 #[test]
@@ -107,7 +134,7 @@ fn somebody_elses_entries_are_not_replaced() {
 fn a_server_behind_a_path_is_refused() {
     let mut found = found();
     found.cluster.insert("server".into(), "https://rancher/k8s/clusters/c-1".into());
-    let error = make(&found, local(), "m", None).expect_err("refused");
+    let error = make(&found, local(), "m", &Naming::default()).expect_err("refused");
     assert_eq!(error.exit_code(), 2);
     assert!(error.to_string().contains("the context prod has a server behind a path"), "{error}");
 }

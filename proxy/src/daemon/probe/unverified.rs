@@ -1,4 +1,5 @@
-//! Accepts any certificate, for probes of the node's own instance without a CA file.
+//! Accepts any certificate, for probes of the node's own instance without a CA file, and to read
+//! the names in certificates.
 //!
 //! Such a probe sends nothing secret and believes nothing but "it answered": an impostor on the
 //! node's own port could as well answer with the node's traffic. The handshake's signatures are
@@ -12,12 +13,12 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 #[derive(Debug)]
-pub(super) struct AnyCertificate {
+pub(in crate::daemon) struct AnyCertificate {
     provider: Arc<CryptoProvider>,
 }
 
 impl AnyCertificate {
-    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
+    pub(in crate::daemon) fn new(provider: Arc<CryptoProvider>) -> Self {
         Self { provider }
     }
 }

@@ -1,0 +1,48 @@
+//! Asks the servers behind a local address for their certificates: all of them by the running
+//! daemon, else the one that the source context names.
+
+use meshport_config::ServiceName;
+
+use super::name::{Asked, Evidence};
+use super::server::ServerUrl;
+use crate::Error;
+use crate::admin::certificates::{CertificatesRequest, OriginCertificate};
+use crate::admin::client::AdminClient;
+use crate::core::certificate::Certificate;
+use crate::daemon::{certificates, handshake};
+
+impl Evidence {
+    /// What the origins of a service answered.
+    pub(in crate::cli) fn of_origins(service: &ServiceName, answers: &[OriginCertificate]) -> Self {
+        let asked = |it: &OriginCertificate| Asked { who: it.who.name.clone(), read: it.read() };
+        let partial = answers.is_empty().then(|| "no origin can be reached".to_owned());
+        Self { asked: answers.iter().map(asked).collect(), partial, apiservers: is_usual(service) }
+    }
+}
+
+/// Asks every origin of a service, or the server of the source context where nobody knows them.
+pub(super) async fn evidence(
+    client: &AdminClient,
+    service: &ServiceName,
+    server: &ServerUrl,
+) -> Evidence {
+    let request = CertificatesRequest { service: service.clone() };
+    let why = match client.certificates(&request).await {
+        Ok(answers) if !answers.is_empty() => return Evidence::of_origins(service, &answers),
+        Ok(_) => "no origin is known yet".into(),
+        Err(Error::NoDaemon { .. }) => "no daemon answers".into(),
+        Err(error) => error.to_string(),
+    };
+    let address = server.address();
+    let read = handshake::of_server(&address, certificates::LIMIT).await;
+    let read = read.and_then(|der| {
+        let damaged = || Error::Negative("it cannot be read".into());
+        Certificate::read(&der).ok_or_else(damaged)
+    });
+    let asked = Asked { who: address, read: read.map_err(|error| error.to_string()) };
+    Evidence { asked: vec![asked], partial: Some(why), apiservers: is_usual(service) }
+}
+
+fn is_usual(service: &ServiceName) -> bool {
+    service.as_str() == ServiceName::KUBE_APISERVER
+}

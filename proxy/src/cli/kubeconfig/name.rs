@@ -1,0 +1,251 @@
+//! Which name a context verifies the server's certificate for.
+//!
+//! Whatever origin answers behind the local address has to be valid for it, so the name has to be
+//! in every origin's certificate. The name that the source context verifies is kept where that is
+//! so. An IP address is kept only when several origins have it: that of a single apiserver works
+//! until another one answers. Pure; what the origins showed comes in as [`Evidence`].
+
+use std::net::IpAddr;
+
+use crate::core::certificate::{Certificate, USUAL_NAMES, common_names};
+
+/// A server that was asked for its certificate.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Asked {
+    pub(in crate::cli) who: String,
+    /// What it showed, or why that is not known.
+    pub(in crate::cli) read: Result<Certificate, String>,
+}
+
+/// What is known of the certificates behind a local address.
+#[derive(Debug, Clone, Default)]
+pub(in crate::cli) struct Evidence {
+    pub(in crate::cli) asked: Vec<Asked>,
+    /// Why not every origin was asked, if that is so.
+    pub(in crate::cli) partial: Option<String>,
+    /// Whether they are apiservers, whose certificates have [`USUAL_NAMES`].
+    pub(in crate::cli) apiservers: bool,
+}
+
+/// The name, and what to tell a person.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Verified {
+    pub(super) name: String,
+    /// Why it is another name than the source's.
+    pub(super) note: Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Evidence {
+    fn certificates(&self) -> Vec<Certificate> {
+        self.asked.iter().filter_map(|it| it.read.clone().ok()).collect()
+    }
+
+    /// Who showed a certificate that is not valid for `name`.
+    fn lacking(&self, name: &str) -> Vec<&str> {
+        let lacks = |it: &&Asked| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
+        self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
+    }
+
+    /// What is not known, in sentences.
+    fn gaps(&self, name: &str) -> Vec<String> {
+        let mut gaps = Vec::new();
+        if let Some(why) = &self.partial {
+            let who: Vec<&str> = self.asked.iter().map(|it| it.who.as_str()).collect();
+            let only = if who.is_empty() { "no server".into() } else { who.join(", ") };
+            gaps.push(format!(
+                "warning: {why}, so only {only} was asked for its certificate; those of the other \
+                 origins have to be valid for {name} too"
+            ));
+        }
+        let unread = self.asked.iter().filter_map(|it| Some((&it.who, it.read.as_ref().err()?)));
+        gaps.extend(unread.map(|(who, why)| {
+            format!(
+                "warning: the certificate of {who} could not be read ({why}); it has to be valid \
+                 for {name}"
+            )
+        }));
+        gaps
+    }
+}
+
+/// The name for a context that verified `wanted` so far and leads to `local` from now on.
+pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verified {
+    let certificates = evidence.certificates();
+    let Some(name) = shared(wanted, local, evidence, &certificates) else {
+        return without_a_shared_name(wanted, evidence, &certificates);
+    };
+    let lacking = evidence.lacking(wanted);
+    let note = (name != wanted).then(|| match lacking.as_slice() {
+        [] => format!(
+            "the context verifies {name} instead of {wanted}, which may be the address of one \
+             apiserver only"
+        ),
+        lacking => format!(
+            "the context verifies {name}, which every certificate that was read has; {wanted} is \
+             missing from that of {}",
+            lacking.join(", ")
+        ),
+    });
+    Verified { note, warnings: evidence.gaps(&name), name }
+}
+
+/// What is to be said of a name that a person chose.
+pub(super) fn chosen(name: &str, evidence: &Evidence) -> Verified {
+    let lacking = evidence.lacking(name);
+    let mut warnings = evidence.gaps(name);
+    if !lacking.is_empty() {
+        warnings.push(missing(name, &lacking));
+    }
+    Verified { name: name.to_owned(), note: None, warnings }
+}
+
+/// The best name that all the certificates have.
+fn shared(
+    wanted: &str,
+    local: IpAddr,
+    evidence: &Evidence,
+    certificates: &[Certificate],
+) -> Option<String> {
+    if certificates.is_empty() {
+        return None;
+    }
+    let all = |name: &str| certificates.iter().all(|it| it.is_for(name));
+    let complete = certificates.len() > 1
+        && evidence.partial.is_none()
+        && certificates.len() == evidence.asked.len();
+    let is_address = wanted.parse::<IpAddr>().is_ok();
+    if all(wanted) && (!is_address || complete) {
+        return Some(wanted.to_owned());
+    }
+    let common = common_names(certificates);
+    let usual = common.iter().find(|name| USUAL_NAMES.contains(&name.as_str())).cloned();
+    let local = Some(local.to_string()).filter(|local| all(local));
+    let same = all(wanted).then(|| wanted.to_owned());
+    usual.or(local).or(same).or(common.into_iter().next())
+}
+
+fn without_a_shared_name(
+    wanted: &str,
+    evidence: &Evidence,
+    certificates: &[Certificate],
+) -> Verified {
+    let is_address = wanted.parse::<IpAddr>().is_ok();
+    if certificates.is_empty() {
+        // An address is right for one apiserver at most.
+        let usual = evidence.apiservers && is_address;
+        let name = if usual { USUAL_NAMES[0] } else { wanted };
+        let note = usual.then(|| {
+            format!(
+                "no certificate could be read; the context verifies {name}, which apiservers \
+                 usually have, instead of {wanted}"
+            )
+        });
+        return Verified { note, warnings: evidence.gaps(name), name: name.into() };
+    }
+    let mut names: Vec<String> = certificates.iter().flat_map(Certificate::names).collect();
+    names.sort();
+    names.dedup();
+    // The source's own name wins a tie: it comes last, and the last of equals is taken.
+    names.push(wanted.to_owned());
+    let having = |name: &String| certificates.iter().filter(|it| it.is_for(name)).count();
+    let name = names.iter().max_by_key(|name| having(name)).cloned().unwrap_or_default();
+    let mut warnings = evidence.gaps(&name);
+    warnings.push(format!(
+        "{}. No name is in every origin's certificate: issue them again with one that all have",
+        missing(&name, &evidence.lacking(&name))
+    ));
+    if evidence.apiservers {
+        let hint = format!("{} (kubeadm: apiServer.certSANs)", USUAL_NAMES[0]);
+        warnings.last_mut().into_iter().for_each(|it| *it = format!("{it}, such as {hint}"));
+    }
+    Verified { name, note: None, warnings }
+}
+
+fn missing(name: &str, lacking: &[&str]) -> String {
+    format!(
+        "warning: {name} is not in the certificate of {}; clients fail whenever that answers",
+        lacking.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::certificate::tests::certificate;
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn evidence(certificates: &[(&str, &[&str])]) -> Evidence {
+        let asked = |(who, names): &(&str, &[&str])| Asked {
+            who: (*who).to_owned(),
+            read: match names.is_empty() {
+                true => Err("no answer within 3s".into()),
+                false => Ok(certificate(names)),
+            },
+        };
+        let asked = certificates.iter().map(asked).collect();
+        Evidence { asked, partial: None, apiservers: true }
+    }
+
+    fn name(wanted: &str, certificates: &[(&str, &[&str])]) -> String {
+        choose(wanted, LOCAL, &evidence(certificates)).name
+    }
+
+    #[test]
+    fn the_address_of_one_apiserver_is_not_verified_at_all_of_them() {
+        let one: &[&str] = &["cp-1", "kubernetes", "kubernetes.default.svc", "10.77.0.11"];
+        let two: &[&str] = &["cp-2", "kubernetes", "kubernetes.default.svc", "10.77.0.12"];
+        let both = evidence(&[("cp-1", one), ("cp-2", two)]);
+        let verified = choose("10.77.0.11", LOCAL, &both);
+        assert_eq!(verified.name, "kubernetes.default.svc");
+        assert!(verified.note.expect("said").contains("missing from that of cp-2"));
+        assert_eq!(verified.warnings, Vec::<String>::new());
+        // Neither is it when the other origin is away, or there is only one yet.
+        assert_eq!(name("10.77.0.11", &[("cp-1", one), ("cp-2", &[])]), "kubernetes.default.svc");
+        assert_eq!(name("10.77.0.11", &[("cp-1", one)]), "kubernetes.default.svc");
+        // So it is for a name that only one has.
+        assert_eq!(name("cp-1", &[("cp-1", one), ("cp-2", two)]), "kubernetes.default.svc");
+    }
+
+    #[test]
+    fn what_every_origin_has_stays() {
+        let one: &[&str] = &["api.example.com", "kubernetes.default.svc", "10.0.0.100"];
+        let both = [("cp-1", one), ("cp-2", one)];
+        assert_eq!(name("api.example.com", &both), "api.example.com");
+        // The address of a balancer, which all have.
+        assert_eq!(name("10.0.0.100", &both), "10.0.0.100");
+        let local: &[&str] = &["127.0.0.1", "a.internal"];
+        assert_eq!(name("10.0.0.1", &[("cp-1", local), ("cp-2", local)]), "127.0.0.1");
+        // A name of its own is better than an address that may be of one server.
+        let one: &[&str] = &["a.internal", "10.0.0.1"];
+        assert_eq!(name("10.0.0.2", &[("a", one), ("b", one)]), "a.internal");
+    }
+
+    #[test]
+    fn what_is_missing_and_what_is_not_known_is_said() {
+        let apart = evidence(&[("cp-1", &["a", "10.0.0.1"]), ("cp-2", &["b", "10.0.0.2"])]);
+        let verified = choose("10.0.0.1", LOCAL, &apart);
+        assert_eq!(verified.name, "10.0.0.1");
+        let [warning] = verified.warnings.as_slice() else { panic!("{verified:?}") };
+        assert!(warning.contains("10.0.0.1 is not in the certificate of cp-2"), "{warning}");
+        assert!(warning.contains("kubernetes.default.svc"), "{warning}");
+
+        let chosen = chosen("b", &apart);
+        assert!(chosen.warnings[0].contains("b is not in the certificate of cp-1"), "{chosen:?}");
+
+        let silent = choose("api.example.com", LOCAL, &evidence(&[("cp-1", &[])]));
+        assert_eq!(silent.name, "api.example.com");
+        assert!(silent.warnings[0].contains("of cp-1 could not be read (no answer"), "{silent:?}");
+        let silent = choose("10.0.0.1", LOCAL, &evidence(&[("cp-1", &[])]));
+        assert_eq!(silent.name, "kubernetes.default.svc");
+        let other = Evidence { apiservers: false, ..evidence(&[("db-1", &[])]) };
+        assert_eq!(choose("10.0.0.1", LOCAL, &other).name, "10.0.0.1");
+
+        let partial = Some("no daemon answers".to_owned());
+        let one = Evidence { partial, ..evidence(&[("10.0.0.1:6443", &["kubernetes"])]) };
+        let verified = choose("10.0.0.1", LOCAL, &one);
+        assert_eq!(verified.name, "kubernetes");
+        assert!(verified.warnings[0].contains("only 10.0.0.1:6443 was asked"), "{verified:?}");
+    }
+}
