@@ -14,7 +14,7 @@ use meshport_config::Problem;
 pub enum Error {
     // The person at the keyboard.
     /// The configuration file has problems; every one of them is listed.
-    #[error("{} has {} problem(s):\n{}", path.display(), problems.len(), lines(problems))]
+    #[error("{} has {}:\n{}", path.display(), counted(problems.len()), lines(problems))]
     Config {
         /// The file that was read.
         path: PathBuf,
@@ -119,6 +119,10 @@ fn silence(source: &io::Error) -> String {
         }
         _ => format!("{source}. If it goes on, look at the log of `meshport run`"),
     }
+}
+
+fn counted(problems: usize) -> String {
+    if problems == 1 { "1 problem".into() } else { format!("{problems} problems") }
 }
 
 fn lines(problems: &[Problem]) -> String {

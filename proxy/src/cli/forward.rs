@@ -183,7 +183,7 @@ async fn connect(
         }
         let refused = progress.refused.is_some() && progress.members == 0;
         if now >= deadline || (refused && now >= begun + REFUSED_WAIT) {
-            return Err(words::in_vain(&progress, args));
+            return Err(words::no_origin(&progress, args));
         }
         teller.show(&progress);
         // Redrawing needs a beat of its own; news come earlier.

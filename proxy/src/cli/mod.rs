@@ -36,7 +36,9 @@ mod signer;
 mod stand_in;
 mod text;
 mod textfile;
+mod version;
 mod wait;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -108,7 +110,7 @@ enum Verb {
     /// Which apiserver this node uses and why, every origin with its state and distance, who is
     /// absent since when, and what to look at.
     #[command(after_long_help = text::STATUS)]
-    Status(query::QueryArgs),
+    Status(query::StatusArgs),
     /// Show in which order a new session would try the origins
     ///
     /// One table per service: the candidates in order, and why each stands where it does.
@@ -218,6 +220,11 @@ enum Verb {
     /// Run an apiserver stand-in
     #[command(hide = true)]
     StandIn(stand_in::StandInArgs),
+    /// Print the version of this program and of the running daemon
+    ///
+    /// They differ between an update and the next restart. It is no error when no daemon answers.
+    #[command(after_long_help = text::VERSION)]
+    Version(version::VersionArgs),
     /// Print the completions of a shell
     ///
     /// Source the output, or put it where the shell looks for completions.
@@ -272,6 +279,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),
+        Verb::Version(args) => version::run(args),
         Verb::Completions { shell } => completions(shell),
     };
     done.map(|()| 0)

@@ -1,15 +1,23 @@
 //! Standard output and standard error, written so that a closed pipe is an error value.
 //!
-//! Standard output carries the answer and nothing else; advice and errors go to standard error.
+//! Standard output carries the answer and nothing else; advice and errors go to standard error. On a
+//! terminal both are wrapped to its width, and what is wrong has a colour unless `NO_COLOR` is set
+//! (no-color.org).
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use serde::Serialize;
 
+use super::render::{Look, Tone, wrapped};
 use crate::Error;
 
 /// What a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
 const CLOSED_PIPE: u8 = 141;
+
+/// Begins an error.
+const PROGRAM: &str = "meshport: ";
 
 /// Writes an answer to standard output.
 ///
@@ -32,17 +40,71 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Error> {
     answer(&(text + "\n"))
 }
 
+/// Begins advice that something may go wrong.
+const WARNING: &str = "warning:";
+
 /// Tells the person something that is not the answer. A closed standard error loses it.
 pub(crate) fn advice(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let tone = if text.starts_with(WARNING) { Tone::Warn } else { Tone::Plain };
+    tell(text, WARNING, tone);
+}
+
+/// Draws progress over the one before on a terminal's line; nothing takes it back.
+pub(crate) fn draw(text: &str) {
+    // A closed standard error loses it.
+    let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+}
+
+/// Writes to standard error, the prefix in its tone.
+fn tell(text: &str, prefix: &str, tone: Tone) {
+    let look = look_of(&io::stderr());
+    let folded = folded(text, look.width);
+    let painted = match folded.strip_prefix(prefix) {
+        Some(rest) => format!("{}{rest}", look.paint(prefix, tone)),
+        None => folded,
+    };
+    let _ = io::stderr().lock().write_all(painted.as_bytes());
+}
+
+/// The text with each of its lines wrapped behind its own indentation.
+fn folded(text: &str, width: Option<usize>) -> String {
+    let fold = |line: &str| {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let fits = width.is_none_or(|width| line.chars().count() <= width);
+        if fits { format!("{line}\n") } else { wrapped(line, indent, width) }
+    };
+    text.lines().map(fold).collect()
+}
+
+/// How standard output looks.
+pub(crate) fn look() -> Look {
+    look_of(&io::stdout())
 }
 
 /// Columns of the terminal behind standard output; `None` when it is a file or a pipe.
 pub(crate) fn width() -> Option<usize> {
-    if !io::stdout().is_terminal() {
-        return None;
+    look().width
+}
+
+/// Lines of the terminal behind standard output; `None` when it is a file or a pipe.
+pub(crate) fn height() -> Option<usize> {
+    let is_terminal = io::stdout().is_terminal();
+    let size = terminal_size::terminal_size().filter(|_| is_terminal);
+    size.map(|(_, terminal_size::Height(lines))| lines.into())
+}
+
+fn look_of(output: &(impl IsTerminal + AsFd)) -> Look {
+    if !output.is_terminal() {
+        return Look::default();
     }
-    terminal_size::terminal_size().map(|(terminal_size::Width(columns), _)| columns.into())
+    let size = terminal_size::terminal_size_of(output);
+    let width = size.map(|(terminal_size::Width(columns), _)| columns.into());
+    Look { width, colour: wants_colour(|name| std::env::var_os(name)) }
+}
+
+fn wants_colour(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && variable("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Reports a failed verb; the process's exit code.
@@ -53,7 +115,7 @@ pub(crate) fn report(error: &Error) -> u8 {
     // A verb that has shown its answer, and whose answer is "no", has nothing to add.
     let text = error.to_string();
     if !text.is_empty() {
-        advice(&format!("meshport: {text}"));
+        tell(&format!("{PROGRAM}{text}"), PROGRAM, Tone::Bad);
     }
     error.exit_code()
 }
@@ -66,6 +128,25 @@ fn is_closed_pipe(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_folded_behind_their_indentation() {
+        let text = "two problems:\n  the first of them is long\n\nEnd";
+        assert_eq!(folded(text, None), format!("{text}\n"));
+        let expected = "two problems:\n  the first of\n  them is long\n\nEnd\n";
+        assert_eq!(folded(text, Some(16)), expected);
+    }
+
+    #[test]
+    fn colours_are_refused_by_a_variable_or_a_dumb_terminal() {
+        let with = |set: &'static [(&str, &str)]| {
+            wants_colour(move |name| {
+                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+            })
+        };
+        assert!(with(&[("TERM", "xterm")]) && with(&[("NO_COLOR", "")]) && with(&[]));
+        assert!(!with(&[("NO_COLOR", "1")]) && !with(&[("TERM", "dumb")]));
+    }
 
     #[test]
     fn a_closed_pipe_is_told_from_other_failures() {

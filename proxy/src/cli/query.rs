@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use meshport_config::{Period, ServiceName};
 
 use super::load::{socket, state_dir};
-use super::{clock, output, render, runtime};
+use super::{clock, output, render, runtime, watch};
 use crate::Error;
 use crate::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
 use crate::admin::client::AdminClient;
@@ -28,6 +28,17 @@ pub(crate) struct QueryArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) daemon: DaemonArgs,
+}
+
+/// `meshport status`
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Show it again and again until Ctrl-C, every 2 s or as often as --watch=TIME says
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+        default_missing_value = "2s", value_parser = interval)]
+    pub(crate) watch: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
 }
 
 /// Which daemon is asked.
@@ -98,13 +109,16 @@ impl DaemonArgs {
     }
 }
 
-pub(crate) fn status(args: &QueryArgs) -> Result<(), Error> {
+pub(crate) fn status(StatusArgs { watch, query: args }: &StatusArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
+    if let Some(every) = watch {
+        return runtime()?.block_on(watch::watch(&client, *every, args.json));
+    }
     let status = runtime()?.block_on(client.status())?;
     if args.json {
         return output::json(&status);
     }
-    output::answer(&render::status(&status, clock::wall().0, output::width()))
+    output::answer(&render::status(&status, clock::wall().0, output::look()))
 }
 
 pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
@@ -113,7 +127,7 @@ pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
     if args.json {
         return output::json(&routes);
     }
-    output::answer(&render::routes(&routes, output::width()))
+    output::answer(&render::routes(&routes, output::look()))
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
@@ -123,7 +137,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     if args.query.json {
         return output::json(&chosen);
     }
-    output::answer(&render::explain(&chosen, output::width()))
+    output::answer(&render::explain(&chosen, output::look()))
 }
 
 /// What was asked for.
@@ -173,7 +187,7 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
     if args.query.json {
         return output::json(&peers);
     }
-    output::answer(&render::peers(&peers, output::width()))
+    output::answer(&render::peers(&peers, output::look()))
 }
 
 /// One request per probe, so that each line stands as soon as its answer does. An interrupt ends

@@ -10,14 +10,14 @@ GETTING STARTED:
 
 EXIT CODES:
     0  done, or the answer is yes
-    1  the answer is no: a ping without an answer, a wait that timed out, a failed demo
+    1  the answer is no: no answer to a ping, a wait that timed out, a failed request in a demo
     2  the command line is not understood or cannot work
     3  the configuration has problems, or a daemon would not work with it
     4  a key, credential, invite or the state folder is refused
     5  this machine refused: an address, a file, a socket
     6  no daemon answers, or it refuses the question
    70  a bug of meshport
-  141  whoever read the output closed it
+  141  the reader of the output closed it
 
 FILES:
   /etc/meshport/meshport.toml    configuration  (others: ~/.config/meshport/meshport.toml)
@@ -109,6 +109,7 @@ EXAMPLES:
 pub(super) const STATUS: &str = "\
 EXAMPLES:
   meshport status
+  meshport status --watch
   meshport status --json | jq '.services[0].chosen.name'
 ";
 
@@ -263,6 +264,12 @@ EXAMPLES:
 
 Exit code 1 when a request failed, the nearest apiserver was not chosen, or the traffic did not move
 or come home.
+";
+
+pub(super) const VERSION: &str = "\
+EXAMPLES:
+  meshport version
+  meshport version --json | jq -r .daemon.version
 ";
 
 pub(super) const COMPLETIONS: &str = "\

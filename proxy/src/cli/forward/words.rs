@@ -3,7 +3,7 @@
 //! Progress is drawn over one line of a terminal and only when it takes noticeably long. Without a
 //! terminal, and beside a command's own output, there is nothing but the line at the end.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Teller {
         }
         let text = stage(progress, &self.service);
         if text != self.drawn {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+            output::draw(&text);
             self.drawn = text;
         }
     }
@@ -54,7 +54,7 @@ impl Teller {
     /// Takes back what was drawn.
     pub(super) fn clear(&mut self) {
         if !std::mem::take(&mut self.drawn).is_empty() {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+            output::draw("");
         }
     }
 
@@ -111,7 +111,7 @@ pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
 }
 
 /// Why no origin was found, and what to do.
-pub(super) fn in_vain(progress: &Progress, args: &ForwardArgs) -> Error {
+pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
     let Progress { members, origins, measured, refused, .. } = progress;
     let (service, waited) = (&args.service, args.timeout);
     let text = match (refused, members, origins, measured) {
@@ -166,13 +166,13 @@ mod tests {
             (progress(2, 3, 1), "3 origins", "meshport status"),
         ] {
             assert!(stage(&at, &service).contains(stage_says), "{at:?}");
-            let error = in_vain(&at, &args);
+            let error = no_origin(&at, &args);
             assert!(error.to_string().contains(advice), "{error}");
             assert_eq!(error.exit_code(), 1);
         }
         let refused =
             Progress { refused: Some("its credential ended".into()), ..progress(0, 0, 0) };
-        let text = in_vain(&refused, &args).to_string();
+        let text = no_origin(&refused, &args).to_string();
         assert!(text.contains("its credential ended") && text.contains("new invite"), "{text}");
     }
 

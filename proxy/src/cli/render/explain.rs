@@ -1,7 +1,8 @@
 //! `meshport explain`: why sessions go where they go.
 
+use super::look::{Look, Tone};
 use super::status::{origin_place, path};
-use super::table::{Column, Table, left, right, wrapped};
+use super::table::{Cell, Column, Table, left, right, toned, wrapped};
 use super::units::{age, counted, milliseconds};
 use crate::admin::api::OriginRef;
 use crate::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
@@ -20,15 +21,16 @@ const CANDIDATES: [Column; 9] = [
 const CHANGES: [Column; 4] = [right("AGO", 0), left("FROM", 0), left("TO", 0), left("CAUSE", 0)];
 
 /// One block per service.
-pub(crate) fn explain(explanations: &[Explanation], width: Option<usize>) -> String {
-    let blocks: Vec<String> = explanations.iter().map(|it| block(it, width)).collect();
+pub(crate) fn explain(explanations: &[Explanation], look: impl Into<Look>) -> String {
+    let look = look.into();
+    let blocks: Vec<String> = explanations.iter().map(|it| block(it, look)).collect();
     match blocks.is_empty() {
         true => "no service is used or offered here\n".into(),
         false => blocks.join("\n"),
     }
 }
 
-fn block(explanation: &Explanation, width: Option<usize>) -> String {
+fn block(explanation: &Explanation, look: Look) -> String {
     let Explanation { service, policy, chosen, candidates, sessions, changes } = explanation;
     let choice = match chosen {
         Some(chosen) => {
@@ -37,16 +39,17 @@ fn block(explanation: &Explanation, width: Option<usize>) -> String {
         }
         None => "no origin can be used".into(),
     };
-    let mut text = wrapped(&format!("{service}, policy {policy}: {choice}"), 0, width);
+    let mut text = wrapped(&format!("{service}, policy {policy}: {choice}"), 0, look);
     if candidates.is_empty() {
-        text.push_str(&wrapped("no origin is known", 2, width));
+        text.push_str(&wrapped("no origin is known", 2, look));
     } else {
-        text.push_str(&table(candidates, width));
+        text.push_str(&table(candidates, look));
         text.push_str("\n  Each of them\n");
         for candidate in candidates {
-            text.push_str(&wrapped(&sentence(candidate, &candidates[0]), 4, width));
+            let tone = of_standing(&candidate.standing);
+            text.push_str(&toned(&sentence(candidate, &candidates[0]), tone, 4, look));
             for relay in &candidate.relays {
-                text.push_str(&wrapped(&relay_line(relay), 6, width));
+                text.push_str(&wrapped(&relay_line(relay), 6, look));
             }
         }
     }
@@ -55,35 +58,43 @@ fn block(explanation: &Explanation, width: Option<usize>) -> String {
         for line in sessions {
             let count = counted(line.open, "session");
             let text_line = format!("{}: {count}", origin_place(&line.who));
-            text.push_str(&wrapped(&text_line, 4, width));
+            text.push_str(&wrapped(&text_line, 4, look));
         }
     }
     if !changes.is_empty() {
         text.push_str("\n  Last changes of the first choice\n");
-        text.push_str(&changed(changes, width));
+        text.push_str(&changed(changes, look));
     }
     text
 }
 
-fn table(candidates: &[CandidateFacts], width: Option<usize>) -> String {
+fn table(candidates: &[CandidateFacts], look: Look) -> String {
     let mut table = Table::new(&CANDIDATES);
     let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), milliseconds);
     for candidate in candidates {
         let status = &candidate.status;
         let measured = status.rtt_ms.is_some() || status.path == "own";
         table.row([
-            if status.chosen { "*".into() } else { String::new() },
-            status.who.name.clone(),
-            status.who.place().to_owned(),
-            candidate.standing.clone(),
-            if measured { milliseconds(candidate.cost_ms) } else { "-".into() },
-            ms(status.rtt_ms),
-            ms(candidate.deviation_ms),
+            if status.chosen { "*" } else { "" }.into(),
+            status.who.name.as_str().into(),
+            status.who.place().into(),
+            Cell::new(candidate.standing.as_str(), of_standing(&candidate.standing)),
+            if measured { milliseconds(candidate.cost_ms).into() } else { "-".into() },
+            ms(status.rtt_ms).into(),
+            ms(candidate.deviation_ms).into(),
             path(status),
-            format!("{:.1}", candidate.evidence),
+            format!("{:.1}", candidate.evidence).into(),
         ]);
     }
-    table.render(2, width)
+    table.render(2, look)
+}
+
+fn of_standing(standing: &str) -> Tone {
+    match standing {
+        "healthy" => Tone::Plain,
+        "down" => Tone::Bad,
+        _ => Tone::Warn,
+    }
 }
 
 fn short_place(who: &OriginRef) -> String {
@@ -100,8 +111,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     };
     let lacks = match status.lacks.as_str() {
         "" => compared(candidate, first),
-        lacks if lacks == status.state => "not used before a ready one".to_owned(),
-        lacks => format!("lacks: {lacks}"),
+        lacks => lacks.to_owned(),
     };
     let range = match (seen.least_ms, seen.most_ms) {
         (Some(least), Some(most)) if seen.nodes > seen.unreachable + 1 => {
@@ -110,7 +120,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
         (Some(least), _) => format!(", {}", milliseconds(least)),
         _ => String::new(),
     };
-    let said = format!("says {} for {}", status.state, age(status.state_since_s));
+    let said = format!("reported {} for {}", status.state, age(status.state_since_s));
     format!("{name}: {said}; {lacks}; {}{range}", seen.words)
 }
 
@@ -122,9 +132,9 @@ fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
         () if candidate.status.chosen => "chosen".into(),
         () if first.standing != candidate.standing => "lacks nothing".into(),
         () if more >= 0.0 => format!("costs {} more than {name}", milliseconds(more)),
-        () => format!("costs {} less than {name}, not enough or not yet for long", {
-            milliseconds(-more)
-        }),
+        () => {
+            format!("costs {} less than {name}: too little, or too recent", { milliseconds(-more) })
+        }
     }
 }
 
@@ -143,7 +153,7 @@ fn relay_line(relay: &RelayFacts) -> String {
     format!("through {name} in {site}: {rtt}{loss}, costs {cost}; {}", words.join("; "))
 }
 
-fn changed(changes: &[RouteChange], width: Option<usize>) -> String {
+fn changed(changes: &[RouteChange], look: Look) -> String {
     let mut table = Table::new(&CHANGES);
     let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".into());
     for change in changes {
@@ -154,7 +164,7 @@ fn changed(changes: &[RouteChange], width: Option<usize>) -> String {
             change.cause.clone(),
         ]);
     }
-    table.render(4, width)
+    table.render(4, look)
 }
 
 #[cfg(test)]
@@ -179,8 +189,8 @@ mod tests {
             deviation_ms: status.rtt_ms.map(|rtt| rtt / 10.0),
             evidence: 0.0,
             seen: Some(match number {
-                2 => seen("unreachable for 4 of 9 nodes, all in site b", 9, 4),
-                _ => seen("reachable for all 9 other nodes that tell of it", 9, 0),
+                2 => seen("unreachable from 4 of 9 nodes, all in site b", 9, 4),
+                _ => seen("reachable from all 9 other nodes that measure it", 9, 0),
             }),
             relays: Vec::new(),
             status,
@@ -225,12 +235,12 @@ mod tests {
         let begun = "kube-apiserver, policy nearest: cp-1 in fra: nearest ready, for 2h 5m\n";
         assert!(text.starts_with(begun), "{text}");
         let after = text.split_once("  Each of them\n").expect("the sentences").1;
-        let expected = "    cp-1: says ready for 2h 5m; chosen; \
-reachable for all 9 other nodes that tell of it, 0.40 ms to 80.0 ms
-    cp-2: says ready for 2h 5m; costs 34.6 ms more than cp-1; \
-reachable for all 9 other nodes that tell of it, 0.40 ms to 80.0 ms
-    cp-3: says unready for 12s; lacks: unready, path dead for 12s; \
-unreachable for 4 of 9 nodes, all in site b, 0.40 ms to 80.0 ms
+        let expected = "    cp-1: reported ready for 2h 5m; chosen; \
+reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
+    cp-2: reported ready for 2h 5m; costs 34.6 ms more than cp-1; \
+reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
+    cp-3: reported unready for 12s; path lost 12 s ago; \
+unreachable from 4 of 9 nodes, all in site b, 0.40 ms to 80.0 ms
       through relay-1 in ams: 12.0 ms with 3 % loss, costs 17.0 ms; not needed; \
 sessions got through lately
 

@@ -1,6 +1,7 @@
 //! `meshport peers`: one row per node the mesh knows.
 
-use super::table::{Column, Table, left, right};
+use super::look::{Look, Tone};
+use super::table::{Cell, Column, Table, left, right};
 use super::units::{age, bytes, milliseconds};
 use crate::admin::api::PeerRow;
 
@@ -18,25 +19,26 @@ const PEERS: [Column; 10] = [
 ];
 
 /// The table, or a sentence when there is nobody.
-pub(crate) fn peers(rows: &[PeerRow], width: Option<usize>) -> String {
+pub(crate) fn peers(rows: &[PeerRow], look: impl Into<Look>) -> String {
     if rows.is_empty() {
         return "no other node is known yet\n".into();
     }
     let mut table = Table::new(&PEERS);
     for row in rows {
         let known = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let tone = if row.liveness == "down" { Tone::Bad } else { Tone::Plain };
         table.row([
-            known(row.name.as_ref().map(ToString::to_string)),
-            known(row.site.as_ref().map(ToString::to_string)),
-            row.liveness.clone(),
-            known(row.endpoint.map(|endpoint| endpoint.to_string())),
-            known(row.rtt_ms.map(milliseconds)),
-            known(row.handshake_age_s.map(age)),
-            bytes(row.rx_bytes),
-            bytes(row.tx_bytes),
-            row.node.short(),
-            known(row.roles.as_ref().map(ToString::to_string)),
+            known(row.name.as_ref().map(ToString::to_string)).into(),
+            known(row.site.as_ref().map(ToString::to_string)).into(),
+            Cell::new(row.liveness.as_str(), tone),
+            known(row.endpoint.map(|endpoint| endpoint.to_string())).into(),
+            known(row.rtt_ms.map(milliseconds)).into(),
+            known(row.handshake_age_s.map(age)).into(),
+            bytes(row.rx_bytes).into(),
+            bytes(row.tx_bytes).into(),
+            row.node.short().into(),
+            known(row.roles.as_ref().map(ToString::to_string)).into(),
         ]);
     }
-    table.render(0, width)
+    table.render(0, look)
 }

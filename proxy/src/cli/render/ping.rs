@@ -41,7 +41,7 @@ pub(crate) fn ping_summary(who: &NodeRef, summary: &PingSummary) -> String {
     match summary.rtt_ms {
         None => format!("{}: {counts}\n", who.name),
         Some([least, mean, greatest]) => format!(
-            "{}: {counts}; least {}, mean {}, greatest {}\n",
+            "{}: {counts}; min {}, avg {}, max {}\n",
             who.name,
             milliseconds(least),
             milliseconds(mean),

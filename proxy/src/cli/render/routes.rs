@@ -1,9 +1,10 @@
 //! `meshport routes`: per service, the order in which a new session would try the origins.
 
-use super::status::{path, title};
-use super::table::{Column, Table, left, right, wrapped};
+use super::look::{Look, of_state};
+use super::status::{lacks, path, title};
+use super::table::{Cell, Column, Table, left, right, wrapped};
 use super::units::milliseconds;
-use crate::admin::api::ServiceStatus;
+use crate::admin::api::{OriginStatus, ServiceStatus};
 
 const CANDIDATES: [Column; 7] = [
     right("TRY", 0),
@@ -16,18 +17,19 @@ const CANDIDATES: [Column; 7] = [
 ];
 
 /// One block per service.
-pub(crate) fn routes(services: &[ServiceStatus], width: Option<usize>) -> String {
-    let blocks: Vec<String> = services.iter().map(|service| block(service, width)).collect();
+pub(crate) fn routes(services: &[ServiceStatus], look: impl Into<Look>) -> String {
+    let look = look.into();
+    let blocks: Vec<String> = services.iter().map(|service| block(service, look)).collect();
     match blocks.is_empty() {
         true => "no service is used or offered here\n".into(),
         false => blocks.join("\n"),
     }
 }
 
-fn block(service: &ServiceStatus, width: Option<usize>) -> String {
-    let mut text = wrapped(&title(service), 0, width);
+fn block(service: &ServiceStatus, look: Look) -> String {
+    let mut text = wrapped(&title(service), 0, look);
     if service.origins.is_empty() {
-        text.push_str(&wrapped("no origin is known", 2, width));
+        text.push_str(&wrapped("no origin is known", 2, look));
         return text;
     }
     let mut table = Table::new(&CANDIDATES);
@@ -39,18 +41,38 @@ fn block(service: &ServiceStatus, width: Option<usize>) -> String {
         } else {
             "-".into()
         };
-        let chosen = service.chosen.as_ref().filter(|_| origin.chosen);
-        let why = chosen.map_or_else(|| origin.lacks.clone(), |chosen| chosen.why.clone());
         table.row([
-            turn,
-            origin.who.name.to_string(),
-            origin.who.place().to_owned(),
-            origin.state.clone(),
-            origin.rtt_ms.map_or_else(|| "-".into(), milliseconds),
+            turn.into(),
+            origin.who.name.as_str().into(),
+            origin.who.place().into(),
+            Cell::new(origin.state.as_str(), of_state(&origin.state)),
+            origin.rtt_ms.map_or_else(|| "-".into(), milliseconds).into(),
             path(origin),
-            why,
+            lacks(origin, &why(service, origin)),
         ]);
     }
-    text.push_str(&table.render(2, width));
+    text.push_str(&table.render(2, look));
     text
+}
+
+/// Why an origin stands where it does.
+fn why(service: &ServiceStatus, origin: &OriginStatus) -> String {
+    let first = service.origins.iter().find(|it| it.chosen);
+    let (Some(first), Some(chosen)) = (first, &service.chosen) else { return origin.lacks.clone() };
+    match () {
+        () if origin.chosen => chosen.why.clone(),
+        () if !origin.lacks.is_empty() => origin.lacks.clone(),
+        () if service.policy == "spread" => "takes its turn".into(),
+        () => distance(first, origin).unwrap_or_else(|| "as good, and next".into()),
+    }
+}
+
+/// How much farther a healthy origin is than the first one, if that is known.
+fn distance(first: &OriginStatus, origin: &OriginStatus) -> Option<String> {
+    let of = |it: &OriginStatus| if it.path == "own" { Some(0.0) } else { it.rtt_ms };
+    let more = of(origin)? - of(first)?;
+    Some(match more < 0.0 {
+        true => format!("nearer by {}: too little, or too recent", milliseconds(-more)),
+        false => format!("farther by {}", milliseconds(more)),
+    })
 }

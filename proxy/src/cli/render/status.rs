@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::table::{Column, Table, left, right, wrapped};
+use super::look::{Look, Tone, of_state};
+use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
 use super::units::{age, clean, counted, milliseconds};
 use crate::admin::api::{AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status};
 use crate::admin::credentials::SecretStatus;
@@ -20,27 +21,31 @@ const ORIGINS: [Column; 9] = [
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("IS", 0), left("FOR", 0)];
 
+/// Seconds before its end from which on a credential has a colour: the daemon warns as early.
+const CREDENTIAL_ENDS_SOON_S: u64 = 30 * 24 * 60 * 60;
+
 /// The whole page.
-pub(crate) fn status(status: &Status, now: u64, width: Option<usize>) -> String {
-    let mut text = header(status, now, width);
+pub(crate) fn status(status: &Status, now: u64, look: impl Into<Look>) -> String {
+    let look = look.into();
+    let mut text = header(status, now, look);
     for service in &status.services {
         text.push('\n');
-        text.push_str(&service_block(service, width));
+        text.push_str(&service_block(service, look));
     }
     if !status.absent.is_empty() {
         text.push_str("\nAbsent\n");
-        text.push_str(&absent(&status.absent, width));
+        text.push_str(&absent(&status.absent, look));
     }
     if !status.warnings.is_empty() {
         text.push_str("\nWarnings\n");
         for warning in &status.warnings {
-            text.push_str(&wrapped(warning, 2, width));
+            text.push_str(&item(warning, Tone::Warn, 2, look));
         }
     }
     text
 }
 
-fn header(status: &Status, now: u64, width: Option<usize>) -> String {
+fn header(status: &Status, now: u64, look: Look) -> String {
     let me = &status.me;
     let members = &status.members;
     let mut lines = wrapped(
@@ -53,7 +58,7 @@ fn header(status: &Status, now: u64, width: Option<usize>) -> String {
             status.version
         ),
         0,
-        width,
+        look,
     );
     let mut mesh = format!("mesh on {}: {} alive", status.mesh_listen, members.alive);
     for (count, word) in [(members.down, "down"), (members.left, "left")] {
@@ -61,11 +66,14 @@ fn header(status: &Status, now: u64, width: Option<usize>) -> String {
             write!(mesh, ", {count} {word}").expect("writing to a String does not fail");
         }
     }
-    let credential = match status.credential_expires_at.0.checked_sub(now) {
-        None | Some(0) => "credential has expired".to_owned(),
-        Some(left) => format!("credential ends in {}", age(left)),
+    let (credential, tone) = match status.credential_expires_at.0.saturating_sub(now) {
+        0 => ("credential has expired".to_owned(), Tone::Bad),
+        left if left < CREDENTIAL_ENDS_SOON_S => {
+            (format!("credential ends in {}", age(left)), Tone::Warn)
+        }
+        left => (format!("credential ends in {}", age(left)), Tone::Plain),
     };
-    lines.push_str(&wrapped(&format!("{mesh}; {credential}"), 0, width));
+    lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, look));
     if let Some(ends) = status.secret.former_ends_at {
         let SecretStatus { number, lagging, .. } = &status.secret;
         let left = age(ends.0.saturating_sub(now));
@@ -75,18 +83,18 @@ fn header(status: &Status, now: u64, width: Option<usize>) -> String {
             many => format!("{many} members may lack it"),
         };
         let text = format!("mesh secret {number}, the former one opens tunnels for {left}; {who}");
-        lines.push_str(&wrapped(&text, 0, width));
+        lines.push_str(&wrapped(&text, 0, look));
     }
     if let Some(former) = &status.former_key {
         let (key, left) = (former.node.short(), age(former.ends_at.0.saturating_sub(now)));
         let text = format!("a new key is in use; the former one ({key}) answers for {left}");
-        lines.push_str(&wrapped(&text, 0, width));
+        lines.push_str(&wrapped(&text, 0, look));
     }
     lines
 }
 
-fn service_block(service: &ServiceStatus, width: Option<usize>) -> String {
-    let mut text = wrapped(&title(service), 0, width);
+fn service_block(service: &ServiceStatus, look: Look) -> String {
+    let mut text = wrapped(&title(service), 0, look);
     let sessions = format!(
         "{} open, {} since start, {} found no origin",
         counted(service.sessions_open, "session"),
@@ -94,18 +102,19 @@ fn service_block(service: &ServiceStatus, width: Option<usize>) -> String {
         service.sessions_failed
     );
     if !service.listen.is_empty() {
-        text.push_str(&wrapped(&first_choice(service), 2, width));
-        text.push_str(&wrapped(&sessions, 2, width));
+        let (choice, tone) = first_choice(service);
+        text.push_str(&toned(&choice, tone, 2, look));
+        text.push_str(&wrapped(&sessions, 2, look));
     }
     if let Some(offering) = &service.offering {
-        text.push_str(&wrapped(&offered(offering), 2, width));
+        text.push_str(&toned(&offered(offering), of_state(&offering.state), 2, look));
     }
     if !service.origins.is_empty() {
         let mut table = Table::new(&ORIGINS);
         for origin in &service.origins {
             table.row(origin_row(origin));
         }
-        text.push_str(&table.render(2, width));
+        text.push_str(&table.render(2, look));
     }
     text
 }
@@ -119,7 +128,7 @@ pub(super) fn title(service: &ServiceStatus) -> String {
     }
 }
 
-fn first_choice(service: &ServiceStatus) -> String {
+fn first_choice(service: &ServiceStatus) -> (String, Tone) {
     match &service.chosen {
         Some(chosen) => {
             let rtt = service
@@ -129,10 +138,17 @@ fn first_choice(service: &ServiceStatus) -> String {
                 .and_then(|origin| origin.rtt_ms);
             let distance = rtt.map_or_else(String::new, |rtt| format!(", {}", milliseconds(rtt)));
             let place = origin_place(&chosen.who);
-            format!("uses {place}{distance}: {}, for {}", chosen.why, age(chosen.since_s))
+            let healthy = service.origins.iter().any(|it| it.chosen && it.lacks.is_empty());
+            let tone = if healthy { Tone::Plain } else { Tone::Warn };
+            let text =
+                format!("uses {place}{distance}: {}, for {}", chosen.why, age(chosen.since_s));
+            (text, tone)
         }
-        None if service.origins.is_empty() => "uses no origin: none is known".into(),
-        None => format!("uses no origin: none of {} is usable", service.origins.len()),
+        None if service.origins.is_empty() => ("uses no origin: none is known".into(), Tone::Bad),
+        None => {
+            let all = service.origins.len();
+            (format!("uses no origin: none of {all} is usable"), Tone::Bad)
+        }
     }
 }
 
@@ -158,41 +174,55 @@ fn offered(offering: &Offering) -> String {
     )
 }
 
-fn origin_row(origin: &OriginStatus) -> [String; 9] {
+fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
     [
-        if origin.chosen { "*".into() } else { String::new() },
-        origin.who.name.to_string(),
-        origin.who.place().to_owned(),
-        origin.state.clone(),
-        origin.rtt_ms.map_or_else(|| "-".into(), milliseconds),
+        if origin.chosen { "*" } else { "" }.into(),
+        origin.who.name.as_str().into(),
+        origin.who.place().into(),
+        Cell::new(origin.state.as_str(), of_state(&origin.state)),
+        origin.rtt_ms.map_or_else(|| "-".into(), milliseconds).into(),
         path(origin),
-        origin.sessions.to_string(),
-        age(origin.state_since_s),
-        origin.lacks.clone(),
+        origin.sessions.to_string().into(),
+        age(origin.state_since_s).into(),
+        lacks(origin, origin.lacks.as_str()),
     ]
 }
 
+/// What is said of an origin that lacks something, in the colour of what comes of it.
+pub(super) fn lacks(origin: &OriginStatus, text: &str) -> Cell {
+    let tone = match (origin.lacks.is_empty(), origin.usable) {
+        (true, _) => Tone::Plain,
+        (false, true) => Tone::Warn,
+        (false, false) => Tone::Bad,
+    };
+    Cell::new(text, tone)
+}
+
 /// The path with its loss, where it loses some but not all.
-pub(super) fn path(origin: &OriginStatus) -> String {
+pub(super) fn path(origin: &OriginStatus) -> Cell {
     let way = match (&origin.who.relay, origin.path.as_str()) {
         (Some(relay), "relayed") => format!("through {relay}"),
         (_, path) => path.to_owned(),
     };
     match origin.loss_percent {
-        Some(loss) if (1..100).contains(&loss) => format!("{way}, {loss} % loss"),
-        _ => way,
+        Some(loss) if (1..100).contains(&loss) => {
+            Cell::new(format!("{way}, {loss} % loss"), Tone::Warn)
+        }
+        _ if way == "dead" => Cell::new(way, Tone::Bad),
+        _ => way.into(),
     }
 }
 
-fn absent(members: &[AbsentMember], width: Option<usize>) -> String {
+fn absent(members: &[AbsentMember], look: Look) -> String {
     let mut table = Table::new(&ABSENT);
     for member in members {
+        let tone = if member.liveness == "down" { Tone::Bad } else { Tone::Plain };
         table.row([
-            member.who.name.to_string(),
-            member.who.site.to_string(),
-            member.liveness.clone(),
-            age(member.since_s),
+            member.who.name.to_string().into(),
+            member.who.site.to_string().into(),
+            Cell::new(member.liveness.as_str(), tone),
+            age(member.since_s).into(),
         ]);
     }
-    table.render(2, width)
+    table.render(2, look)
 }

@@ -1,5 +1,6 @@
 //! Aligned columns that fit the terminal.
 
+use super::look::{Look, Tone};
 use super::units::clean;
 
 /// Between two columns.
@@ -32,10 +33,35 @@ pub(super) const fn right(title: &'static str, spare: u8) -> Column {
     Column { title, side: Side::Right, spare }
 }
 
+/// What stands in one place of a table.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, tone: Tone::Plain }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl Cell {
+    pub(super) fn new(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     columns: &'a [Column],
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<Cell>>,
 }
 
 impl<'a> Table<'a> {
@@ -44,27 +70,30 @@ impl<'a> Table<'a> {
     }
 
     /// One cell per column, in order.
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row<const N: usize>(&mut self, cells: [impl Into<Cell>; N]) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells.map(|cell| clean(&cell)).to_vec());
+        let cleaned = |cell: Cell| Cell { text: clean(&cell.text), ..cell };
+        self.rows.push(cells.into_iter().map(|cell| cleaned(cell.into())).collect());
     }
 
     /// The header and the rows, each line indented and without trailing spaces. Columns in which
     /// no row says anything are left out.
-    pub(super) fn render(&self, indent: usize, width: Option<usize>) -> String {
-        let said = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
+    pub(super) fn render(&self, indent: usize, look: impl Into<Look>) -> String {
+        let look = look.into();
+        let said = |column: &usize| self.rows.iter().any(|row| !row[*column].text.is_empty());
         let mut shown: Vec<usize> = (0..self.columns.len()).filter(said).collect();
         let mut widths: Vec<usize> =
             (0..self.columns.len()).map(|column| self.cell_width(column)).collect();
-        if let Some(width) = width {
+        if let Some(width) = look.width {
             self.fit(&mut shown, &mut widths, width.saturating_sub(indent));
         }
-        let titles: Vec<String> = self.columns.iter().map(|column| column.title.into()).collect();
+        let titles: Vec<Cell> = self.columns.iter().map(|column| column.title.into()).collect();
         let mut text = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
             let mut line = " ".repeat(indent);
             for (position, column) in shown.iter().enumerate() {
-                let cell = cut(&row[*column], widths[*column]);
+                let Cell { text, tone } = &row[*column];
+                let cell = cut(text, widths[*column]);
                 let padding = " ".repeat(widths[*column].saturating_sub(cell.chars().count()));
                 let (before, after) = match self.columns[*column].side {
                     Side::Left => ("", padding.as_str()),
@@ -73,7 +102,7 @@ impl<'a> Table<'a> {
                 let gap = if position == 0 { 0 } else { GAP };
                 line.push_str(&" ".repeat(gap));
                 line.push_str(before);
-                line.push_str(&cell);
+                line.push_str(&look.paint(&cell, *tone));
                 line.push_str(after);
             }
             text.push_str(line.trim_end());
@@ -83,7 +112,7 @@ impl<'a> Table<'a> {
     }
 
     fn cell_width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().map(|row| row[column].chars().count());
+        let cells = self.rows.iter().map(|row| row[column].text.chars().count());
         cells.chain([self.columns[column].title.len()]).max().unwrap_or(0)
     }
 
@@ -120,9 +149,15 @@ fn cut(cell: &str, width: usize) -> String {
     kept + CUT
 }
 
-/// A sentence on lines of at most `width`, each indented; one line when there is no width.
-pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
-    let text = clean(text);
+/// A sentence on lines of at most the width, each indented; one line when there is no width.
+pub(crate) fn wrapped(text: &str, indent: usize, look: impl Into<Look>) -> String {
+    toned(text, Tone::Plain, indent, look)
+}
+
+/// The same in a tone.
+pub(super) fn toned(text: &str, tone: Tone, indent: usize, look: impl Into<Look>) -> String {
+    let (text, look) = (clean(text), look.into());
+    let width = look.width;
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(MIN_CELL));
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -134,7 +169,14 @@ pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String
             _ => lines.push(word.to_owned()),
         }
     }
-    lines.iter().map(|line| format!("{}{line}\n", " ".repeat(indent))).collect()
+    let spaces = " ".repeat(indent);
+    lines.iter().map(|line| format!("{spaces}{}\n", look.paint(line, tone))).collect()
+}
+
+/// A sentence as an item of a list: a dash, and all its lines behind it.
+pub(super) fn item(text: &str, tone: Tone, indent: usize, look: impl Into<Look>) -> String {
+    let lines = toned(text, tone, indent + 2, look);
+    format!("{}- {}", " ".repeat(indent), lines.get(indent + 2..).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -146,8 +188,8 @@ mod tests {
 
     fn table() -> Table<'static> {
         let mut table = Table::new(&COLUMNS);
-        table.row(["cp-1".into(), "0.42 ms".into(), String::new(), "x".into()]);
-        table.row(["cp-with-a-name".into(), "12 ms".into(), "dead".into(), "y".into()]);
+        table.row(["cp-1", "0.42 ms", "", "x"]);
+        table.row(["cp-with-a-name", "12 ms", "dead", "y"]);
         table
     }
 
@@ -180,12 +222,23 @@ mod tests {
     #[test]
     fn a_column_nobody_uses_is_left_out() {
         let mut table = Table::new(&COLUMNS);
-        table.row(["cp-1".into(), String::new(), String::new(), String::new()]);
+        table.row(["cp-1", "", "", ""]);
         assert_eq!(table.render(0, None), "NAME\ncp-1\n");
     }
 
     #[test]
+    fn colours_take_no_room() {
+        let look = Look { width: Some(30), colour: true };
+        let mut table = table();
+        table.row([Cell::new("cp-9", Tone::Bad), "1 ms".into(), "".into(), "".into()]);
+        let text = table.render(0, look);
+        assert!(text.ends_with("\x1b[31mcp-9\x1b[0m               1 ms\n"), "{text:?}");
+    }
+
+    #[test]
     fn sentences_are_wrapped() {
+        assert_eq!(item("one two three", Tone::Plain, 2, Some(11)), "  - one two\n    three\n");
+        assert_eq!(item("", Tone::Plain, 2, None), "  - ");
         assert_eq!(wrapped("one two three", 2, Some(10)), "  one two\n  three\n");
         assert_eq!(wrapped("one two three", 0, None), "one two three\n");
     }

@@ -54,7 +54,7 @@ pub(crate) fn service() -> ServiceStatus {
         path: "dead".into(),
         loss_percent: Some(100),
         usable: false,
-        lacks: "unready, path dead for 12s".into(),
+        lacks: "path lost 12 s ago".into(),
         ..origin("cp-3", "nyc", 3)
     };
     ServiceStatus {
@@ -74,7 +74,7 @@ pub(crate) fn service() -> ServiceStatus {
     }
 }
 
-fn sample() -> Status {
+pub(crate) fn sample() -> Status {
     Status {
         version: "0.1.0".into(),
         me: who("worker-7", "fra", 9),
@@ -125,14 +125,14 @@ kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
      ORIGIN  SITE  STATE        RTT  PATH              SESSIONS    AGE  LACKS
   *  cp-1    fra   ready    0.42 ms  direct                  12  2h 5m
      cp-2    ams   ready    35.0 ms  direct, 2 % loss         0  2h 5m
-     cp-3    nyc   unready        -  dead                     0    12s  unready, path dead for 12s
+     cp-3    nyc   unready        -  dead                     0    12s  path lost 12 s ago
 
 Absent
   MEMBER  SITE  IS    FOR
   cp-3    nyc   down  3m 12s
 
 Warnings
-  the seed seed.example.com:51820 does not resolve
+  - the seed seed.example.com:51820 does not resolve
 "
     );
 }
@@ -184,8 +184,8 @@ fn routes_in_the_order_they_are_tried() {
 kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
   TRY  ORIGIN  SITE  STATE        RTT  PATH              WHY
     1  cp-1    fra   ready    0.42 ms  direct            nearest ready
-    2  cp-2    ams   ready    35.0 ms  direct, 2 % loss
-    -  cp-3    nyc   unready        -  dead              unready, path dead for 12s
+    2  cp-2    ams   ready    35.0 ms  direct, 2 % loss  farther by 34.6 ms
+    -  cp-3    nyc   unready        -  dead              path lost 12 s ago
 "
     );
     assert_eq!(routes(&[], None), "no service is used or offered here\n");
@@ -240,8 +240,22 @@ fn a_ping_ends_with_what_it_measured() {
     assert_eq!(ping_line(&who, 2, probes[1]), "no answer 2 from cp-1\n");
     assert_eq!(
         ping_summary(&who, &summary),
-        "cp-1: 3 sent, 2 answered, 33 % lost; least 0.40 ms, mean 0.50 ms, greatest 0.60 ms\n"
+        "cp-1: 3 sent, 2 answered, 33 % lost; min 0.40 ms, avg 0.50 ms, max 0.60 ms\n"
     );
     let silent = PingSummary::of(&[None]);
     assert_eq!(ping_summary(&who, &silent), "cp-1: 1 sent, 0 answered, 100 % lost\n");
+}
+
+#[test]
+fn what_is_wrong_has_a_colour() {
+    let look = Look { width: None, colour: true };
+    let page = status(&sample(), 1_000_000, look);
+    for (text, code) in [("unready", 33), ("dead", 31), ("direct, 2 % loss", 33), ("down", 31)] {
+        assert!(page.contains(&format!("\u{1b}[{code}m{text}\u{1b}[0m")), "{text}: {page}");
+    }
+    let painted = page.lines().filter(|line| line.contains("\u{1b}["));
+    assert_eq!(painted.count(), 4, "{page}");
+    let plain = page.replace("\u{1b}[31m", "").replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
+    assert_eq!(plain, status(&sample(), 1_000_000, None));
+    assert!(routes(&[service()], look).contains("\u{1b}[31mpath lost 12 s ago"));
 }

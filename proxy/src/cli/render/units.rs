@@ -50,7 +50,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// `1 session`, `2 sessions`.
-pub(super) fn counted(count: u64, what: &str) -> String {
+pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 

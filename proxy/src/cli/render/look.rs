@@ -1,0 +1,62 @@
+//! How an answer looks: how wide it may be, and whether what is wrong has a colour.
+
+/// The width and the colours of one output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Columns of the terminal; `None` for a file or a pipe, where nothing is cut.
+    pub(crate) width: Option<usize>,
+    pub(crate) colour: bool,
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    /// Not as it should be, and nothing fails by it.
+    Warn,
+    /// Broken.
+    Bad,
+}
+
+impl From<Option<usize>> for Look {
+    fn from(width: Option<usize>) -> Self {
+        Self { width, colour: false }
+    }
+}
+
+impl Look {
+    /// The text in the colour of its tone. It must not have control characters of its own.
+    pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
+        // Select Graphic Rendition (ECMA-48, 8.3.117): yellow and red in the terminal's own shades.
+        let code = match tone {
+            Tone::Warn if self.colour => 33,
+            Tone::Bad if self.colour => 31,
+            _ => return text.to_owned(),
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// How a state of an origin, as in [`crate::admin::api::OriginStatus::state`], is to be taken.
+pub(super) fn of_state(state: &str) -> Tone {
+    match state {
+        "ready" => Tone::Plain,
+        "refusing" | "hung" => Tone::Bad,
+        _ => Tone::Warn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_has_a_colour_and_only_where_there_are_colours() {
+        let look = Look { width: None, colour: true };
+        assert_eq!(look.paint("hung", of_state("hung")), "\x1b[31mhung\x1b[0m");
+        assert_eq!(look.paint("unready", of_state("unready")), "\x1b[33munready\x1b[0m");
+        assert_eq!(look.paint("ready", of_state("ready")), "ready");
+        assert_eq!(Look::default().paint("hung", Tone::Bad), "hung");
+    }
+}

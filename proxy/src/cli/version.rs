@@ -1,0 +1,95 @@
+//! `meshport version`: of this program, and of the daemon that runs here.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::query::DaemonArgs;
+use super::render::age;
+use super::{output, runtime};
+use crate::Error;
+use crate::admin::api::Status;
+
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+/// How long a daemon may take: the own version does not wait for a busy one.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `meshport version`
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {
+    /// Show the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Versions {
+    version: &'static str,
+    /// The running daemon; absent when none answers.
+    daemon: Option<Daemon>,
+}
+
+#[derive(Debug, Serialize)]
+struct Daemon {
+    version: String,
+    name: String,
+    uptime_s: u64,
+}
+
+pub(crate) fn run(args: &VersionArgs) -> Result<(), Error> {
+    let asked = args.daemon.client().and_then(|client| {
+        let silent = || Error::Refused("it did not answer in time".into());
+        runtime()?.block_on(async {
+            timeout(PATIENCE, client.status()).await.unwrap_or_else(|_late| Err(silent()))
+        })
+    });
+    if args.json {
+        let daemon = asked.ok().map(|Status { version, me, uptime_s, .. }| Daemon {
+            version,
+            name: me.name.to_string(),
+            uptime_s,
+        });
+        return output::json(&Versions { version: PROGRAM, daemon });
+    }
+    output::answer(&format!("meshport {PROGRAM}\n{}\n", of_daemon(&asked)))?;
+    if let Some(remark) = asked.ok().and_then(|status| remark(&status.version)) {
+        output::advice(&remark);
+    }
+    Ok(())
+}
+
+fn of_daemon(asked: &Result<Status, Error>) -> String {
+    match asked {
+        Ok(Status { version, me, uptime_s, .. }) => {
+            format!("daemon {version} ({} in {}), up {}", me.name, me.site, age(*uptime_s))
+        }
+        Err(Error::NoDaemon { path, .. }) => format!("no daemon answers on {}", path.display()),
+        Err(error) => format!("daemon: {error}"),
+    }
+}
+
+fn remark(daemon: &str) -> Option<String> {
+    (daemon != PROGRAM)
+        .then(|| format!("warning: the daemon is of version {daemon}; restart it to run {PROGRAM}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_is_not_there_or_of_another_version_is_said() {
+        let source = std::io::ErrorKind::NotFound.into();
+        let none = Err(Error::NoDaemon { path: "/run/x.sock".into(), source });
+        assert_eq!(of_daemon(&none), "no daemon answers on /run/x.sock");
+        let status = crate::cli::render::tests::sample();
+        assert_eq!(of_daemon(&Ok(status)), "daemon 0.1.0 (worker-7 in fra), up 3d 4h");
+        assert_eq!(remark(PROGRAM), None);
+        let other = remark("0.0.9").expect("it differs");
+        assert!(other.contains("0.0.9; restart it"), "{other}");
+    }
+}

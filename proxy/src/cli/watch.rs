@@ -1,0 +1,113 @@
+//! `meshport status --watch`: the same page again and again.
+//!
+//! On a terminal it is drawn in place and cut to the terminal's height; elsewhere each page follows
+//! the one before, with `--json` as one line each. A daemon that stops answering is said in the
+//! place of its page and asked again: a restart is what one watches.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use meshport_config::Period;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::render::{Tone, status};
+use super::{clock, output};
+use crate::Error;
+use crate::admin::api::Status;
+use crate::admin::client::AdminClient;
+
+/// Asks until an interrupt.
+///
+/// # Errors
+/// As [`AdminClient::status`] for the first question; that of a closed pipe.
+pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> Result<(), Error> {
+    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pages = 0_u64;
+    loop {
+        let ask = async {
+            ticks.tick().await;
+            client.status().await
+        };
+        let outcome = tokio::select! {
+            outcome = ask => outcome,
+            _ = interrupt.as_mut() => return Ok(()),
+        };
+        match outcome {
+            Err(error) if pages == 0 => return Err(error),
+            outcome if json => line(outcome)?,
+            outcome => show(&outcome, every, pages)?,
+        }
+        pages += 1;
+    }
+}
+
+fn line(outcome: Result<Status, Error>) -> Result<(), Error> {
+    match outcome {
+        Ok(status) => {
+            let text = serde_json::to_string(&status)
+                .map_err(|error| Error::Bug(format!("an answer has no JSON: {error}")))?;
+            output::answer(&(text + "\n"))
+        }
+        Err(error) => {
+            output::advice(&error.to_string());
+            Ok(())
+        }
+    }
+}
+
+fn show(outcome: &Result<Status, Error>, every: Duration, pages: u64) -> Result<(), Error> {
+    let (look, now) = (output::look(), clock::wall());
+    let body = match outcome {
+        Ok(answer) => status(answer, now.0, look),
+        Err(error) => format!("{}\n", look.paint(&error.to_string(), Tone::Bad)),
+    };
+    let page = format!("{now}, every {}\n\n{body}", Period(every));
+    match output::height() {
+        Some(height) => output::answer(&frame(&page, height, pages == 0)),
+        None => output::answer(&format!("{}{page}", if pages == 0 { "" } else { "\n" })),
+    }
+}
+
+/// A page drawn over the one before: each line to its end, and nothing below it.
+fn frame(page: &str, height: usize, is_first: bool) -> String {
+    // Home, clear to the end of the line, clear what is below, clear all (ECMA-48).
+    let (home, rest_of_line, below, all) = ("\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J");
+    let lines: Vec<&str> = page.lines().collect();
+    // The cursor stands on the line below the page.
+    let room = height.saturating_sub(1).max(1);
+    let mut text = if is_first { format!("{all}{home}") } else { home.to_owned() };
+    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    for line in &lines[..shown] {
+        text.push_str(line);
+        text.push_str(rest_of_line);
+        text.push('\n');
+    }
+    if shown < lines.len() {
+        let more = lines.len() - shown;
+        text.push_str(&format!("... {more} more lines{rest_of_line}\n"));
+    }
+    text + below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_drawn_over_the_one_before() {
+        assert_eq!(frame("a\nb\n", 24, true), "\x1b[2J\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+        assert_eq!(frame("a\n", 24, false), "\x1b[Ha\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn what_has_no_room_is_counted() {
+        let text = frame("1\n2\n3\n4\n5\n", 4, false);
+        assert_eq!(text, "\x1b[H1\x1b[K\n2\x1b[K\n... 3 more lines\x1b[K\n\x1b[J");
+        assert_eq!(text.lines().count(), 4, "what clears the rest is on the last line");
+        for height in 0..3 {
+            assert!(frame("1\n2\n3\n", height, false).contains("more lines"));
+        }
+    }
+}
