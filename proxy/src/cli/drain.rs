@@ -3,6 +3,7 @@
 //! With --wait the answer comes when nobody uses the instance any more, so that maintenance can
 //! begin with the next command of a script.
 
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::Args;
@@ -10,14 +11,17 @@ use meshport_config::{Period, ServiceName};
 use tokio::time::{Instant, sleep};
 
 use super::query::DaemonArgs;
+use super::render::{age, counted};
 use super::{output, runtime};
 use crate::Error;
-use crate::admin::api::{DrainReport, DrainRequest};
+use crate::admin::api::{DrainReport, DrainRequest, ServiceStatus};
 use crate::admin::client::AdminClient;
 use crate::daemon::clock;
 
 /// From one look at the open sessions to the next.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// From one line of progress to the next where lines are kept.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `meshport drain`
 #[derive(Debug, Args)]
@@ -46,17 +50,21 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), Error> {
     let UndrainArgs { service, json, daemon } = &args.undrain;
     let client = daemon.client()?;
     let request = DrainRequest { service: service.clone(), draining: true };
-    let report = runtime()?.block_on(async {
+    let (report, successor) = runtime()?.block_on(async {
         let report = client.drain(&request).await?;
         match args.wait {
-            Some(patience) => emptied(&client, &report, patience).await,
-            None => Ok(report),
+            Some(patience) => Ok((emptied(&client, &report, patience).await?, None)),
+            None => {
+                let routes = client.routes().await?;
+                let route = routes.iter().find(|route| route.name == report.service);
+                Ok::<_, Error>((report, route.and_then(successor).map(str::to_owned)))
+            }
         }
     })?;
     if *json {
         return output::json(&report);
     }
-    output::answer(&said(&report))
+    output::answer(&said(&report, successor.as_deref()))
 }
 
 pub(crate) fn undrain(args: &UndrainArgs) -> Result<(), Error> {
@@ -69,12 +77,74 @@ pub(crate) fn undrain(args: &UndrainArgs) -> Result<(), Error> {
     output::answer(&format!("{}: offered again, as {}\n", report.service, report.state))
 }
 
-fn said(report: &DrainReport) -> String {
+fn said(report: &DrainReport, successor: Option<&str>) -> String {
     let DrainReport { service, state, sessions } = report;
-    match sessions {
-        0 => format!("{service}: {state}; no session of another node is open here\n"),
-        1 => format!("{service}: {state}; one session of another node moves away\n"),
-        many => format!("{service}: {state}; {many} sessions of other nodes move away\n"),
+    let open = format!("{} of other nodes", counted(*sessions, "session"));
+    match (sessions, successor) {
+        (0, _) => format!("{service}: {state}; no session of another node is open here\n"),
+        (1, Some(name)) => format!("{service}: {state}; {open} moves, {name} is ready\n"),
+        (_, Some(name)) => format!("{service}: {state}; {open} move, {name} is ready\n"),
+        (_, None) => format!("{service}: {state}; {open} left: no other origin is ready\n"),
+    }
+}
+
+/// Another origin of the service that takes what leaves this one.
+fn successor(route: &ServiceStatus) -> Option<&str> {
+    let others = route.origins.iter().filter(|it| it.path != "own");
+    let mut ready = others.filter(|it| it.usable && it.state == "ready");
+    ready.next().map(|it| it.who.name.as_str())
+}
+
+/// Why sessions are left, and what to do.
+fn left(sessions: u64, patience: Period, route: Option<&ServiceStatus>) -> String {
+    let open =
+        format!("{} of other nodes still open after {patience}", counted(sessions, "session"));
+    match route.and_then(successor) {
+        Some(name) => format!(
+            "{open}, though {name} is ready. Each moves when it is quiet, within the drain window \
+             of its own node (drain-window, a minute unless set); wait longer, or stop the \
+             instance and cut them"
+        ),
+        None => format!(
+            "{open}: no other origin is ready, so they stay until they end by themselves. \
+             `meshport routes` says what the others lack"
+        ),
+    }
+}
+
+/// Tells how far it has come: over one line of a terminal, else a line now and then.
+struct Progress {
+    terminal: bool,
+    begun: Instant,
+    told: Option<Instant>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let begun = Instant::from_std(clock::now());
+        Self { terminal: io::stderr().is_terminal(), begun, told: None }
+    }
+
+    fn show(&mut self, sessions: u64) {
+        let now = Instant::from_std(clock::now());
+        let waited = age((now - self.begun).as_secs());
+        let text = format!("{} of other nodes open, {waited}", counted(sessions, "session"));
+        if self.terminal {
+            output::draw(&text);
+        } else if self.told.is_none_or(|told| now >= told + LINE_INTERVAL) {
+            output::advice(&text);
+        } else {
+            return;
+        }
+        self.told = Some(now);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.terminal && self.told.is_some() {
+            output::draw("");
+        }
     }
 }
 
@@ -87,22 +157,20 @@ async fn emptied(
     report: &DrainReport,
     patience: Period,
 ) -> Result<DrainReport, Error> {
-    let deadline = Instant::from_std(clock::now()) + patience.0;
+    let mut progress = Progress::new();
+    let deadline = progress.begun + patience.0;
     loop {
         let routes = client.routes().await?;
-        let mut offered = routes.iter().filter(|route| route.name == report.service);
-        let offering = offered.find_map(|route| route.offering.as_ref());
+        let route = routes.iter().find(|route| route.name == report.service);
+        let offering = route.and_then(|route| route.offering.as_ref());
         let sessions = offering.map_or(0, |offering| offering.sessions);
         if sessions == 0 {
             return Ok(DrainReport { sessions, ..report.clone() });
         }
         if Instant::from_std(clock::now()) + INTERVAL > deadline {
-            return Err(Error::Negative(format!(
-                "{sessions} sessions of other nodes are still open after {patience}. They are \
-                 left to end by themselves if no other origin is ready; `meshport status` on \
-                 another node says so"
-            )));
+            return Err(Error::Negative(left(sessions, patience, route)));
         }
+        progress.show(sessions);
         sleep(INTERVAL).await;
     }
 }
@@ -110,18 +178,38 @@ async fn emptied(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::render::tests::service;
 
     #[test]
     fn says_how_many_are_left() {
-        let report = |sessions| {
+        let report = |sessions, successor| {
             let service = ServiceName::kube_apiserver();
-            said(&DrainReport { service, state: "draining".into(), sessions })
+            said(&DrainReport { service, state: "draining".into(), sessions }, successor)
         };
         assert_eq!(
-            report(0),
+            report(0, Some("cp-2")),
             "kube-apiserver: draining; no session of another node is open here\n"
         );
-        assert!(report(1).contains("one session"), "{}", report(1));
-        assert!(report(12).contains("12 sessions"), "{}", report(12));
+        let moves = "kube-apiserver: draining; 1 session of other nodes moves, cp-2 is ready\n";
+        assert_eq!(report(1, Some("cp-2")), moves);
+        let stay = report(12, None);
+        assert!(stay.contains("12 sessions of other nodes left: no other origin is"), "{stay}");
+    }
+
+    #[test]
+    fn what_is_left_has_its_reason() {
+        let mut route = service();
+        let patience = Period(Duration::from_secs(120));
+        let text = left(1, patience, Some(&route));
+        assert!(text.starts_with("1 session of other nodes still open after 2m, though cp-1 is"));
+        assert!(!text.contains("no other origin is ready"), "{text}");
+        // Its own instance does not take its sessions.
+        route.origins.truncate(1);
+        route.origins[0].path = "own".into();
+        let text = left(12, patience, Some(&route));
+        assert!(
+            text.contains("12 sessions") && text.contains("no other origin is ready"),
+            "{text}"
+        );
     }
 }

@@ -97,7 +97,7 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
     if let Some(state_dir) = state_dir {
         return Ok(paths.socket_for(state_dir));
     }
-    let fallback = paths.socket_for(paths.state_dir());
+    let fallback = paths.default_socket(is_there);
     match config_file(config, &paths) {
         None => Ok(fallback),
         Some(path) => match text(path) {
@@ -106,6 +106,12 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
             Err(error) => Err(error),
         },
     }
+}
+
+/// Whether there is something at a path. A folder that is closed to this user may well have it.
+fn is_there(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    found.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
 }
 
 /// The state folder of a daemon, of which the same is known.

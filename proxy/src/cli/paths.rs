@@ -49,7 +49,7 @@ impl Paths {
             return Ok(Self {
                 config: Path::new("/etc").join(APPLICATION).join(CONFIG_FILE),
                 state_dir: Path::new("/var/lib").join(APPLICATION),
-                socket: Path::new("/run").join(APPLICATION).join(SOCKET),
+                socket: root_socket(),
             });
         }
         // The XDG specification ignores relative paths.
@@ -83,10 +83,21 @@ impl Paths {
         &self.state_dir
     }
 
+    /// The socket of the daemon on this machine: this user's own, or root's where this user has none.
+    /// Root's daemon is the one that a person without any means.
+    pub(crate) fn default_socket(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+        let root = root_socket();
+        if !is_there(&self.socket) && is_there(&root) { root } else { self.socket.clone() }
+    }
+
     /// The socket of a daemon on this state folder.
     pub(crate) fn socket_for(&self, state_dir: &Path) -> PathBuf {
         if state_dir == self.state_dir { self.socket.clone() } else { socket_in(state_dir) }
     }
+}
+
+fn root_socket() -> PathBuf {
+    Path::new("/run").join(APPLICATION).join(SOCKET)
 }
 
 fn socket_in(state_dir: &Path) -> PathBuf {
@@ -139,6 +150,15 @@ mod tests {
     fn a_chosen_state_folder_has_its_own_socket() {
         let paths = Paths::new(true, |_| None).expect("root needs no variable");
         assert_eq!(paths.socket_for(Path::new("/tmp/a")), Path::new("/tmp/a/meshport.sock"));
+    }
+
+    #[test]
+    fn who_has_no_daemon_of_its_own_means_roots() {
+        let paths = user(&[("HOME", "/home/u")]).expect("a home suffices");
+        let (own, root) = (paths.socket.clone(), PathBuf::from("/run/meshport/meshport.sock"));
+        assert_eq!(paths.default_socket(|path| path == root), root);
+        assert_eq!(paths.default_socket(|_| true), own);
+        assert_eq!(paths.default_socket(|_| false), own);
     }
 
     #[test]
