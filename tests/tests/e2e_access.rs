@@ -24,7 +24,7 @@ fn is_told_why(world: &mut World, node: &str) {
         said(&warnings).then_some(())
     });
     let explained = world.at(node).explain(&[]);
-    assert!(explained.contains("lacks: permission for this node"), "{explained}");
+    assert!(explained.contains("this node may not use it"), "{explained}");
     let log = world.node_mut(node).process().output();
     let line = log.lines().find(|line| line.contains("WARN") && said(line));
     assert!(line.is_some_and(|line| line.contains("cp-1")), "{log}");

@@ -160,7 +160,7 @@ pub struct OriginStatus {
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
-    /// What it lacks, empty for a healthy one: "path dead for 12 s", "unready".
+    /// What it lacks, empty for a healthy one: "path lost 12 s ago", "connection refused".
     pub lacks: String,
 }
 

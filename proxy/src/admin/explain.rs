@@ -48,7 +48,7 @@ pub struct CandidateFacts {
 /// How other nodes see an origin, from the distances in their records.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Nodes that tell of it.
+    /// Nodes that measure it.
     pub nodes: u64,
     /// Those of them that do not reach it.
     pub unreachable: u64,
@@ -58,7 +58,7 @@ pub struct Seen {
     pub least_ms: Option<f64>,
     /// The longest.
     pub most_ms: Option<f64>,
-    /// All of that in words: "unreachable for 4 of 9 nodes, all in site b".
+    /// All of that in words: "unreachable from 4 of 9 nodes, all in site b".
     pub words: String,
 }
 

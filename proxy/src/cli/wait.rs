@@ -93,7 +93,7 @@ fn judge(
     Ok(match route.origins.first() {
         None => Err(format!("{service}: no origin is known yet")),
         Some(first) if first.chosen && first.lacks.is_empty() => Ok(first.clone()),
-        Some(first) => Err(format!("{service}: the best origin, {}, is {}", first.who.name, {
+        Some(first) => Err(format!("{service}: the best origin is {}: {}", first.who.name, {
             if first.lacks.is_empty() { "not usable" } else { &first.lacks }
         })),
     })
@@ -114,7 +114,7 @@ mod tests {
         assert!(judge(std::slice::from_ref(&route), &name()).expect("known").is_ok());
         route.origins[0].lacks = "unready".into();
         let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
-        assert!(obstacle.expect_err("not yet").ends_with("is unready"));
+        assert!(obstacle.expect_err("not yet").ends_with("is cp-1: unready"));
         route.origins.clear();
         let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
         assert!(obstacle.expect_err("not yet").contains("no origin is known"));

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use meshport_config::{MeshSecrets, NodeId, NodeName, ServiceName};
-use meshport_discovery::{Entry, Liveness};
+use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
 
@@ -35,10 +35,12 @@ pub(super) mod authority;
 mod compare;
 mod credentials;
 mod explain;
+mod names;
 mod room;
 mod samples;
 mod secret;
 mod seeds;
+mod silence;
 
 pub(super) use room::Room;
 
@@ -171,7 +173,11 @@ impl Reporter {
             (Some(_), Some(_)) => {
                 Err(format!("{target} means several nodes; use a NodeId from `meshport peers`"))
             }
-            (None, _) => Err(format!("no node is named {target}; `meshport peers` lists them")),
+            (None, _) => {
+                let entries = core.discovery().directory().iter();
+                let names = entries.map(|(_, entry)| entry.credential.name.as_ref());
+                Err(names::unknown(target, names))
+            }
         }
     }
 
@@ -269,7 +275,16 @@ impl Reporter {
             sessions: self.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
-            lacks: lacks(candidate, path.map(|path| age_s(path.since, now))),
+            lacks: match origin.path {
+                // Of its own instance a node knows what the last probe found.
+                PathView::Own
+                    if candidate.standing >= Standing::Doubtful
+                        && origin.state != OriginState::Draining =>
+                {
+                    core.health(service).map_or_else(String::new, |it| it.detail().to_owned())
+                }
+                _ => lacks(candidate, path.map(|path| age_s(path.since, now))),
+            },
         }
     }
 
@@ -302,6 +317,7 @@ impl Reporter {
                     .into(),
             );
         }
+        warnings.extend(self.silence(core));
         for service in services {
             let name = &service.name;
             if service.origins.is_empty() && alone {
@@ -342,17 +358,36 @@ impl Reporter {
 
 fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
     match (candidate.origin.path, candidate.standing) {
-        _ if candidate.origin.denied => "permission for this node (`allow` there)".into(),
-        (PathView::Dead, _) => format!("path dead for {} s", path_age_s.unwrap_or_default()),
-        (PathView::Unmeasured, _) if !candidate.origin.present => "member down".into(),
+        _ if candidate.origin.denied => "this node may not use it (`allow` there)".into(),
+        (PathView::Dead, _) => match path_age_s {
+            Some(age_s) => format!("path lost {age_s} s ago"),
+            None => "no path to it".into(),
+        },
+        (PathView::Unmeasured, _) if !candidate.origin.present => "its node does not answer".into(),
         (_, Standing::Healthy) => String::new(),
-        (_, Standing::Unproven) => "path not measured yet".into(),
+        (PathView::Unmeasured, Standing::Unproven) => "path not measured yet".into(),
+        (_, Standing::Unproven) => "no session got through its relay yet".into(),
+        (_, Standing::Suspect) if candidate.origin.is_broken() => {
+            "its path loses most of what is sent".into()
+        }
         (_, Standing::Suspect) => "slow to answer lately".into(),
         (_, Standing::Fallback) => "outside of the mesh".into(),
         (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {
             "does not answer lately".into()
         }
-        (_, Standing::Doubtful | Standing::Down) => candidate.origin.state.to_string(),
+        (_, Standing::Doubtful | Standing::Down) => unhealthy(candidate.origin.state).into(),
+    }
+}
+
+/// What is behind the state of an instance, in other words than the state's.
+fn unhealthy(state: OriginState) -> &'static str {
+    match state {
+        OriginState::Ready => "",
+        OriginState::Unready => "answers, but is not ready",
+        OriginState::Draining => "drained by its operator",
+        OriginState::Unknown => "not probed yet",
+        OriginState::Refusing => "connection refused",
+        OriginState::Hung => "accepts but does not answer",
     }
 }
 

@@ -197,10 +197,10 @@ fn seen(told: impl Iterator<Item = (SiteName, Option<Duration>)>) -> Seen {
 fn words(seen: &Seen) -> String {
     let nodes = if seen.nodes == 1 { "node" } else { "nodes" };
     let of = match (seen.unreachable, seen.nodes) {
-        (_, 0) => return "no other node tells of it".into(),
-        (0, 1) => return "reachable for the one other node that tells of it".into(),
-        (0, all) => return format!("reachable for all {all} other nodes that tell of it"),
-        (some, all) => format!("unreachable for {some} of {all} {nodes}"),
+        (_, 0) => return "no other node measures it".into(),
+        (0, 1) => return "reachable from the only other node that measures it".into(),
+        (0, all) => return format!("reachable from all {all} other nodes that measure it"),
+        (some, all) => format!("unreachable from {some} of {all} {nodes}"),
     };
     match seen.unreachable_sites.as_slice() {
         [site] if seen.unreachable > 1 => format!("{of}, all in site {site}"),
@@ -225,16 +225,16 @@ mod tests {
 
     #[test]
     fn what_others_see_is_one_sentence() {
-        assert_eq!(words_of(&[]), "no other node tells of it");
+        assert_eq!(words_of(&[]), "no other node measures it");
         assert_eq!(
             words_of(&[("a", Some(1)), ("b", Some(9))]),
-            "reachable for all 2 other nodes that tell of it"
+            "reachable from all 2 other nodes that measure it"
         );
         let four = [("b", None), ("b", None), ("b", None), ("b", None), ("a", Some(2))];
-        assert_eq!(words_of(&four), "unreachable for 4 of 5 nodes, all in site b");
-        assert_eq!(words_of(&four[3..]), "unreachable for 1 of 2 nodes, in site b");
+        assert_eq!(words_of(&four), "unreachable from 4 of 5 nodes, all in site b");
+        assert_eq!(words_of(&four[3..]), "unreachable from 1 of 2 nodes, in site b");
         let two = [("c", None), ("b", None), ("a", Some(2))];
-        assert_eq!(words_of(&two), "unreachable for 2 of 3 nodes, in sites b, c");
+        assert_eq!(words_of(&two), "unreachable from 2 of 3 nodes, in sites b, c");
     }
 
     #[test]

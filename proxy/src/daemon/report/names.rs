@@ -1,0 +1,52 @@
+//! Which names a person may have meant who gave one that nobody has.
+
+/// Names that are suggested.
+const MAX_SUGGESTED: usize = 4;
+/// Letters at the beginning that two names have to share, unless one has the other in it.
+const MIN_PREFIX: usize = 2;
+
+/// The error for a name that no node has.
+pub(super) fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let meant = similar(target, names);
+    let hint = match meant.as_slice() {
+        [] => "`meshport peers` lists them".to_owned(),
+        names => format!("did you mean {}?", names.join(", ")),
+    };
+    format!("no node is named {target}; {hint}")
+}
+
+/// The names that are most like `target`, best first.
+fn similar<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let likeness = |name: &'a str| {
+        let shared = name.bytes().zip(target.bytes()).take_while(|(a, b)| a == b).count();
+        let has = !target.is_empty() && (name.contains(target) || target.contains(name));
+        (has || shared >= MIN_PREFIX).then_some((!has, target.len() - shared, name))
+    };
+    let mut found: Vec<_> = names.filter_map(likeness).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().take(MAX_SUGGESTED).map(|(_, _, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 6] = ["cp-2", "worker-7", "cp-1", "fra-cp-9", "worker-71", "x"];
+
+    #[test]
+    fn names_that_have_it_come_first() {
+        assert_eq!(similar("cp", NAMES.into_iter()), ["cp-1", "cp-2", "fra-cp-9"]);
+        assert_eq!(similar("cp-3", NAMES.into_iter()), ["cp-1", "cp-2"]);
+        assert_eq!(similar("worker-7x", NAMES.into_iter())[0], "worker-7");
+        assert_eq!(similar("zebra", NAMES.into_iter()), Vec::<&str>::new());
+        assert_eq!(similar("", NAMES.into_iter()), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn the_error_names_them_or_the_verb_that_does() {
+        let text = unknown("cp", NAMES.into_iter());
+        assert_eq!(text, "no node is named cp; did you mean cp-1, cp-2, fra-cp-9?");
+        assert!(unknown("zebra", NAMES.into_iter()).ends_with("`meshport peers` lists them"));
+    }
+}

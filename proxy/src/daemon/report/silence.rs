@@ -1,0 +1,87 @@
+//! Whether it is this machine's own network when nobody answers.
+
+use meshport_discovery::{Liveness, PathState};
+
+use super::Reporter;
+use crate::core::node::NodeCore;
+
+/// Paths that are all dead although their members may live: one alone may be that member's.
+const MIN_DEAD_PATHS: usize = 2;
+
+/// Other members, by what is seen of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Others {
+    alive: usize,
+    down: usize,
+    dead_paths: usize,
+    working_paths: usize,
+}
+
+impl Reporter {
+    /// A warning when no member answers that did before.
+    pub(super) fn silence(&self, core: &NodeCore) -> Option<String> {
+        let mut others = Others::default();
+        for (node, entry) in core.discovery().directory().iter() {
+            match entry.liveness {
+                _ if *node == self.me.node => continue,
+                Liveness::Alive => others.alive += 1,
+                Liveness::Down => others.down += 1,
+                // Nobody expects an answer of these.
+                Liveness::Left | Liveness::Unknown => continue,
+            }
+            match core.discovery().paths().get(node).map(|path| path.state) {
+                Some(PathState::Dead) => others.dead_paths += 1,
+                Some(_) => others.working_paths += 1,
+                None => {}
+            }
+        }
+        others.warning(self.mesh_listen.port())
+    }
+}
+
+impl Others {
+    fn warning(self, port: u16) -> Option<String> {
+        let Self { alive, down, dead_paths, working_paths } = self;
+        let none_alive = alive == 0 && down > 0;
+        // Paths are found dead long before every member is found down.
+        let none_works = working_paths == 0 && dead_paths >= MIN_DEAD_PATHS;
+        let who = match alive + down {
+            1 => "the only other member does not answer".to_owned(),
+            known => format!("no member answers, of {known} known"),
+        };
+        (none_alive || none_works).then(|| {
+            format!(
+                "{who}: this machine's own network? Check its link and routes, and that UDP from \
+                 port {port} gets out"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warns(alive: usize, down: usize, dead_paths: usize, working_paths: usize) -> Option<String> {
+        Others { alive, down, dead_paths, working_paths }.warning(51_820)
+    }
+
+    #[test]
+    fn silence_of_all_is_blamed_on_this_machine() {
+        let text = warns(0, 7, 2, 0).expect("nobody answers");
+        assert!(text.starts_with("no member answers, of 7 known: this machine's own network?"));
+        assert!(text.contains("port 51820"), "{text}");
+        assert!(warns(0, 1, 1, 0).expect("it is silent").starts_with("the only other member"));
+        // Membership takes longer than paths.
+        assert!(warns(7, 0, 3, 0).is_some());
+    }
+
+    #[test]
+    fn who_is_answered_by_somebody_has_a_network() {
+        for (alive, down, dead, working) in
+            [(1, 6, 2, 1), (0, 0, 0, 0), (3, 0, 0, 3), (2, 0, 1, 0), (5, 0, 0, 0)]
+        {
+            assert_eq!(warns(alive, down, dead, working), None, "{alive} {down} {dead} {working}");
+        }
+    }
+}
