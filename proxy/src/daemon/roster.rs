@@ -5,6 +5,7 @@
 //! for first, the older object where the slice is not served or not allowed.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,10 +19,11 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
 use tracing::{info, warn};
 
 use super::driver::Order;
-use super::tcp::Host;
+use super::tcp::{Host, Tcp};
 
 mod access;
 
@@ -116,11 +118,24 @@ impl Source {
         })
     }
 
+    /// A connection to an apiserver whose certificate has one of the names; else what the first of
+    /// them met.
+    async fn connect(&self, access: &Access, address: &str) -> io::Result<TlsStream<Tcp>> {
+        let mut problem = None;
+        for name in &access.names {
+            let tcp = self.host.connect(address).await?;
+            match access.tls.connect(name.clone(), tcp).await {
+                Ok(tls) => return Ok(tls),
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        Err(problem.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
+    }
+
     async fn get(&self, access: &Access, path: &str) -> Result<(u16, Bytes), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let address = self.local.to_string();
-        let tcp = self.host.connect(&address).await.map_err(|error| text(&error))?;
-        let tls = access.tls.connect(access.name.clone(), tcp).await.map_err(|e| text(&e))?;
+        let tls = self.connect(access, &address).await.map_err(|error| text(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
             .await
             .map_err(|error| text(&error))?;

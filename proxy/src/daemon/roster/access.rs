@@ -1,7 +1,8 @@
 //! What a kubeconfig says about reaching a cluster: whom to trust, under which name, and who asks.
 //!
 //! Its `server` is not dialled, it only names what the certificate is verified for where
-//! `tls-server-name` does not. Programs (`exec`) are not run. Relative files are looked for beside
+//! `tls-server-name` does not. An IP address there is that of one apiserver, while any may answer: a
+//! name that apiservers usually have is accepted beside it. Programs (`exec`) are not run. Relative files are looked for beside
 //! the kubeconfig, as kubectl does.
 
 use std::path::{Path, PathBuf};
@@ -15,13 +16,16 @@ use serde_json::Value;
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
+use crate::core::certificate::USUAL_NAMES;
+
 /// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// How to talk to the cluster of a kubeconfig's current context.
 pub(super) struct Access {
     pub(super) tls: TlsConnector,
-    pub(super) name: ServerName<'static>,
+    /// The names one of which the certificate has to have, the kubeconfig's own first.
+    pub(super) names: Vec<ServerName<'static>>,
     pub(super) authorization: Option<HeaderValue>,
 }
 
@@ -68,7 +72,7 @@ impl Access {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
-            name: name(cluster)?,
+            names: names(cluster)?,
             authorization: authorization(user, folder).await?,
         })
     }
@@ -133,8 +137,9 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     if all.is_empty() { Err("a certificate of it is empty".into()) } else { Ok(all) }
 }
 
-/// The name that kubectl verifies: `tls-server-name`, else the host in `server`.
-fn name(cluster: &Value) -> Result<ServerName<'static>, String> {
+/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and what may stand
+/// in for an address.
+fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, String> {
     let server = cluster["server"].as_str().unwrap_or_default();
     let host = server.split_once("://").map_or(server, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or_default();
@@ -143,7 +148,10 @@ fn name(cluster: &Value) -> Result<ServerName<'static>, String> {
         None => host.split(':').next().unwrap_or_default(),
     };
     let name = cluster["tls-server-name"].as_str().unwrap_or(host).to_owned();
-    ServerName::try_from(name).map_err(|_| "its cluster names no server".into())
+    let name = ServerName::try_from(name).map_err(|_| "its cluster names no server")?;
+    let usual = ServerName::try_from(USUAL_NAMES[0]).map_err(|error| error.to_string())?;
+    let is_address = matches!(name, ServerName::IpAddress(_));
+    Ok(std::iter::once(name).chain(is_address.then_some(usual)).collect())
 }
 
 async fn authorization(user: &Value, folder: &Path) -> Result<Option<HeaderValue>, String> {
@@ -171,16 +179,17 @@ mod tests {
 
     #[test]
     fn the_verified_name_is_the_one_kubectl_verifies() {
+        let usual = "kubernetes.default.svc";
         for (cluster, expected) in [
-            (json!({"server": "https://127.0.0.1:7445"}), "127.0.0.1"),
-            (json!({"server": "https://[fd00::1]:6443"}), "fd00::1"),
-            (json!({"server": "https://api.example.com/k8s/c"}), "api.example.com"),
-            (json!({"server": "https://x:1", "tls-server-name": "kubernetes"}), "kubernetes"),
+            (json!({"server": "https://127.0.0.1:7445"}), vec!["127.0.0.1", usual]),
+            (json!({"server": "https://[fd00::1]:6443"}), vec!["fd00::1", usual]),
+            (json!({"server": "https://api.example.com/k8s/c"}), vec!["api.example.com"]),
+            (json!({"server": "https://x:1", "tls-server-name": "kubernetes"}), vec!["kubernetes"]),
         ] {
-            let found = name(&cluster).expect("a name");
-            assert_eq!(found.to_str(), expected);
+            let found = names(&cluster).expect("a name");
+            assert_eq!(found.iter().map(ServerName::to_str).collect::<Vec<_>>(), expected);
         }
-        assert!(name(&json!({})).is_err());
+        assert!(names(&json!({})).is_err());
     }
 
     #[tokio::test]
