@@ -28,13 +28,15 @@ impl Calls {
         let (stopping, doing) = (Arc::clone(&stop), Arc::clone(&done));
         let (kubectl, name) = (kubectl.clone(), name.to_owned());
         let thread = thread::spawn(move || {
-            let mut next = wait::now();
+            let (mut next, newest) = (wait::now(), kubectl.newest());
             for number in 0_u32.. {
                 if stopping.load(Ordering::Relaxed) {
                     return;
                 }
                 wait::pace(&mut next, INTERVAL);
                 let object = format!("{name}-{number}");
+                // A read and a write of one version, then of the other.
+                let kubectl = if number % 4 < 2 { &kubectl } else { &newest };
                 let call = if number % 2 == 0 {
                     kubectl.call(&["get", "ns", "-o", "name", "--request-timeout=5s"])
                 } else {

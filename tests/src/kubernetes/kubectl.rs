@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::program;
+use super::{newer, program};
 use crate::net::Host;
 use crate::wait;
 
@@ -14,6 +14,7 @@ pub struct Kubectl {
     namespace: PathBuf,
     home: PathBuf,
     kubeconfig: PathBuf,
+    program: PathBuf,
 }
 
 /// One call of kubectl that has ended.
@@ -32,7 +33,16 @@ pub struct Call {
 impl Kubectl {
     /// kubectl on `host`; what it caches goes below `home`.
     pub fn new(host: &Host, home: PathBuf, kubeconfig: PathBuf) -> Self {
-        Self { namespace: host.namespace_file(), home, kubeconfig }
+        let program = program("kubectl");
+        Self { namespace: host.namespace_file(), home, kubeconfig, program }
+    }
+
+    /// The same with the newest kubectl there is, which may be this one.
+    #[must_use]
+    pub fn newest(&self) -> Self {
+        let program = newer("kubectl").unwrap_or_else(|| self.program.clone());
+        // What one version remembers of a server is nothing for another.
+        Self { program, home: self.home.join("newest"), ..self.clone() }
     }
 
     /// A command that is to be started.
@@ -40,7 +50,7 @@ impl Kubectl {
         let mut command = Command::new("nsenter");
         let mut namespace = std::ffi::OsString::from("--net=");
         namespace.push(&self.namespace);
-        command.arg(namespace).args(["setpriv", "--pdeathsig", "KILL"]).arg(program("kubectl"));
+        command.arg(namespace).args(["setpriv", "--pdeathsig", "KILL"]).arg(&self.program);
         // A call that is made anew asks the server anew: what it remembers is its own.
         command.arg("--cache-dir").arg(self.home.join("cache")).args(arguments);
         command.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).stdin(Stdio::null());

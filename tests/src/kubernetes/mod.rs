@@ -52,14 +52,23 @@ const UDP_PORT: u16 = 51820;
 /// The network's seed: its links have no chance in them.
 const SEED: u64 = 1;
 
-/// The path of a program of the control plane.
+/// The path of a program of the control plane, the newer one of etcd where that was fetched.
 ///
 /// # Panics
 /// When `MESHPORT_KUBERNETES_BIN` is not set.
 pub fn program(name: &str) -> PathBuf {
+    if let Some(newer) = newer(name).filter(|_| name.starts_with("etcd")) {
+        return newer;
+    }
     let folder = std::env::var_os("MESHPORT_KUBERNETES_BIN");
     let folder = folder.expect("MESHPORT_KUBERNETES_BIN: what tests/kubernetes/build prints");
     Path::new(&folder).join(name)
+}
+
+/// The path of a newer program than the control plane's, if `tests/kubernetes/newer` fetched it.
+pub fn newer(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("MESHPORT_KUBERNETES_NEWER")?;
+    Some(Path::new(&folder).join(name)).filter(|path| path.exists())
 }
 
 /// How often each fault is played: `MESHPORT_KUBERNETES_RUNS`, else once.
