@@ -108,34 +108,34 @@ enum Verb {
     /// Show this node's view at a glance
     ///
     /// Which apiserver this node uses and why, every origin with its state and distance, who is
-    /// absent since when, and what to look at.
+    /// absent and for how long, and what to look at.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
-    /// Show in which order a new session would try the origins
+    /// Show the order in which a new session tries the origins
     ///
     /// One table per service: the candidates in order, and why each stands where it does.
     #[command(after_long_help = text::ROUTES)]
     Routes(query::QueryArgs),
     /// Say why sessions go where they go
     ///
-    /// Which origin and why this one; what each other candidate lacks; how the other nodes see each
+    /// Which origin, and why; what each other candidate lacks; how the other nodes see each
     /// of them; who could carry sessions there; the last ten changes with their cause.
     #[command(after_long_help = text::EXPLAIN)]
     Explain(query::ExplainArgs),
-    /// Show every node the mesh knows
+    /// Show every node in the mesh
     ///
     /// With its endpoint, the age of its WireGuard handshake and the bytes in both directions.
     #[command(after_long_help = text::PEERS)]
     Peers(query::PeersArgs),
-    /// Measure the way to a node through the mesh
+    /// Measure the round trip to a node through the mesh
     ///
-    /// Sends probes through the tunnel, as ping(8) does outside of it.
+    /// Sends probes through the tunnel, as ping(8) does outside it.
     #[command(after_long_help = text::PING)]
     Ping(query::PingArgs),
     /// Wait until a service has a healthy origin
     ///
-    /// For the order of things at boot: ends when a new session would find a ready origin, also if
-    /// the daemon itself is yet to come.
+    /// For scripts at boot: ends when a new session would find a ready origin. The daemon may start
+    /// later than this verb.
     #[command(after_long_help = text::WAIT)]
     Wait(wait::WaitArgs),
     /// Let all nodes leave this origin
@@ -146,7 +146,7 @@ enum Verb {
     Drain(drain::DrainArgs),
     /// Offer this origin again
     ///
-    /// Ends what drain began.
+    /// Ends what `meshport drain` began.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
     /// Shut a node or an invite out of the mesh

@@ -135,6 +135,16 @@ fn examples_in_the_help_parse() {
 }
 
 #[test]
+fn examples_fit_80_columns() {
+    let verbs = Cli::command();
+    let verbs = verbs.get_subcommands().filter_map(|verb| verb.get_after_long_help());
+    for text in verbs.map(ToString::to_string).chain([text::ROOT.to_owned()]) {
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{long:#?}");
+    }
+}
+
+#[test]
 fn misuse_is_refused() {
     assert!(refused(&["init"]).contains("--site"));
     assert!(refused(&["init", "--site", "Fra"]).contains("site name"));

@@ -3,16 +3,16 @@
 pub(super) const ROOT: &str = "\
 GETTING STARTED:
   meshport init --site fra --role node,origin:kube-apiserver   the first machine
-  meshport invite --site fra --endpoint 203.0.113.5:51820      a line for the next one
-  meshport join FILE                                           there, with the line in a file
+  meshport invite --site fra --endpoint 203.0.113.5:51820      a line for more
+  meshport join FILE                                           with that line
   meshport run                                                 on both
   curl -k https://127.0.0.1:7445/version                       on any of them
 
 EXIT CODES:
     0  done, or the answer is yes
-    1  the answer is no: no answer to a ping, a wait that timed out, a failed request in a demo
+    1  the answer is no: a ping without reply, a wait that timed out
     2  the command line is not understood or cannot work
-    3  the configuration has problems, or a daemon would not work with it
+    3  the configuration has problems
     4  a key, credential, invite or the state folder is refused
     5  this machine refused: an address, a file, a socket
     6  no daemon answers, or it refuses the question
@@ -20,19 +20,23 @@ EXIT CODES:
   141  the reader of the output closed it
 
 FILES:
-  /etc/meshport/meshport.toml    configuration  (others: ~/.config/meshport/meshport.toml)
-  /var/lib/meshport              state folder   (others: ~/.local/state/meshport)
-  /run/meshport/meshport.sock    socket         (others: $XDG_RUNTIME_DIR/meshport/meshport.sock)
+                 root                          any other user
+  configuration  /etc/meshport/meshport.toml   ~/.config/meshport/meshport.toml
+  state folder   /var/lib/meshport             ~/.local/state/meshport
+  socket         /run/meshport/meshport.sock   meshport/meshport.sock in
+                                               $XDG_RUNTIME_DIR or state folder
 ";
 
 pub(super) const FORWARD: &str = "\
 EXAMPLES:
-  The first time, on a laptop, with the line of `meshport invite --role operator` in a file:
+  The first time on a laptop, with an invite for the role operator in a file:
     meshport forward --invite invite.txt
 
   From then on, with a kubeconfig that knows the cluster by another address:
     meshport forward --exec -- kubectl get nodes
-    meshport forward --kubeconfig ~/.kube/config   and elsewhere: kubectl --context meshport
+    meshport forward --kubeconfig ~/.kube/config
+  and in another terminal:
+    kubectl --context meshport get nodes
 
   Another service of the mesh, on a port of your choice:
     meshport forward --service registry --listen 127.0.0.1:5000
@@ -59,8 +63,8 @@ EXAMPLES:
   A worker in the same site, told to announce itself here:
     meshport invite --site fra --endpoint 203.0.113.5:51820
 
-  Another control plane node elsewhere, by name, within the hour:
-    meshport invite --site nyc --role node,origin:kube-apiserver --name cp-2 --ttl 1h
+  Another control plane node elsewhere, within the hour:
+    meshport invite --site nyc --role node,origin:kube-apiserver --ttl 1h
 
   With an authority that is kept on a stick:
     meshport invite --site fra --authority /media/stick/authority.key
@@ -94,7 +98,8 @@ EXAMPLES:
   meshport run --config ./meshport.toml --log-level debug
 
 LOG:
-  MESHPORT_LOG sets levels by part, over any other setting: MESHPORT_LOG=meshport_mesh=debug,info
+  MESHPORT_LOG sets levels by part and overrides every other setting:
+    MESHPORT_LOG=meshport_mesh=debug,info
 ";
 
 pub(super) const CHECK: &str = "\
@@ -126,8 +131,8 @@ EXAMPLES:
   meshport explain --service kube-apiserver --json | jq '.[0].changes[0].cause'
 
 COLUMNS:
-  STANDING   healthy ones go first, then unproven, suspect, doubtful, fallback, down
-  COST       round trip, what its losses add, and the price of a relay; the least goes first
+  STANDING   best first: healthy, unproven, suspect, doubtful, fallback, down
+  COST       round trip, what its losses add, the price of a relay; least first
   EVIDENCE   silent, refused and slow sessions lately, 0 to 4; suspect from 2 on
 ";
 
@@ -185,7 +190,8 @@ EXAMPLES:
 pub(super) const CREDENTIALS: &str = "\
 EXAMPLES:
   meshport credentials
-  meshport credentials --json | jq '.[] | select(.validity == \"ends-soon\").name'
+  meshport credentials --json |
+    jq '.[] | select(.validity == \"ends-soon\").name'
 
   In a nightly job, for the whole mesh:
     meshport credentials --any --within 14d > /dev/null || notify-somebody
@@ -196,7 +202,7 @@ EXAMPLES:
   On the machine with the authority's key:
     meshport renew
 
-  On every other, with a line that `meshport invite` made for the same site and roles:
+  On every other, with an invite for the same site and roles:
     meshport renew - < invite.txt
 ";
 
@@ -217,11 +223,12 @@ EXAMPLES:
   On the machine with the authority's key:
     meshport rotate-key
 
-  On every other, with a line that `meshport invite` made for the same site and roles:
+  On every other, with an invite for the same site and roles:
     meshport rotate-key - < invite.txt
 
-Update all nodes to a version that knows this verb first: older ones refuse the new key. Other nodes
-find this one again by themselves, whatever their seeds say; new invites have to name the new key.
+Update all nodes to a version with this verb first: older ones refuse the new
+key. Other nodes find this one by themselves, whatever their seeds say; new
+invites have to name the new key.
 ";
 
 pub(super) const KUBECONFIG: &str = "\
@@ -244,8 +251,8 @@ EXAMPLES:
   meshport hosts --name api.example.com --add
   meshport hosts --name api.example.com --remove
 
-The hosts file changes names, not ports: clients use https://NAME:7445, or meshport listens on the
-port that they use.
+The hosts file changes names, not ports: clients use https://NAME:7445,
+or meshport listens on the port that they use.
 ";
 
 pub(super) const GENERATE: &str = "\
@@ -262,8 +269,8 @@ EXAMPLES:
   meshport demo --for 60 --keep-running
   meshport demo --json | jq .failover_ms
 
-Exit code 1 when a request failed, the nearest apiserver was not chosen, or the traffic did not move
-or come home.
+Exit code 1 when a request failed, the nearest apiserver was not chosen, or the
+traffic did not move or come home.
 ";
 
 pub(super) const VERSION: &str = "\
