@@ -281,6 +281,8 @@ async fn drains_over_the_socket_only() {
     let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
     let refused = fixture.over_tcp(request).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    let certificates = request.replace("/drain", "/certificates");
+    assert!(fixture.over_tcp(&certificates).await.starts_with("HTTP/1.1 404"));
     let request = request.replace("/drain", "/rotate-secret");
     let refused = fixture.over_tcp(&request).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
