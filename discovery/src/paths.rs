@@ -225,12 +225,12 @@ impl Paths {
         true
     }
 
-    /// A WireGuard session exists or is gone. With a new one a path that is not up is probed at
-    /// once.
+    /// A WireGuard session exists or is gone. With a new one a path that is not up or not measured
+    /// is probed at once.
     pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
-        if up && prober.path.state != PathState::Up {
+        if up && (prober.path.state != PathState::Up || prober.path.rtt.is_none()) {
             self.schedule.remove(prober.due, node);
             prober.send_at = now;
             prober.due = now;
@@ -254,6 +254,10 @@ impl Paths {
         let interval = interval(prober, self.active, self.idle, self.idle_count);
         self.schedule.remove(prober.due, node);
         prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
+        // The answer that revives a path does not measure it, and routes wait for a measure.
+        if prober.path.rtt.is_none() && prober.session_since.is_some() {
+            prober.send_at = now;
+        }
         prober.due = prober.or_width(prober.send_at);
         self.schedule.insert(prober.due, node);
         self.report(node, false);
@@ -281,7 +285,8 @@ impl Paths {
     pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         let interval = interval(prober, self.active, self.idle, self.idle_count);
-        if prober.path.state != PathState::Up || prober.silent.is_some() {
+        // Its question measures nothing here: two that are new to each other both have to ask.
+        if prober.path.state != PathState::Up || prober.silent.is_some() || prober.rtt.is_young() {
             return;
         }
         self.schedule.remove(prober.due, node);

@@ -204,6 +204,33 @@ fn a_path_that_loses_half_of_everything_is_lossy_and_not_dead() {
     assert!(lossy >= 95, "{lossy} of 100");
 }
 
+/// A flap of two seconds on an idle path to a peer that measures this node closely.
+#[test]
+fn a_path_that_is_back_is_measured_within_round_trips_although_the_peer_asks_all_the_time() {
+    let mut bench = Bench::new();
+    bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);
+    bench.run(ms(20_000), ms(10), true);
+    bench.paths.wake(bench.now);
+    bench.run(ms(4000), ms(10), false);
+    assert_eq!(bench.state(), PathState::Dead);
+    let since = bench.now;
+    let measured = |bench: &Bench| bench.paths.get(&node(1)).unwrap().rtt == Some(ms(10));
+    while bench.state() != PathState::Up {
+        bench.run(ms(5), ms(10), true);
+    }
+    let (back, mut asked) = (bench.now, bench.now);
+    while !measured(&bench) {
+        bench.run(ms(5), ms(10), true);
+        if bench.now - asked >= ms(200) {
+            bench.paths.handle_probe(node(1), bench.now);
+            asked = bench.now;
+        }
+        assert!(bench.now - since < ms(10_000), "never measured");
+    }
+    let took = bench.now - back;
+    assert!(took <= ms(20), "measured {took:?} after the first answer");
+}
+
 #[test]
 fn a_lost_probe_makes_the_next_ones_come_sooner() {
     let mut bench = Bench::new();
