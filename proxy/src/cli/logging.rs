@@ -1,8 +1,12 @@
 //! The log of `meshport run`: lines of text or JSON on standard error.
 
+use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::{MakeExt, RecordFields};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::Error;
 
@@ -31,6 +35,77 @@ pub(crate) fn start(json: bool, level: &str) -> Result<(), Error> {
         .with_ansi(io::stderr().is_terminal())
         // A closed standard error must not end the daemon.
         .log_internal_errors(false);
-    let outcome = if json { builder.json().try_init() } else { builder.try_init() };
+    let outcome = match json {
+        true => builder.json().try_init(),
+        false => builder.fmt_fields(Fields).try_init(),
+    };
     outcome.map_err(|error| Error::Bug(format!("logging was started twice: {error}")))
+}
+
+/// The fields of a line, as programs read them: `name=value`, the value in quotes where it is not
+/// one word.
+#[derive(Debug)]
+struct Fields;
+
+impl<'writer> FormatFields<'writer> for Fields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let fields_of = debug_fn(|writer, field, value| match field.name() {
+            "message" => write!(writer, "{value:?}"),
+            name => write_field(writer, name, value),
+        });
+        fields_of.delimited(" ").format_fields(writer, fields)
+    }
+}
+
+fn write_field(writer: &mut Writer<'_>, name: &str, value: &dyn Debug) -> fmt::Result {
+    let mut text = String::new();
+    write!(text, "{value:?}")?;
+    // Strings come with quotes already, what is displayed comes as it is.
+    let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
+    let is_word = |text: &str| {
+        let breaks = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
+        !text.is_empty() && !text.contains(breaks)
+    };
+    match is_quoted || is_word(&text) {
+        true => write!(writer, "{name}={text}"),
+        false => write!(writer, "{name}={text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_value_can_be_read_by_a_program() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let builder = tracing_subscriber::fmt().with_ansi(false).fmt_fields(Fields);
+        let log = builder.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(log, || {
+            let (word, words, odd) = ("cp-fra", "no route to host", "a\nb=\"c\"");
+            tracing::info!(%word, %words, %odd, text = word, number = 3, some = ?Some(1), "done");
+        });
+        let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
+        let (_, line) = text.split_once("done").expect("the message");
+        let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
+                        text=\"cp-fra\" number=3 some=Some(1)\n";
+        assert_eq!(line, expected);
+    }
 }
