@@ -34,6 +34,11 @@ const MOST_LOSS_PERCENT: u8 = 90;
 /// From here on, in percent, a path is as good as silent: an answer of a few packets takes QUIC
 /// several time-outs, each twice the one before, and soon longer than clients wait.
 const BROKEN_LOSS_PERCENT: u8 = 50;
+/// Ending a session costs its client a reconnect and perhaps an error: a home that is nearer by
+/// less than this...
+const MOVING_GAIN: Duration = Duration::from_millis(1);
+/// ...or by less than this share, in percent, is not worth it.
+const MOVING_GAIN_PERCENT: u32 = 20;
 /// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
@@ -273,8 +278,8 @@ pub struct Route {
     pub why: String,
     /// Whether sharing candidates take turns instead of being compared by load.
     in_turn: bool,
-    /// Whether the first is first only because it was before: a cheaper one is as good.
-    kept: bool,
+    /// Whether the first is first for being near.
+    by_distance: bool,
 }
 
 impl Standing {
@@ -307,16 +312,32 @@ impl Route {
         &self.candidates[..self.sharing.min(self.candidates.len())]
     }
 
-    /// Whether sessions on a line would be better served by the first candidates: these are healthy
-    /// and the line is not one of them, nor one that is cheaper and has only not been so for long.
+    /// Whether sessions on a line would be so much better served by the first candidates that it is
+    /// worth ending them: these are healthy, and the line is neither one of them nor about as near.
+    /// One that is cheaper has only not been so for long, or sessions find it slow lately: it may be
+    /// first again soon, and nobody moves forth and back.
     pub fn is_away(&self, line: &Line) -> bool {
         let home = self.home();
         let Some(first) = home.first().filter(|first| first.standing == Standing::Healthy) else {
             return false;
         };
+        let is_home = home.iter().any(|it| it.origin.line == *line);
         let mut rest = self.candidates[home.len()..].iter();
-        let waits = rest.any(|it| it.origin.line == *line && it.cost < first.cost);
-        home.iter().all(|it| it.origin.line != *line) && !(self.kept && waits)
+        let there = rest.find(|it| it.origin.line == *line);
+        // What is no candidate any more has nothing to wait for.
+        !is_home && there.is_none_or(|there| self.is_worth_leaving(there, first))
+    }
+
+    fn is_worth_leaving(&self, there: &Candidate, first: &Candidate) -> bool {
+        let gain = there.cost.saturating_sub(first.cost);
+        let is_nearer = gain >= MOVING_GAIN && gain * 100 >= there.cost * MOVING_GAIN_PERCENT;
+        match there.standing {
+            Standing::Healthy | Standing::Unproven | Standing::Suspect => {
+                // Turns and pins are no matter of distance.
+                is_own(first) || is_nearer || !self.by_distance
+            }
+            Standing::Doubtful | Standing::Fallback | Standing::Down => true,
+        }
     }
 
     /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
@@ -451,7 +472,7 @@ fn nearest(
     let width = band.max(candidates[0].cost * band_percent / 100);
     let alone = is_own(&candidates[0]) || candidates[0].standing != best.standing;
     let sharing = if alone { 1 } else { gather_band(&mut candidates, width) };
-    (Route { candidates, sharing, why, in_turn: false, kept: first > 0 }, preference)
+    (Route { candidates, sharing, why, in_turn: false, by_distance: true }, preference)
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;
@@ -478,7 +499,7 @@ fn spread(
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
     let why = format!("one of {sharing} that take turns");
-    (Route { sharing, why, in_turn: true, candidates, kept: false }, preference)
+    (Route { sharing, why, in_turn: true, candidates, by_distance: false }, preference)
 }
 
 fn pinned(
@@ -501,7 +522,7 @@ fn pinned(
         _ => format!("no pinned one is better; {}", reason(first)),
     };
     let preference = memory.settled_on(first, now);
-    (Route { candidates, sharing: 1, why, in_turn: false, kept: false }, preference)
+    (Route { candidates, sharing: 1, why, in_turn: false, by_distance: false }, preference)
 }
 
 fn pin_rank(origin: &OriginView, list: &[String]) -> usize {

@@ -32,7 +32,7 @@ use super::audit::Audit;
 use super::clock;
 use super::session::{Finding, Place};
 use super::sessions::{Crowded, Guard, Held, Side, bump};
-use super::splice::{self, ABORTED, Carried, Early};
+use super::splice::{self, ABORTED, Carried, Early, Ending};
 use super::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
@@ -436,7 +436,11 @@ async fn carry(
     let code = Bytes::copy_from_slice(&[Answer::Connected.code()]);
     stream.send.write_chunk(code).await.map_err(io::Error::other)?;
     let early = Early { up: Bytes::new(), down: vec![rest] };
-    splice::with_stream(tcp, stream, early, carried, cut).await
+    let end = async {
+        cut.await;
+        Ending::Reset
+    };
+    splice::with_stream(tcp, stream, early, carried, end).await
 }
 
 #[cfg(test)]

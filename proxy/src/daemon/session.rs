@@ -27,7 +27,7 @@ use super::attempt::{self, Failure, Patience, Shared, Target, Upstream, Way, att
 use super::clock;
 use super::opening::Opening;
 use super::sessions::{End, Guard, Sessions, Side, Totals, bump};
-use super::splice::{self, Carried, Early, Unfinished};
+use super::splice::{self, Carried, Early, Ending, Unfinished};
 use super::tcp::{Host, Tcp};
 
 /// How often candidates that are said to be down are tried while there is nothing better.
@@ -283,8 +283,14 @@ impl Ingress {
         let early = Early { up: late, down: upstream.first.clone() };
         let end = async {
             match guard.end(self.share(), &carried).await {
-                End::Cut => bump(&self.totals.cut),
-                End::Moved => bump(&self.totals.moved),
+                End::Cut => {
+                    bump(&self.totals.cut);
+                    Ending::Reset
+                }
+                End::Moved { quiet } => {
+                    bump(&self.totals.moved);
+                    if quiet { Ending::Farewell } else { Ending::Reset }
+                }
             }
         };
         let ended = match upstream.into_way() {

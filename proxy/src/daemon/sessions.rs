@@ -257,8 +257,12 @@ pub(super) struct Guard {
 pub(super) enum End {
     /// Nothing can come through it any more.
     Cut,
-    /// Its client is better served elsewhere, and it is quiet.
-    Moved,
+    /// Its client is better served elsewhere.
+    Moved {
+        /// Whether nothing has been carried for a while, so that nothing is in flight as far as
+        /// anyone can tell.
+        quiet: bool,
+    },
 }
 
 impl Sessions {
@@ -480,7 +484,7 @@ impl Guard {
         let moves = self.moves.clone();
         tokio::select! {
             () = self.cut(share) => End::Cut,
-            () = moved(&moves, carried) => End::Moved,
+            quiet = moved(&moves, carried) => End::Moved { quiet },
         }
     }
 
@@ -498,9 +502,9 @@ impl Guard {
     }
 }
 
-/// Resolves when a session has leave to move and is quiet. One that is never quiet loses its leave
-/// after a while and waits for the next.
-async fn moved(moves: &Moves, carried: &Carried) {
+/// Resolves when a session has leave to move and is quiet, and says whether it is: one that is
+/// never quiet loses its leave after a while and waits for the next, unless all have to go.
+async fn moved(moves: &Moves, carried: &Carried) -> bool {
     loop {
         let permit = moves.permits.acquire().await;
         let Ok(permit) = permit else { return std::future::pending().await };
@@ -509,7 +513,7 @@ async fn moved(moves: &Moves, carried: &Carried) {
         let is_quiet = timeout(MAX_UNREST, quiet(carried)).await.is_ok();
         let holds = moves.recalls.load(Ordering::Relaxed) == recalls;
         if holds && (is_quiet || moves.insist.load(Ordering::Relaxed)) {
-            return;
+            return is_quiet;
         }
     }
 }

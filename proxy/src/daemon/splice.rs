@@ -5,15 +5,22 @@
 //! to end: nothing is read from one side before the other has taken what was read before, so a
 //! session holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the
 //! mesh. Idle sessions hold no buffer.
+//!
+//! A session that is ended while nothing is in flight ends like one whose other side is done: with a
+//! FIN. A client reads that as the end of an idle connection and not as an error, and notices it
+//! before it sends another request. If it sends something all the same, nobody has taken it, and it
+//! gets a reset.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
+use tokio::time::timeout;
 
 use super::tcp::Tcp;
 
@@ -21,6 +28,8 @@ use super::tcp::Tcp;
 const READ_BYTES: usize = 64 * 1024;
 /// Most pieces taken from a stream at once; one vectored write carries them.
 const READ_CHUNKS: usize = 32;
+/// How long a client may take to close a connection whose end it has been told.
+const MAX_FAREWELL: Duration = Duration::from_secs(2);
 /// The code on resets and stops of a session's stream. One is enough: the reason is that the other
 /// side's connection broke.
 pub(super) const ABORTED: u32 = 1;
@@ -50,6 +59,15 @@ pub(super) struct Early {
     pub(super) down: Vec<Bytes>,
 }
 
+/// How a session that is to be over ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Both sides are reset: something may be in flight.
+    Reset,
+    /// Both sides are told that the other one is done.
+    Farewell,
+}
+
 /// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
 /// both are reset then.
 pub(super) async fn with_stream(
@@ -57,7 +75,7 @@ pub(super) async fn with_stream(
     stream: Stream,
     early: Early,
     carried: &Carried,
-    cut: impl Future<Output = ()>,
+    end: impl Future<Output = Ending>,
 ) -> io::Result<()> {
     let unfinished = Unfinished::new(&tcp);
     let Stream { mut send, mut recv } = stream;
@@ -65,14 +83,20 @@ pub(super) async fn with_stream(
     let result = {
         let both = pin!(async {
             let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
-            tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp)
+            tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp).map(drop)
         });
-        unless(pin!(cut), both).await
+        unless(pin!(end), both).await
     };
-    if let Err(error) = result {
-        send.reset(ABORTED);
-        recv.stop(ABORTED);
-        return Err(error);
+    match result {
+        Over::Done => {}
+        Over::Ended(Ending::Farewell) if send.finish().is_ok() && take_leave(&tcp).await => {
+            recv.stop(ABORTED);
+        }
+        Over::Ended(_) | Over::Broken(_) => {
+            send.reset(ABORTED);
+            recv.stop(ABORTED);
+            return result.into_result();
+        }
     }
     unfinished.done();
     Ok(())
@@ -84,17 +108,32 @@ pub(super) async fn with_tcp(
     two: Tcp,
     early: Early,
     carried: &Carried,
-    cut: impl Future<Output = ()>,
+    end: impl Future<Output = Ending>,
 ) -> io::Result<()> {
     let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
     let Carried { up, down } = carried;
     let both = pin!(async {
         let up = between(&one, &two, vec![early.up], up);
-        tokio::try_join!(up, between(&two, &one, early.down, down))
+        tokio::try_join!(up, between(&two, &one, early.down, down)).map(drop)
     });
-    unless(pin!(cut), both).await?;
+    let result = unless(pin!(end), both).await;
+    if let Over::Ended(Ending::Farewell) = result {
+        two.finish();
+        if take_leave(&one).await {
+            unfinished.into_iter().for_each(Unfinished::done);
+            return Ok(());
+        }
+    }
+    result.into_result()?;
     unfinished.into_iter().for_each(Unfinished::done);
     Ok(())
+}
+
+/// Tells a client that its connection is over, and waits until it closes it; false when it sends
+/// something instead, or takes too long.
+async fn take_leave(tcp: &Tcp) -> bool {
+    tcp.finish();
+    matches!(timeout(MAX_FAREWELL, read(tcp)).await, Ok(Ok(None)))
 }
 
 /// Joins two streams until both are done; `rest` was read of `one` already. `Err` says that one of
@@ -106,20 +145,24 @@ pub(super) async fn between_streams(
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let result = {
+        let end = pin!(async {
+            cut.await;
+            Ending::Reset
+        });
         let both = pin!(async {
             let there = pass(&mut one.recv, &mut two.send, rest);
-            tokio::try_join!(there, pass(&mut two.recv, &mut one.send, Bytes::new()))
+            let back = pass(&mut two.recv, &mut one.send, Bytes::new());
+            tokio::try_join!(there, back).map(drop)
         });
-        unless(pin!(cut), both).await
+        unless(end, both).await.into_result()
     };
-    if let Err(error) = result {
+    if result.is_err() {
         for stream in [&mut one, &mut two] {
             stream.send.reset(ABORTED);
             stream.recv.stop(ABORTED);
         }
-        return Err(error);
     }
-    Ok(())
+    result
 }
 
 /// Resets a connection when dropped before [`Unfinished::done`]: however a session's task ends, a
@@ -317,14 +360,34 @@ async fn between(from: &Tcp, to: &Tcp, mut first: Vec<Bytes>, count: &AtomicU64)
     Ok(())
 }
 
+/// How carrying came to its end.
+enum Over {
+    /// Both directions have ended by themselves.
+    Done,
+    /// One of them broke.
+    Broken(io::Error),
+    /// It was ended from outside.
+    Ended(Ending),
+}
+
+impl Over {
+    fn into_result(self) -> io::Result<()> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Broken(error) => Err(error),
+            Self::Ended(_) => Err(io::Error::other("cut: its client is better served anew")),
+        }
+    }
+}
+
 /// Both are borrowed: a future that takes others keeps room for each of them twice.
-async fn unless<T>(
-    cut: Pin<&mut impl Future<Output = ()>>,
-    carry: Pin<&mut impl Future<Output = io::Result<T>>>,
-) -> io::Result<T> {
+async fn unless(
+    end: Pin<&mut impl Future<Output = Ending>>,
+    carry: Pin<&mut impl Future<Output = io::Result<()>>>,
+) -> Over {
     tokio::select! {
-        result = carry => result,
-        () = cut => Err(io::Error::other("cut: nothing can come through it any more")),
+        result = carry => result.map_or_else(Over::Broken, |()| Over::Done),
+        ending = end => Over::Ended(ending),
     }
 }
 

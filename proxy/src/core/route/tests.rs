@@ -229,6 +229,25 @@ fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
     }
 }
 
+/// K3: sessions find a near origin slow for a while; and homes that are hardly nearer.
+#[test]
+fn a_session_is_moved_only_where_it_is_worth_it() {
+    let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+    let away = |home: OriginView, other: OriginView, from: u8| {
+        let views = vec![home, other];
+        let (route, _) = choose(views, &policy, &Preference::default(), Instant::now());
+        route.is_away(&origin(from, OriginState::Ready, PathView::Own).line)
+    };
+    assert!(away(ready(1, 2), ready(2, 35), 2));
+    assert!(!away(ready(1, 30), ready(2, 35), 2), "14 %");
+    let micros = |it| origin(2, OriginState::Ready, PathView::Up(Duration::from_micros(it)));
+    assert!(!away(ready(1, 1), micros(1900), 2), "0.9 ms");
+    let own = origin(1, OriginState::Ready, PathView::Own);
+    assert!(away(own, micros(400), 2), "the own instance is always worth it");
+    let slow = OriginView { suspect: true, ..ready(1, 2) };
+    assert!(!away(slow, ready(2, 35), 1), "nearer, and only slow");
+}
+
 #[test]
 fn a_draining_home_is_left_at_once() {
     let mut story = Story::at_home();

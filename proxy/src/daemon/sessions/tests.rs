@@ -109,7 +109,7 @@ async fn as_many_as_have_leave_move_and_only_when_they_are_quiet() {
         }
     };
     let (which, end) = timeout(MAX_UNREST, ended).await.expect("one of them");
-    assert_eq!(end, End::Moved);
+    assert_eq!(end, End::Moved { quiet: true });
     let other = if which == 1 { &mut two } else { &mut one };
     assert!(timeout(QUIET * 3, other.end(0.5, &quiet)).await.is_err(), "one had leave");
     sessions.release(&service, line(1), 1, false);

@@ -63,6 +63,29 @@ async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     }
 }
 
+/// Moved while nothing is in flight: both sides see an end and no error. A client that says
+/// something all the same is told that nobody has taken it.
+#[tokio::test]
+async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
+    for (host, speaks) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let splice = tokio::spawn(async move {
+            let end = async { Ending::Farewell };
+            with_tcp(near, far, Early::default(), &Carried::default(), end).await
+        });
+        assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+        assert_eq!(server.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+        if speaks {
+            client.write_all(b"question").await.expect("writes");
+            assert!(splice.await.expect("no panic").is_err());
+        } else {
+            drop(client);
+            splice.await.expect("no panic").expect("a clean end");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_reset_on_one_side_is_a_reset_on_the_other() {
     for host in hosts() {
@@ -84,14 +107,14 @@ async fn a_cut_resets_both_sides() {
     for host in hosts() {
         let (mut client, near) = pair(&host).await;
         let (far, mut server) = pair(&host).await;
-        let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
+        let (cut, is_cut) = tokio::sync::oneshot::channel::<Ending>();
         let splice = tokio::spawn(async move {
             let cut = async { is_cut.await.expect("sent below") };
             with_tcp(near, far, Early::default(), &Carried::default(), cut).await
         });
         client.write_all(b"x").await.expect("writes");
         server.read_exact(&mut [0; 1]).await.expect("carried before the cut");
-        cut.send(()).expect("still carried");
+        cut.send(Ending::Reset).expect("still carried");
         for side in [&mut client, &mut server] {
             let error = side.read(&mut [0; 1]).await.expect_err("a reset, not an end");
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
