@@ -188,7 +188,7 @@ impl Brain {
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Wish> {
         if let Some(event) = self.core.poll_event() {
             return Some(match event {
-                Event::Route { first_changed, .. } => Wish::Route { first_changed },
+                Event::Route { change, .. } => Wish::Route { first_changed: change.is_some() },
                 Event::Reset { line, spread_percent, why, .. } => {
                     let window = self.cut_window * spread_percent / 100;
                     Wish::Reset { line, window, why }

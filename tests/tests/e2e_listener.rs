@@ -112,5 +112,5 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
     });
     assert!(!warnings(&world).contains("places for clients"), "{}", warnings(&world));
     let log = world.node_mut("worker").process().output()[before..].to_owned();
-    assert!(!log.contains("origin=cp-c"), "the route changed: {log}");
+    assert!(!log.contains("to=cp-c"), "the route changed: {log}");
 }

@@ -577,8 +577,9 @@ impl NodeCore {
             }
             self.events.extend(service.judge(&name, &self.busy, now));
             if changed {
+                let change = service.changes.iter().next().filter(|_| first_changed).cloned();
                 let (service, route) = (name.clone(), service.route.clone());
-                self.events.push_back(Event::Route { service, route, first_changed });
+                self.events.push_back(Event::Route { service, route, change });
             }
             self.services.insert(name, service);
         }

@@ -314,18 +314,9 @@ impl Driver {
 
     fn take_decision(&mut self, event: Event) {
         match event {
-            Event::Route { service, route, first_changed } => {
-                if first_changed {
-                    match route.first() {
-                        Some(first) => info!(
-                            %service,
-                            origin = %first.origin.name,
-                            site = first.origin.site.as_ref().map(tracing::field::display),
-                            why = %route.why,
-                            "route changed"
-                        ),
-                        None => warn!(%service, "no origin is known"),
-                    }
+            Event::Route { service, route, change } => {
+                if let Some(change) = change {
+                    super::told::route(&service, &change, &route);
                 }
                 if let Some(sender) = self.routes.get(&service) {
                     sender.send_replace(route);

@@ -43,6 +43,7 @@ pub(crate) mod succession;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
+mod told;
 pub mod vigil;
 
 pub use driver::Snapshot;

@@ -23,7 +23,7 @@ fn change(line: &str, start_s: f64) -> Option<Change> {
     let line: Value = serde_json::from_str(line).ok()?;
     let fields = &line["fields"];
     let origin = match fields["message"].as_str()? {
-        CHANGED => Some(fields["origin"].as_str()?.to_owned()),
+        CHANGED => Some(fields["to"].as_str()?.to_owned()),
         NONE => None,
         _ => return None,
     };
@@ -51,7 +51,7 @@ mod tests {
     fn changes_are_told_from_other_lines_also_at_midnight() {
         let log = concat!(
             "{\"timestamp\":\"2026-01-31T23:59:59.500000Z\",\"level\":\"INFO\",\"fields\":",
-            "{\"message\":\"route changed\",\"service\":\"any\",\"origin\":\"fra-1\"}}\n",
+            "{\"message\":\"route changed\",\"service\":\"any\",\"to\":\"fra-1\"}}\n",
             "no JSON\n",
             "{\"timestamp\":\"2026-02-01T00:00:01.250000Z\",\"level\":\"WARN\",\"fields\":",
             "{\"message\":\"no origin is known\",\"service\":\"kube-apiserver\"}}\n",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meshport_config::{Credential, NodeId, Revocation, ServiceName};
 use meshport_discovery::OriginState;
 
+use crate::core::changes::Change;
 use crate::core::drift::Leave;
 use crate::core::route::{Line, Route};
 
@@ -18,8 +19,8 @@ pub enum Event {
         service: ServiceName,
         /// The new order.
         route: Arc<Route>,
-        /// Whether another origin goes first now.
-        first_changed: bool,
+        /// From where to where and why, if another origin goes first now.
+        change: Option<Change>,
     },
     /// Nothing can come through the sessions that are open to this origin any more: reset them.
     Reset {

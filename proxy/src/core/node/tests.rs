@@ -276,9 +276,8 @@ fn a_dead_host_is_not_looked_for_through_relays() {
     net.events.clear();
     net.pass(MEET * 3);
     assert!(healthy(&net, d));
-    let moved = |it: &&(usize, Event)| {
-        it.0 == A && matches!(it.1, Event::Route { first_changed: true, .. })
-    };
+    let moved =
+        |it: &&(usize, Event)| it.0 == A && matches!(it.1, Event::Route { change: Some(_), .. });
     assert_eq!(net.events.iter().filter(moved).count(), 0);
 }
 
@@ -320,7 +319,7 @@ fn what_others_cannot_reach_changes_nothing_here() {
     let lost = told.expect("a record").distances.iter().filter(|it| it.rtt_us.is_none()).count();
     assert_eq!(lost, 2, "C says that it reaches none");
     let moved = |it: &&(usize, Event)| {
-        it.0 == A && matches!(it.1, Event::Route { first_changed: true, .. } | Event::Reset { .. })
+        it.0 == A && matches!(it.1, Event::Route { change: Some(_), .. } | Event::Reset { .. })
     };
     assert_eq!(net.events.iter().find(moved).map(|it| it.0), None);
     let route = net.nodes[A].route(&service()).expect("a route");
