@@ -21,8 +21,10 @@ use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginStat
 use crate::rules::{self, View};
 use crate::scenario::{Tuning, service};
 
-pub(crate) use meshport::core::connect::{Action, Connect, HedgeBudget, Kind, Surroundings};
-pub(crate) use meshport::core::evidence::Verdict;
+pub(crate) use meshport::core::connect::{
+    Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, Surroundings,
+};
+pub(crate) use meshport::core::evidence::{Attempted, Verdict};
 pub(crate) use meshport::core::route::{Candidate, Line, Route};
 
 /// Who a node is, and what its process starts with.
@@ -155,7 +157,7 @@ impl Brain {
     }
 
     /// What sessions have found out.
-    pub(crate) fn verdicts(&mut self, verdicts: Vec<(Line, Verdict)>, now: Instant) {
+    pub(crate) fn verdicts(&mut self, verdicts: Vec<Attempted>, now: Instant) {
         let service = self.service.clone();
         self.core.handle_verdicts(&service, verdicts, now);
     }

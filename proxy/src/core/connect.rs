@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::ServiceSettings;
 
-use super::evidence::Verdict;
+use super::evidence::{Attempted, Verdict};
 use super::route::{Candidate, Line, Route, Standing};
 
 /// Attempts of one client at once: with three, two dead instances cost no more than two delays.
@@ -57,6 +57,13 @@ impl ConnectConfig {
         Some(usual.clamp(least, most))
     }
 }
+
+/// A timer that fires so much too late says that this process does not get to run: the answer may
+/// well lie there unread.
+const LAG: Duration = Duration::from_millis(50);
+/// Searches of one service at once that still leave each other's instances alone; a client that
+/// comes back dials once per watch, and a controller manager 60 times.
+pub const MAX_CALM_SEARCHES: u64 = 16;
 
 /// What the client's first bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +108,8 @@ pub trait Surroundings {
     fn open(&self, line: &Line) -> u64;
     /// Takes one hedge from the service's budget.
     fn may_hedge(&mut self) -> bool;
+    /// Whether so many searches run at once that they slow each other.
+    fn is_crowded(&self) -> bool;
 }
 
 #[derive(Debug)]
@@ -108,9 +117,18 @@ struct Running {
     id: u32,
     candidate: Candidate,
     connected: bool,
+    began: Instant,
     hedge_at: Option<Instant>,
     /// Another candidate was tried because this one was silent.
     slow: bool,
+    /// This machine explains that: it was late itself, or opens too many at once.
+    excused: bool,
+}
+
+impl Running {
+    fn shows(&self, verdict: Verdict) -> Attempted {
+        Attempted { line: self.candidate.origin.line, verdict, began: self.began }
+    }
 }
 
 /// One search. See the module's doc.
@@ -136,7 +154,7 @@ pub struct Connect {
     round: u32,
     next_id: u32,
     cancels: VecDeque<u32>,
-    verdicts: Vec<(Line, Verdict)>,
+    verdicts: Vec<Attempted>,
 }
 
 impl Connect {
@@ -224,25 +242,24 @@ impl Connect {
     /// An attempt has failed. `verdict` is none where that says nothing about its line.
     pub fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
         let Some(at) = self.running.iter().position(|it| it.id == id) else { return };
-        let line = self.running.remove(at).candidate.origin.line;
-        self.verdicts.extend(verdict.map(|verdict| (line, verdict)));
+        let failed = self.running.remove(at);
+        self.verdicts.extend(verdict.map(|verdict| failed.shows(verdict)));
         self.replace = true;
     }
 
     /// An attempt has an answer: the search is over, and all others are to be given up.
     pub fn handle_answer(&mut self, id: u32) {
         for running in self.running.drain(..) {
-            let line = running.candidate.origin.line;
             if running.id == id {
-                self.verdicts.push((line, Verdict::Answered));
-            } else if running.slow {
-                self.verdicts.push((line, Verdict::Outrun));
+                self.verdicts.push(running.shows(Verdict::Answered));
+            } else if running.slow && !running.excused {
+                self.verdicts.push(running.shows(Verdict::Outrun));
             }
         }
     }
 
     /// What attempts have shown about their lines since the last call.
-    pub fn take_verdicts(&mut self) -> Vec<(Line, Verdict)> {
+    pub fn take_verdicts(&mut self) -> Vec<Attempted> {
         std::mem::take(&mut self.verdicts)
     }
 
@@ -258,7 +275,7 @@ impl Connect {
         let left = self.deadline().saturating_duration_since(now);
         if left.is_zero() {
             let silent = self.running.drain(..).filter(|it| it.slow);
-            self.verdicts.extend(silent.map(|it| (it.candidate.origin.line, Verdict::Silent)));
+            self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
             return Some(Action::GiveUp);
         }
         loop {
@@ -337,9 +354,15 @@ impl Connect {
         self.next_id += 1;
         self.tried.insert(candidate.origin.line);
         let hedge_at = self.config.hedge_delay(&candidate).map(|delay| now + delay);
-        let running =
-            Running { id, candidate: candidate.clone(), connected: false, hedge_at, slow: false };
-        self.running.push(running);
+        self.running.push(Running {
+            id,
+            candidate: candidate.clone(),
+            connected: false,
+            began: now,
+            hedge_at,
+            slow: false,
+            excused: false,
+        });
         Some(Action::Start { id, candidate, round: self.round, left, hedge })
     }
 
@@ -364,8 +387,9 @@ impl Connect {
             late.hedge_at = self.config.hedge_delay(&late.candidate).map(|delay| now + delay);
             return None;
         }
-        late.hedge_at = None;
+        let due = late.hedge_at.take().unwrap_or(now);
         late.slow = true;
+        late.excused = around.is_crowded() || now.saturating_duration_since(due) > LAG;
         self.start(left, true, now)
     }
 }

@@ -6,6 +6,10 @@
 //! does time. A line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`:
 //! then it is tried again. Clients that go away by themselves say nothing.
 //!
+//! Slow is not silent. Attempts that ran at the same time, as those of a herd do, are one piece of
+//! evidence together; and where the line has answered anybody since an attempt began, the instance
+//! is there and the attempt says nothing against it.
+//!
 //! An origin that says that this node may not use it is not asked for `DENIED_FOR`, whatever the
 //! way there, unless nothing better is left: only its operator can change that.
 //!
@@ -23,8 +27,8 @@ pub const MAX_LINES: usize = 1024;
 /// Most points a line can have, so that no burst, however long, counts against it for longer than
 /// a quarter of a minute.
 const MAX_SCORE: f64 = 4.0;
-/// Points that make a line suspect: one slow answer is chance.
-const SUSPECT_AT: f64 = 2.0;
+/// Points that make a line suspect: one slow answer is chance, two within 2.5 s are not.
+const SUSPECT_AT: f64 = 1.5;
 /// Points below which it is tried again.
 const CLEARED_AT: f64 = 1.0;
 /// The time that takes a point away.
@@ -34,6 +38,8 @@ const DECAY: Duration = Duration::from_secs(5);
 const DENIED_FOR: Duration = Duration::from_secs(30);
 /// Points an answer takes away.
 const ANSWER_CLEARS: f64 = 2.0;
+/// How long an answer is remembered: longer than any attempt lasts that it may excuse.
+const ANSWER_KEPT: Duration = Duration::from_secs(30);
 
 /// How one attempt to reach an instance ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +59,24 @@ pub enum Verdict {
     Outrun,
 }
 
+/// What one attempt has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempted {
+    /// The line it took.
+    pub line: Line,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// When it began.
+    pub began: Instant,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Record {
     score: f64,
     at: Instant,
     suspect: bool,
+    /// When slowness was last counted.
+    counted_at: Option<Instant>,
 }
 
 impl Record {
@@ -76,19 +95,36 @@ impl Record {
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     records: BTreeMap<Line, Record>,
+    /// When each line has answered last, for [`ANSWER_KEPT`].
+    answered: BTreeMap<Line, Instant>,
     /// Origins that let this node not in, and until when that is remembered.
     denied: BTreeMap<NodeId, Instant>,
 }
 
 impl Evidence {
     /// Takes the outcome of an attempt; true when it made a line suspect, or cleared it.
-    pub fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
+    pub fn handle(&mut self, attempted: Attempted, now: Instant) -> bool {
+        let Attempted { line, verdict, .. } = attempted;
         if verdict == Verdict::Denied {
             return self.deny(line, now);
         }
+        if matches!(verdict, Verdict::Silent | Verdict::Outrun) && self.is_excused(&attempted) {
+            return false;
+        }
         let answered = verdict == Verdict::Answered;
+        if answered && (self.answered.len() < MAX_LINES || self.answered.contains_key(&line)) {
+            self.answered.insert(line, now);
+        }
         let let_in = answered && line.origin().is_some_and(|it| self.denied.remove(&it).is_some());
         self.score_verdict(line, verdict, now) || let_in
+    }
+
+    /// Whether slowness says nothing: the line has answered since, or it is counted already.
+    fn is_excused(&self, attempted: &Attempted) -> bool {
+        let Attempted { line, began, .. } = attempted;
+        let answered = self.answered.get(line).is_some_and(|at| at >= began);
+        let counted = self.records.get(line).and_then(|record| record.counted_at);
+        answered || counted.is_some_and(|at| at > *began)
     }
 
     fn deny(&mut self, line: Line, now: Instant) -> bool {
@@ -105,7 +141,12 @@ impl Evidence {
         if known.is_none() && (good || self.records.len() >= MAX_LINES) {
             return false;
         }
-        let known = known.copied().unwrap_or(Record { score: 0.0, at: now, suspect: false });
+        let known = known.copied().unwrap_or(Record {
+            score: 0.0,
+            at: now,
+            suspect: false,
+            counted_at: None,
+        });
         let score = match verdict {
             Verdict::Answered => (known.score(now) - ANSWER_CLEARS).max(0.0),
             Verdict::Connected(_) | Verdict::Denied => known.score(now),
@@ -114,12 +155,15 @@ impl Evidence {
             }
         };
         let suspect = score >= if known.suspect { CLEARED_AT } else { SUSPECT_AT };
-        self.records.insert(line, Record { score, at: now, suspect });
+        let is_slow = matches!(verdict, Verdict::Silent | Verdict::Outrun);
+        let counted_at = if is_slow { Some(now) } else { known.counted_at };
+        self.records.insert(line, Record { score, at: now, suspect, counted_at });
         suspect != known.suspect
     }
 
     /// Lets time pass; true when a suspect line was cleared, or a denial forgotten.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.answered.retain(|_, at| now.saturating_duration_since(*at) < ANSWER_KEPT);
         let denied = self.denied.len();
         self.denied.retain(|_, until| *until > now);
         let mut cleared = self.denied.len() < denied;
@@ -144,7 +188,7 @@ impl Evidence {
         line.origin().is_some_and(|origin| self.denied.contains_key(&origin))
     }
 
-    /// The points of a line, 0 to 4: two and more make it suspect.
+    /// The points of a line, 0 to 4; see the module for what they mean.
     pub fn score(&self, line: &Line, now: Instant) -> f64 {
         self.records.get(line).map_or(0.0, |record| record.score(now))
     }
@@ -165,12 +209,41 @@ mod tests {
         Line::Direct(NodeId::from_bytes([number; 32]))
     }
 
+    /// The outcome of an attempt that began just now.
+    fn handle(evidence: &mut Evidence, line: Line, verdict: Verdict, now: Instant) -> bool {
+        evidence.handle(Attempted { line, verdict, began: now }, now)
+    }
+
+    /// K3: 300 dials at once on busy cores, and others come when one is through.
+    #[test]
+    fn a_herd_that_is_slow_is_one_piece_of_evidence_and_none_once_it_is_answered() {
+        let (mut evidence, start) = (Evidence::default(), Instant::now());
+        let ms = |ms| start + Duration::from_millis(ms);
+        let outrun = |evidence: &mut Evidence, began: Instant, now: Instant| {
+            let attempted = Attempted { line: line(1), verdict: Verdict::Outrun, began };
+            evidence.handle(attempted, now)
+        };
+        for at in 200..500 {
+            assert!(!outrun(&mut evidence, start, ms(at)));
+        }
+        assert!(evidence.score(&line(1), ms(500)) <= 1.0);
+        // From here on it answers, slowly, and each answer excuses those that waited meanwhile.
+        for at in (500..5000).step_by(10) {
+            handle(&mut evidence, line(1), Verdict::Answered, ms(at));
+            assert!(!outrun(&mut evidence, ms(at - 300), ms(at + 5)));
+        }
+        assert_eq!(evidence.score(&line(1), ms(5000)), 0.0);
+        // It falls silent: the next two one after the other tell.
+        assert!(!outrun(&mut evidence, ms(5010), ms(5200)));
+        assert!(outrun(&mut evidence, ms(5210), ms(5400)));
+    }
+
     #[test]
     fn one_slow_answer_is_chance_and_a_burst_is_not() {
         let (mut evidence, now) = (Evidence::default(), Instant::now());
-        assert!(!evidence.handle_verdict(line(1), Verdict::Outrun, now));
+        assert!(!handle(&mut evidence, line(1), Verdict::Outrun, now));
         assert!(!evidence.is_suspect(&line(1)));
-        assert!(evidence.handle_verdict(line(1), Verdict::Silent, now));
+        assert!(handle(&mut evidence, line(1), Verdict::Silent, now));
         assert!(evidence.is_suspect(&line(1)) && !evidence.is_suspect(&line(2)));
     }
 
@@ -178,7 +251,7 @@ mod tests {
     fn time_clears_however_long_the_burst_was() {
         let (mut evidence, now) = (Evidence::default(), Instant::now());
         for _ in 0..100 {
-            evidence.handle_verdict(line(1), Verdict::Silent, now);
+            handle(&mut evidence, line(1), Verdict::Silent, now);
         }
         let due = evidence.poll_timeout().expect("a suspect line");
         assert_eq!(due, now + DECAY * 3);
@@ -186,7 +259,7 @@ mod tests {
         assert!(evidence.handle_timeout(due));
         assert!(!evidence.is_suspect(&line(1)));
         // It has one point left: the next silence makes it suspect again.
-        assert!(evidence.handle_verdict(line(1), Verdict::Silent, due));
+        assert!(handle(&mut evidence, line(1), Verdict::Silent, due));
         evidence.handle_timeout(due + DECAY * 10);
         assert!(evidence.records.is_empty() && evidence.poll_timeout().is_none());
     }
@@ -196,16 +269,16 @@ mod tests {
         let (mut evidence, now) = (Evidence::default(), Instant::now());
         let (origin, relay) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([9; 32]));
         let relayed = Line::Relayed { origin, relay };
-        assert!(evidence.handle_verdict(relayed, Verdict::Denied, now));
-        assert!(!evidence.handle_verdict(line(1), Verdict::Denied, now), "it is known");
+        assert!(handle(&mut evidence, relayed, Verdict::Denied, now));
+        assert!(!handle(&mut evidence, line(1), Verdict::Denied, now), "it is known");
         assert!([line(1), relayed].iter().all(|it| evidence.is_denied(it)));
         assert!(!evidence.is_denied(&line(9)) && !evidence.is_suspect(&line(1)));
         assert_eq!(evidence.poll_timeout(), Some(now + DENIED_FOR));
         assert!(evidence.handle_timeout(now + DENIED_FOR));
         assert!(!evidence.is_denied(&line(1)));
         // An answer says the same sooner.
-        evidence.handle_verdict(line(1), Verdict::Denied, now);
-        assert!(evidence.handle_verdict(relayed, Verdict::Answered, now));
+        handle(&mut evidence, line(1), Verdict::Denied, now);
+        assert!(handle(&mut evidence, relayed, Verdict::Answered, now));
         assert!(!evidence.is_denied(&line(1)) && evidence.poll_timeout().is_none());
     }
 
@@ -213,11 +286,11 @@ mod tests {
     fn an_answer_clears() {
         let (mut evidence, now) = (Evidence::default(), Instant::now());
         for _ in 0..2 {
-            evidence.handle_verdict(line(1), Verdict::Refused, now);
+            handle(&mut evidence, line(1), Verdict::Refused, now);
         }
-        assert!(evidence.handle_verdict(line(1), Verdict::Answered, now));
+        assert!(handle(&mut evidence, line(1), Verdict::Answered, now));
         assert!(!evidence.is_suspect(&line(1)));
-        assert!(!evidence.handle_verdict(line(2), Verdict::Answered, now));
+        assert!(!handle(&mut evidence, line(2), Verdict::Answered, now));
         assert_eq!(evidence.records.len(), 1, "an answer opens no record");
     }
 
@@ -226,7 +299,7 @@ mod tests {
         let (mut evidence, now) = (Evidence::default(), Instant::now());
         for port in 0..u16::try_from(MAX_LINES).expect("small") + 10 {
             let line = Line::Outside(([192, 0, 2, 1], port).into());
-            evidence.handle_verdict(line, Verdict::Silent, now);
+            handle(&mut evidence, line, Verdict::Silent, now);
         }
         assert_eq!(evidence.records.len(), MAX_LINES);
     }

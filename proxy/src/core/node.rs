@@ -24,7 +24,7 @@ use meshport_discovery::{
 
 use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
-use super::evidence::Verdict;
+use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig, Outcome, Question};
 use super::route::{self, Damping, Line, PathView, Policy, Route};
 
@@ -235,16 +235,17 @@ impl NodeCore {
     pub fn handle_verdicts(
         &mut self,
         service: &ServiceName,
-        verdicts: impl IntoIterator<Item = (Line, Verdict)>,
+        verdicts: impl IntoIterator<Item = Attempted>,
         now: Instant,
     ) {
         let name = service;
         let Some(service) = self.services.get_mut(name) else { return };
-        for (line, verdict) in verdicts {
+        for attempted in verdicts {
+            let Attempted { line, verdict, .. } = attempted;
             if let (Verdict::Silent | Verdict::Outrun, Some(hop)) = (verdict, line.first_hop()) {
                 self.discovery.doubt(hop, now);
             }
-            let changed = service.handle_verdict(line, verdict, now);
+            let changed = service.handle_attempted(attempted, now);
             self.stale |= changed;
             if let (true, Verdict::Denied, Some(origin)) = (changed, verdict, line.origin()) {
                 self.events.push_back(Event::Denied { service: name.clone(), origin });

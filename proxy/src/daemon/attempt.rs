@@ -14,7 +14,7 @@ use meshport_mesh::Mesh;
 use tokio::time::{Instant, timeout};
 
 use crate::core::connect::Kind;
-use crate::core::evidence::Verdict;
+use crate::core::evidence::{Attempted, Verdict};
 use crate::core::route::{Candidate, Line};
 use crate::wire::Answer;
 
@@ -60,10 +60,11 @@ impl Upstream {
     }
 
     /// How long it took to be connected, for lines of which nothing else tells.
-    pub(super) fn timing(&self) -> Option<(Line, Verdict)> {
+    pub(super) fn timing(&self, now: std::time::Instant) -> Option<Attempted> {
         let took = self.link.connected_after?;
         let untold = !matches!(self.line, Line::Direct(_));
-        untold.then_some((self.line, Verdict::Connected(took)))
+        let (line, verdict) = (self.line, Verdict::Connected(took));
+        untold.then_some(Attempted { line, verdict, began: now })
     }
 
     /// Takes the way, which is not given up any more.

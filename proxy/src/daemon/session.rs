@@ -18,8 +18,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::debug;
 
-use crate::core::connect::{Action, Connect, ConnectConfig, HedgeBudget, Surroundings};
-use crate::core::evidence::Verdict;
+use crate::core::connect::{
+    Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
+};
+use crate::core::evidence::{Attempted, Verdict};
 use crate::core::route::{Candidate, Line, Route};
 use crate::wire::MAX_DEADLINE;
 
@@ -43,7 +45,7 @@ pub(super) const MAX_FINDINGS: usize = 256;
 #[derive(Debug)]
 pub(super) enum Finding {
     /// What its search has shown about lines.
-    Verdicts(ServiceName, Vec<(Line, Verdict)>),
+    Verdicts(ServiceName, Vec<Attempted>),
     /// This node's own instance refused it.
     OwnRefused(ServiceName),
 }
@@ -90,6 +92,8 @@ pub(super) struct Ingress {
     pub(super) limits: watch::Receiver<Arc<SessionLimits>>,
     pub(super) totals: Arc<Totals>,
     budget: Mutex<HedgeBudget>,
+    /// Searches under way.
+    searches: AtomicU64,
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
@@ -121,6 +125,7 @@ impl Ingress {
             limits,
             totals,
             budget: Mutex::default(),
+            searches: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
             places: AtomicU64::new(0),
         }
@@ -174,20 +179,20 @@ impl Ingress {
         let mut search = Search::new(self);
         let found = search.run(client).await;
         let mut verdicts = search.connect.take_verdicts();
-        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing()));
+        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing(clock::now())));
         self.tell(verdicts);
         found.map(|(upstream, guard)| (search.shared.clone(), upstream, guard))
     }
 
     /// Tells the driver what a search has shown.
-    fn tell(&self, verdicts: Vec<(Line, Verdict)>) {
+    fn tell(&self, verdicts: Vec<Attempted>) {
         if verdicts.is_empty() {
             return;
         }
         // Evidence that finds no room is only missed until the next.
-        let own_refused = verdicts.iter().any(|(line, verdict)| {
-            let is_own = line.origin().is_some_and(|origin| self.place.mesh.is_own(&origin));
-            is_own && *verdict == Verdict::Refused
+        let own_refused = verdicts.iter().any(|it| {
+            let is_own = it.line.origin().is_some_and(|origin| self.place.mesh.is_own(&origin));
+            is_own && it.verdict == Verdict::Refused
         });
         let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
         let _ = self.place.findings.try_send(verdicts);
@@ -243,6 +248,8 @@ impl Ingress {
     /// silence of each takes its time, and clients wait for the verdict.
     async fn any_answers(&self) -> bool {
         let route = self.route.borrow().clone();
+        let began = clock::now();
+        let shows = |line, verdict| self.tell(vec![Attempted { line, verdict, began }]);
         let mut trials = JoinSet::new();
         for candidate in route.candidates.iter().take(MAX_TRIALS) {
             let line = candidate.origin.line;
@@ -253,8 +260,8 @@ impl Ingress {
             match ended {
                 Ok((_, Ok(()))) => return true,
                 // Nothing else tells of it, and time alone would call it usable again.
-                Ok((line @ Line::Outside(_), Err(_))) => self.tell(vec![(line, Verdict::Silent)]),
-                Ok((line, Err(Some(Verdict::Denied)))) => self.tell(vec![(line, Verdict::Denied)]),
+                Ok((line @ Line::Outside(_), Err(_))) => shows(line, Verdict::Silent),
+                Ok((line, Err(Some(Verdict::Denied)))) => shows(line, Verdict::Denied),
                 Ok((_, Err(_))) | Err(_) => {}
             }
         }
@@ -357,11 +364,22 @@ impl Surroundings for Around<'_> {
     fn may_hedge(&mut self) -> bool {
         self.0.budget(HedgeBudget::take)
     }
+
+    fn is_crowded(&self) -> bool {
+        self.0.searches.load(Ordering::Relaxed) > MAX_CALM_SEARCHES
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        self.ingress.searches.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl<'a> Search<'a> {
     fn new(ingress: &'a Ingress) -> Self {
         ingress.budget(HedgeBudget::note_search);
+        ingress.searches.fetch_add(1, Ordering::Relaxed);
         let mut routes = ingress.route.clone();
         let route = routes.borrow_and_update().clone();
         let config = ingress.limits.borrow().connect.clone();

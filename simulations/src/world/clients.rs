@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::brain::{Connect, HedgeBudget, Line, Surroundings};
+use crate::brain::{Connect, HedgeBudget, Line, MAX_CALM_SEARCHES, Surroundings};
 
 /// Sessions of one node at once; the daemon's own limit is 10,000.
 pub(super) const MAX_SESSIONS: usize = 10_000;
@@ -67,6 +67,7 @@ impl Session {
 pub(super) struct Around<'a> {
     pub(super) going: &'a BTreeMap<Line, u64>,
     pub(super) budget: &'a mut HedgeBudget,
+    pub(super) searching: u64,
 }
 
 impl Surroundings for Around<'_> {
@@ -76,6 +77,10 @@ impl Surroundings for Around<'_> {
 
     fn may_hedge(&mut self) -> bool {
         self.budget.take()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.searching > MAX_CALM_SEARCHES
     }
 }
 

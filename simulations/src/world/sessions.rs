@@ -12,7 +12,7 @@ use rand::Rng;
 
 use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
 use super::{Event, World};
-use crate::brain::{Action, Candidate, Line, Verdict};
+use crate::brain::{Action, Attempted, Candidate, Line, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::measure::SLOW;
@@ -125,7 +125,9 @@ impl World {
             let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
             let Some(session) = slot.as_mut().filter(|it| it.number == number) else { return };
             let Some(search) = &mut session.search else { return };
-            let mut around = Around { going: &clients.going, budget: &mut clients.budget };
+            let searching = clients.searching as u64;
+            let (going, budget) = (&clients.going, &mut clients.budget);
+            let mut around = Around { going, budget, searching };
             match search.poll(now, &mut around) {
                 Some(Action::Start { id, candidate, round, left, hedge }) => {
                     self.measures.sessions.hedged += u64::from(hedge);
@@ -355,7 +357,7 @@ impl World {
         }
         let connected = target.filter(|it| !matches!(it.line, Line::Direct(_)));
         let connected = connected.map(|it| (it.line, Verdict::Connected(now - it.since)));
-        self.tell_verdicts(node, verdicts.into_iter().chain(connected).collect());
+        self.tell_verdicts(node, verdicts, connected);
         self.measures.sessions.opened += 1;
         if let Some(target) = target {
             self.measures.sessions.relayed += u64::from(target.hop != target.origin);
@@ -369,9 +371,22 @@ impl World {
         self.request_later(node, place);
     }
 
-    fn tell_verdicts(&mut self, node: usize, verdicts: Vec<(Line, Verdict)>) {
-        if !verdicts.is_empty() {
-            self.with_brain(node, |brain, now, _| brain.verdicts(verdicts, now));
+    fn tell_verdicts(
+        &mut self,
+        node: usize,
+        mut verdicts: Vec<Attempted>,
+        connected: Option<(Line, Verdict)>,
+    ) {
+        if !verdicts.is_empty() || connected.is_some() {
+            self.with_brain(node, |brain, now, _| {
+                let connected = connected.iter();
+                verdicts.extend(connected.map(|(line, verdict)| Attempted {
+                    line: *line,
+                    verdict: *verdict,
+                    began: now,
+                }));
+                brain.verdicts(verdicts, now);
+            });
         }
     }
 
@@ -450,7 +465,7 @@ impl World {
     fn give_up(&mut self, node: usize, place: u32) {
         let Some(mut session) = self.end(node, place) else { return };
         if let Some(search) = &mut session.search {
-            self.tell_verdicts(node, search.take_verdicts());
+            self.tell_verdicts(node, search.take_verdicts(), None);
         }
         if let Some(request) = session.request {
             self.request_over(node, request, false);

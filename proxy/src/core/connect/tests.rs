@@ -26,6 +26,7 @@ fn route(rtts: &[u64]) -> Arc<Route> {
 
 struct Around {
     budget: HedgeBudget,
+    crowded: bool,
 }
 
 impl Surroundings for Around {
@@ -35,6 +36,10 @@ impl Surroundings for Around {
 
     fn may_hedge(&mut self) -> bool {
         self.budget.take()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded
     }
 }
 
@@ -48,7 +53,7 @@ impl Bench {
     fn new(config: ConnectConfig, rtts: &[u64]) -> Self {
         let now = Instant::now();
         let connect = Connect::new(config, route(rtts), 0, now);
-        Self { connect, around: Around { budget: HedgeBudget::default() }, now }
+        Self { connect, around: Around { budget: HedgeBudget::default(), crowded: false }, now }
     }
 
     fn poll(&mut self) -> Option<Action> {
@@ -64,6 +69,11 @@ impl Bench {
             }
             other => panic!("{other:?} instead of a start"),
         }
+    }
+
+    /// What the attempts have shown since the last call.
+    fn verdicts(&mut self) -> Vec<(Line, Verdict)> {
+        self.connect.take_verdicts().iter().map(|it| (it.line, it.verdict)).collect()
     }
 
     /// Sleeps until the search wants to go on; how long that was.
@@ -87,7 +97,7 @@ fn a_refusal_costs_no_time() {
     bench.connect.handle_failure(0, Some(Verdict::Refused));
     assert_eq!(bench.started(), Some((1, 2)));
     bench.connect.handle_answer(1);
-    let verdicts = bench.connect.take_verdicts();
+    let verdicts = bench.verdicts();
     assert_eq!(verdicts, [(line(1), Verdict::Refused), (line(2), Verdict::Answered)]);
 }
 
@@ -102,7 +112,7 @@ fn a_silent_one_is_raced_after_its_delay_and_loses() {
     assert_eq!(bench.started(), Some((2, 3)));
     assert_eq!(bench.poll(), None, "no fourth");
     bench.connect.handle_answer(2);
-    let verdicts = bench.connect.take_verdicts();
+    let verdicts = bench.verdicts();
     let outrun = |number| (line(number), Verdict::Outrun);
     assert_eq!(verdicts, [outrun(1), outrun(2), (line(3), Verdict::Answered)]);
 }
@@ -127,7 +137,22 @@ fn one_that_answers_after_all_is_not_blamed() {
     bench.sleep();
     bench.started();
     bench.connect.handle_answer(0);
-    assert_eq!(bench.connect.take_verdicts(), [(line(1), Verdict::Answered)]);
+    assert_eq!(bench.verdicts(), [(line(1), Verdict::Answered)]);
+}
+
+#[test]
+fn an_outrun_one_is_not_blamed_for_a_herd_or_for_this_machine() {
+    for (crowded, lag) in [(true, Duration::ZERO), (false, LAG + ms(1))] {
+        let mut bench = Bench::new(config(), &[1, 20]);
+        bench.around.crowded = crowded;
+        bench.started();
+        bench.connect.handle_kind(Kind::Tls, bench.now);
+        bench.sleep();
+        bench.now += lag;
+        assert_eq!(bench.started(), Some((1, 2)), "it is raced all the same");
+        bench.connect.handle_answer(1);
+        assert_eq!(bench.verdicts(), [(line(2), Verdict::Answered)]);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use meshport_discovery::OriginState;
 use super::{Event, ServiceConfig};
 use crate::core::changes::Changes;
 use crate::core::drift::{Cause, Drift, Leave};
-use crate::core::evidence::{Evidence, Verdict};
+use crate::core::evidence::{Attempted, Evidence, Verdict};
 use crate::core::health::Health;
 use crate::core::policy::{self, Fate};
 use crate::core::relay::Ways;
@@ -67,11 +67,11 @@ impl Service {
     }
 
     /// Takes what a session has found out about a line; true when that may change the route.
-    pub(super) fn handle_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {
-        let Verdict::Connected(took) = verdict else {
-            return self.evidence.handle_verdict(line, verdict, now);
+    pub(super) fn handle_attempted(&mut self, attempted: Attempted, now: Instant) -> bool {
+        let Verdict::Connected(took) = attempted.verdict else {
+            return self.evidence.handle(attempted, now);
         };
-        self.timings.add(line, took, now);
+        self.timings.add(attempted.line, took, now);
         true
     }
 

@@ -119,6 +119,12 @@ impl Net {
         assert!(self.until(time, |_| false).is_none());
     }
 
+    /// A session of a node's client has found this out about a line.
+    fn attempted(&mut self, at: usize, line: Line, verdict: Verdict) {
+        let attempted = Attempted { line, verdict, began: self.now };
+        self.nodes[at].handle_verdicts(&service(), [attempted], self.now);
+    }
+
     fn drain(&mut self) {
         let ids: BTreeMap<NodeId, usize> =
             self.nodes.iter().enumerate().map(|(at, node)| (node.me, at)).collect();
@@ -178,8 +184,7 @@ fn a_broken_path_is_gone_around_and_gone_back_to() {
             .count()
     };
     assert_eq!((cut(&net, direct), cut(&net, relayed)), (1, 0));
-    let connected = [(relayed, Verdict::Connected(ms(4)))];
-    net.nodes[A].handle_verdicts(&service(), connected, net.now);
+    net.attempted(A, relayed, Verdict::Connected(ms(4)));
     assert!(healthy(&net, relayed), "a session got through");
     net.nodes[A].handle_busy(BTreeSet::from([relayed]), net.now);
     net.pass(Duration::from_secs(60));
@@ -238,10 +243,7 @@ fn the_outside_comes_last_and_each_address_for_itself() {
         |net: &Net, address| net.first(A) == Some((Line::Outside(address), Standing::Fallback));
     net.until(MEET, |net| first(net, one)).expect("all that is left");
     // The other one is found to be faster, and then to be silent.
-    let verdict = |net: &mut Net, verdict| {
-        let now = net.now;
-        net.nodes[A].handle_verdicts(&service(), [(Line::Outside(two), verdict)], now);
-    };
+    let verdict = |net: &mut Net, verdict| net.attempted(A, Line::Outside(two), verdict);
     verdict(&mut net, Verdict::Connected(ms(3)));
     net.pass(MEET);
     assert!(first(&net, two));
@@ -356,7 +358,7 @@ fn an_origin_that_does_not_let_this_node_in_is_asked_last_and_told_of_once() {
     let direct = Line::Direct(net.id(B));
     net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
     for _ in 0..3 {
-        net.nodes[A].handle_verdicts(&service(), [(direct, Verdict::Denied)], net.now);
+        net.attempted(A, direct, Verdict::Denied);
     }
     net.drain();
     let told = net.events.iter().filter(|(_, event)| matches!(event, Event::Denied { .. }));

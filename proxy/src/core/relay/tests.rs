@@ -4,7 +4,7 @@ use meshport_discovery::OriginState;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::evidence::Verdict;
+use crate::core::evidence::{Attempted, Verdict};
 use crate::core::route::tests::origin;
 use crate::core::route::{Policy, Preference, Standing, choose};
 
@@ -66,6 +66,10 @@ impl Bench {
             Line::Relayed { relay, .. } => Some(relay.as_bytes()[0]),
             Line::Direct(_) | Line::Outside(_) => None,
         }
+    }
+
+    fn attempted(&mut self, line: Line, verdict: Verdict) {
+        self.evidence.handle(Attempted { line, verdict, began: self.now }, self.now);
     }
 
     fn line(relay: u8) -> Line {
@@ -139,11 +143,11 @@ fn a_relay_that_fails_is_left_for_another_or_for_the_direct_way() {
     let dead = direct(PathView::Dead);
     assert_eq!(bench.relay(&dead, Duration::ZERO), Some(2));
     for _ in 0..2 {
-        bench.evidence.handle_verdict(Bench::line(2), Verdict::Refused, bench.now);
+        bench.attempted(Bench::line(2), Verdict::Refused);
     }
     assert_eq!(bench.relay(&dead, Duration::ZERO), Some(3));
     for _ in 0..2 {
-        bench.evidence.handle_verdict(Bench::line(3), Verdict::Silent, bench.now);
+        bench.attempted(Bench::line(3), Verdict::Silent);
     }
     assert_eq!(bench.relay(&direct(UP), Duration::ZERO), None, "it works, so at once");
     // The way to the relay is gone, or its record has lost the origin.
