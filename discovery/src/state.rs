@@ -41,16 +41,19 @@ pub enum OriginState {
     Hung,
     /// Not probed yet, or readiness cannot be asked.
     Unknown,
+    /// Answers, and says that it is neither ready nor live: what it depends on stands still.
+    Stalled,
 }
 
 impl OriginState {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::Ready, "ready"),
         (Self::Unready, "unready"),
         (Self::Draining, "draining"),
         (Self::Refusing, "refusing"),
         (Self::Hung, "hung"),
         (Self::Unknown, "unknown"),
+        (Self::Stalled, "stalled"),
     ];
 
     fn code(self) -> u8 {
@@ -61,6 +64,7 @@ impl OriginState {
             Self::Refusing => 3,
             Self::Hung => 4,
             Self::Unknown => 5,
+            Self::Stalled => 6,
         }
     }
 

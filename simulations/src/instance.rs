@@ -24,7 +24,7 @@ impl Instance {
     /// What a probe with this patience gets, and after what time.
     pub(crate) fn ask(self, question: Question, patience: Duration) -> (Duration, Outcome) {
         match (self, question) {
-            (Self::Ready, _) | (Self::Unready, Question::Alive) => {
+            (Self::Ready, _) | (Self::Unready, Question::Alive | Question::Live) => {
                 (ANSWER_TIME, Outcome::Answered(Some(200)))
             }
             (Self::Unready, Question::Ready) => (ANSWER_TIME, Outcome::Answered(Some(500))),

@@ -143,7 +143,7 @@ pub struct OriginStatus {
     #[serde(flatten)]
     pub who: OriginRef,
     /// What it says of its own instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
-    /// `unknown`.
+    /// `unknown`, `stalled`.
     pub state: String,
     /// Seconds since that state was learned here.
     pub state_since_s: u64,

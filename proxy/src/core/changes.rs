@@ -147,6 +147,7 @@ fn lack(view: &OriginView) -> Option<&'static str> {
         (_, OriginState::Refusing) => "refusing",
         (_, OriginState::Draining) => "draining",
         (_, OriginState::Unready) => "unready",
+        (_, OriginState::Stalled) => "stalled",
         (PathView::Unmeasured, _) if !view.present => "member down",
         _ if matches!(view.line, Line::Outside(_)) => "the mesh answers",
         (_, OriginState::Unknown) => "not known to be ready",
@@ -198,6 +199,7 @@ mod tests {
             (OriginState::Refusing, "refusing"),
             (OriginState::Draining, "draining"),
             (OriginState::Unready, "unready"),
+            (OriginState::Stalled, "stalled"),
         ] {
             let former = OriginView { state, ..one.clone() };
             assert_eq!(why(&one, Some(&former), &two, Occasion::News), cause);

@@ -1,20 +1,30 @@
 //! The health of this node's own instance of a service, from the outcomes of its probes.
 //!
-//! Two questions are asked side by side, each with at most one probe under way: *alive* (does it
-//! answer at all) and *ready* (does it want traffic). Their outcomes give one of the states of
-//! [`OriginState`]:
+//! Up to three questions are asked, each with at most one probe under way: *alive* (does it answer
+//! at all), *ready* (does it want traffic) and *live* (does what it depends on answer). Their
+//! outcomes give one of the states of [`OriginState`]:
 //!
-//! | alive | ready | state |
-//! | --- | --- | --- |
-//! | refused | any | `refusing`, at once: new connections would fail too |
-//! | silent `fall` times | any | `hung`: the port may still accept |
-//! | broken `fall` times | any | `unready`: it does answer, so its sessions may be fine |
-//! | answered | 200 | `ready` |
-//! | answered | 401, lasting | `ready`, with a warning: anonymous access is off |
-//! | answered | anything else | `unready` |
-//! | nothing known yet | | `unknown` |
+//! | alive | ready | live | state |
+//! | --- | --- | --- | --- |
+//! | refused | any | any | `refusing`, at once: new connections would fail too |
+//! | silent `fall` times | any | any | `hung`: the port may still accept |
+//! | broken `fall` times | any | any | `unready`: it does answer, so its sessions may be fine |
+//! | answered | 200 | any, in time | `ready` |
+//! | answered | 401, lasting | any | `ready`, with a warning: anonymous access is off |
+//! | answered | 200, but one of both is late now | | `unready`: in doubt |
+//! | answered | failed | 200 | `unready`: it drains, and its sessions are served |
+//! | answered | failed | failed or overdue | `stalled`: requests hang |
+//! | answered | overdue | failed | `stalled`, likewise |
+//! | answered | anything else | any | `unready` |
+//! | nothing known yet | | | `unknown` |
 //!
-//! Whoever was refused or silent has to be found ready anew: an old "yes" does not outlive it.
+//! An instance that was refused or silent has to be found ready again: an old "yes" does not
+//! outlive it. Only one that was ready can stall: one that starts fails the same questions.
+//!
+//! *Ready* and *live* of an apiserver wait for etcd, and take two to four seconds to fail when it
+//! stands still. So they are asked half an interval apart, and an answer that is far later than
+//! usual counts before it is there. What makes this daemon itself late, or a burst of connections
+//! that it opens to the instance, explains a late answer and is no evidence.
 //!
 //! The machine owns no clock and does no I/O: [`Health::poll_probe`] says what to ask,
 //! [`Health::handle_outcome`] takes the answer. It is bounded by construction.
@@ -23,6 +33,11 @@ use std::time::{Duration, Instant};
 
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
+
+mod asking;
+
+pub use asking::MAX_CALM_DIALS;
+use asking::{Asking, Delay};
 
 /// Consecutive 401 answers before they are taken for "anonymous access is off" and not for a
 /// start-up race.
@@ -40,6 +55,8 @@ pub struct HealthConfig {
     pub fall: u8,
     /// Whether readiness is a question of its own (HTTP modes) or follows from being alive (TCP).
     pub asks_ready: bool,
+    /// Whether liveness is one too (Kubernetes).
+    pub asks_live: bool,
 }
 
 /// A question to the instance.
@@ -49,6 +66,12 @@ pub enum Question {
     Alive,
     /// Does it want traffic?
     Ready,
+    /// Does what it depends on answer?
+    Live,
+}
+
+impl Question {
+    const ALL: [Self; 3] = [Self::Alive, Self::Ready, Self::Live];
 }
 
 /// What came back.
@@ -62,12 +85,6 @@ pub enum Outcome {
     Silent,
     /// The connection broke, or the answer made no sense.
     Broken,
-}
-
-#[derive(Debug, Default)]
-struct Asking {
-    due: Option<Instant>,
-    under_way: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,60 +110,71 @@ pub struct Health {
     config: HealthConfig,
     alive: Alive,
     ready: Ready,
+    /// *Live* failed when it was last asked.
+    is_dead: bool,
+    /// It was ready since it was last refused or silent.
+    was_ready: bool,
     silent_in_row: u8,
     unauthorised_in_row: u8,
-    asking: [Asking; 2],
+    asking: [Asking; Question::ALL.len()],
+    /// This node opens many connections to it just now.
+    is_loaded: bool,
     state: OriginState,
     since: Instant,
     detail: String,
 }
 
 impl Health {
-    /// An instance of which nothing is known; both questions are due at once.
+    /// An instance of which nothing is known; *alive* and *ready* are due at once.
     pub fn new(config: HealthConfig, now: Instant) -> Self {
-        let ask_ready = config.asks_ready.then_some(now);
-        Self {
+        let mut health = Self {
             config,
             alive: Alive::Unknown,
             ready: Ready::Unknown,
+            is_dead: false,
+            was_ready: false,
             silent_in_row: 0,
             unauthorised_in_row: 0,
-            asking: [
-                Asking { due: Some(now), under_way: false },
-                Asking { due: ask_ready, under_way: false },
-            ],
+            asking: Default::default(),
+            is_loaded: false,
             state: OriginState::Unknown,
             since: now,
             detail: "not asked yet".into(),
-        }
+        };
+        health.begin(Question::Alive, now);
+        health.begin_optional(now);
+        health
     }
 
     /// Asks in another way from now on; returns the new state if it changed. What is known stays,
     /// except about readiness when that becomes or ceases to be a question.
     pub fn set_config(&mut self, config: HealthConfig, now: Instant) -> Option<OriginState> {
-        if config.asks_ready != self.config.asks_ready {
-            self.asking[Question::Ready as usize].due = config.asks_ready.then_some(now);
+        let before = std::mem::replace(&mut self.config, config);
+        if self.config.asks_ready != before.asks_ready || self.config.asks_live != before.asks_live
+        {
             self.forget_ready();
+            self.begin_optional(now);
         }
+        let interval = self.config.interval;
         for asking in &mut self.asking {
-            asking.due = asking.due.map(|due| due.min(now + config.interval));
+            asking.due = asking.due.map(|due| due.min(now + interval));
         }
-        self.config = config;
         self.note_state(now)
     }
 
     /// The next question that is due, if any. The caller asks it and reports to
     /// [`Health::handle_outcome`]; until then the same question is not handed out again.
     pub fn poll_probe(&mut self, now: Instant) -> Option<Question> {
-        for question in [Question::Alive, Question::Ready] {
-            let asking = &mut self.asking[question as usize];
-            if !asking.under_way && asking.due.is_some_and(|due| due <= now) {
-                asking.under_way = true;
-                asking.due = Some(now + self.config.interval);
-                return Some(question);
-            }
+        let interval = self.config.interval;
+        let is_due = |it: &Question| self.asking[*it as usize].is_due(now);
+        let question = Question::ALL.into_iter().find(is_due)?;
+        self.asking[question as usize].ask(now, interval);
+        if question == Question::Ready {
+            // Between two of the other question.
+            let live = &mut self.asking[Question::Live as usize];
+            live.due = live.due.map(|_| now + interval / 2);
         }
-        None
+        Some(question)
     }
 
     /// Takes the outcome of a question; returns the new state if it changed.
@@ -156,16 +184,19 @@ impl Health {
         outcome: Outcome,
         now: Instant,
     ) -> Option<OriginState> {
-        self.asking[question as usize].under_way = false;
+        let is_good = matches!(outcome, Outcome::Answered(Some(200)));
+        self.asking[question as usize].answered(is_good, now);
         match question {
             Question::Alive => {
                 let was = self.alive;
                 self.handle_alive(outcome);
                 self.hurry(was, now);
             }
-            // It was asked before readiness ceased to be a question.
+            // It was asked before it ceased to be a question.
             Question::Ready if !self.config.asks_ready => {}
+            Question::Live if !self.config.asks_live => {}
             Question::Ready => self.handle_ready(outcome),
+            Question::Live => self.handle_live(outcome),
         }
         self.note_state(now)
     }
@@ -178,9 +209,32 @@ impl Health {
         self.note_state(now)
     }
 
-    /// When [`Health::poll_probe`] next has something to say.
+    /// Another instance is not ready any more: if both depend on the same thing, this one is to say
+    /// so before anybody leaves the one for the other. *Ready* is asked at once, unless it was just
+    /// now.
+    pub fn handle_other(&mut self, now: Instant) {
+        let interval = self.config.interval;
+        let asking = &mut self.asking[Question::Ready as usize];
+        asking.due = asking.due.map(|due| due.min(now.max(due - interval * 3 / 4)));
+    }
+
+    /// Takes how many connections this node has opened to the instance in the last second.
+    pub fn handle_dials(&mut self, dials: u64) {
+        self.is_loaded = dials > MAX_CALM_DIALS;
+    }
+
+    /// Lets time pass: an answer that is late says something before it is there. Returns the new
+    /// state if it changed.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<OriginState> {
+        let is_loaded = self.is_loaded;
+        let judged = self.asking.iter_mut().map(|it| it.judge(is_loaded, now));
+        let is_new = judged.fold(false, |new, it| new | it);
+        if is_new { self.note_state(now) } else { None }
+    }
+
+    /// When [`Health::poll_probe`] or [`Health::handle_timeout`] next has something to say.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.asking.iter().filter(|asking| !asking.under_way).filter_map(|asking| asking.due).min()
+        self.asking.iter().filter_map(Asking::poll_timeout).min()
     }
 
     /// The state now.
@@ -195,12 +249,40 @@ impl Health {
 
     /// The last outcome in words, for people.
     pub fn detail(&self) -> &str {
-        &self.detail
+        match self.state {
+            OriginState::Stalled => {
+                "neither ready nor live: requests hang. Does what it depends on (etcd) answer?"
+            }
+            OriginState::Unready if self.ready != Ready::No && self.alive == Alive::Yes => {
+                "slow: it takes far longer than usual to say whether it is ready"
+            }
+            _ => &self.detail,
+        }
     }
 
     /// Whether readiness is unknown because the instance wants credentials.
     pub fn wants_credentials(&self) -> bool {
         self.ready == Ready::Unauthorised
+    }
+
+    /// *Ready* and *live* become questions, or cease to be.
+    fn begin_optional(&mut self, now: Instant) {
+        let live = now + self.config.interval / 2;
+        for (question, asks, at) in [
+            (Question::Ready, self.config.asks_ready, now),
+            (Question::Live, self.config.asks_live, live),
+        ] {
+            self.asking[question as usize].due = None;
+            if asks {
+                self.begin(question, at);
+            }
+        }
+    }
+
+    fn begin(&mut self, question: Question, at: Instant) {
+        let asking = &mut self.asking[question as usize];
+        asking.due = Some(at);
+        asking.counts_late = question != Question::Alive;
     }
 
     /// An instance that refuses is asked more often, since asking costs it nothing, and one that is
@@ -253,6 +335,7 @@ impl Health {
 
     fn forget_ready(&mut self) {
         self.ready = Ready::Unknown;
+        (self.is_dead, self.was_ready) = (false, false);
         self.unauthorised_in_row = 0;
     }
 
@@ -263,6 +346,7 @@ impl Health {
         match outcome {
             Outcome::Answered(Some(200) | None) => {
                 self.ready = Ready::Yes;
+                self.was_ready = true;
                 self.detail = "ready".into();
             }
             Outcome::Answered(Some(401)) => {
@@ -285,6 +369,16 @@ impl Health {
         }
     }
 
+    fn handle_live(&mut self, outcome: Outcome) {
+        self.is_dead = match outcome {
+            Outcome::Answered(Some(status)) => status >= 500,
+            Outcome::Answered(None) => false,
+            Outcome::Silent => true,
+            // *Alive* meets the same refusal and judges it.
+            Outcome::Refused | Outcome::Broken => self.is_dead,
+        };
+    }
+
     fn note_state(&mut self, now: Instant) -> Option<OriginState> {
         let state = self.derive();
         if state == self.state {
@@ -303,182 +397,29 @@ impl Health {
             Alive::Silent => OriginState::Hung,
             Alive::Broken => OriginState::Unready,
             Alive::Yes if !self.config.asks_ready => OriginState::Ready,
-            Alive::Yes => match self.ready {
-                Ready::Unknown => OriginState::Unknown,
-                Ready::Yes | Ready::Unauthorised => OriginState::Ready,
-                Ready::No => OriginState::Unready,
-            },
+            Alive::Yes => self.derive_ready(),
+        }
+    }
+
+    fn derive_ready(&self) -> OriginState {
+        let [ready, live] =
+            [Question::Ready, Question::Live].map(|it| self.asking[it as usize].delay());
+        let fails = self.ready == Ready::No;
+        let stalls = match (fails, self.is_dead) {
+            (true, true) => true,
+            (true, false) => live == Delay::Overdue,
+            (false, true) => ready == Delay::Overdue,
+            (false, false) => false,
+        };
+        match self.ready {
+            _ if stalls && self.was_ready => OriginState::Stalled,
+            Ready::Unknown => OriginState::Unknown,
+            Ready::No => OriginState::Unready,
+            _ if ready != Delay::None || live != Delay::None => OriginState::Unready,
+            Ready::Yes | Ready::Unauthorised => OriginState::Ready,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
-
-    use super::*;
-
-    struct Bench {
-        health: Health,
-        now: Instant,
-    }
-
-    impl Bench {
-        fn new(asks_ready: bool) -> Self {
-            let now = Instant::now();
-            let interval = Duration::from_secs(1);
-            Self { health: Health::new(HealthConfig { interval, fall: 2, asks_ready }, now), now }
-        }
-
-        fn alive(&mut self, outcome: Outcome) -> OriginState {
-            self.health.handle_outcome(Question::Alive, outcome, self.now);
-            self.health.state()
-        }
-
-        fn ready(&mut self, outcome: Outcome) -> OriginState {
-            self.health.handle_outcome(Question::Ready, outcome, self.now);
-            self.health.state()
-        }
-    }
-
-    const OK: Outcome = Outcome::Answered(Some(200));
-
-    #[test]
-    fn becomes_ready_only_when_both_questions_say_so() {
-        let mut bench = Bench::new(true);
-        assert_eq!(bench.health.state(), OriginState::Unknown);
-        assert_eq!(bench.alive(OK), OriginState::Unknown);
-        assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
-        assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
-        assert_eq!(bench.ready(OK), OriginState::Ready);
-    }
-
-    #[test]
-    fn refused_counts_at_once_and_silence_after_two() {
-        let mut bench = Bench::new(true);
-        bench.alive(OK);
-        bench.ready(OK);
-        assert_eq!(bench.alive(Outcome::Silent), OriginState::Ready);
-        assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
-        assert_eq!(bench.alive(OK), OriginState::Unknown);
-        assert_eq!(bench.ready(OK), OriginState::Ready);
-        assert_eq!(bench.alive(Outcome::Refused), OriginState::Refusing);
-    }
-
-    #[test]
-    fn a_refused_session_counts_at_once_and_is_followed_up() {
-        let mut bench = Bench::new(true);
-        bench.health.poll_probe(bench.now);
-        bench.alive(OK);
-        bench.ready(OK);
-        let state = bench.health.handle_refused(bench.now);
-        assert_eq!(state, Some(OriginState::Refusing));
-        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
-        assert_eq!(bench.health.poll_timeout(), Some(bench.now + Duration::from_millis(250)));
-        bench.now += Duration::from_millis(250);
-        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
-        assert_eq!(bench.ready(Outcome::Refused), OriginState::Refusing);
-        assert_eq!(bench.alive(OK), OriginState::Unknown, "to be found ready anew");
-        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready), "at once");
-    }
-
-    #[test]
-    fn an_instance_that_answers_nonsense_is_not_called_hung() {
-        let mut bench = Bench::new(true);
-        bench.alive(OK);
-        bench.ready(OK);
-        assert_eq!(bench.alive(Outcome::Broken), OriginState::Ready);
-        assert_eq!(bench.alive(Outcome::Broken), OriginState::Unready);
-        assert!(bench.health.detail().contains("ca-file"), "{}", bench.health.detail());
-        assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
-    }
-
-    #[test]
-    fn one_lost_probe_between_answers_changes_nothing() {
-        let mut bench = Bench::new(true);
-        bench.alive(OK);
-        bench.ready(OK);
-        for _ in 0..5 {
-            assert_eq!(bench.alive(Outcome::Silent), OriginState::Ready);
-            assert_eq!(bench.alive(OK), OriginState::Ready);
-        }
-    }
-
-    #[test]
-    fn a_lasting_401_leaves_the_decision_to_alive() {
-        let mut bench = Bench::new(true);
-        bench.alive(Outcome::Answered(Some(401)));
-        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
-        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
-        assert!(bench.health.wants_credentials());
-        assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
-        assert!(!bench.health.wants_credentials());
-    }
-
-    #[test]
-    fn after_a_restart_the_old_yes_is_forgotten() {
-        let mut bench = Bench::new(true);
-        bench.alive(OK);
-        bench.ready(OK);
-        bench.alive(Outcome::Refused);
-        bench.ready(Outcome::Refused);
-        assert_eq!(bench.alive(OK), OriginState::Unknown);
-        assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
-    }
-
-    #[test]
-    fn after_a_restart_one_401_is_not_a_lasting_one() {
-        let mut bench = Bench::new(true);
-        bench.alive(OK);
-        bench.ready(Outcome::Answered(Some(401)));
-        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
-        bench.alive(Outcome::Refused);
-        bench.alive(OK);
-        assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
-    }
-
-    #[test]
-    fn another_way_of_asking_keeps_what_is_known() {
-        let mut bench = Bench::new(false);
-        bench.health.poll_probe(bench.now);
-        assert_eq!(bench.alive(Outcome::Answered(None)), OriginState::Ready);
-        let faster =
-            HealthConfig { interval: Duration::from_millis(200), fall: 1, asks_ready: false };
-        assert_eq!(bench.health.set_config(faster.clone(), bench.now), None);
-        assert_eq!(bench.health.poll_timeout(), Some(bench.now + faster.interval));
-        assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
-        bench.alive(OK);
-        let asking = HealthConfig { asks_ready: true, ..faster };
-        let state = bench.health.set_config(asking.clone(), bench.now);
-        assert_eq!(state, Some(OriginState::Unknown));
-        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
-        assert_eq!(bench.ready(OK), OriginState::Ready);
-        let later = bench.now + asking.interval;
-        let tcp = HealthConfig { asks_ready: false, ..asking };
-        bench.health.poll_probe(later);
-        bench.health.set_config(tcp, later);
-        assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Ready);
-    }
-
-    #[test]
-    fn tcp_mode_asks_one_question() {
-        let mut bench = Bench::new(false);
-        assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
-        assert_eq!(bench.health.poll_probe(bench.now), None);
-        assert_eq!(bench.alive(Outcome::Answered(None)), OriginState::Ready);
-    }
-
-    #[test]
-    fn a_slow_answer_holds_back_the_next_probe_of_the_same_question_only() {
-        let mut bench = Bench::new(true);
-        let start = bench.now;
-        assert_eq!(bench.health.poll_probe(start), Some(Question::Alive));
-        assert_eq!(bench.health.poll_probe(start), Some(Question::Ready));
-        bench.alive(OK);
-        let later = start + Duration::from_secs(3);
-        assert_eq!(bench.health.poll_timeout(), Some(start + Duration::from_secs(1)));
-        assert_eq!(bench.health.poll_probe(later), Some(Question::Alive));
-        assert_eq!(bench.health.poll_probe(later), None);
-        assert_eq!(bench.health.poll_timeout(), None);
-    }
-}
+mod tests;

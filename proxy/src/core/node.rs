@@ -25,10 +25,11 @@ use meshport_discovery::{
 use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
-use super::health::{Health, HealthConfig, Outcome, Question};
+use super::health::{Health, HealthConfig};
 use super::route::{self, Damping, Line, PathView, Policy, Route};
 
 mod event;
+mod own;
 mod service;
 mod views;
 mod watch;
@@ -133,14 +134,6 @@ impl NodeCore {
         }
     }
 
-    /// Changes how the own instance of a service is asked; nothing happens for a service that this
-    /// node does not offer.
-    pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
-        self.change_own(name, now, |service| {
-            service.health.as_mut().and_then(|health| health.set_config(config, now));
-        });
-    }
-
     /// Changes how a service's sessions are spread.
     pub fn set_policy(&mut self, name: &ServiceName, policy: Policy, now: Instant) {
         if let Some(service) = self.services.get_mut(name) {
@@ -210,27 +203,6 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Takes the outcome of a question from [`NodeCore::poll_probe`].
-    pub fn handle_outcome(
-        &mut self,
-        name: &ServiceName,
-        question: Question,
-        outcome: Outcome,
-        now: Instant,
-    ) {
-        self.change_own(name, now, |service| {
-            let health = service.health.as_mut();
-            health.and_then(|health| health.handle_outcome(question, outcome, now));
-        });
-    }
-
-    /// The own instance of a service has refused a session.
-    pub fn handle_refused(&mut self, name: &ServiceName, now: Instant) {
-        self.change_own(name, now, |service| {
-            service.health.as_mut().and_then(|health| health.handle_refused(now));
-        });
-    }
-
     /// Takes what sessions of a service have found out about lines.
     pub fn handle_verdicts(
         &mut self,
@@ -279,18 +251,6 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Lets all nodes leave this node's own instance of a service, or take it up again. Returns
-    /// whether there is one. It lasts until it is changed or the node restarts.
-    pub fn set_draining(&mut self, name: &ServiceName, draining: bool, now: Instant) -> bool {
-        self.change_own(name, now, |service| service.draining = draining);
-        self.own_state(name).is_some()
-    }
-
-    /// The state of the own instance of a service as others are told.
-    pub fn own_state(&self, service: &ServiceName) -> Option<OriginState> {
-        self.services.get(service)?.own_state()
-    }
-
     /// Takes the set of lines that carry sessions of this node.
     pub fn handle_busy(&mut self, busy: BTreeSet<Line>, now: Instant) {
         if self.busy != busy {
@@ -320,6 +280,7 @@ impl NodeCore {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.discovery.handle_timeout(now, wall);
+        self.let_instances_be_late(now);
         self.settle(now);
     }
 
@@ -388,14 +349,6 @@ impl NodeCore {
         event
     }
 
-    /// The next question to an own instance that is due.
-    pub fn poll_probe(&mut self, now: Instant) -> Option<(ServiceName, Question)> {
-        self.services.iter_mut().find_map(|(name, service)| {
-            let question = service.health.as_mut()?.poll_probe(now)?;
-            Some((name.clone(), question))
-        })
-    }
-
     /// When [`NodeCore::handle_timeout`] or [`NodeCore::poll_probe`] next has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let services = self.services.values().flat_map(|service| {
@@ -437,32 +390,9 @@ impl NodeCore {
         self.services.get(service).map_or(0.0, |service| service.evidence.score(line, now))
     }
 
-    /// The health of the own instance of a service.
-    pub fn health(&self, service: &ServiceName) -> Option<&Health> {
-        self.services.get(service)?.health.as_ref()
-    }
-
     /// The services of this node.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.services.keys()
-    }
-
-    /// Changes what is known of the own instance, and tells everybody if that changes its state.
-    fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
-        let Some(service) = self.services.get_mut(name) else { return };
-        let before = service.own_state();
-        change(service);
-        let after = service.own_state().filter(|after| Some(*after) != before);
-        let Some(state) = after else { return };
-        let detail = match state {
-            OriginState::Draining => Some("the operator wants it left".to_owned()),
-            _ => self.health(name).map(|health| health.detail().to_owned()),
-        };
-        self.discovery.set_service(name.clone(), state, now);
-        let (service, detail) = (name.clone(), detail.unwrap_or_default());
-        self.events.push_back(Event::Own { service, state, detail });
-        self.stale = true;
-        self.settle(now);
     }
 
     /// Draws consequences until nothing changes: events of discovery, routes, watched paths.
@@ -563,7 +493,13 @@ impl NodeCore {
             let (views, chosen) = self.ways(&mut service, direct, &relays, now);
             let (route, memory) = route::choose(chosen, &service.policy, &service.memory, now);
             let before = std::mem::replace(&mut service.memory, memory);
-            service.states = views::states(&service, &views, now);
+            let states = views::states(&service, &views, now);
+            let before_states = std::mem::replace(&mut service.states, states);
+            if views::is_left_by_ready(&before_states, &service.states, &self.me)
+                && let Some(health) = &mut service.health
+            {
+                health.handle_other(now);
+            }
             service.views = views;
             let changed = route != *service.route;
             let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);

@@ -9,7 +9,8 @@
 //! | the path is dead | reset: their clients cannot know |
 //! | the path loses most of what is sent, and another origin is healthy | reset, likewise |
 //! | the instance hangs, and another origin is healthy | reset: no answer will come |
-//! | the instance hangs, and so do all others | stay: there is nothing better |
+//! | the instance stalls (what it depends on stands still), and another origin is healthy | reset |
+//! | the instance hangs or stalls, and so do all others | stay: there is nothing better |
 //! | unready, refusing, unknown | stay |
 //! | draining, and another origin is healthy | move there, within the drain window |
 //! | none, but a better origin has been healthy for a while | move there, slowly |
@@ -59,6 +60,10 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         // It has taken two probes to notice, and controllers lose their lease before long.
         OriginState::Hung if spread => {
             Fate::Reset { spread_percent: 50, forgives: true, why: "its instance hangs" }
+        }
+        // It takes over two seconds to notice. It answers still, which shows nothing.
+        OriginState::Stalled if spread => {
+            Fate::Reset { spread_percent: 50, forgives: false, why: "its instance stalls" }
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
         OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
@@ -132,6 +137,17 @@ mod tests {
         assert_eq!(healthy, Fate::Stay);
         assert_eq!(fates([(OriginState::Hung, UP); 2]), [Fate::Stay; 2]);
         assert_eq!(fates([(OriginState::Hung, UP), (OriginState::Unready, UP)])[0], Fate::Stay);
+    }
+
+    #[test]
+    fn a_stalled_instance_is_cut_only_while_another_is_ready() {
+        let stalled = (OriginState::Stalled, UP);
+        let [fate, healthy] = fates([stalled, (OriginState::Ready, UP)]);
+        assert!(matches!(fate, Fate::Reset { forgives: false, .. }), "{fate:?}");
+        assert_eq!(healthy, Fate::Stay);
+        assert_eq!(fates([stalled; 2]), [Fate::Stay; 2]);
+        // The other one is in doubt: maybe what both depend on stands still.
+        assert_eq!(fates([stalled, (OriginState::Unready, UP)]), [Fate::Stay; 2]);
     }
 
     #[test]

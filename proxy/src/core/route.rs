@@ -443,7 +443,10 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
         OriginState::Ready if origin.relaying.is_some_and(|it| !it.trusted) => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
-        OriginState::Unready | OriginState::Draining | OriginState::Unknown => Standing::Doubtful,
+        OriginState::Unready
+        | OriginState::Stalled
+        | OriginState::Draining
+        | OriginState::Unknown => Standing::Doubtful,
         OriginState::Refusing | OriginState::Hung => Standing::Down,
     }
 }

@@ -33,6 +33,7 @@ use super::clock;
 use super::endpoints;
 use super::floods;
 use super::handle::Question;
+use super::load::Load;
 use super::log_budget::LogBudgets;
 use super::ping;
 use super::probe::Prober;
@@ -119,6 +120,7 @@ pub(super) struct Driver {
     /// Where the configuration says that nodes are.
     pub(super) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
     pub(super) sessions: Sessions,
+    pub(super) load: Load,
     /// How far data had come on the paths whose probes are overdue.
     pub(super) deliveries: BTreeMap<NodeId, Delivery>,
     /// Within what time the sessions of a bad origin are reset.
@@ -174,9 +176,19 @@ impl Driver {
                 }
                 () = sleep_until(wake) => {
                     self.credit_deliveries();
+                    self.note_load();
                     self.core.handle_timeout(clock::now(), clock::wall());
                 }
             }
+        }
+    }
+
+    /// Tells the core how many connections this node opens.
+    fn note_load(&mut self) {
+        let now = clock::now();
+        for service in self.probers.keys() {
+            let total = self.sessions.totals(service).dialled();
+            self.core.handle_dials(service, self.load.look(service, total, now));
         }
     }
 

@@ -169,6 +169,7 @@ impl Leaf {
             probers: BTreeMap::new(),
             seeds: BTreeMap::new(),
             sessions: sessions.clone(),
+            load: super::load::Load::default(),
             deliveries: BTreeMap::new(),
             cut_windows: parts::cut_windows(&settings),
             reporter,

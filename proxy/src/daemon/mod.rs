@@ -23,6 +23,7 @@ mod handle;
 pub(crate) mod handshake;
 pub mod leaf;
 mod listen;
+mod load;
 mod log_budget;
 mod node;
 mod opening;

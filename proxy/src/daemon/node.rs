@@ -139,6 +139,7 @@ impl Node {
             probers: parts::probers(&host, settings)?,
             seeds: BTreeMap::new(),
             sessions: sessions.clone(),
+            load: super::load::Load::default(),
             deliveries: BTreeMap::new(),
             cut_windows: parts::cut_windows(settings),
             reporter,

@@ -37,6 +37,9 @@ pub(super) use unverified::AnyCertificate;
 const ALIVE_PATH: &str = "/version";
 /// The question "ready" on a Kubernetes apiserver.
 const READY_PATH: &str = "/readyz";
+/// The question "live" on a Kubernetes apiserver: it fails when etcd stands still, and not while
+/// the apiserver drains.
+const LIVE_PATH: &str = "/livez";
 /// The longest token accepted, in bytes; service account tokens have about one KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 
@@ -81,7 +84,7 @@ impl Prober {
     pub(super) async fn ask(&self, question: Question) -> Outcome {
         let patience = match question {
             Question::Alive => self.settings.timeout,
-            Question::Ready => self.settings.ready_timeout,
+            Question::Ready | Question::Live => self.settings.ready_timeout,
         };
         timeout(patience, self.ask_patiently(question)).await.unwrap_or(Outcome::Silent)
     }
@@ -107,9 +110,10 @@ impl Prober {
             (HealthMode::Tcp, _) => return Outcome::Answered(None),
             // Any status says that it is alive, 401 as well.
             (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH, None).await,
-            (HealthMode::Kubernetes, Question::Ready) => {
+            (HealthMode::Kubernetes, Question::Ready | Question::Live) => {
+                let path = if question == Question::Ready { READY_PATH } else { LIVE_PATH };
                 let authorization = self.authorization().await;
-                self.over_tls(tcp, READY_PATH, authorization).await
+                self.over_tls(tcp, path, authorization).await
             }
             (HealthMode::Http, _) => status(tcp, &self.address, &self.settings.path, None).await,
         };
@@ -245,7 +249,8 @@ fn server_name(address: &str, settings: &HealthSettings) -> Result<ServerName<'s
 impl From<&HealthSettings> for crate::core::health::HealthConfig {
     fn from(settings: &HealthSettings) -> Self {
         let asks_ready = settings.mode != HealthMode::Tcp;
-        Self { interval: settings.interval, fall: settings.fall, asks_ready }
+        let asks_live = settings.mode == HealthMode::Kubernetes;
+        Self { interval: settings.interval, fall: settings.fall, asks_ready, asks_live }
     }
 }
 

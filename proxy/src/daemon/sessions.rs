@@ -98,6 +98,14 @@ pub(super) struct Totals {
     pub(super) answers: [AtomicU64; Answer::ALL.len()],
 }
 
+impl Totals {
+    /// Connections for which an instance was dialled, here or elsewhere, since start.
+    pub(super) fn dialled(&self) -> u64 {
+        let all = self.answers.iter().chain([&self.accepted]);
+        all.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
 /// All sessions. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sessions {

@@ -481,7 +481,7 @@ impl World {
                 let health = &self.overrides.site(node.site).services[&service()].health;
                 let patience = match question {
                     Question::Alive => health.timeout,
-                    Question::Ready => health.ready_timeout,
+                    Question::Ready | Question::Live => health.ready_timeout,
                 };
                 let (delay, outcome) = says.ask(question, patience);
                 let event = Event::Probed { node: at, boot: node.boot, question, outcome };

@@ -122,7 +122,8 @@ impl Service {
     /// The state of the own instance as others are told, if there is one.
     pub(super) fn own_state(&self) -> Option<OriginState> {
         let state = self.health.as_ref()?.state();
-        let serves = !matches!(state, OriginState::Refusing | OriginState::Hung);
+        let serves =
+            !matches!(state, OriginState::Refusing | OriginState::Hung | OriginState::Stalled);
         Some(if self.draining && serves { OriginState::Draining } else { state })
     }
 }

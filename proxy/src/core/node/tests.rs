@@ -8,6 +8,7 @@ use meshport_config::{AuthorityKey, NodeKey, RecordKey, Subject};
 
 use super::*;
 use crate::core::drift::DriftConfig;
+use crate::core::health::Outcome;
 use crate::core::route::{PathView, Standing};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -53,7 +54,7 @@ impl Net {
             let offers = credential.roles.may_offer(&service());
             let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 15 };
             let interval = Duration::from_secs(1);
-            let health = HealthConfig { interval, fall: 2, asks_ready: false };
+            let health = HealthConfig { interval, fall: 2, asks_ready: false, asks_live: false };
             let (drift, health) = (DriftConfig::default(), offers.then_some(health));
             let config = ServiceConfig { policy, damping: Damping::default(), drift, health };
             let config = CoreConfig {

@@ -205,3 +205,16 @@ pub(super) fn states(
     };
     views.iter().filter_map(of).collect()
 }
+
+/// Whether an instance of another node was ready and is not any more, as far as it says.
+pub(super) fn is_left_by_ready(
+    before: &BTreeMap<NodeId, (OriginState, Instant)>,
+    now: &BTreeMap<NodeId, (OriginState, Instant)>,
+    me: &NodeId,
+) -> bool {
+    let mut others = before.iter().filter(|(node, _)| *node != me);
+    others.any(|(node, (was, _))| {
+        let is = now.get(node).map(|(state, _)| *state);
+        *was == OriginState::Ready && is.is_some_and(|is| is != OriginState::Ready)
+    })
+}

@@ -29,9 +29,9 @@ pub(in crate::core) const GAIN_LASTING: Duration = Duration::from_secs(10);
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 /// An origin that was left and not left again for this long has calmed down.
 const CALM: Duration = Duration::from_secs(60);
-/// What all origins depend on fails for all, and each notices at its own next probe, up to one
-/// interval (1 s) later than the first: until then nobody knows whether another one is better.
-const UNREADY_LASTING: Duration = Duration::from_secs(1);
+/// What all origins depend on fails for all. Each asks its own as soon as it hears of the first, and
+/// calls an answer late after 0.5 s: until then nobody knows whether another one is better.
+const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
@@ -179,8 +179,8 @@ impl Preference {
             let damping = &self.damping;
             return Some(home.map_or(damping.gain_lasting, |home| home.patience(damping)));
         }
-        let serves =
-            current.standing == Standing::Doubtful && current.origin.state == OriginState::Unready;
+        let may_serve = matches!(current.origin.state, OriginState::Unready | OriginState::Stalled);
+        let serves = current.standing == Standing::Doubtful && may_serve;
         serves.then_some(UNREADY_LASTING)
     }
 

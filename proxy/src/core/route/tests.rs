@@ -213,9 +213,9 @@ fn home_is_remembered_when_the_stand_in_fails_too() {
 fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
     let mut story = Story::at_home();
     assert_eq!(story.first(both(OriginState::Unready), 0), "cp-1");
-    assert_eq!(story.memory.poll_timeout(), Some(story.start + ms(1000)));
-    assert_eq!(story.first(both(OriginState::Unready), 999), "cp-1");
-    assert_eq!(story.first(both(OriginState::Unready), 1000), "cp-2");
+    assert_eq!(story.memory.poll_timeout(), Some(story.start + ms(750)));
+    assert_eq!(story.first(both(OriginState::Unready), 749), "cp-1");
+    assert_eq!(story.first(both(OriginState::Unready), 750), "cp-2");
     // All are unready, each noticed at a time of its own, and then all ready again.
     let mut story = Story::at_home();
     let each = |one, two| {
@@ -223,8 +223,8 @@ fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
         vec![origin(1, one, PathView::Up(ms(2))), two]
     };
     let (up, down) = (OriginState::Ready, OriginState::Unready);
-    let seen = [(down, up, 0), (down, down, 900), (down, down, 9000), (down, up, 20_000)];
-    for (one, two, at) in seen.into_iter().chain([(up, up, 20_900), (up, up, 60_000)]) {
+    let seen = [(down, up, 0), (down, down, 700), (down, down, 9000), (down, up, 20_000)];
+    for (one, two, at) in seen.into_iter().chain([(up, up, 20_700), (up, up, 60_000)]) {
         assert_eq!(story.first(each(one, two), at), "cp-1", "at {at}");
     }
 }

@@ -45,8 +45,11 @@ impl Reporter {
 
     /// A terminating or drained instance may be on the list or not: it serves until it is gone.
     fn known_as(&self, core: &NodeCore, origin: &OriginView) -> Known {
-        let serves =
-            origin.present && !matches!(origin.state, OriginState::Refusing | OriginState::Hung);
+        let serves = origin.present
+            && !matches!(
+                origin.state,
+                OriginState::Refusing | OriginState::Hung | OriginState::Stalled
+            );
         let node = origin.line.origin().unwrap_or(self.me.node);
         let entry = core.discovery().directory().get(&node);
         let addresses = entry.map_or(&[][..], Entry::endpoints).iter().map(SocketAddr::ip);

@@ -1,0 +1,107 @@
+//! One question to an instance: when it is due, how long its answer usually takes, and whether the
+//! answer that is under way is late.
+
+use std::time::{Duration, Instant};
+
+/// An answer is late after this many times its usual delay...
+const LATE_TIMES: u32 = 8;
+/// ...but not before this: a busy machine takes as long now and then...
+const LATE_LEAST: Duration = Duration::from_millis(500);
+/// ...and after this at the latest, or a stall of all origins would not be noticed by each of them
+/// before the first of them fails, which takes two seconds.
+const LATE_MOST: Duration = Duration::from_secs(1);
+/// The same while this node opens many connections to the instance.
+const LATE_LOADED: Duration = Duration::from_millis(1500);
+/// From here on a late answer confirms what another question has found.
+const OVERDUE: Duration = Duration::from_millis(1200);
+/// A timer that fires so much too late says that this process does not get to run; its answers may
+/// well lie there unread.
+const LAG: Duration = Duration::from_millis(100);
+/// Connections to the instance within a second, from here or for others, that this node calls calm;
+/// a controller manager that comes back opens 60.
+pub const MAX_CALM_DIALS: u64 = 40;
+
+/// How late an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) enum Delay {
+    /// Not late, or nothing was asked.
+    #[default]
+    None,
+    /// Far over its usual time.
+    Late,
+    /// So late that it confirms a failure of another question.
+    Overdue,
+}
+
+/// See the module's doc.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// When it is next asked; never, if it is no question.
+    pub(super) due: Option<Instant>,
+    /// Whether a late answer says anything.
+    pub(super) counts_late: bool,
+    /// Since when an answer is waited for.
+    asked_at: Option<Instant>,
+    /// How long a good answer takes, smoothed; a late one is judged by it.
+    usual: Option<Duration>,
+    delay: Delay,
+    /// When the answer is later than it is now called.
+    judge_at: Option<Instant>,
+}
+
+impl Asking {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.asked_at.is_none() && self.due.is_some_and(|due| due <= now)
+    }
+
+    pub(super) fn ask(&mut self, now: Instant, interval: Duration) {
+        self.asked_at = Some(now);
+        self.due = Some(now + interval);
+        // Without a good answer yet there is nothing to doubt.
+        let late = self.usual.map(|usual| (usual * LATE_TIMES).clamp(LATE_LEAST, LATE_MOST));
+        self.judge_at = late.filter(|_| self.counts_late).map(|late| now + late);
+    }
+
+    pub(super) fn answered(&mut self, is_good: bool, now: Instant) {
+        let Some(asked_at) = self.asked_at.take() else { return };
+        (self.delay, self.judge_at) = (Delay::None, None);
+        if is_good {
+            let took = now.saturating_duration_since(asked_at);
+            self.usual = Some(self.usual.map_or(took, |usual| (usual * 7 + took) / 8));
+        }
+    }
+
+    /// Whether the answer is later than it was, and that says something.
+    pub(super) fn judge(&mut self, is_loaded: bool, now: Instant) -> bool {
+        let (Some(asked_at), Some(judge_at)) = (self.asked_at, self.judge_at) else { return false };
+        if judge_at > now {
+            return false;
+        }
+        let excused_until = if is_loaded { asked_at + LATE_LOADED } else { asked_at };
+        if now.saturating_duration_since(judge_at) > LAG {
+            self.judge_at = Some(now + LATE_LEAST);
+            return false;
+        }
+        if excused_until > now {
+            self.judge_at = Some(excused_until);
+            return false;
+        }
+        let overdue_at = (asked_at + OVERDUE).max(now);
+        (self.delay, self.judge_at) = match self.delay {
+            Delay::None if overdue_at > now => (Delay::Late, Some(overdue_at)),
+            _ => (Delay::Overdue, None),
+        };
+        true
+    }
+
+    pub(super) fn delay(&self) -> Delay {
+        self.delay
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self.asked_at {
+            Some(_) => self.judge_at,
+            None => self.due,
+        }
+    }
+}

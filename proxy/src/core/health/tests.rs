@@ -1,0 +1,343 @@
+#![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+use super::*;
+
+struct Bench {
+    health: Health,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(asks_ready: bool) -> Self {
+        let now = Instant::now();
+        let interval = Duration::from_secs(1);
+        let config = HealthConfig { interval, fall: 2, asks_ready, asks_live: false };
+        Self { health: Health::new(config, now), now }
+    }
+
+    fn alive(&mut self, outcome: Outcome) -> OriginState {
+        self.health.handle_outcome(Question::Alive, outcome, self.now);
+        self.health.state()
+    }
+
+    fn ready(&mut self, outcome: Outcome) -> OriginState {
+        self.health.handle_outcome(Question::Ready, outcome, self.now);
+        self.health.state()
+    }
+}
+
+const OK: Outcome = Outcome::Answered(Some(200));
+
+#[test]
+fn becomes_ready_only_when_both_questions_say_so() {
+    let mut bench = Bench::new(true);
+    assert_eq!(bench.health.state(), OriginState::Unknown);
+    assert_eq!(bench.alive(OK), OriginState::Unknown);
+    assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
+    assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
+    assert_eq!(bench.ready(OK), OriginState::Ready);
+}
+
+#[test]
+fn refused_counts_at_once_and_silence_after_two() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    bench.ready(OK);
+    assert_eq!(bench.alive(Outcome::Silent), OriginState::Ready);
+    assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
+    assert_eq!(bench.alive(OK), OriginState::Unknown);
+    assert_eq!(bench.ready(OK), OriginState::Ready);
+    assert_eq!(bench.alive(Outcome::Refused), OriginState::Refusing);
+}
+
+#[test]
+fn a_refused_session_counts_at_once_and_is_followed_up() {
+    let mut bench = Bench::new(true);
+    bench.health.poll_probe(bench.now);
+    bench.alive(OK);
+    bench.ready(OK);
+    let state = bench.health.handle_refused(bench.now);
+    assert_eq!(state, Some(OriginState::Refusing));
+    assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
+    assert_eq!(bench.health.poll_timeout(), Some(bench.now + Duration::from_millis(250)));
+    bench.now += Duration::from_millis(250);
+    assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
+    assert_eq!(bench.ready(Outcome::Refused), OriginState::Refusing);
+    assert_eq!(bench.alive(OK), OriginState::Unknown, "to be found ready anew");
+    assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready), "at once");
+}
+
+#[test]
+fn an_instance_that_answers_nonsense_is_not_called_hung() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    bench.ready(OK);
+    assert_eq!(bench.alive(Outcome::Broken), OriginState::Ready);
+    assert_eq!(bench.alive(Outcome::Broken), OriginState::Unready);
+    assert!(bench.health.detail().contains("ca-file"), "{}", bench.health.detail());
+    assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
+}
+
+#[test]
+fn one_lost_probe_between_answers_changes_nothing() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    bench.ready(OK);
+    for _ in 0..5 {
+        assert_eq!(bench.alive(Outcome::Silent), OriginState::Ready);
+        assert_eq!(bench.alive(OK), OriginState::Ready);
+    }
+}
+
+#[test]
+fn a_lasting_401_leaves_the_decision_to_alive() {
+    let mut bench = Bench::new(true);
+    bench.alive(Outcome::Answered(Some(401)));
+    assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
+    assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
+    assert!(bench.health.wants_credentials());
+    assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
+    assert!(!bench.health.wants_credentials());
+}
+
+#[test]
+fn after_a_restart_the_old_yes_is_forgotten() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    bench.ready(OK);
+    bench.alive(Outcome::Refused);
+    bench.ready(Outcome::Refused);
+    assert_eq!(bench.alive(OK), OriginState::Unknown);
+    assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
+}
+
+#[test]
+fn after_a_restart_one_401_is_not_a_lasting_one() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    bench.ready(Outcome::Answered(Some(401)));
+    assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
+    bench.alive(Outcome::Refused);
+    bench.alive(OK);
+    assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
+}
+
+#[test]
+fn another_way_of_asking_keeps_what_is_known() {
+    let mut bench = Bench::new(false);
+    bench.health.poll_probe(bench.now);
+    assert_eq!(bench.alive(Outcome::Answered(None)), OriginState::Ready);
+    let interval = Duration::from_millis(200);
+    let faster = HealthConfig { interval, fall: 1, asks_ready: false, asks_live: false };
+    assert_eq!(bench.health.set_config(faster.clone(), bench.now), None);
+    assert_eq!(bench.health.poll_timeout(), Some(bench.now + faster.interval));
+    assert_eq!(bench.alive(Outcome::Silent), OriginState::Hung);
+    bench.alive(OK);
+    let asking = HealthConfig { asks_ready: true, ..faster };
+    let state = bench.health.set_config(asking.clone(), bench.now);
+    assert_eq!(state, Some(OriginState::Unknown));
+    assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Ready));
+    assert_eq!(bench.ready(OK), OriginState::Ready);
+    let later = bench.now + asking.interval;
+    let tcp = HealthConfig { asks_ready: false, ..asking };
+    bench.health.poll_probe(later);
+    bench.health.set_config(tcp, later);
+    assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Ready);
+}
+
+#[test]
+fn tcp_mode_asks_one_question() {
+    let mut bench = Bench::new(false);
+    assert_eq!(bench.health.poll_probe(bench.now), Some(Question::Alive));
+    assert_eq!(bench.health.poll_probe(bench.now), None);
+    assert_eq!(bench.alive(Outcome::Answered(None)), OriginState::Ready);
+}
+
+#[test]
+fn a_slow_answer_holds_back_the_next_probe_of_the_same_question_only() {
+    let mut bench = Bench::new(true);
+    let start = bench.now;
+    assert_eq!(bench.health.poll_probe(start), Some(Question::Alive));
+    assert_eq!(bench.health.poll_probe(start), Some(Question::Ready));
+    bench.alive(OK);
+    let later = start + Duration::from_secs(3);
+    assert_eq!(bench.health.poll_timeout(), Some(start + Duration::from_secs(1)));
+    assert_eq!(bench.health.poll_probe(later), Some(Question::Alive));
+    assert_eq!(bench.health.poll_probe(later), None);
+    assert_eq!(bench.health.poll_timeout(), None);
+}
+
+/// What an instance does with a question.
+#[derive(Clone, Copy)]
+enum Mood {
+    /// Answers at once.
+    Well,
+    /// Asked to send its traffic elsewhere: ready fails at once, live does not.
+    Drains,
+    /// etcd stands still: both fail after two seconds, what needs no etcd is answered.
+    Stalls,
+    /// Answers after this time.
+    Slow(Duration),
+}
+
+/// An apiserver with its prober in made-up time; `phase` is where its questions stand at the start.
+struct Apiserver {
+    health: Health,
+    now: Instant,
+    answers: Vec<(Instant, Question, Outcome)>,
+    states: Vec<(Duration, OriginState)>,
+    start: Instant,
+}
+
+impl Apiserver {
+    fn new(phase: Duration) -> Self {
+        let start = Instant::now();
+        let interval = Duration::from_secs(1);
+        let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
+        let mut it = Self {
+            health: Health::new(config, start),
+            now: start,
+            answers: Vec::new(),
+            states: Vec::new(),
+            start,
+        };
+        it.run(Duration::from_secs(20) + phase, Mood::Well);
+        it.start = it.now;
+        it.states.clear();
+        assert_eq!(it.health.state(), OriginState::Ready);
+        it
+    }
+
+    fn run(&mut self, time: Duration, mood: Mood) {
+        let end = self.now + time;
+        loop {
+            self.ask(mood);
+            let answer = self.answers.iter().map(|it| it.0).min();
+            let next = answer.into_iter().chain(self.health.poll_timeout()).min();
+            let next = next.filter(|next| *next <= end).unwrap_or(end);
+            self.now = self.now.max(next);
+            let mut news = self.health.handle_timeout(self.now);
+            let now = self.now;
+            for (_, question, outcome) in self.answers.extract_if(.., |it| it.0 <= now) {
+                news = self.health.handle_outcome(question, outcome, now).or(news);
+            }
+            self.states.extend(news.map(|state| (self.now - self.start, state)));
+            if next >= end {
+                return;
+            }
+        }
+    }
+
+    fn ask(&mut self, mood: Mood) {
+        while let Some(question) = self.health.poll_probe(self.now) {
+            let failed = Outcome::Answered(Some(500));
+            let soon = Duration::from_millis(5);
+            let (after, outcome) = match (mood, question) {
+                (Mood::Drains, Question::Ready) => (soon, failed),
+                (Mood::Stalls, Question::Ready | Question::Live) => {
+                    (Duration::from_secs(2), failed)
+                }
+                (Mood::Slow(time), _) => (time, OK),
+                (Mood::Well | Mood::Drains | Mood::Stalls, _) => (soon, OK),
+            };
+            self.answers.push((self.now + after, question, outcome));
+        }
+    }
+
+    fn at(&self, state: OriginState) -> Option<Duration> {
+        self.states.iter().find(|it| it.1 == state).map(|it| it.0)
+    }
+}
+
+/// K2: in doubt within a second, stalled within 2.5 s; and of several that stall together every one
+/// is in doubt before any is called stalled, so that none is left for another one that stalls too.
+#[test]
+fn a_stall_is_doubted_and_then_told_from_a_drain_in_time() {
+    let (mut last_doubt, mut first_stall) = (Duration::ZERO, Duration::MAX);
+    for phase in (0..1000).step_by(25) {
+        let mut apiserver = Apiserver::new(Duration::from_millis(phase));
+        apiserver.run(Duration::from_secs(10), Mood::Stalls);
+        let doubt = apiserver.at(OriginState::Unready).expect("in doubt");
+        let stall = apiserver.at(OriginState::Stalled).expect("stalled");
+        assert!(doubt <= Duration::from_millis(1010), "in doubt after {doubt:?}");
+        assert!(stall <= Duration::from_millis(2510), "stalled after {stall:?}");
+        last_doubt = last_doubt.max(doubt);
+        first_stall = first_stall.min(stall);
+        assert_eq!(apiserver.states.len(), 2, "no flapping: {:?}", apiserver.states);
+        apiserver.run(Duration::from_secs(3), Mood::Well);
+        assert_eq!(apiserver.health.state(), OriginState::Ready);
+    }
+    let margin = first_stall.checked_sub(last_doubt).expect("all are in doubt before one stalls");
+    assert!(margin >= Duration::from_millis(700), "only {margin:?}");
+}
+
+#[test]
+fn a_drain_is_no_stall() {
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(60), Mood::Drains);
+    let all: Vec<OriginState> = apiserver.states.iter().map(|it| it.1).collect();
+    assert_eq!(all, [OriginState::Unready]);
+}
+
+#[test]
+fn an_instance_that_starts_fails_both_questions_and_is_not_stalled() {
+    let now = Instant::now();
+    let interval = Duration::from_secs(1);
+    let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
+    let mut health = Health::new(config, now);
+    health.handle_outcome(Question::Alive, OK, now);
+    for _ in 0..10 {
+        for question in [Question::Ready, Question::Live] {
+            health.handle_outcome(question, Outcome::Answered(Some(500)), now);
+        }
+        assert_eq!(health.state(), OriginState::Unready);
+    }
+}
+
+#[test]
+fn slowness_within_reason_changes_nothing_and_a_herd_excuses_more() {
+    let slow = |ms| Mood::Slow(Duration::from_millis(ms));
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(10), slow(450));
+    assert!(apiserver.states.is_empty(), "{:?}", apiserver.states);
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.health.handle_dials(MAX_CALM_DIALS + 1);
+    apiserver.run(Duration::from_secs(10), slow(1400));
+    assert!(apiserver.states.is_empty(), "{:?}", apiserver.states);
+    // What takes that long without a reason is in doubt, and becomes usual.
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(2), slow(900));
+    let doubt = apiserver.at(OriginState::Unready).expect("in doubt");
+    assert!(doubt <= Duration::from_millis(510), "{doubt:?}");
+    apiserver.run(Duration::from_secs(30), slow(900));
+    assert_eq!(apiserver.health.state(), OriginState::Ready);
+}
+
+#[test]
+fn a_daemon_that_is_late_itself_does_not_judge() {
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    let due = apiserver.health.poll_timeout().expect("asked again");
+    apiserver.now = due;
+    while apiserver.health.poll_probe(due).is_some() {}
+    // It does not get to run for two seconds, and the answers lie there.
+    let late = due + Duration::from_secs(2);
+    assert_eq!(apiserver.health.handle_timeout(late), None);
+    assert_eq!(apiserver.health.handle_outcome(Question::Ready, OK, late), None);
+}
+
+#[test]
+fn another_instance_that_fails_makes_this_one_be_asked_at_once_but_not_again_and_again() {
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    let due = |it: &Apiserver| it.health.poll_timeout().expect("asked again");
+    apiserver.run(Duration::from_millis(600), Mood::Well);
+    apiserver.health.handle_other(apiserver.now);
+    assert_eq!(due(&apiserver), apiserver.now);
+    assert_eq!(apiserver.health.poll_probe(apiserver.now), Some(Question::Ready));
+    apiserver.health.handle_outcome(Question::Ready, OK, apiserver.now);
+    let asked = apiserver.now;
+    apiserver.health.handle_other(apiserver.now);
+    while apiserver.health.poll_probe(apiserver.now) != Some(Question::Ready) {
+        apiserver.now += Duration::from_millis(1);
+    }
+    assert_eq!(apiserver.now - asked, Duration::from_millis(250));
+}

@@ -1,0 +1,101 @@
+//! What a node knows of its own instances, and what it tells others of them.
+
+use std::time::Instant;
+
+use meshport_config::ServiceName;
+use meshport_discovery::OriginState;
+
+use super::{Event, NodeCore, Service};
+use crate::core::health::{Health, HealthConfig, Outcome, Question};
+
+impl NodeCore {
+    /// Changes how the own instance of a service is asked; nothing happens for a service that this
+    /// node does not offer.
+    pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
+        self.change_own(name, now, |service| {
+            service.health.as_mut().and_then(|health| health.set_config(config, now));
+        });
+    }
+
+    /// Takes the outcome of a question from [`NodeCore::poll_probe`].
+    pub fn handle_outcome(
+        &mut self,
+        name: &ServiceName,
+        question: Question,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        self.change_own(name, now, |service| {
+            let health = service.health.as_mut();
+            health.and_then(|health| health.handle_outcome(question, outcome, now));
+        });
+    }
+
+    /// The own instance of a service has refused a session.
+    pub fn handle_refused(&mut self, name: &ServiceName, now: Instant) {
+        self.change_own(name, now, |service| {
+            service.health.as_mut().and_then(|health| health.handle_refused(now));
+        });
+    }
+
+    /// Takes how many connections this node has opened in the last second for a service, its own
+    /// clients' and others': a herd slows the own instance and says nothing else about it.
+    pub fn handle_dials(&mut self, name: &ServiceName, dials: u64) {
+        let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
+        health.into_iter().for_each(|health| health.handle_dials(dials));
+    }
+
+    /// An answer that is late says something before it is there.
+    pub(super) fn let_instances_be_late(&mut self, now: Instant) {
+        let hosted = self.services.iter().filter(|(_, service)| service.health.is_some());
+        let hosted: Vec<ServiceName> = hosted.map(|(name, _)| name.clone()).collect();
+        for name in hosted {
+            self.change_own(&name, now, |service| {
+                service.health.as_mut().and_then(|health| health.handle_timeout(now));
+            });
+        }
+    }
+
+    /// The next question to an own instance that is due.
+    pub fn poll_probe(&mut self, now: Instant) -> Option<(ServiceName, Question)> {
+        self.services.iter_mut().find_map(|(name, service)| {
+            let question = service.health.as_mut()?.poll_probe(now)?;
+            Some((name.clone(), question))
+        })
+    }
+
+    /// Lets all nodes leave this node's own instance of a service, or take it up again. Returns
+    /// whether there is one. It lasts until it is changed or the node restarts.
+    pub fn set_draining(&mut self, name: &ServiceName, draining: bool, now: Instant) -> bool {
+        self.change_own(name, now, |service| service.draining = draining);
+        self.own_state(name).is_some()
+    }
+
+    /// The state of the own instance of a service as others are told.
+    pub fn own_state(&self, service: &ServiceName) -> Option<OriginState> {
+        self.services.get(service)?.own_state()
+    }
+
+    /// The health of the own instance of a service.
+    pub fn health(&self, service: &ServiceName) -> Option<&Health> {
+        self.services.get(service)?.health.as_ref()
+    }
+
+    /// Changes what is known of the own instance, and tells everybody if that changes its state.
+    fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        let before = service.own_state();
+        change(service);
+        let after = service.own_state().filter(|after| Some(*after) != before);
+        let Some(state) = after else { return };
+        let detail = match state {
+            OriginState::Draining => Some("the operator wants it left".to_owned()),
+            _ => self.health(name).map(|health| health.detail().to_owned()),
+        };
+        self.discovery.set_service(name.clone(), state, now);
+        let (service, detail) = (name.clone(), detail.unwrap_or_default());
+        self.events.push_back(Event::Own { service, state, detail });
+        self.stale = true;
+        self.settle(now);
+    }
+}
