@@ -1,9 +1,12 @@
-//! What is no reason to cut anything: a stalled etcd, and apiservers that are all gone for a
-//! moment.
+//! etcd that stands still. When all apiservers depend on the same one, nothing is cut; when each has
+//! a member of its own, the one beside the stalled member is left. And apiservers that are all gone
+//! for a moment.
 
 use std::time::Duration;
 
-use meshport_tests::kubernetes::{Beat, Cluster, Plan, START_LIMIT, WORKER, Watch};
+use meshport_tests::kubernetes::{
+    Beat, Call, Cluster, Plan, START_LIMIT, Volley, WORKER, Watch, member, origin,
+};
 use meshport_tests::wait;
 
 /// How long etcd stands still.
@@ -17,6 +20,20 @@ const CALL: Duration = Duration::from_millis(500);
 const NEWCOMER_S: u64 = 6;
 /// A list that apiservers answer from their caches.
 const CACHED: &str = "/api/v1/namespaces/default/configmaps?resourceVersion=0";
+
+/// How long a member of a stacked etcd stands still, and the calls meanwhile.
+const MEMBER_STALL: Duration = Duration::from_secs(30);
+const CALLS: u32 = 150;
+/// One call in so many writes: a write that hangs is lost when it is cut, a read is made again.
+const WRITES: u32 = 10;
+/// Of [`CALLS`], how many may fail: those that began before anybody could know.
+const MAX_FAILED: usize = 3;
+/// How long a watch may be silent. Knowing takes 2.5 s, cutting up to 0.5 s.
+const MAX_SILENCE: Duration = Duration::from_secs(4);
+
+/// TLS connections of a herd, and how many of them at once.
+const DIALS: u32 = 2000;
+const AT_ONCE: u32 = 200;
 
 /// Makes every apiserver refuse new connections, as if it were gone, or be there again: all at the
 /// same moment, as well as that goes.
@@ -90,4 +107,74 @@ fn a_stalled_etcd_cuts_nothing_and_a_gap_of_three_seconds_costs_nothing() {
         assert!(call.succeeded, "{}", call.said);
         assert!(call.took >= GAP - (call.at - gone), "the gap was none: {:?}", call.took);
     }
+}
+
+/// Dials from the worker, each a connection of its own, on a machine that they keep busy. That slows
+/// every origin, and is no reason to leave one.
+fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
+    let routes =
+        |cluster: &mut Cluster| cluster.process("worker").output().matches("route changed").count();
+    let ended = |cluster: &Cluster| {
+        let metrics = cluster.metrics(WORKER);
+        metrics.sum("meshport_sessions_cut_total", "")
+            + metrics.sum("meshport_sessions_moved_total", "")
+    };
+    let before = (routes(cluster), ended(cluster));
+    let begun = wait::now();
+    let mut curl = cluster.host(WORKER).command("curl");
+    curl.args(["-sk", "--noproxy", "*", "--http1.1", "-H", "Connection: close", "-Z"]);
+    curl.args(["--parallel-immediate", "--parallel-max", &AT_ONCE.to_string()]);
+    curl.args(["-o", "/dev/null", "-w", "%{http_code}\\n"]);
+    curl.arg(format!("https://127.0.0.1:7445/version?n=[1-{DIALS}]"));
+    let said = curl.output().expect("curl can be run").stdout;
+    let answered = String::from_utf8_lossy(&said).lines().filter(|it| *it == "200").count();
+    let after = (routes(cluster), ended(cluster));
+    println!(
+        "{answered} of {DIALS} dials, {AT_ONCE} at once, were answered in {:.1} s; {} changes of the \
+         route, {} sessions ended",
+        begun.elapsed().as_secs_f64(),
+        after.0 - before.0,
+        after.1 - before.1
+    );
+    after == before && answered == DIALS as usize
+}
+
+#[test]
+#[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
+fn an_apiserver_whose_etcd_member_stalls_is_left() {
+    let mut cluster = Cluster::new(Plan { stacked: true, ..Plan::default() });
+    cluster.start_controllers("controllers", WORKER);
+    let kubectl = cluster.kubectl(WORKER);
+    let _beat = Beat::start(&cluster, 3);
+    let watch = Watch::start(&kubectl);
+    kubectl.ok(&["get", "ns"]);
+    let lease = || kubectl.ok(&["get", "lease", "-n", "kube-system", "kube-controller-manager"]);
+    wait::until("the controllers lead", START_LIMIT, || (!lease().is_empty()).then_some(()));
+    cluster.chooses(WORKER, &origin(1));
+    let herd_is_calm = a_herd_moves_nothing(&mut cluster);
+
+    cluster.process(&member(1)).signal("STOP");
+    let stalled = wait::now();
+    let pace = (CALLS, MEMBER_STALL / CALLS);
+    let calls = Volley::fire(&kubectl, "stalled", pace, WRITES).finish();
+    wait::moment(stalled + MEMBER_STALL);
+    cluster.process(&member(1)).signal("CONT");
+    let failed: Vec<&Call> = calls.iter().filter(|call| !call.succeeded).collect();
+    let silence = watch.arrivals().longest_gap(stalled, stalled + MEMBER_STALL);
+    println!(
+        "{} of {CALLS} calls failed, the watch was silent for {:.2} s, kubectl ended {} times",
+        failed.len(),
+        silence.as_secs_f64(),
+        watch.ends().len()
+    );
+    for call in &failed {
+        let (began, took) = ((call.at - stalled).as_secs_f64(), call.took.as_secs_f64());
+        println!("failed: began at {began:.2} s, took {took:.2} s: {}", call.said.trim());
+    }
+    let lost = cluster.process("controllers").output().matches("lost lease").count();
+    let leads = cluster.process("controllers").is_running() && lost == 0;
+    println!("the controllers kept their lease: {leads}");
+    assert!(herd_is_calm, "a herd is no evidence");
+    assert!(failed.len() <= MAX_FAILED && silence <= MAX_SILENCE && leads);
+    cluster.settles();
 }

@@ -1,4 +1,5 @@
-//! Calls of kubectl one after the other: reads and writes in turn, each a process of its own.
+//! Calls of kubectl, each a process of its own: reads and writes one after the other, or at a fixed
+//! rate however long each takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,44 @@ use crate::wait;
 
 /// From the begin of one call to that of the next, when they are quick.
 const INTERVAL: Duration = Duration::from_millis(400);
+
+/// Calls that begin at a fixed rate, whether those before have ended or not: how many of them fail
+/// says for how long an origin let them hang.
+#[derive(Debug)]
+pub struct Volley {
+    threads: Vec<JoinHandle<Call>>,
+}
+
+impl Volley {
+    /// Begins `count` calls, one each `interval`; returns when the last one has begun. Every
+    /// `write`th call creates a config map whose name begins with `name`, the others read.
+    pub fn fire(
+        kubectl: &Kubectl,
+        name: &str,
+        (count, interval): (u32, Duration),
+        write: u32,
+    ) -> Self {
+        let mut next = wait::now();
+        let begin = |number: u32| {
+            wait::pace(&mut next, interval);
+            let (kubectl, object) = (kubectl.clone(), format!("{name}-{number}"));
+            thread::spawn(move || match number % write {
+                0 => kubectl.call(&["create", "configmap", &object, "--request-timeout=5s"]),
+                _ => kubectl.call(&["get", "ns", "-o", "name", "--request-timeout=5s"]),
+            })
+        };
+        Self { threads: (0..count).map(begin).collect() }
+    }
+
+    /// Waits for every call; all of them, in the order of their begin.
+    ///
+    /// # Panics
+    /// When a call panicked.
+    pub fn finish(self) -> Vec<Call> {
+        let ended = |thread: JoinHandle<Call>| thread.join().expect("a call does not panic");
+        self.threads.into_iter().map(ended).collect()
+    }
+}
 
 /// A running series of calls.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ use crate::wait;
 
 mod beat;
 mod calls;
+mod etcd;
 mod faults;
 mod kubectl;
 mod pki;
@@ -29,7 +30,8 @@ mod stream;
 mod watch;
 
 pub use beat::Beat;
-pub use calls::Calls;
+pub use calls::{Calls, Volley};
+pub use etcd::member;
 pub use faults::Fault;
 pub use kubectl::{Call, Kubectl};
 pub use pki::{ADMIN_TOKEN, Pki};
@@ -97,6 +99,8 @@ pub struct Plan {
     pub anonymous: bool,
     /// Whether the apiservers' certificates name 127.0.0.1.
     pub loopback_in_certificates: bool,
+    /// Whether every control-plane host has an etcd member of its own, which its apiserver uses.
+    pub stacked: bool,
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
     /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
@@ -112,6 +116,7 @@ impl Default for Plan {
             sites: ["fra", "ams", "par"].map(str::to_owned).to_vec(),
             anonymous: true,
             loopback_in_certificates: true,
+            stacked: false,
             flags: Vec::new(),
             settings: String::new(),
         }
@@ -249,41 +254,14 @@ impl Cluster {
         }
     }
 
-    /// Starts etcd, anew or where it was.
-    ///
-    /// # Panics
-    /// When it does not answer.
-    pub fn start_etcd(&mut self) {
-        let at = self.etcd_host();
-        let own = format!("http://{}", self.host(at).address);
-        let flags = [
-            format!("--data-dir={}", self.path("etcd").display()),
-            format!("--listen-client-urls={own}:2379"),
-            format!("--advertise-client-urls={own}:2379"),
-            format!("--listen-peer-urls={own}:2380"),
-            format!("--initial-advertise-peer-urls={own}:2380"),
-            format!("--initial-cluster=default={own}:2380"),
-            "--quota-backend-bytes=4294967296".to_owned(),
-            // Beside builds that write a lot, a sync of the disk may take longer than the defaults
-            // of 100 ms and 1 s allow.
-            "--heartbeat-interval=200".to_owned(),
-            "--election-timeout=2000".to_owned(),
-        ];
-        self.start("etcd", at, &program("etcd"), &flags);
-        let ask = [format!("{own}:2379/health")];
-        wait::until("etcd is well", START_LIMIT, || {
-            self.curl(at, &ask).filter(|said| said.contains("true"))
-        });
-    }
-
     /// Starts an apiserver and returns at once.
     ///
     /// # Panics
     /// When it cannot be started.
     pub fn spawn_apiserver(&mut self, number: usize, flags: &[&str]) {
         let name = origin(number);
-        let etcd = self.host(self.etcd_host()).address;
         let own = self.host(number).address;
+        let etcd = if self.plan.stacked { own } else { self.host(self.etcd_host()).address };
         let pki = |file: &str| self.pki.text(file);
         let mut all = vec![
             format!("--etcd-servers=http://{etcd}:2379"),
