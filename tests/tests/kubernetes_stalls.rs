@@ -1,6 +1,6 @@
-//! etcd that stands still. When all apiservers depend on the same one, nothing is cut; when each has
-//! a member of its own, the one beside the stalled member is left. And apiservers that are all gone
-//! for a moment.
+//! etcd that stands still. When all apiservers depend on the same one, nothing is cut; when each
+//! has a member of its own, the one beside the stalled member is left. And apiservers that are all
+//! gone for a moment.
 
 use std::time::Duration;
 
@@ -109,8 +109,8 @@ fn a_stalled_etcd_cuts_nothing_and_a_gap_of_three_seconds_costs_nothing() {
     }
 }
 
-/// Dials from the worker, each a connection of its own, on a machine that they keep busy. That slows
-/// every origin, and is no reason to leave one.
+/// Dials from the worker, each a connection of its own, on a machine that they keep busy. That
+/// slows every origin, and is no reason to leave one.
 fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
     let routes =
         |cluster: &mut Cluster| cluster.process("worker").output().matches("route changed").count();
@@ -130,8 +130,8 @@ fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
     let answered = String::from_utf8_lossy(&said).lines().filter(|it| *it == "200").count();
     let after = (routes(cluster), ended(cluster));
     println!(
-        "{answered} of {DIALS} dials, {AT_ONCE} at once, were answered in {:.1} s; {} changes of the \
-         route, {} sessions ended",
+        "{answered} of {DIALS} dials, {AT_ONCE} at once, were answered in {:.1} s; {} changes of \
+         the route, {} sessions ended",
         begun.elapsed().as_secs_f64(),
         after.0 - before.0,
         after.1 - before.1

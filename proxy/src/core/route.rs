@@ -314,8 +314,8 @@ impl Route {
 
     /// Whether sessions on a line would be so much better served by the first candidates that it is
     /// worth ending them: these are healthy, and the line is neither one of them nor about as near.
-    /// One that is cheaper has only not been so for long, or sessions find it slow lately: it may be
-    /// first again soon, and nobody moves forth and back.
+    /// One that is cheaper has only not been so for long, or sessions find it slow lately: it may
+    /// be first again soon, and nobody moves forth and back.
     pub fn is_away(&self, line: &Line) -> bool {
         let home = self.home();
         let Some(first) = home.first().filter(|first| first.standing == Standing::Healthy) else {

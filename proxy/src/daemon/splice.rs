@@ -6,10 +6,8 @@
 //! session holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the
 //! mesh. Idle sessions hold no buffer.
 //!
-//! A session that is ended while nothing is in flight ends like one whose other side is done: with a
-//! FIN. A client reads that as the end of an idle connection and not as an error, and notices it
-//! before it sends another request. If it sends something all the same, nobody has taken it, and it
-//! gets a reset.
+//! A session that is ended while nothing is in flight ends like one whose other side is done: with
+//! a FIN. If its client sends something all the same, nobody has taken it, and it gets a reset.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

@@ -29,8 +29,8 @@ pub(in crate::core) const GAIN_LASTING: Duration = Duration::from_secs(10);
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 /// An origin that was left and not left again for this long has calmed down.
 const CALM: Duration = Duration::from_secs(60);
-/// What all origins depend on fails for all. Each asks its own as soon as it hears of the first, and
-/// calls an answer late after 0.5 s: until then nobody knows whether another one is better.
+/// What all origins depend on fails for all. Each asks its own as soon as it hears of the first,
+/// and calls an answer late after 0.5 s: until then nobody knows whether another one is better.
 const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.

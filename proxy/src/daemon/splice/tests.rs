@@ -151,7 +151,7 @@ async fn a_stopped_reader_stops_the_writer() {
         });
         let block = vec![0_u8; 1 << 20];
         let mut accepted = 0;
-        let stalled = tokio::time::timeout(std::time::Duration::from_millis(500), async {
+        let stalled = timeout(Duration::from_millis(500), async {
             loop {
                 client.writable().await.expect("open");
                 accepted += client.try_write_vectored(&[IoSlice::new(&block)]).unwrap_or(0);
