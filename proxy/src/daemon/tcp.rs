@@ -6,7 +6,8 @@
 //! where the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -76,6 +77,23 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let chosen = if address.port() == 0 { free_port(address)? } else { address };
+    let socket = socket(chosen)?;
+    socket.bind(&chosen.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// A port that is free now. Of a socket that asked for port 0 the kernel takes the port away when
+/// it stops listening, so [`Listener::close`] needs one that was asked for by its number.
+fn free_port(address: SocketAddr) -> io::Result<SocketAddr> {
+    let socket = socket(address)?;
+    socket.bind(&address.into())?;
+    let bound = socket.local_addr()?;
+    bound.as_socket().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
@@ -86,12 +104,10 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         // Those that it accepts have it from the start, when they offer their window.
         socket.set_recv_buffer_size(LOCAL_UNREAD as usize)?;
     }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
-/// Accepts connections; nobody is accepted any more when it is dropped.
+/// Accepts connections; its drop gives the address up.
 #[derive(Debug)]
 pub enum Listener {
     /// The kernel's.
@@ -122,6 +138,74 @@ impl Listener {
             Self::Memory(listener) => Ok(listener.local_addr()),
         }
     }
+
+    /// Refuses clients from now on, those that wait to be accepted included, and keeps the address.
+    ///
+    /// # Errors
+    /// The system does not let go of the socket, or its address; it is given up then.
+    pub fn close(self) -> io::Result<Closed> {
+        match self {
+            Self::Kernel(listener) => {
+                let socket = Socket::from(listener.into_std()?);
+                refuse(&socket)?;
+                Ok(Closed(Kept::Kernel(socket)))
+            }
+            Self::Memory(listener) => Ok(Closed(Kept::Memory(listener.close()))),
+        }
+    }
+}
+
+/// Keeps an address without accepting: clients are refused at once, and nobody else can have it.
+#[derive(Debug)]
+pub struct Closed(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    Kernel(Socket),
+    Memory(memory::Closed),
+}
+
+impl Closed {
+    /// Accepts connections again.
+    ///
+    /// # Errors
+    /// Another process listens there all the same, or the system is out of memory. Nothing has
+    /// changed then.
+    pub fn open(&self) -> io::Result<Listener> {
+        let socket = match &self.0 {
+            Kept::Kernel(socket) => socket,
+            Kept::Memory(closed) => return closed.open().map(Listener::Memory),
+        };
+        // Before it listens: afterwards nothing may fail that leaves clients in its queue.
+        let copy = socket.try_clone()?;
+        // Sessions from before, open or just ended, are in its way unless it would share the
+        // address, which it does for the time of the second call only.
+        let listens = socket.listen(BACKLOG).or_else(|_| {
+            socket.set_reuse_address(true)?;
+            socket.listen(BACKLOG)
+        });
+        // What it accepts inherits this, and must not be in the way of the next start.
+        let opened = listens.and_then(|()| {
+            socket.set_reuse_address(true)?;
+            TcpListener::from_std(copy.into())
+        });
+        if opened.is_err() {
+            refuse(socket)?;
+        }
+        opened.map(Listener::Kernel)
+    }
+}
+
+/// Keeps a socket bound and refuses its clients.
+fn refuse(socket: &Socket) -> io::Result<()> {
+    // As long as it listens nobody else may bind the address. Afterwards any user may who sets
+    // SO_REUSEADDR, unless this socket does not.
+    socket.set_reuse_address(false)?;
+    // Linux takes a listening socket back to one that is only bound.
+    match socket.shutdown(Shutdown::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        other => other,
+    }
 }
 
 /// One connection.
@@ -143,6 +227,23 @@ impl Tcp {
         match self {
             Self::Kernel(tcp) if moves => Ok(Self::Kernel(TcpStream::from_std(tcp.into_std()?)?)),
             stays => Ok(stays),
+        }
+    }
+
+    /// The other end and this one; memory does not say.
+    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        match self {
+            Self::Kernel(tcp) => Some((tcp.peer_addr().ok()?, tcp.local_addr().ok()?)),
+            Self::Memory(_) => None,
+        }
+    }
+
+    /// Whether the other side has ended or reset it without a word.
+    pub(super) fn is_gone(&self) -> bool {
+        let Self::Kernel(tcp) = self else { return false };
+        match socket2::SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()]) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
 
@@ -218,7 +319,7 @@ impl Tcp {
     pub fn finish(&self) {
         match self {
             Self::Kernel(tcp) => {
-                let _ = socket2::SockRef::from(tcp).shutdown(std::net::Shutdown::Write);
+                let _ = socket2::SockRef::from(tcp).shutdown(Shutdown::Write);
             }
             Self::Memory(end) => end.finish(),
         }
@@ -280,3 +381,6 @@ impl AsyncWrite for Tcp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

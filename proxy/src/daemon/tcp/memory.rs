@@ -276,6 +276,23 @@ impl Listener {
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.address
     }
+
+    pub(super) fn close(self) -> Closed {
+        Closed { host: self.host.clone(), address: self.address }
+    }
+}
+
+/// The address of a listener that accepts nobody for now. In memory nobody else would take it.
+#[derive(Debug)]
+pub struct Closed {
+    host: Host,
+    address: SocketAddr,
+}
+
+impl Closed {
+    pub(super) fn open(&self) -> io::Result<Listener> {
+        self.host.listen(self.address)
+    }
 }
 
 impl Drop for Listener {

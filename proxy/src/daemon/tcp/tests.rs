@@ -1,0 +1,92 @@
+use std::net::TcpListener as Plain;
+
+use super::*;
+
+/// What another user can try, who needs no right for it: each option that lets sockets share.
+fn take(address: SocketAddr, reuse_address: bool, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(reuse_address)?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)?;
+    Ok(socket)
+}
+
+/// An address for IPv4 and one for IPv6, where this machine has both.
+fn loopbacks() -> Vec<SocketAddr> {
+    let all = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().expect("an address"));
+    all.into_iter().filter(|address: &SocketAddr| Plain::bind(address).is_ok()).collect()
+}
+
+fn everywhere(address: SocketAddr) -> Vec<SocketAddr> {
+    let wild = match address {
+        SocketAddr::V4(_) => vec!["0.0.0.0", "::"],
+        SocketAddr::V6(_) => vec!["::"],
+    };
+    let wild = wild.into_iter().map(|ip| ip.parse().expect("an address"));
+    wild.map(|ip| SocketAddr::new(ip, address.port())).chain([address]).collect()
+}
+
+#[track_caller]
+fn nobody_can_take(address: SocketAddr) {
+    for address in everywhere(address) {
+        for (reuse_address, reuse_port) in
+            [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let error = take(address, reuse_address, reuse_port)
+                .expect_err("the address is taken by another process");
+            let plain = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+            assert!(plain || error.kind() == io::ErrorKind::AddrInUse, "{address}: {error}");
+        }
+    }
+}
+
+async fn connected(listener: &Listener, address: SocketAddr) -> (TcpStream, Tcp) {
+    let client = TcpStream::connect(address).await.expect("it is open");
+    (client, listener.accept().await.expect("it accepts"))
+}
+
+#[tokio::test]
+async fn a_closed_address_refuses_clients_and_nobody_else_gets_it() {
+    for address in loopbacks() {
+        let mut listener = Host::Kernel.listen(address).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        // An open session, and one that this side ended: both keep the port in use.
+        let (mut client, mut kept) = connected(&listener, address).await;
+        let (ended, ending) = connected(&listener, address).await;
+        drop(ending);
+        drop(ended);
+        for _ in 0..2 {
+            let closed = listener.close().expect("it lets go");
+            let refused = TcpStream::connect(address).await.expect_err("closed");
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            nobody_can_take(address);
+            listener = closed.open().expect("it is ours");
+            connected(&listener, address).await;
+            nobody_can_take(address);
+        }
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        kept.write_all(b"x").await.expect("it is still open");
+        assert_eq!(client.read_u8().await.expect("it is still open"), b'x');
+        // What was accepted after it had been closed is not in the way of the next start either.
+        let (late, served) = connected(&listener, address).await;
+        drop(served);
+        drop((late, listener, client, kept));
+        drop(Host::Kernel.listen(address).expect("free again"));
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_was_lost_all_the_same_comes_back() {
+    let listener = Host::Kernel.listen("127.0.0.1:0".parse().expect("good")).expect("free");
+    let address = listener.local_addr().expect("bound");
+    let closed = listener.close().expect("it lets go");
+    let Closed(Kept::Kernel(socket)) = &closed else { panic!("{closed:?}") };
+    socket.set_reuse_address(true).expect("as in the moment of opening");
+    let thief = take(address, true, false).expect("it shares");
+    let error = closed.open().expect_err("somebody else listens there");
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    drop(thief);
+    let listener = closed.open().expect("it is ours again");
+    connected(&listener, address).await;
+}
