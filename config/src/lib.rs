@@ -38,10 +38,10 @@ pub use revocation::{
 };
 pub use rotation::{MAX_NEXT_SECRET_BYTES, MeshSecrets, NextSecret, Rotation, SecretId};
 pub use settings::{
-    AdminSettings, Allow, Defaults, DiscoverySettings, HealthMode, HealthSettings, LogFormat,
-    LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED,
-    MAX_PROBLEMS, MAX_SERVICES, MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MAX_SHARDS, MeshSettings,
-    Period, Pin, Policy, Problem, ProblemKind, ServiceSettings, Settings, parse, parse_leniently,
-    parse_with, reference,
+    AdminSettings, Allow, Defaults, Difference, DiscoverySettings, HealthMode, HealthSettings,
+    LogFormat, LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN,
+    MAX_PINNED, MAX_PROBLEMS, MAX_SERVICES, MAX_SETTINGS_BYTES, MAX_SETTINGS_SEEDS, MAX_SHARDS,
+    MeshSettings, Period, Pin, Policy, Problem, ProblemKind, ServiceSettings, Settings, parse,
+    parse_leniently, parse_with, reference,
 };
 pub use succession::Succession;

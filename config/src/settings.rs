@@ -33,7 +33,7 @@ pub use self::allow::Allow;
 pub use self::parse::{parse, parse_leniently, parse_with};
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
-pub use self::write::reference;
+pub use self::write::{Difference, reference};
 
 /// The largest settings file, in bytes: 16 services with long lists are below 64 KiB.
 pub const MAX_SETTINGS_BYTES: usize = 256 * 1024;
@@ -385,6 +385,11 @@ impl Settings {
     /// equal value, as long as the paths are UTF-8.
     pub fn to_toml(&self) -> String {
         write::to_toml(self)
+    }
+
+    /// What a change from these to `new` changes, by key; empty exactly when both are equal.
+    pub fn differences(&self, new: &Self) -> Vec<Difference> {
+        write::differences(self, new)
     }
 }
 

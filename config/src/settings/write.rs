@@ -1,9 +1,11 @@
 //! From [`Settings`] to text: the effective configuration, and the reference with explanations.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Serialize, Serializer};
 
 use super::schema::Key;
-use super::{Settings, tables};
+use super::{ServiceSettings, Settings, tables};
 use crate::ids::SiteName;
 
 /// The width of comments in the reference, in columns.
@@ -63,6 +65,50 @@ pub(super) fn to_toml(settings: &Settings) -> String {
         }
     }
     text
+}
+
+/// One key whose value differs between two settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The key with its tables: `mesh.mtu`; for a service that only one of them has, its table.
+    pub key: String,
+    /// Its value before, as in the file; none where it has none.
+    pub old: Option<String>,
+    /// Its value after.
+    pub new: Option<String>,
+}
+
+pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
+    let (old, new) = (flat(old, new), flat(new, old));
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let difference = |key: &String| {
+        let (old, new) = (old.get(key).cloned(), new.get(key).cloned());
+        (old != new).then(|| Difference { key: key.clone(), old, new })
+    };
+    keys.into_iter().filter_map(difference).collect()
+}
+
+/// Every key with its value. A service that the other one lacks is one key, with what its table
+/// says beyond the defaults.
+fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        settings.services.clone().into_iter().partition(|it| !other.services.contains_key(&it.0));
+    for (name, service) in added {
+        let defaults = values(tables::SERVICE, &ServiceSettings::defaults(&name));
+        let mut said = values(tables::SERVICE, &service);
+        said.retain(|value| !defaults.contains(value));
+        let said: Vec<String> =
+            said.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        all.insert(format!("service.{name}"), format!("{{ {} }}", said.join(", ")));
+    }
+    for Section { path, values } in sections(&Settings { services: shared, ..settings.clone() }) {
+        for (name, value) in values {
+            let key = [&path[..], &[name.to_owned()]].concat().join(".");
+            all.insert(key, value.to_string());
+        }
+    }
+    all
 }
 
 /// The same tables and keys as in the file, every default filled in; keys that are not set and have
@@ -142,4 +188,38 @@ fn comment(text: &mut String, words: &str) {
     }
     text.push_str(&line);
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    fn shown(old: &str, new: &str) -> Vec<String> {
+        let [old, new] = [old, new].map(|text| parse(text).expect("good settings"));
+        let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        differences(&old, &new)
+            .into_iter()
+            .map(|it| format!("{}: {} > {}", it.key, text(it.old), text(it.new)))
+            .collect()
+    }
+
+    #[test]
+    fn each_key_that_differs_is_named_with_both_values() {
+        let old = "site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n";
+        assert_eq!(shown(old, old), Vec::<String>::new());
+        let new = "site = \"fra\"\n[mesh]\nmtu = 1400\n[log]\nlevel = \"debug\"\n\
+                   [service.kube-apiserver]\nhold = \"1s\"\n\
+                   [service.kube-apiserver.health]\nfall = 3\n\
+                   [service.registry]\nlisten = [\"127.0.0.1:5000\"]\n";
+        let expected = [
+            "log.level: \"info\" > \"debug\"",
+            "mesh.mtu: 9200 > 1400",
+            "service.kube-apiserver.health.fall: 2 > 3",
+            "service.kube-apiserver.hold: \"3s\" > \"1s\"",
+            "service.kube-apiserver.origin: \"127.0.0.1:6443\" > -",
+            "service.registry: - > { listen = [\"127.0.0.1:5000\"] }",
+        ];
+        assert_eq!(shown(old, new), expected);
+    }
 }
