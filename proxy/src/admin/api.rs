@@ -87,6 +87,9 @@ pub struct ServiceStatus {
     pub name: ServiceName,
     /// Local addresses clients connect to (the bound ones, also when port 0 was asked for).
     pub listen: Vec<SocketAddr>,
+    /// Those of them that another process has taken while no origin answered.
+    #[serde(default)]
+    pub lost: Vec<SocketAddr>,
     /// `nearest`, `spread` or `pinned`.
     pub policy: String,
     /// The origin new sessions try first.

@@ -12,6 +12,7 @@ pub mod drift;
 pub mod evidence;
 pub mod health;
 pub mod node;
+pub mod pace;
 pub mod policy;
 pub mod relay;
 pub mod roster;

@@ -13,15 +13,16 @@ use tracing::{info, warn};
 use crate::Error;
 
 use super::clock;
+use super::pacing::{Admission, Paid};
 use super::session::Ingress;
 use super::sessions::bump;
-use super::tcp::{Host, Listener, Tcp};
+use super::tcp::{Closed, Host, Listener, Tcp};
 
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-/// From one line about clients without a place to the next: they may come by the thousand.
-const FULL_INTERVAL: Duration = Duration::from_secs(60);
+/// From one line about clients that are too many to the next: they may come by the thousand.
+const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
 /// as another one is left, since the default names both loopbacks.
@@ -57,7 +58,8 @@ fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
 ///
 /// The address is open only while there is hope: once no origin has been usable for the service's
 /// hold time and none answers a trial either, it is closed, so that clients are refused at once
-/// instead of waiting for their own timeouts. It opens again with the first usable route.
+/// instead of waiting for their own timeouts. It stays bound, so that nobody else meets them. It
+/// opens again with the first usable route.
 pub(super) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let Ok(address) = listener.local_addr() else { return };
     let service = &ingress.service;
@@ -65,9 +67,10 @@ pub(super) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let mut sessions = JoinSet::new();
     loop {
         accept(&listener, &ingress, &mut sessions).await;
-        drop(listener);
+        let closed = listener.close();
+        ingress.pacing.turn_all_away();
         warn!(%service, %address, "no origin answers: closed until one does");
-        listener = reopen(address, &ingress, &mut sessions).await;
+        listener = reopen(closed, address, &ingress, &mut sessions).await;
         info!(%service, %address, "an origin answers: open again");
     }
 }
@@ -77,15 +80,17 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
     let mut complained = false;
-    let mut full: Option<Instant> = None;
+    let mut said = Said::default();
     loop {
+        while let Some((client, paid)) = ingress.pacing.next() {
+            take(client, paid, ingress, sessions, &mut said);
+        }
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
-                    if !take(client, ingress, sessions) {
-                        say_full(ingress, &mut full);
-                    }
+                    bump(&ingress.totals.accepted);
+                    meet(client, ingress, sessions, &mut said);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -95,39 +100,86 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
                 }
             },
             Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+            () = ingress.pacing.due() => {}
             () = &mut hopeless => return,
         }
     }
 }
 
-/// Serves a client; whether there is a place for it.
-fn take(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) -> bool {
-    bump(&ingress.totals.accepted);
+/// Serves a client, unless it has to wait for its turn.
+fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &mut Said) {
+    let who = match ingress.pacing.admit(client) {
+        Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, said),
+        Admission::Gone => return bump(&ingress.totals.abandoned),
+        Admission::Waits(who) => {
+            bump(&ingress.totals.paced);
+            who
+        }
+        Admission::TurnedAway(client, who) => {
+            bump(&ingress.totals.over_pace);
+            client.reset_on_drop();
+            who
+        }
+    };
+    let now = clock::now();
+    *ingress.totals.hasty.lock().expect("no holder of this lock can panic") = Some((who, now));
+    if Said::is_due(&mut said.hasty, now) {
+        warn!(
+            service = %ingress.service, client = %who,
+            "a client resets most connections that it opens, so its next ones wait; other clients \
+             do not. Find it with `ss -tnp`"
+        );
+    }
+}
+
+/// Serves a client if there is a place for it.
+fn take(
+    client: Tcp,
+    paid: Paid,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+    said: &mut Said,
+) {
     let Some(seat) = ingress.seat() else {
         bump(&ingress.totals.over_limit);
         client.reset_on_drop();
-        return false;
+        return say_full(ingress, said);
     };
     client.set_nodelay();
     let (ingress, place) = (ingress.clone(), ingress.better_place());
     let moves = place.is_some();
     let served = async move {
         if let Ok(client) = client.move_here_if(moves) {
-            ingress.serve(client).await;
+            ingress.serve(client, paid).await;
         }
         drop(seat);
     };
     sessions.spawn_on(served, &place.unwrap_or_else(Handle::current));
-    true
+}
+
+/// When the last line was about what clients can cause by the thousand.
+#[derive(Debug, Default)]
+struct Said {
+    full: Option<Instant>,
+    hasty: Option<Instant>,
+}
+
+impl Said {
+    /// Whether it is time for another line.
+    fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+        let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= SAY_INTERVAL);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
 }
 
 /// Says that there is no place, unless that was said lately; the status says it for as long.
-fn say_full(ingress: &Ingress, said: &mut Option<Instant>) {
-    let now = clock::now();
-    if said.is_some_and(|at| now.saturating_duration_since(at) < FULL_INTERVAL) {
+fn say_full(ingress: &Ingress, said: &mut Said) {
+    if !Said::is_due(&mut said.full, clock::now()) {
         return;
     }
-    *said = Some(now);
     let max_sessions = ingress.limits.borrow().max_sessions;
     let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
     warn!(
@@ -137,24 +189,37 @@ fn say_full(ingress: &Ingress, said: &mut Option<Instant>) {
     );
 }
 
-/// Waits for hope, then for the address, which somebody else may hold meanwhile.
+/// Waits for hope, then for the address if somebody else has it all the same.
 async fn reopen(
+    closed: io::Result<Closed>,
     address: SocketAddr,
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
 ) -> Listener {
-    let host = &ingress.place.host;
+    let lost = |is_lost: bool| {
+        let mut lost = ingress.totals.lost.lock().expect("no holder of this lock can panic");
+        if is_lost { lost.insert(address) } else { lost.remove(&address) }
+    };
     let opened = async {
         ingress.hopeful().await;
-        let mut complained = false;
         loop {
-            match bind(host, address) {
-                Ok(listener) => return listener,
-                Err(error) if !complained => {
-                    complained = true;
-                    warn!(service = %ingress.service, %error, "cannot open again; trying on");
+            let opened = match &closed {
+                Ok(closed) => closed.open(),
+                Err(_given_up) => ingress.place.host.listen(address),
+            };
+            let error = match opened {
+                Ok(listener) => {
+                    lost(false);
+                    return listener;
                 }
-                Err(_) => {}
+                Err(error) => error,
+            };
+            if lost(true) {
+                warn!(
+                    service = %ingress.service, %address, %error,
+                    "another process has the local address, so clients of this node meet that one. \
+                     Find it with `ss -tlnp` and end it; this daemon takes the address back then"
+                );
             }
             tokio::time::sleep(EXHAUSTED_PAUSE).await;
         }
@@ -169,29 +234,4 @@ async fn reopen(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
-
-    #[tokio::test]
-    async fn an_ipv6_address_this_machine_lacks_is_left_out_beside_an_ipv4_one() {
-        // The documentation prefix (RFC 3849) belongs to no machine.
-        let missing = address("[2001:db8::1]:0");
-        let bound =
-            bind_all(&Host::Kernel, &[address("127.0.0.1:0"), missing]).expect("one is left");
-        assert_eq!(bound.len(), 1);
-        let error = bind_all(&Host::Kernel, &[missing]).expect_err("none is left").to_string();
-        assert!(error.contains("2001:db8::1"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_taken_address_is_named() {
-        let first = bind_all(&Host::Kernel, &[address("127.0.0.1:0")]).expect("free");
-        let taken = first[0].local_addr().expect("bound");
-        let error = bind_all(&Host::Kernel, &[taken]).expect_err("taken").to_string();
-        assert!(error.contains(&taken.to_string()), "{error}");
-    }
-}
+mod tests;

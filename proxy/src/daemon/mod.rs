@@ -27,6 +27,7 @@ mod load;
 mod log_budget;
 mod node;
 mod opening;
+mod pacing;
 mod parts;
 mod ping;
 mod probe;
@@ -46,6 +47,7 @@ pub mod tcp;
 pub(crate) mod testing;
 mod told;
 pub mod vigil;
+pub(crate) mod who;
 
 pub use driver::Snapshot;
 pub use handle::Handle;

@@ -35,6 +35,7 @@ pub(super) mod authority;
 mod compare;
 mod credentials;
 mod explain;
+mod front;
 mod names;
 mod room;
 mod samples;
@@ -232,6 +233,7 @@ impl Reporter {
         ServiceStatus {
             name: name.clone(),
             listen: facts.map(|facts| facts.listen.clone()).unwrap_or_default(),
+            lost: front::lost(&totals),
             policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
             origins: route.candidates.iter().enumerate().map(place).collect(),
             offering: self.offering(core, name, now),
@@ -342,6 +344,7 @@ impl Reporter {
             }
         }
         warnings.extend(self.full(services));
+        warnings.extend(self.front(services, now));
         warnings.extend(self.crowding(core, now));
         warnings.extend(self.floods.warning(now));
         warnings.extend(core.discovery().directory().crowding().as_ref().map(room::warning));

@@ -28,6 +28,7 @@ use crate::wire::MAX_DEADLINE;
 use super::attempt::{self, Failure, Patience, Shared, Target, Upstream, Way, attempt};
 use super::clock;
 use super::opening::Opening;
+use super::pacing::{LASTS, Pacing, Paid};
 use super::sessions::{End, Guard, Sessions, Side, Totals, bump};
 use super::splice::{self, Carried, Early, Ending, Unfinished};
 use super::tcp::{Host, Tcp};
@@ -91,6 +92,7 @@ pub(super) struct Ingress {
     route: watch::Receiver<Arc<Route>>,
     pub(super) limits: watch::Receiver<Arc<SessionLimits>>,
     pub(super) totals: Arc<Totals>,
+    pub(super) pacing: Arc<Pacing>,
     budget: Mutex<HedgeBudget>,
     /// Searches under way.
     searches: AtomicU64,
@@ -124,6 +126,7 @@ impl Ingress {
             route,
             limits,
             totals,
+            pacing: Pacing::new(),
             budget: Mutex::default(),
             searches: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
@@ -145,18 +148,21 @@ impl Ingress {
     }
 
     /// Serves one client to its end.
-    pub(super) async fn serve(self: &Arc<Self>, client: Tcp) {
+    pub(super) async fn serve(self: &Arc<Self>, client: Tcp, mut paid: Paid) {
         let unfinished = Unfinished::new(&client);
         // Boxed: what a search needs is given back when the session begins, which may last.
         match Box::pin(self.find(&client)).await {
             Ok((shared, upstream, mut guard)) => {
                 bump(&self.totals.connected);
                 unfinished.done();
+                if !upstream.first.is_empty() {
+                    paid.repay();
+                }
                 let place = self.place.runtime_of(upstream.line()).filter(is_elsewhere);
                 let (ingress, moves) = (self.clone(), place.is_some());
                 let carried = Box::pin(async move {
                     let Ok(client) = client.move_here_if(moves) else { return };
-                    ingress.carry(client, &shared, upstream, &mut guard).await;
+                    ingress.carry(client, &shared, upstream, (&mut guard, &mut paid)).await;
                 });
                 match place {
                     Some(place) => run_on(&place, carried).await,
@@ -165,9 +171,11 @@ impl Ingress {
             }
             Err(Failure::Client) => {
                 bump(&self.totals.abandoned);
+                paid.repay_if_lasted();
                 unfinished.done();
             }
             Err(failure) => {
+                paid.repay();
                 bump(&self.totals.failed);
                 debug!(service = %self.service, %failure, "no origin for a client");
             }
@@ -280,7 +288,13 @@ impl Ingress {
         }
     }
 
-    async fn carry(&self, client: Tcp, shared: &Shared, upstream: Upstream, guard: &mut Guard) {
+    async fn carry(
+        &self,
+        client: Tcp,
+        shared: &Shared,
+        upstream: Upstream,
+        (guard, paid): (&mut Guard, &mut Paid),
+    ) {
         // Without an answer it does not count as alive: what was said of it may well hold.
         if !upstream.first.is_empty() {
             guard.forgive();
@@ -300,16 +314,30 @@ impl Ingress {
                 }
             }
         };
-        let ended = match upstream.into_way() {
-            Way::Mesh(stream) => splice::with_stream(client, stream, early, &carried, end).await,
-            Way::Plain(tcp) => splice::with_tcp(client, tcp, early, &carried, end).await,
+        let mut joined = std::pin::pin!(async {
+            match upstream.into_way() {
+                Way::Mesh(stream) => {
+                    splice::with_stream(client, stream, early, &carried, end).await
+                }
+                Way::Plain(tcp) => splice::with_tcp(client, tcp, early, &carried, end).await,
+            }
+        });
+        let ended = match tokio::time::timeout(LASTS, joined.as_mut()).await {
+            Ok(ended) => ended,
+            Err(_lasts) => {
+                paid.repay();
+                joined.await
+            }
         };
         if let Err(error) = ended {
             debug!(service = %self.service, %error, "session broke");
         }
-        let Carried { up, down } = carried;
-        self.totals.up_bytes.fetch_add(up.into_inner(), Ordering::Relaxed);
-        self.totals.down_bytes.fetch_add(down.into_inner(), Ordering::Relaxed);
+        let [up, down] = [&carried.up, &carried.down].map(|it| it.load(Ordering::Relaxed));
+        if down > 0 {
+            paid.repay();
+        }
+        self.totals.up_bytes.fetch_add(up, Ordering::Relaxed);
+        self.totals.down_bytes.fetch_add(down, Ordering::Relaxed);
     }
 
     /// A place between 0 and 1, another one for each session.

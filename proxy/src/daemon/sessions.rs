@@ -5,6 +5,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::core::route::Line;
 use crate::wire::Answer;
 
 use super::splice::Carried;
+use super::who::Who;
 
 use self::shares::Shares;
 
@@ -78,6 +80,14 @@ pub(super) struct Totals {
     pub(super) abandoned: AtomicU64,
     /// Client connections refused because the service's `max-sessions` are open.
     pub(super) over_limit: AtomicU64,
+    /// Client connections that had to wait, because their client gives up most of what it opens.
+    pub(super) paced: AtomicU64,
+    /// Client connections refused because too many of the same client wait.
+    pub(super) over_pace: AtomicU64,
+    /// The last client that had to wait, and when.
+    pub(super) hasty: Mutex<Option<(Who, Instant)>>,
+    /// Local addresses that another process has taken meanwhile.
+    pub(super) lost: Mutex<BTreeSet<SocketAddr>>,
     /// Sessions reset because their path died or their instance hung.
     pub(super) cut: AtomicU64,
     /// Attempts that took the place of a failed one.

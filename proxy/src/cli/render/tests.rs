@@ -60,6 +60,7 @@ pub(crate) fn service() -> ServiceStatus {
     ServiceStatus {
         name: "kube-apiserver".parse().expect("a service name"),
         listen: vec![address("127.0.0.1:7445"), address("[::1]:7445")],
+        lost: Vec::new(),
         policy: "nearest".into(),
         chosen: Some(Chosen {
             who: origin_ref("cp-1", "fra", 1),

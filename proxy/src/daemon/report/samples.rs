@@ -120,12 +120,14 @@ impl Reporter {
         }
         let totals = self.sessions.totals(service);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let ends: [(&str, &AtomicU64); 5] = [
+        let ends: [(&str, &AtomicU64); 7] = [
             ("accepted", &totals.accepted),
             ("connected", &totals.connected),
             ("failed", &totals.failed),
             ("abandoned", &totals.abandoned),
             ("over-limit", &totals.over_limit),
+            ("paced", &totals.paced),
+            ("over-pace", &totals.over_pace),
         ];
         for (event, counter) in ends {
             let help = "Client connections: accepted, and what became of them.";

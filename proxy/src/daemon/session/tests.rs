@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::driver::shut_out;
+use super::super::pacing::Admission;
 use super::super::sessions::Cut;
 use super::super::testing::{self, Node, pair, service, three};
 use super::*;
@@ -92,7 +93,8 @@ async fn client(ingress: &Arc<Ingress>, said: &[u8]) -> TcpStream {
     let (mut client, accepted) = testing::tcp_pair().await;
     client.write_all(said).await.expect("writes");
     let ingress = ingress.clone();
-    tokio::spawn(async move { ingress.serve(accepted).await });
+    let Admission::Serve(accepted, paid) = ingress.pacing.admit(accepted) else { panic!("first") };
+    tokio::spawn(async move { ingress.serve(accepted, paid).await });
     client
 }
 

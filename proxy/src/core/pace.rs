@@ -1,0 +1,290 @@
+//! How fast clients may open sessions that come to nothing.
+//!
+//! A new session costs a credit, and gets it back once it is of use: its origin has answered, or it
+//! has lasted. So clients that use what they open are never slowed down, however many come at once
+//! and however far the origin is; one that opens connections and resets them uses its credit up and
+//! then gets a session for each credit that time gives. Its next ones wait, those of all others do
+//! not. While few sessions are new, all of them pay from one common account, so that nobody has to
+//! be asked who he is.
+//!
+//! Bounds: [`MAX_HOLDERS`] accounts, [`MAX_WAITING`] clients that wait in each.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Accounts at once. The one that was used least recently makes room.
+pub const MAX_HOLDERS: usize = 1024;
+/// Clients of one holder that wait. What comes beyond is turned away.
+pub const MAX_WAITING: usize = 256;
+
+/// New sessions of all holders that are of no use yet, before anybody is asked who he is.
+const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
+/// The same of one holder. A controller manager that has lost its connection dials 60 times in
+/// 30 ms, and a node has a handful of such clients.
+const OWN: Rate = Rate { most: 512, each: Duration::from_millis(20) };
+
+/// How much credit there is at most, and from one that time gives to the next.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    most: u32,
+    each: Duration,
+}
+
+/// Credit left.
+#[derive(Debug, Clone, Copy)]
+struct Credit {
+    rate: Rate,
+    left: u32,
+    /// Up to when time has given credit.
+    at: Instant,
+}
+
+impl Credit {
+    fn full(rate: Rate, now: Instant) -> Self {
+        Self { rate, left: rate.most, at: now }
+    }
+
+    fn pass(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_nanos();
+        let given = u32::try_from(passed / self.rate.each.as_nanos()).unwrap_or(u32::MAX);
+        if given >= self.rate.most - self.left {
+            (self.left, self.at) = (self.rate.most, now);
+        } else {
+            self.left += given;
+            self.at += self.rate.each * given;
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        self.pass(now);
+        let taken = self.left > 0;
+        self.left -= u32::from(taken);
+        taken
+    }
+
+    fn give(&mut self) {
+        self.left = self.rate.most.min(self.left + 1);
+    }
+
+    /// When there is some.
+    fn due(&self) -> Instant {
+        if self.left > 0 { self.at } else { self.at + self.rate.each }
+    }
+}
+
+#[derive(Debug)]
+struct Holder<T> {
+    credit: Credit,
+    used: Instant,
+    waiting: VecDeque<T>,
+}
+
+/// Who has paid for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payer<K> {
+    /// Everybody together.
+    Common,
+    /// This holder.
+    Holder(K),
+}
+
+/// What becomes of a client whose holder is known.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival<T> {
+    /// It is served, and its holder has paid.
+    Serve(T),
+    /// It waits until [`Pace::poll`] gives it out.
+    Waits,
+    /// Too many wait before it.
+    Full(T),
+}
+
+/// The accounts of one service, for holders `K` and waiting clients `T`.
+#[derive(Debug)]
+pub struct Pace<K, T> {
+    common: Credit,
+    holders: BTreeMap<K, Holder<T>>,
+    /// Who was given out last.
+    last: Option<K>,
+}
+
+impl<K: Ord + Copy, T> Pace<K, T> {
+    /// Full accounts.
+    pub fn new(now: Instant) -> Self {
+        Self { common: Credit::full(COMMON, now), holders: BTreeMap::new(), last: None }
+    }
+
+    /// Whether a new session may be served without asking whose it is.
+    pub fn take_common(&mut self, now: Instant) -> bool {
+        self.common.take(now)
+    }
+
+    /// Takes a client of `holder`.
+    pub fn arrive(&mut self, holder: K, client: T, now: Instant) -> Arrival<T> {
+        if !self.holders.contains_key(&holder) {
+            self.make_room(now);
+        }
+        let it = self.holders.entry(holder).or_insert_with(|| Holder {
+            credit: Credit::full(OWN, now),
+            used: now,
+            waiting: VecDeque::new(),
+        });
+        it.used = now;
+        if it.waiting.is_empty() && it.credit.take(now) {
+            return Arrival::Serve(client);
+        }
+        if it.waiting.len() >= MAX_WAITING {
+            return Arrival::Full(client);
+        }
+        it.waiting.push_back(client);
+        Arrival::Waits
+    }
+
+    /// The next client that waited long enough, of each holder in turn; its holder has paid.
+    pub fn poll(&mut self, now: Instant) -> Option<(K, T)> {
+        self.holders.values_mut().for_each(|holder| holder.credit.pass(now));
+        let is_due = |it: &Holder<T>| !it.waiting.is_empty() && it.credit.left > 0;
+        let mut due = self.holders.iter().filter(|(_, it)| is_due(it)).map(|(key, _)| *key);
+        let first = due.clone().next()?;
+        let next = due.find(|key| self.last.is_some_and(|last| *key > last)).unwrap_or(first);
+        self.last = Some(next);
+        let holder = self.holders.get_mut(&next)?;
+        holder.credit.take(now);
+        Some((next, holder.waiting.pop_front()?))
+    }
+
+    /// Those who wait, who do so no longer.
+    pub fn take_waiting(&mut self) -> Vec<T> {
+        self.holders.values_mut().flat_map(|it| std::mem::take(&mut it.waiting)).collect()
+    }
+
+    /// A session was of use. Whether a client waits for what it gives back.
+    pub fn repay(&mut self, payer: Payer<K>) -> bool {
+        match payer {
+            Payer::Common => self.common.give(),
+            Payer::Holder(holder) => {
+                let Some(holder) = self.holders.get_mut(&holder) else { return false };
+                holder.credit.give();
+                return !holder.waiting.is_empty();
+            }
+        }
+        false
+    }
+
+    /// When [`Pace::poll`] next gives a client out, unless something is given back before.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = self.holders.values().filter(|it| !it.waiting.is_empty());
+        waiting.map(|it| it.credit.due()).min()
+    }
+
+    /// Forgets holders whose accounts are as if they were new, and one that is not if it must.
+    fn make_room(&mut self, now: Instant) {
+        if self.holders.len() < MAX_HOLDERS {
+            return;
+        }
+        self.holders.retain(|_, it| {
+            it.credit.pass(now);
+            it.credit.left < OWN.most || !it.waiting.is_empty()
+        });
+        if self.holders.len() >= MAX_HOLDERS {
+            let oldest = self.holders.iter().min_by_key(|(_, it)| it.used).map(|(key, _)| *key);
+            oldest.and_then(|key| self.holders.remove(&key));
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests begin somewhere in time")]
+mod tests {
+    use super::*;
+
+    const LOUD: u32 = 1001;
+    const QUIET: u32 = 0;
+
+    fn used_up(now: Instant) -> Pace<u32, u32> {
+        let mut pace = Pace::new(now);
+        for _ in 0..COMMON.most {
+            assert!(pace.take_common(now));
+        }
+        assert!(!pace.take_common(now));
+        pace
+    }
+
+    /// How many of so many clients a second, each of no use, are served within a time.
+    fn flood(pace: &mut Pace<u32, u32>, rate: u32, seconds: u32, from: Instant) -> u32 {
+        let mut served = 0;
+        for at in 0..rate * seconds {
+            let now = from + Duration::from_secs(1) / rate * at;
+            served += u32::from(pace.take_common(now));
+            match pace.arrive(LOUD, at, now) {
+                Arrival::Serve(_) => served += 1,
+                Arrival::Waits | Arrival::Full(_) => {}
+            }
+            while pace.poll(now).is_some() {
+                served += 1;
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn who_resets_what_he_opens_is_slowed_down_and_others_are_not() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        let served = flood(&mut pace, 10_000, 10, now);
+        // What is there at first, and what ten seconds give.
+        let most = COMMON.most + OWN.most + 10 * (100 + 50);
+        assert!((most - 20..=most).contains(&served), "{served} of 100,000, at most {most}");
+        let end = now + Duration::from_secs(10);
+        assert!(matches!(pace.arrive(LOUD, 1, end), Arrival::Full(1) | Arrival::Waits));
+        for client in 0..OWN.most {
+            assert_eq!(pace.arrive(QUIET, client, end), Arrival::Serve(client));
+        }
+    }
+
+    #[test]
+    fn who_uses_what_he_opens_is_never_slowed_down() {
+        let now = Instant::now();
+        let mut pace = used_up(now);
+        for client in 0..100_000 {
+            assert_eq!(pace.arrive(QUIET, client, now), Arrival::Serve(client));
+            assert!(!pace.repay(Payer::Holder(QUIET)));
+        }
+        pace.repay(Payer::Common);
+        assert!(pace.take_common(now) && !pace.take_common(now));
+    }
+
+    #[test]
+    fn those_who_wait_go_in_turn_and_when_something_is_given_back() {
+        let now = Instant::now();
+        let mut pace = used_up(now);
+        for holder in [1, 2] {
+            for client in 0..OWN.most {
+                assert_eq!(pace.arrive(holder, client, now), Arrival::Serve(client));
+            }
+            for client in [10, 11] {
+                assert_eq!(pace.arrive(holder, holder * 100 + client, now), Arrival::Waits);
+            }
+        }
+        assert_eq!((pace.poll(now), pace.poll_timeout()), (None, Some(now + OWN.each)));
+        assert!(pace.repay(Payer::Holder(2)));
+        assert_eq!(pace.poll(now), Some((2, 210)));
+        let later = now + 2 * OWN.each;
+        let order: Vec<_> = std::iter::from_fn(|| pace.poll(later)).collect();
+        assert_eq!(order, [(1, 110), (2, 211), (1, 111)]);
+        assert_eq!(pace.poll_timeout(), None);
+    }
+
+    #[test]
+    fn neither_accounts_nor_those_who_wait_grow_without_end() {
+        let now = Instant::now();
+        let mut pace = used_up(now);
+        for holder in 0..3 * MAX_HOLDERS as u32 {
+            pace.arrive(holder, 0, now + Duration::from_nanos(holder.into()));
+        }
+        assert_eq!(pace.holders.len(), MAX_HOLDERS);
+        let full = (0..OWN.most + 2 * MAX_WAITING as u32)
+            .filter(|client| matches!(pace.arrive(u32::MAX, *client, now), Arrival::Full(_)));
+        assert_eq!(full.count(), MAX_WAITING);
+    }
+}

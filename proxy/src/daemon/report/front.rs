@@ -1,0 +1,44 @@
+//! What is wrong at the local addresses.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::admin::api::ServiceStatus;
+
+use super::super::sessions::Totals;
+use super::Reporter;
+
+/// So long after a client last had to wait it is over.
+const LASTS: Duration = Duration::from_secs(60);
+
+/// The addresses that another process has taken.
+pub(super) fn lost(totals: &Totals) -> Vec<SocketAddr> {
+    let lost = totals.lost.lock().expect("no holder of this lock can panic");
+    lost.iter().copied().collect()
+}
+
+impl Reporter {
+    pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for service in services {
+            let name = &service.name;
+            for address in &service.lost {
+                warnings.push(format!(
+                    "{name}: another process has the local address {address}, so clients of this \
+                     node meet that one. Find it with `ss -tlnp` and end it; this daemon takes the \
+                     address back then"
+                ));
+            }
+            let totals = self.sessions.totals(name);
+            let hasty = *totals.hasty.lock().expect("no holder of this lock can panic");
+            let hasty = hasty.filter(|(_, at)| now.saturating_duration_since(*at) < LASTS);
+            if let Some((who, _)) = hasty {
+                warnings.push(format!(
+                    "{name}: a client ({who}) resets most connections that it opens, so its next \
+                     ones wait; other clients do not. Find it with `ss -tnp`"
+                ));
+            }
+        }
+        warnings
+    }
+}
