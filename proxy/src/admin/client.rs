@@ -166,6 +166,33 @@ impl AdminClient {
         self.ask(Method::POST, "/ping", Some(body), limit).await
     }
 
+    /// Whether `/livez` or `/readyz` says yes.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`]: [`Error::Refused`] with the reason when it says no.
+    pub async fn check(&self, path: &str) -> Result<(), Error> {
+        self.answer(Method::GET, path, None, MAX_TIME).await.map(drop)
+    }
+
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        limit: Duration,
+    ) -> Result<Bytes, Error> {
+        let answer = timeout(limit, self.exchange(method, path, body)).await.map_err(|_late| {
+            self.no_daemon(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time"))
+        })?;
+        let (status, bytes) = answer?;
+        if status == StatusCode::OK {
+            return Ok(bytes);
+        }
+        let why = serde_json::from_slice::<Complaint>(&bytes)
+            .map_or_else(|_not_ours| format!("it answered {status}"), |complaint| complaint.error);
+        Err(Error::Refused(why))
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -173,17 +200,7 @@ impl AdminClient {
         body: Option<Vec<u8>>,
         limit: Duration,
     ) -> Result<T, Error> {
-        let answer = timeout(limit, self.exchange(method, path, body)).await.map_err(|_late| {
-            self.no_daemon(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time"))
-        })?;
-        let (status, bytes) = answer?;
-        if status != StatusCode::OK {
-            let why = serde_json::from_slice::<Complaint>(&bytes).map_or_else(
-                |_not_ours| format!("it answered {status}"),
-                |complaint| complaint.error,
-            );
-            return Err(Error::Refused(why));
-        }
+        let bytes = self.answer(method, path, body, limit).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Error::Refused(format!(
                 "its answer is not understood ({error}); is it of the same version as this \

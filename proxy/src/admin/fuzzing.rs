@@ -5,6 +5,8 @@ use tokio::sync::watch;
 
 use super::router::Door;
 use super::server::serve_connection;
+use super::slots::Slots;
+use crate::daemon::who::Who;
 use crate::daemon::{Handle, Question};
 
 /// What reached the daemon in the course of a connection.
@@ -43,7 +45,8 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
     let (mut client, server) = tokio::io::duplex(1 << 22);
     let (_stop, stopping) = watch::channel(false);
     let door = if by_socket { Door::Socket } else { Door::Loopback };
-    let serving = serve_connection(server, door, handle, stopping);
+    let slot = Slots::default().take(Who::Unknown).expect("there is room");
+    let serving = serve_connection(server, door, handle, stopping, slot);
     let talking = async {
         client.write_all(bytes).await.expect("there is room");
         client.shutdown().await.expect("it is memory");

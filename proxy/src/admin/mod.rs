@@ -15,6 +15,7 @@ pub(crate) mod fuzzing;
 mod metrics;
 mod router;
 pub mod server;
+mod slots;
 
 pub use client::AdminClient;
 pub use server::AdminServer;

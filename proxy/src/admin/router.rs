@@ -65,7 +65,7 @@ where
     let (allowed, posted) = match (path.as_str(), door) {
         (
             "/status" | "/routes" | "/explain" | "/peers" | "/seeds" | "/credentials" | "/metrics"
-            | "/healthz",
+            | "/healthz" | "/livez" | "/readyz",
             _,
         ) => ("GET, HEAD", false),
         (
@@ -75,7 +75,7 @@ where
         ) => ("POST", true),
         _ => {
             let text = "no such page; there are /status /routes /explain /peers \
-                        /seeds /credentials /metrics /healthz";
+                        /seeds /credentials /metrics /livez /readyz";
             return complaint(StatusCode::NOT_FOUND, text);
         }
     };
@@ -118,10 +118,21 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
             let samples = in_time(MAX_ANSWER_TIME, handle.samples()).await?;
             Ok(page(StatusCode::OK, metrics::CONTENT_TYPE, metrics::exposition(&samples)))
         }
+        "/readyz" => {
+            let lacking = in_time(MAX_HEALTH_TIME, handle.lacking()).await?;
+            let names: Vec<&str> = lacking.iter().map(AsRef::as_ref).collect();
+            match names.is_empty() {
+                true => Ok(fine()),
+                false => {
+                    let text = format!("not ready: no healthy origin for {}", names.join(", "));
+                    Err(complaint(StatusCode::SERVICE_UNAVAILABLE, &text))
+                }
+            }
+        }
         // Alive means that the one thread that does everything still answers.
         _ => {
-            in_time(MAX_HEALTH_TIME, handle.status()).await?;
-            Ok(page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into()))
+            in_time(MAX_HEALTH_TIME, handle.lacking()).await?;
+            Ok(fine())
         }
     }
 }
@@ -264,6 +275,11 @@ fn is_loopback_host(host: &str) -> bool {
     let name_is_fine = name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     port_is_fine && name_is_fine
+}
+
+/// What probes want to read.
+fn fine() -> Answer {
+    page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }
 
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {

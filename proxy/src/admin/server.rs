@@ -1,8 +1,8 @@
 //! The admin server: one router behind a unix socket and, if wanted, a loopback TCP port.
 //!
-//! Each listener has its own bounds: connections at once, time for a request's head, size of head
-//! and body, lifetime of a connection. A client that sends or reads nothing costs one slot of its
-//! own listener, for a bounded time. The socket file gets its mode before its name, so at no time
+//! Each listener has its own bounds: connections at once, in all and of one client
+//! ([`super::slots`]), time for a request's head, size of head and body, lifetime of a connection. A
+//! client that sends or reads nothing keeps nobody out. The socket file gets its mode before its name, so at no time
 //! can another user open it; a stale one is replaced only when nobody answers on it.
 
 use std::convert::Infallible;
@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -23,17 +22,16 @@ use rustix::fs::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::router::{self, Door};
+use super::slots::{Slot, Slots};
 use crate::Error;
 use crate::daemon::Handle;
+use crate::daemon::who::Who;
 
-/// Connections of one listener at once. A handful of scrapers and people; the rest waits in the
-/// listener's queue.
-const MAX_CONNECTIONS: usize = 32;
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
 /// Head of a request in bytes; hyper's least.
@@ -118,15 +116,18 @@ trait Listener {
     const DOOR: Door;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    /// The next connection, and whose it is.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Who)>> + Send;
 }
 
 impl Listener for UnixListener {
     const DOOR: Door = Door::Socket;
     type Stream = UnixStream;
 
-    async fn next(&self) -> io::Result<UnixStream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn next(&self) -> io::Result<(UnixStream, Who)> {
+        let (stream, _) = self.accept().await?;
+        let who = stream.peer_cred().map_or(Who::Unknown, |peer| Who::User(peer.uid()));
+        Ok((stream, who))
     }
 }
 
@@ -134,34 +135,34 @@ impl Listener for TcpListener {
     const DOOR: Door = Door::Loopback;
     type Stream = TcpStream;
 
-    async fn next(&self) -> io::Result<TcpStream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn next(&self) -> io::Result<(TcpStream, Who)> {
+        let (stream, peer) = self.accept().await?;
+        let who = stream.local_addr().map_or(Who::Unknown, |local| Who::behind(peer, local));
+        Ok((stream, who))
     }
 }
 
 /// Accepts until told to stop, then waits a moment for the connections.
 async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::Receiver<bool>) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Slots::default();
     let mut connections = JoinSet::new();
     loop {
-        let accepting = async {
-            let slot = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
-            (listener.next().await, slot)
-        };
-        let (stream, slot) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accepting => accepted,
+            accepted = listener.next() => accepted,
         };
-        match stream {
-            Ok(stream) => {
-                let connection =
-                    serve_connection(stream, L::DOOR, handle.clone(), stopping.clone());
-                connections.spawn(async move {
-                    connection.await;
-                    drop(slot);
-                });
+        match accepted {
+            Ok((stream, who)) => {
+                let Some(slot) = slots.take(who) else {
+                    tracing::debug!(%who, "admin connection refused: all of its slots are busy");
+                    continue;
+                };
+                let (handle, stopping) = (handle.clone(), stopping.clone());
+                connections.spawn(serve_connection(stream, L::DOOR, handle, stopping, slot));
+                // A request that is there already is read before more connections come.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 tracing::debug!(%error, "admin connection not accepted");
@@ -179,12 +180,18 @@ pub(super) async fn serve_connection<S>(
     door: Door,
     handle: Handle,
     mut stopping: watch::Receiver<bool>,
+    mut slot: Slot,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let marker = slot.marker();
     let service = service_fn(move |request| {
-        let handle = handle.clone();
-        async move { Ok::<_, Infallible>(router::answer(&handle, door, request).await) }
+        let (handle, answering) = (handle.clone(), marker.answering());
+        async move {
+            let answer = router::answer(&handle, door, request).await;
+            drop(answering);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -201,7 +208,13 @@ pub(super) async fn serve_connection<S>(
         connection.as_mut().graceful_shutdown();
         connection.await
     };
-    match timeout(MAX_CONNECTION_TIME, conversation).await {
+    let ended = tokio::select! {
+        ended = timeout(MAX_CONNECTION_TIME, conversation) => ended,
+        () = slot.taken() => {
+            return tracing::debug!("admin connection cut, another one takes its place");
+        }
+    };
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "admin connection ended early"),
         Err(_elapsed) => tracing::debug!("admin connection cut, it was open for too long"),
@@ -218,6 +231,20 @@ async fn bind_loopback(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(Error::io(format!("listen on {address} (admin.http)")))
 }
 
+/// Makes the folder of the socket, with those above it, if it is not there.
+///
+/// # Errors
+/// [`Error::Io`] when it cannot be made.
+pub(crate) fn make_folder(socket: &Path) -> Result<(), Error> {
+    match socket.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        None => Ok(()),
+        Some(parent) => fs::create_dir_all(parent).map_err(Error::io(format!(
+            "create the folder {} for the socket (admin.socket)",
+            parent.display()
+        ))),
+    }
+}
+
 async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     let name = path.file_name().ok_or_else(|| socket_error(path, "is no file name"))?;
     let mut hidden = std::ffi::OsString::from(".");
@@ -227,10 +254,7 @@ async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     if unnamed.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
         return Err(socket_error(path, "is too long for the path of a socket"));
     }
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::create_dir_all(parent)
-            .map_err(Error::io(format!("create the folder {}", parent.display())))?;
-    }
+    make_folder(path)?;
     check_unused(path).await?;
     let binding = || Error::io(format!("listen on {}", path.display()));
     // A crashed process with our number; it is ours alone to use.

@@ -12,6 +12,7 @@ mod drain;
 mod dumps;
 mod forward;
 mod generate;
+mod health;
 mod hidden;
 mod hosts;
 mod init;
@@ -100,6 +101,12 @@ enum Verb {
     /// the site of its credential and the defaults.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
+    /// Ask whether the daemon lives, or is ready, as an exit code
+    ///
+    /// For liveness and readiness probes. It asks over the socket, which other users of the machine
+    /// cannot open.
+    #[command(after_long_help = text::HEALTH)]
+    Health(health::HealthArgs),
     /// Check a configuration file without starting anything
     ///
     /// Shows all problems at once, and the effective configuration with every default.
@@ -259,6 +266,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Invite(args) => invite::run(args),
         Verb::Join(args) => join::run(args),
         Verb::Run(args) => run::run(args),
+        Verb::Health(args) => health::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),
         Verb::Routes(args) => query::routes(args),

@@ -169,6 +169,15 @@ EXAMPLES:
 Exit code 1 when sessions of other nodes are still open after --wait.
 ";
 
+pub(super) const HEALTH: &str = "\
+EXAMPLES:
+  meshport health           exit code 0: the daemon lives
+  meshport health --ready   exit code 0: each service that clients here use has a healthy origin
+
+EXIT CODES:
+  0 yes, 1 no, 6 no daemon answers
+";
+
 pub(super) const UNDRAIN: &str = "\
 EXAMPLES:
   meshport undrain

@@ -445,6 +445,9 @@ impl Driver {
             Question::Status(to) => {
                 let _ = to.send(self.reporter.status((core, mesh), secrets, now));
             }
+            Question::Lacking(to) => {
+                let _ = to.send(self.reporter.lacking(core));
+            }
             Question::Routes(to) => {
                 let _ = to.send(self.reporter.services(core, now));
             }

@@ -4,7 +4,7 @@
 //! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
 //! [`Error::Refused`].
 
-use meshport_config::{Credential, NextSecret, Revocation};
+use meshport_config::{Credential, NextSecret, Revocation, ServiceName};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
@@ -26,6 +26,7 @@ pub(crate) const MAX_QUESTIONS: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Question {
     Status(oneshot::Sender<Status>),
+    Lacking(oneshot::Sender<Vec<ServiceName>>),
     Routes(oneshot::Sender<Vec<ServiceStatus>>),
     Explain(oneshot::Sender<Vec<Explanation>>),
     Peers(oneshot::Sender<Vec<PeerRow>>),
@@ -51,6 +52,15 @@ impl Handle {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
         let (questions, receiver) = mpsc::channel(MAX_QUESTIONS);
         (Self { questions }, receiver)
+    }
+
+    /// The services that clients of this node use and that have no healthy origin now; so the
+    /// daemon is ready when there are none, and lives when it answers at all.
+    ///
+    /// # Errors
+    /// As [`Handle::status`].
+    pub async fn lacking(&self) -> Result<Vec<ServiceName>, Error> {
+        self.ask(Question::Lacking).await
     }
 
     /// The whole view.
@@ -178,8 +188,11 @@ impl Handle {
         question: impl FnOnce(oneshot::Sender<T>) -> Question,
     ) -> Result<T, Error> {
         let (answer, receiver) = oneshot::channel();
-        let stopping = || Error::Refused("it is stopping; ask again when it is back".into());
         self.questions.send(question(answer)).await.map_err(|_closed| stopping())?;
         receiver.await.map_err(|_dropped| stopping())
     }
+}
+
+fn stopping() -> Error {
+    Error::Refused("it is stopping; ask again when it is back".into())
 }

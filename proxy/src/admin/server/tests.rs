@@ -1,5 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 
+use meshport_config::ServiceName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
@@ -52,6 +53,7 @@ fn reply(question: Question) {
     // A test that went away does not want its answer.
     match question {
         Question::Status(answer) => drop(answer.send(status())),
+        Question::Lacking(answer) => drop(answer.send(vec![ServiceName::kube_apiserver()])),
         Question::Routes(answer) => drop(answer.send(Vec::<ServiceStatus>::new())),
         Question::Peers(answer) => drop(answer.send(Vec::new())),
         Question::Seeds(answer) => drop(answer.send(Vec::new())),
@@ -201,19 +203,65 @@ async fn what_does_not_fit_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn silent_clients_do_not_keep_others_out() {
+async fn silent_clients_do_not_keep_others_out_for_a_moment() {
+    const SILENT: usize = 200;
     let fixture = Fixture::start().await;
     let mut silent = Vec::new();
-    for _ in 0..MAX_CONNECTIONS {
+    for _ in 0..SILENT {
         let mut stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
-        stream.write_all(b"GET /status HT").await.expect("nothing is in the way");
+        // The first ones are cut by now.
+        let _ = stream.write_all(b"GET /status HT").await;
         silent.push(stream);
     }
-    // The socket has slots of its own, and the port is free again once the silent ones are cut.
+    for _ in 0..6 {
+        let probe = get("/livez", "localhost");
+        let probe = timeout(MAX_HEAD_TIME / 2, fixture.over_tcp(&probe)).await;
+        let answer = probe.expect("no silent client has to be waited for");
+        assert!(answer.ends_with("ok\n"), "{answer}");
+    }
+    // As many on the socket, where the port's do not count.
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(fixture.http).await.expect("the queue has room"));
+    }
+    let mut held = Vec::new();
+    for _ in 0..SILENT {
+        held.push(UnixStream::connect(&fixture.socket).await.expect("the queue has room"));
+    }
     let client = AdminClient::new(&fixture.socket);
-    assert_eq!(client.status().await.expect("it is not held up").me, me());
-    let late = fixture.over_tcp(&get("/healthz", "localhost")).await;
-    assert!(late.ends_with("ok\n"), "{late}");
+    let status = timeout(MAX_HEAD_TIME / 2, client.status()).await.expect("at once");
+    assert_eq!(status.expect("it is not held up").me, me());
+}
+
+#[tokio::test]
+async fn clients_that_read_nothing_do_not_keep_others_out() {
+    let fixture = Fixture::start().await;
+    let mut deaf = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20);
+        let _ = stream.write_all(request.as_bytes()).await;
+        deaf.push(stream);
+    }
+    let health = timeout(MAX_HEAD_TIME / 2, fixture.over_tcp(&get("/healthz", "localhost"))).await;
+    assert!(health.expect("at once").ends_with("ok\n"));
+}
+
+#[tokio::test]
+async fn alive_is_not_ready() {
+    let fixture = Fixture::start().await;
+    for path in ["/healthz", "/livez"] {
+        let alive = fixture.over_tcp(&get(path, "localhost")).await;
+        assert!(alive.starts_with("HTTP/1.1 200 OK") && alive.ends_with("ok\n"), "{alive}");
+    }
+    let ready = fixture.over_tcp(&get("/readyz", "localhost")).await;
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("kube-apiserver"), "{ready}");
+    let client = AdminClient::new(&fixture.socket);
+    client.check("/livez").await.expect("it lives");
+    let error = client.check("/readyz").await.expect_err("not ready").to_string();
+    assert!(error.contains("no healthy origin for kube-apiserver"), "{error}");
+    let posted = "POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let posted = fixture.over_tcp(posted).await;
+    assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
 }
 
 #[tokio::test]
@@ -274,19 +322,19 @@ async fn only_loopback_may_be_asked_for() {
 async fn drains_over_the_socket_only() {
     let fixture = Fixture::start().await;
     let client = AdminClient::new(&fixture.socket);
-    let service = meshport_config::ServiceName::kube_apiserver();
+    let service = ServiceName::kube_apiserver();
     let request = DrainRequest { service, draining: true };
     let report = client.drain(&request).await.expect("an answer");
     assert_eq!((report.state.as_str(), report.sessions), ("draining", 2));
-    let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
+    let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                   Content-Length: 2\r\n\r\n{}";
     let refused = fixture.over_tcp(request).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
-    let certificates = request.replace("/drain", "/certificates");
-    assert!(fixture.over_tcp(&certificates).await.starts_with("HTTP/1.1 404"));
-    let request = request.replace("/drain", "/rotate-secret");
-    let refused = fixture.over_tcp(&request).await;
-    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
-    let asked = fixture.over_unix("GET /drain HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    for other in ["/rotate-secret", "/renew", "/certificates"] {
+        let refused = fixture.over_tcp(&request.replace("/drain", other)).await;
+        assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    }
+    let asked = fixture.over_unix(&get("/drain", "localhost")).await;
     assert!(asked.starts_with("HTTP/1.1 405"), "{asked}");
     fixture.stop().await;
 }

@@ -3,7 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use meshport_config::ServiceName;
+
 use crate::admin::api::ServiceStatus;
+use crate::core::node::NodeCore;
+use crate::core::route::Standing;
 
 use super::super::sessions::Totals;
 use super::Reporter;
@@ -18,6 +22,16 @@ pub(super) fn lost(totals: &Totals) -> Vec<SocketAddr> {
 }
 
 impl Reporter {
+    /// The services that clients of this node use and that have no healthy origin.
+    pub(in crate::daemon) fn lacking(&self, core: &NodeCore) -> Vec<ServiceName> {
+        let used = self.services.iter().filter(|(_, facts)| !facts.listen.is_empty());
+        let lacks = |name: &ServiceName| {
+            let first = core.route(name).and_then(|route| route.first());
+            first.is_none_or(|first| first.standing != Standing::Healthy)
+        };
+        used.map(|(name, _)| name).filter(|name| lacks(name)).cloned().collect()
+    }
+
     pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
         for service in services {

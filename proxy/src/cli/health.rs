@@ -1,0 +1,30 @@
+//! `meshport health`: whether the daemon lives, or is ready, as an exit code; for probes.
+//!
+//! It asks over the socket, which only the daemon's user and root can open, so that nobody else can
+//! be in its way.
+
+use clap::Args;
+
+use super::query::DaemonArgs;
+use super::{output, runtime};
+use crate::Error;
+
+/// `meshport health`
+#[derive(Debug, Args)]
+pub(crate) struct HealthArgs {
+    /// Ask whether each service has a healthy origin, not only whether the daemon lives
+    #[arg(long)]
+    pub(crate) ready: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+pub(crate) fn run(args: &HealthArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let path = if args.ready { "/readyz" } else { "/livez" };
+    match runtime()?.block_on(client.check(path)) {
+        Ok(()) => output::answer("ok\n"),
+        Err(Error::Refused(why)) => Err(Error::Negative(why)),
+        Err(error) => Err(error),
+    }
+}
