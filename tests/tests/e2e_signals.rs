@@ -1,8 +1,16 @@
 //! What an operator does to a running daemon: SIGTERM, and SIGHUP after a change of its settings.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::echo;
 use meshport_tests::load::{Load, failures};
+use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::transfer::{self, Open};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -16,6 +24,8 @@ const PHASE: Duration = Duration::from_secs(60);
 /// this is a busy machine.
 const HANDOVER: Duration = Duration::from_secs(2);
 const BYTES: u64 = 100_000;
+/// From the end of the local address to that of the process, which is seen a little later.
+const GAP: Duration = Duration::from_millis(250);
 
 /// Two sites with an origin each, and a node in the first.
 fn two_sites() -> World {
@@ -74,6 +84,30 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     });
     world.chooses("worker", "cp-b", SETTLE);
 
+    // What came of it is shown key by key, and what takes a restart stays in the status.
+    let (config, echo) = (world.path("worker.toml"), echo::serve().0);
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    let text = text.replace("[mesh]", "[mesh]\nmax-relayed = 7");
+    let text = format!("{text}\n[log]\nlevel = \"debug\"\n{}", late(echo));
+    fs::write(&config, text).expect("ours");
+    let told = run_ok(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
+    let (applied, waits) = told.split_once("in force only after a restart:").expect("both");
+    for change in ["log.level: \"info\" -> \"debug\"", "service.late: not set -> { listen ="] {
+        assert!(applied.contains(change), "{change} is not in {told}");
+    }
+    assert!(waits.contains("mesh.max-relayed: 1000 -> 7"), "{told}");
+    let status = world.at("worker").status().expect("it answers");
+    assert_eq!(status["needs_restart"][0]["key"], "mesh.max-relayed", "{status}");
+    let output = world.node_mut("worker").process().output().to_owned();
+    assert!(output.contains("setting changed") && output.contains("log.level"), "{output}");
+    wait::until("the new service serves", SETTLE, || {
+        let local = world.at("worker").service("late")?;
+        echo::answers(&mut TcpStream::connect(local).ok()?).then_some(())
+    });
+    wait::until("the new level logs", SETTLE, || {
+        world.node_mut("worker").process().output().contains("DEBUG").then_some(())
+    });
+
     // A file with a mistake changes nothing and is complained about.
     world.reconfigure("worker", |text| text.replace("policy = \"pinned\"", "polcy = \"pinned\""));
     wait::until("the mistake is named", SETTLE, || {
@@ -83,4 +117,52 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     let answer = world.get("worker", "/version");
     assert!(answer.subject().contains("cp-b"), "the worker met {}", answer.subject());
     open.read().expect("a session outlives a reload");
+}
+
+/// A service with an outside address only, so that it needs nobody's role.
+fn late(echo: SocketAddr) -> String {
+    format!("[service.late]\nlisten = [\"127.0.0.1:0\"]\nfallback = [\"{echo}\"]\n")
+}
+
+fn text_of(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_daemon_that_stops_accepts_clients_to_its_end_and_the_next_one_waits_for_it() {
+    let mut world = two_sites();
+    let blob = wait::until("the worker listens for the transfer service", SETTLE, || {
+        let local = world.at("worker").service("blob")?;
+        transfer::transfer(local, transfer::Way::Down, 0).ok().map(|_| local)
+    });
+    let open = Open::download(blob, BYTES).expect("a session opens");
+    let (local, config) = (world.at("worker").local, text_of(&world.path("worker.toml")));
+    let is_leaving = |world: &World| world.at("worker").status()?["is_leaving"].as_bool();
+
+    world.node_mut("worker").process().signal("TERM");
+    wait::until("it says that it stops", SETTLE, || (is_leaving(&world)?).then_some(()));
+    let (program, log) = (meshport(), world.path("next.log"));
+    let mut next =
+        Process::start("next", Command::new(program).args(["run", "--config", &config]), &log);
+    wait::until("the next one waits", SETTLE, || {
+        assert!(next.is_running(), "it has given up: {}", next.output());
+        next.output().contains("waiting for its end").then_some(())
+    });
+    TcpStream::connect(local).expect("clients are accepted meanwhile");
+    let mut open = Some(open);
+    let mut refused = None;
+    wait::until("the first one ends", SETTLE, || {
+        drop(open.take());
+        let is_refused = TcpStream::connect(local).is_err();
+        refused = refused.filter(|_| is_refused).or(is_refused.then(wait::now));
+        (!world.node_mut("worker").process().is_running()).then_some(())
+    });
+    let gap = refused.map_or(Duration::ZERO, |at| at.elapsed());
+    println!("refused for {gap:?} before it had ended");
+    assert!(gap <= GAP, "clients were refused for {gap:?} before it ended");
+    let began = wait::now();
+    wait::until("the next one serves", SETTLE, || TcpStream::connect(local).ok());
+    println!("the next one accepted {:?} after that", began.elapsed());
+    wait::until("the next one answers", SETTLE, || (!is_leaving(&world)?).then_some(()));
+    assert!(next.is_running());
 }

@@ -51,6 +51,12 @@ pub struct Status {
     /// The key this node had before, while it still answers.
     #[serde(default)]
     pub former_key: Option<FormerKey>,
+    /// Settings that differ in the file and take a restart, as the last reload found them.
+    #[serde(default)]
+    pub needs_restart: Vec<SettingChange>,
+    /// Whether the daemon has been told to stop, and lets its sessions end.
+    #[serde(default)]
+    pub is_leaving: bool,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
     /// What an operator should look at, one sentence each.
@@ -289,13 +295,37 @@ pub struct RevokeReport {
     pub successor: Option<NodeId>,
 }
 
-/// What a reload (SIGHUP) did.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// What a reload (`meshport reload`, SIGHUP) did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// Settings that are in force now.
-    pub applied: Vec<String>,
-    /// Settings that changed in the file but need a restart.
-    pub needs_restart: Vec<String>,
+    /// Settings that have changed and are in force now.
+    pub applied: Vec<SettingChange>,
+    /// Settings that differ in the file and take a restart.
+    pub needs_restart: Vec<SettingChange>,
+}
+
+/// A setting with its value in force before and its new one, as they stand in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingChange {
+    /// The key with its tables, `mesh.mtu`; for a new service its table, `service.registry`.
+    pub key: String,
+    /// The value before; absent where there was none.
+    pub old: Option<String>,
+    /// The value in the file; absent where it has none.
+    pub new: Option<String>,
+}
+
+impl From<meshport_config::Difference> for SettingChange {
+    fn from(it: meshport_config::Difference) -> Self {
+        Self { key: it.key, old: it.old, new: it.new }
+    }
+}
+
+impl std::fmt::Display for SettingChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".into());
+        write!(f, "{}: {} -> {}", self.key, shown(&self.old), shown(&self.new))
+    }
 }
 
 /// One number for the metrics page.

@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, RevokeRequest,
-    SeedRow, ServiceStatus, Status,
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ReloadReport, RevokeReport,
+    RevokeRequest, SeedRow, ServiceStatus, Status,
 };
 use super::certificates::{CertificatesRequest, OriginCertificate};
 use super::credentials::{
@@ -164,6 +164,14 @@ impl AdminClient {
         let limit = MAX_TIME + MAX_PING_TIME_PER_PROBE * request.count;
         let body = to_json(request)?;
         self.ask(Method::POST, "/ping", Some(body), limit).await
+    }
+
+    /// Reads the daemon's configuration again, as SIGHUP does.
+    ///
+    /// # Errors
+    /// As [`AdminClient::status`], and when the configuration has problems.
+    pub async fn reload(&self) -> Result<ReloadReport, Error> {
+        self.ask(Method::POST, "/reload", None, MAX_TIME).await
     }
 
     /// Whether `/livez` or `/readyz` says yes.

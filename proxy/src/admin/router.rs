@@ -69,7 +69,8 @@ where
             _,
         ) => ("GET, HEAD", false),
         (
-            "/ping" | "/certificates" | "/drain" | "/revoke" | "/renew" | "/rotate-secret"
+            "/ping" | "/certificates" | "/drain" | "/reload" | "/revoke" | "/renew"
+            | "/rotate-secret"
             | "/rotate-key",
             Door::Socket,
         ) => ("POST", true),
@@ -93,6 +94,7 @@ where
     let outcome = match path.as_str() {
         "/ping" => answer_ping(handle, request.into_body()).await,
         "/certificates" => answer_certificates(handle, request.into_body()).await,
+        "/reload" => answer_reload(handle).await,
         "/drain" => answer_drain(handle, request.into_body()).await,
         "/revoke" => answer_revoke(handle, request.into_body()).await,
         "/renew" => answer_renew(handle, request.into_body()).await,
@@ -135,6 +137,10 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
             Ok(fine())
         }
     }
+}
+
+async fn answer_reload(handle: &Handle) -> Result<Answer, Answer> {
+    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.reload()).await?))
 }
 
 /// The request in a body.

@@ -3,10 +3,13 @@
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::EnvFilter;
+use meshport_config::LogLevel;
+use tracing::warn;
 use tracing_subscriber::field::{MakeExt, RecordFields};
+use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::Error;
 
@@ -17,16 +20,20 @@ const VARIABLE: &str = "MESHPORT_LOG";
 /// not depend on the level of the rest.
 const BASE: &str = "boringtun=off,audit=info";
 
-/// Starts logging at `level` unless the variable says otherwise. Call it once.
+/// Logs at another level from now on.
+pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send>;
+
+/// Starts logging at `level` unless the variable says otherwise, and returns how to change the
+/// level; `None` when the variable governs it. Call it once.
 ///
 /// # Errors
 /// [`Error::Usage`] when the level or the variable is not understood.
-pub(crate) fn start(json: bool, level: &str) -> Result<(), Error> {
-    let (from, directives) = match std::env::var(VARIABLE) {
-        Ok(directives) if !directives.is_empty() => (VARIABLE, directives),
-        _ => ("log level", level.to_owned()),
-    };
-    let filter = EnvFilter::try_new(format!("{BASE},{directives}")).map_err(|error| {
+pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> {
+    let variable = std::env::var(VARIABLE).ok().filter(|directives| !directives.is_empty());
+    let from = if variable.is_some() { VARIABLE } else { "log level" };
+    let is_free = variable.is_none();
+    let directives = variable.unwrap_or_else(|| level.to_owned());
+    let filter = filter(&directives).map_err(|error| {
         Error::Usage(format!("{from} {directives:?} is not understood: {error}"))
     })?;
     let builder = tracing_subscriber::fmt()
@@ -35,11 +42,30 @@ pub(crate) fn start(json: bool, level: &str) -> Result<(), Error> {
         .with_ansi(io::stderr().is_terminal())
         // A closed standard error must not end the daemon.
         .log_internal_errors(false);
-    let outcome = match json {
-        true => builder.json().try_init(),
-        false => builder.fmt_fields(Fields).try_init(),
+    let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
+    let set_level: SetLevel = if json {
+        let builder = builder.json().with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.try_init().map_err(twice)?;
+        Box::new(move |level| replace(level, |filter| handle.reload(filter)))
+    } else {
+        let builder = builder.fmt_fields(Fields).with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.try_init().map_err(twice)?;
+        Box::new(move |level| replace(level, |filter| handle.reload(filter)))
     };
-    outcome.map_err(|error| Error::Bug(format!("logging was started twice: {error}")))
+    Ok(Some(set_level).filter(|_| is_free))
+}
+
+fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("{BASE},{directives}"))
+}
+
+fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload::Error>) {
+    let filter = filter(level.as_str()).expect("each level is a directive");
+    if let Err(error) = reload(filter) {
+        warn!(%error, "the log level stays");
+    }
 }
 
 /// The fields of a line, as programs read them: `name=value`, the value in quotes where it is not

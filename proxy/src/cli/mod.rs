@@ -27,6 +27,7 @@ mod logging;
 mod output;
 mod paths;
 mod query;
+mod reload;
 mod render;
 mod renew;
 mod revoke;
@@ -97,10 +98,17 @@ enum Verb {
     /// Run the daemon
     ///
     /// Joins the mesh, keeps the local addresses open and serves until SIGTERM, which drains and
-    /// leaves; SIGHUP reads the configuration again. Without a configuration file it runs with
-    /// the site of its credential and the defaults.
+    /// leaves; SIGHUP reads the configuration again, as `meshport reload` does. Without a
+    /// configuration file it runs with the site of its credential and the defaults. Waits for a
+    /// daemon of the same state folder that is stopping.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
+    /// Let the running daemon read its configuration again
+    ///
+    /// Shows each setting that changed, with its value before and after, and what takes a restart.
+    /// No session ends; a file with problems changes nothing.
+    #[command(after_long_help = text::RELOAD)]
+    Reload(query::QueryArgs),
     /// Ask whether the daemon lives, or is ready, as an exit code
     ///
     /// For liveness and readiness probes. It asks over the socket, which other users of the machine
@@ -266,6 +274,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Invite(args) => invite::run(args),
         Verb::Join(args) => join::run(args),
         Verb::Run(args) => run::run(args),
+        Verb::Reload(args) => reload::run(args),
         Verb::Health(args) => health::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),

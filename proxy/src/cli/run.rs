@@ -9,7 +9,7 @@ use super::paths::Paths;
 use super::{load, logging, runtime};
 use crate::Error;
 use crate::daemon::state::StateDir;
-use crate::daemon::{self, Options, Reread};
+use crate::daemon::{self, Options, Source};
 
 /// `meshport run`
 #[derive(Debug, Clone, Args)]
@@ -42,15 +42,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     if let Some(credential) = state.credential()? {
         load::check_credential(&settings, &credential)?;
     }
-    logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
+    let set_level =
+        logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
     let args = args.clone();
-    let reread = Box::new(move || effective(&args).map(|(settings, _)| settings)) as Reread;
-    let source = config.map(|config| (config, reread));
+    let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
+    let source = Source { config, reread, set_level };
     runtime()?.block_on(daemon::run(Options { settings, source, state }))
 }
 
-/// The settings of the file with the flags over them, and the file if there is one.
-fn effective(args: &RunArgs) -> Result<(Settings, Option<PathBuf>), Error> {
+/// The settings of the file with the flags over them, and the file, which need not be there.
+fn effective(args: &RunArgs) -> Result<(Settings, PathBuf), Error> {
     let paths = Paths::of_this_user()?;
     let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;
     let load::Loaded { mut settings, config_path } = loaded;
@@ -60,5 +61,5 @@ fn effective(args: &RunArgs) -> Result<(Settings, Option<PathBuf>), Error> {
         None => {}
     }
     settings.log.level = args.log_level.unwrap_or(settings.log.level);
-    Ok((settings, config_path))
+    Ok((settings, config_path.unwrap_or_else(|| paths.config().to_owned())))
 }

@@ -178,6 +178,12 @@ EXIT CODES:
   0 yes, 1 no, 6 no daemon answers
 ";
 
+pub(super) const RELOAD: &str = "\
+EXAMPLES:
+  meshport check && meshport reload
+  meshport reload --json
+";
+
 pub(super) const UNDRAIN: &str = "\
 EXAMPLES:
   meshport undrain

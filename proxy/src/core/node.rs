@@ -119,13 +119,22 @@ impl NodeCore {
             stale: true,
         };
         for (service, config) in config.services.into_iter().take(MAX_SERVICES) {
-            core.add_service(service, config, now);
+            core.insert_service(service, config, now);
         }
         core.settle(now);
         core
     }
 
-    fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
+    /// Takes up one more service, as long as there are fewer than [`MAX_SERVICES`].
+    pub fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
+        if self.services.len() < MAX_SERVICES {
+            self.insert_service(name, config, now);
+            self.settle(now);
+        }
+    }
+
+    fn insert_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
+        self.stale = true;
         let offers = config.health.is_some();
         let service = Service::new(config, now);
         self.services.insert(name.clone(), service);

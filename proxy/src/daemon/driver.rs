@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use crate::admin::api::{DrainReport, DrainRequest, RevokeReport};
+use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
 use crate::core::drift::{Cause, DriftConfig, Leave};
 use crate::core::health::{HealthConfig, Outcome, Question as Probe};
@@ -39,6 +39,7 @@ use super::ping;
 use super::probe::Prober;
 use super::report::Reporter;
 use super::rotation::Rotating;
+use super::services::Addition;
 use super::session::Finding;
 use super::sessions::{Cut, Sessions, Side};
 use super::succession::{Next, Succeeding};
@@ -68,6 +69,10 @@ pub(super) enum Order {
     Fallback(ServiceName, Vec<SocketAddr>),
     /// The cluster's own list of a service's instances, or that it could not be read.
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
+    /// Take up one more service.
+    Service(Box<Addition>),
+    /// These settings wait for a restart.
+    NeedsRestart(Vec<SettingChange>),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
     /// This machine has slept for that long, or moved to another network.
@@ -523,6 +528,8 @@ impl Driver {
                 self.reporter.compare(&self.core, &service, list, now);
             }
             Order::Drift(service, config) => self.core.set_drift(&service, config, now),
+            Order::Service(addition) => self.add_service(*addition, now),
+            Order::NeedsRestart(settings) => self.reporter.needs_restart = settings,
             Order::Instance(service, Instance { address, health, prober }) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.origin = Some(address);
@@ -545,6 +552,7 @@ impl Driver {
                 self.core.wake(now);
             }
             Order::Leave(done) => {
+                self.reporter.is_leaving = true;
                 self.core.leave(now);
                 self.send_all();
                 let _ = done.send(());

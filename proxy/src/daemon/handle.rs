@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::admin::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, RevokeReport, Sample, SeedRow,
-    ServiceStatus, Status,
+    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ReloadReport, RevokeReport,
+    Sample, SeedRow, ServiceStatus, Status,
 };
 use crate::admin::certificates::{CertificatesRequest, OriginCertificate};
 use crate::admin::credentials::{CredentialRow, RenewReport, RotateKeyReport, RotateReport};
@@ -42,16 +42,37 @@ pub(crate) enum Question {
     Revoke(Revocation, oneshot::Sender<Result<RevokeReport, String>>),
 }
 
+/// A wish to read the configuration again, with the channel its outcome goes to.
+pub(crate) type ReloadWish = oneshot::Sender<Result<ReloadReport, String>>;
+
 /// Asks the running daemon. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
     questions: mpsc::Sender<Question>,
+    /// To the process around the node, which has the configuration; a node alone has none.
+    reloads: Option<mpsc::Sender<ReloadWish>>,
 }
 
 impl Handle {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
         let (questions, receiver) = mpsc::channel(MAX_QUESTIONS);
-        (Self { questions }, receiver)
+        (Self { questions, reloads: None }, receiver)
+    }
+
+    /// The same, in a process that can read its configuration again.
+    pub(crate) fn with_reloads(self, reloads: mpsc::Sender<ReloadWish>) -> Self {
+        Self { reloads: Some(reloads), ..self }
+    }
+
+    /// Reads the configuration again, as SIGHUP does, and says what came of it.
+    ///
+    /// # Errors
+    /// As [`Handle::status`], and when the configuration has problems; nothing has changed then.
+    pub async fn reload(&self) -> Result<ReloadReport, Error> {
+        let (answer, receiver) = oneshot::channel();
+        let reloads = self.reloads.as_ref().ok_or_else(stopping)?;
+        reloads.send(answer).await.map_err(|_closed| stopping())?;
+        receiver.await.map_err(|_dropped| stopping())?.map_err(Error::Refused)
     }
 
     /// The services that clients of this node use and that have no healthy origin now; so the

@@ -29,9 +29,10 @@ use super::certificates::{self, Origins};
 use super::driver::{Driver, Order};
 use super::floods::Floods;
 use super::log_budget::LogBudgets;
-use super::node::{self, Services};
+use super::node;
 use super::report::{self, Reporter, Room, ServiceFacts};
 use super::rotation::Rotating;
+use super::services::Services;
 use super::session::{MAX_FINDINGS, Place};
 use super::sessions::Sessions;
 use super::state::Identity;
@@ -308,6 +309,8 @@ fn reporter(
         services,
         rosters: BTreeMap::new(),
         former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meshport_config::{
@@ -33,12 +33,13 @@ use super::reload::Reload;
 use super::report::{self, Reporter, Room, ServiceFacts};
 use super::roster::{self, Source};
 use super::rotation::Rotating;
-use super::session::{Ingress, MAX_FINDINGS, Place, SessionLimits};
+use super::services::{self, Services};
+use super::session::{MAX_FINDINGS, Place, SessionLimits};
 use super::sessions::Sessions;
 use super::state::{self, Identity};
 use super::succession::{Next, Succeeding};
-use super::tcp::{Host, Listener};
-use super::{Handle, clock, descriptors, endpoints, fallback, listen, parts};
+use super::tcp::Host;
+use super::{Handle, clock, descriptors, endpoints, fallback, parts};
 
 /// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -76,7 +77,10 @@ pub struct Ground {
 pub(super) struct Controls {
     pub(super) host: Host,
     pub(super) orders: mpsc::Sender<Order>,
-    pub(super) limits: BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>,
+    pub(super) place: Place,
+    pub(super) limits: Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>,
+    /// Accept clients; the sessions end with them.
+    pub(super) listeners: Mutex<JoinSet<()>>,
     pub(super) offers: watch::Sender<Arc<Offers>>,
     pub(super) advertise: watch::Sender<Vec<Endpoint>>,
     pub(super) fallbacks: watch::Sender<Fallbacks>,
@@ -96,8 +100,6 @@ pub struct Node {
     secrets: watch::Receiver<Option<MeshSecrets>>,
     keys: watch::Receiver<Option<Next>>,
     suspected: broadcast::Sender<NodeId>,
-    /// Accept clients; the sessions end with them.
-    listeners: JoinSet<()>,
     tasks: JoinSet<()>,
 }
 
@@ -113,7 +115,7 @@ impl Node {
         let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
-        let mut services = Services::bind(&host, settings, key)?;
+        let mut services = Services::bind(&host, settings, services::key)?;
         let (credential, facts) = (&identity.credential, services.facts(settings));
         let reporter = reporter(settings, credential, &mesh, ground.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
@@ -158,14 +160,17 @@ impl Node {
         let place = Place { mesh: mesh.clone(), host: at, sessions: all, findings };
         let limits = services.serve(settings, &place, &mut driver, &mut listeners);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
-        let egress = egress(settings, place, &driver.reporter.audit, watched, revocations.clone());
+        let egress =
+            egress(settings, place.clone(), &driver.reporter.audit, watched, revocations.clone());
         let (routes, suspected) = (subscribe(&driver.routes), driver.suspected.clone());
         serve_elsewhere(&egress, others, &mut tasks);
         tasks.spawn(egress.run(streams));
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
         roster::start(sources, &orders, &mut tasks);
-        let controls = Controls { host, orders, limits, offers, advertise, fallbacks };
+        let (limits, listeners) = (Mutex::new(limits), Mutex::new(listeners));
+        let controls =
+            Controls { host, orders, place, limits, listeners, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
             sessions,
@@ -178,7 +183,6 @@ impl Node {
             secrets,
             keys,
             suspected,
-            listeners,
             tasks,
         })
     }
@@ -240,13 +244,13 @@ impl Node {
     /// # Errors
     /// A file that the settings name does not serve. Nothing has changed then.
     pub async fn reload(&self, old: Settings, new: Settings) -> Result<Settings, Error> {
-        let mut reload = Reload::new(old, None, None);
+        let mut reload = Reload::new(old);
         reload.apply(new, &self.controls).await?;
         Ok(reload.into_settings())
     }
 
-    /// Says goodbye and takes no new sessions of other nodes. Open sessions may go on until `over`,
-    /// and those of clients end then.
+    /// Says goodbye and takes no new sessions of other nodes. Resolves when all sessions have ended,
+    /// or with `over`. Clients of this node are served until [`Node::close`].
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();
@@ -263,18 +267,20 @@ impl Node {
                 () = ended => {}
                 () = over => {
                     let open = self.sessions.count();
-                    info!(open, "the drain time is over: open sessions are reset now");
+                    info!(open, "the drain time is over: open sessions are reset");
                 }
             }
         };
         tokio::join!(drained, sleep(FAREWELL));
-        self.listeners.shutdown().await;
     }
 
-    /// Tells all peers and ends.
+    /// Tells all peers and ends, the local addresses last: a client that is refused gives up sooner
+    /// than one that is reset.
     pub async fn close(mut self) {
         self.mesh.close().await;
         self.tasks.shutdown().await;
+        let listeners = self.controls.listeners.into_inner();
+        listeners.expect("no holder of this lock can panic").shutdown().await;
     }
 }
 
@@ -325,6 +331,8 @@ fn reporter(
         services,
         rosters: BTreeMap::new(),
         former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
     };
     announce_start(&reporter);
     reporter
@@ -335,11 +343,6 @@ fn serve_elsewhere(egress: &Egress, others: Vec<ShardStreams>, tasks: &mut JoinS
     for ShardStreams { runtime, streams } in others {
         tasks.spawn_on(egress.clone().run(streams), &runtime);
     }
-}
-
-/// The key that says where clients of a service connect.
-fn key(service: &ServiceName) -> String {
-    format!("service.{service}.listen")
 }
 
 /// The receiving ends of all routes.
@@ -354,75 +357,6 @@ pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
     orders.send(Order::Snapshot(answer)).await.ok()?;
     snapshot.await.ok()
-}
-
-/// The local addresses of all services, bound before anything starts: what cannot be bound fails
-/// the start as a whole.
-pub(super) struct Services {
-    bound: BTreeMap<ServiceName, Vec<Listener>>,
-}
-
-impl Services {
-    /// `said` names what the addresses of a service come from, for the one who has to change it.
-    pub(super) fn bind(
-        host: &Host,
-        settings: &Settings,
-        said: impl Fn(&ServiceName) -> String,
-    ) -> Result<Self, Error> {
-        let mut bound = BTreeMap::new();
-        for (name, service) in &settings.services {
-            let listeners = listen::bind_all(host, &service.listen).map_err(|error| match error {
-                Error::Io { what, source } => {
-                    Error::Io { what: format!("{what} ({})", said(name)), source }
-                }
-                error => error,
-            });
-            bound.insert(name.clone(), listeners?);
-        }
-        Ok(Self { bound })
-    }
-
-    pub(super) fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
-        let of = |(name, service): (&ServiceName, &meshport_config::ServiceSettings)| {
-            let bound = self.bound.get(name).into_iter().flatten();
-            let facts = ServiceFacts {
-                listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
-                policy: service.into(),
-                origin: service.origin.as_ref().map(ToString::to_string),
-                limits: None,
-            };
-            (name.clone(), facts)
-        };
-        settings.services.iter().map(of).collect()
-    }
-
-    /// Starts accepting; the driver is told where to publish routes.
-    pub(super) fn serve(
-        &mut self,
-        settings: &Settings,
-        place: &Place,
-        driver: &mut Driver,
-        listeners: &mut JoinSet<()>,
-    ) -> BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>> {
-        let mut limits = BTreeMap::new();
-        for (name, service) in &settings.services {
-            driver.sessions.register(name);
-            let route = driver.core.route(name).cloned().unwrap_or_default();
-            let (route, routes) = watch::channel::<Arc<Route>>(route);
-            let (limit, current) = watch::channel(Arc::new(parts::session_limits(service)));
-            if let Some(facts) = driver.reporter.services.get_mut(name) {
-                facts.limits = Some(current.clone());
-            }
-            let ingress = Ingress::new(place.clone(), name.clone(), routes, current);
-            let ingress = Arc::new(ingress);
-            for listener in self.bound.remove(name).unwrap_or_default() {
-                listeners.spawn(listen::serve(listener, ingress.clone()));
-            }
-            driver.routes.insert(name.clone(), route);
-            limits.insert(name.clone(), limit);
-        }
-        limits
-    }
 }
 
 /// Begins to look up names, those of the settings and of the seeds, again and again.
@@ -455,11 +389,7 @@ fn announce_start(reporter: &Reporter) {
         name = %me.name, site = %me.site, node = %me.node.short(), mesh = %reporter.mesh_listen,
         version = env!("CARGO_PKG_VERSION"), "started"
     );
-    for (service, facts) in &reporter.services {
-        for address in &facts.listen {
-            info!(%service, %address, "clients connect here");
-        }
-    }
+    reporter.services.iter().for_each(|(service, facts)| facts.announce(service));
 }
 
 /// Tells the core where this node and its seeds are, before the first turn of the loop. Names are

@@ -83,15 +83,20 @@ pub(super) fn build_core(
 
 /// The pure part of the settings.
 fn core_config(settings: &Settings) -> CoreConfig {
-    let service = |(name, service): (&ServiceName, &ServiceSettings)| {
-        let health = service.origin.as_ref().map(|_| (&service.health).into());
-        let damping = Damping::default();
-        let (policy, drift) = (service.into(), service.into());
-        (name.clone(), ServiceConfig { policy, damping, drift, health })
-    };
+    let services = settings.services.iter();
     CoreConfig {
         discovery: (&settings.discovery).into(),
-        services: settings.services.iter().map(service).collect(),
+        services: services.map(|(name, it)| (name.clone(), service_config(it))).collect(),
+    }
+}
+
+/// The pure part of a service's settings.
+pub(super) fn service_config(service: &ServiceSettings) -> ServiceConfig {
+    ServiceConfig {
+        policy: service.into(),
+        damping: Damping::default(),
+        drift: service.into(),
+        health: service.origin.as_ref().map(|_| (&service.health).into()),
     }
 }
 
@@ -137,13 +142,20 @@ pub(super) fn probers(
 /// where it can be mended.
 fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
     for (name, service) in &settings.services {
-        if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
-            warn!(
-                service = %name,
-                "this node's credential lacks the role origin:{name}, so other nodes will ignore \
-                 its offer; join again with an invite that has it"
-            );
+        if service.origin.is_some() {
+            warn_of_missing_role(name, credential);
         }
+    }
+}
+
+/// The same for one service.
+pub(super) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) {
+    if !credential.roles.contains(&Role::Origin(name.clone())) {
+        warn!(
+            service = %name,
+            "this node's credential lacks the role origin:{name}, so other nodes will ignore its \
+             offer; join again with an invite that has it"
+        );
     }
 }
 

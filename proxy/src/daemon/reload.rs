@@ -1,16 +1,16 @@
-//! SIGHUP: reads the configuration and the credential again, puts into force what can change in a
-//! running daemon, and says what cannot.
+//! A reload (`meshport reload`, SIGHUP): reads the configuration and the credential again, puts into
+//! force what can change in a running daemon, and says key by key what changed and what cannot.
 //!
 //! A file with problems changes nothing. No session is touched. What needs a restart is left as it
-//! is, whole, and said again at every reload until the file agrees with what is in force.
+//! is, and said in the status and at every reload until the file agrees with what is in force.
 
 use std::sync::Arc;
 
-use meshport_config::{ServiceName, ServiceSettings, Settings};
+use meshport_config::{MAX_SERVICES, ServiceName, ServiceSettings, Settings};
 use tracing::{error, info, warn};
 
 use crate::Error;
-use crate::admin::api::ReloadReport;
+use crate::admin::api::{ReloadReport, SettingChange};
 
 use super::clock;
 use super::driver::{Instance, Order};
@@ -18,8 +18,9 @@ use super::fallback;
 use super::node::Controls;
 use super::parts::{offers, session_limits, warn_of_lists};
 use super::probe::Prober;
-use super::run::Reread;
+use super::run::Source;
 use super::sandbox::Sandbox;
+use super::services::{self, Services};
 use super::state::StateDir;
 use super::tcp::Host;
 use crate::core::drift::DriftConfig;
@@ -28,58 +29,72 @@ use crate::core::route::Policy;
 /// Remembers what is in force.
 pub(super) struct Reload {
     settings: Settings,
-    reread: Option<Reread>,
-    /// Where the credential is read again; a node in a simulation has no folder.
-    state: Option<StateDir>,
-    sandbox: Option<Sandbox>,
+    process: Option<Process>,
+}
+
+/// What a daemon has, and a node in a simulation has not.
+struct Process {
+    source: Source,
+    /// Where the credential is read again.
+    state: StateDir,
+    sandbox: Sandbox,
 }
 
 impl Reload {
-    pub(super) fn new(settings: Settings, reread: Option<Reread>, state: Option<StateDir>) -> Self {
-        Self { settings, reread, state, sandbox: None }
+    /// Of a node without a process around it.
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, process: None }
     }
 
-    /// The same in a process that can no longer read everything.
-    pub(super) fn within(self, sandbox: Sandbox) -> Self {
-        Self { sandbox: Some(sandbox), ..self }
+    /// Of a daemon.
+    pub(super) fn within(
+        settings: Settings,
+        source: Source,
+        state: StateDir,
+        sandbox: Sandbox,
+    ) -> Self {
+        Self { settings, process: Some(Process { source, state, sandbox }) }
     }
 
-    /// Reads the credential and the file and applies them.
-    pub(super) async fn run(&mut self, controls: &Controls) {
-        match self.state.as_ref().map(|state| state.identity(clock::wall())) {
-            Some(Ok(identity)) => {
-                let order = Order::Credential(Box::new(identity.credential));
-                let _ = controls.orders.send(order).await;
-            }
-            Some(Err(error)) => warn!(%error, "the credential in force stays"),
-            None => {}
-        }
-        let read = self.read();
-        let report = match read {
+    /// Reads the credential and the file, applies them, and says what came of it.
+    pub(super) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, String> {
+        self.read_credential(controls).await;
+        let report = match self.read() {
             Ok(new) => self.apply(new, controls).await,
             Err(error) => Err(error),
         };
         match report {
             Ok(report) => {
-                info!(applied = report.applied.join(", "), "configuration reloaded");
-                if !report.needs_restart.is_empty() {
-                    let keys = report.needs_restart.join(", ");
-                    warn!(keys, "changed in the file, but in force only after a restart");
-                }
+                say(&report);
+                Ok(report)
             }
-            Err(error) => error!(%error, "configuration not reloaded; the old one stays in force"),
+            Err(error) => {
+                error!(%error, "configuration not reloaded; the old one stays in force");
+                Err(format!("configuration not reloaded, the old one stays in force: {error}"))
+            }
+        }
+    }
+
+    async fn read_credential(&self, controls: &Controls) {
+        let Some(Process { state, .. }) = &self.process else { return };
+        match state.identity(clock::wall()) {
+            Ok(identity) => {
+                let order = Order::Credential(Box::new(identity.credential));
+                let _ = controls.orders.send(order).await;
+            }
+            Err(error) => warn!(%error, "the credential in force stays"),
         }
     }
 
     fn read(&self) -> Result<Settings, Error> {
-        let reread = self
-            .reread
-            .as_ref()
-            .ok_or_else(|| Error::Usage("there is no configuration file to read again".into()))?;
-        let settings = reread()?;
-        if let Some(sandbox) = &self.sandbox {
-            sandbox.admits(&settings)?;
+        let process = self.process.as_ref();
+        let Process { source, sandbox, .. } =
+            process.ok_or_else(|| Error::Bug("a node without a file reads none".into()))?;
+        if source.config.exists() {
+            sandbox.admits_file(&source.config)?;
         }
+        let settings = (source.reread)()?;
+        sandbox.admits(&settings)?;
         Ok(settings)
     }
 
@@ -94,29 +109,39 @@ impl Reload {
         new: Settings,
         controls: &Controls,
     ) -> Result<ReloadReport, Error> {
-        let (next, needs_restart) = in_force(&self.settings, &new);
-        let mut report = ReloadReport { applied: Vec::new(), needs_restart };
-        // Everything that can fail comes first, so that a reload happens whole or not at all.
-        let mut orders = Vec::new();
-        for (name, service) in &next.services {
-            let old = self.settings.services.get(name);
-            orders.extend(orders_for(&controls.host, name, old, service)?);
-            if old != Some(service) {
-                report.applied.push(format!("service.{name}"));
-            }
+        let set_level = self.process.as_ref().and_then(|it| it.source.set_level.as_ref());
+        let mut next = in_force(&self.settings, &new);
+        if set_level.is_none() {
+            next.log.level = self.settings.log.level;
         }
+        let changes = |old: &Settings, new: &Settings| -> Vec<SettingChange> {
+            old.differences(new).into_iter().map(Into::into).collect()
+        };
+        let report = ReloadReport {
+            applied: changes(&self.settings, &next),
+            needs_restart: changes(&next, &new),
+        };
+        // Everything that can fail comes first, so that a reload happens whole or not at all.
+        let mut orders = vec![Order::NeedsRestart(report.needs_restart.clone())];
+        let mut added = next.clone();
+        for (name, service) in &next.services {
+            let Some(old) = self.settings.services.get(name) else { continue };
+            added.services.remove(name);
+            orders.extend(orders_for(&controls.host, name, old, service)?);
+        }
+        let services = Services::bind(&controls.host, &added, services::key)?;
+        orders.extend(services.join(&added, controls)?);
         for order in orders {
             let _ = controls.orders.send(order).await;
         }
-        for (name, service) in &next.services {
-            if let Some(limits) = controls.limits.get(name) {
+        for (name, limits) in &*services::lock(&controls.limits) {
+            if let Some(service) = next.services.get(name) {
                 limits.send_replace(Arc::new(session_limits(service)));
             }
         }
         controls.offers.send_replace(Arc::new(offers(&next)));
         if next.mesh.advertise != self.settings.mesh.advertise {
             controls.advertise.send_replace(next.mesh.advertise.clone());
-            report.applied.push("mesh.advertise".into());
         }
         let fallbacks = fallback::of(&next);
         controls.fallbacks.send_if_modified(|known| {
@@ -124,48 +149,62 @@ impl Reload {
             *known = fallbacks;
             changed
         });
+        if let Some(set_level) = set_level.filter(|_| next.log.level != self.settings.log.level) {
+            set_level(next.log.level);
+        }
         self.settings = next;
         warn_of_lists(&self.settings);
         Ok(report)
     }
 }
 
-/// What of `new` can be in force in a daemon that runs with `old`, and the keys for which it takes
-/// a restart.
-fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
-    let mut next = old.clone();
-    let mut waiting = Vec::new();
-    for (name, service) in &mut next.services {
-        let Some(wanted) = new.services.get(name) else {
-            waiting.push(format!("service.{name}"));
-            continue;
-        };
-        let before = std::mem::replace(service, wanted.clone());
-        if before.listen != wanted.listen {
-            waiting.push(format!("service.{name}.listen"));
-            service.listen = before.listen;
-        }
-        if before.cluster_kubeconfig != wanted.cluster_kubeconfig {
-            waiting.push(format!("service.{name}.cluster-kubeconfig"));
-            service.cluster_kubeconfig = before.cluster_kubeconfig;
-        }
-        // Becoming or ceasing to be an origin changes what the core is made of.
-        if before.origin.is_some() != wanted.origin.is_some() {
-            waiting.push(format!("service.{name}.origin"));
-            service.origin = before.origin;
-            service.allow = before.allow;
-            service.health = before.health;
-        }
+/// One line for each setting.
+fn say(report: &ReloadReport) {
+    info!(changed = report.applied.len(), "configuration reloaded");
+    let none = || "(none)".to_owned();
+    for SettingChange { key, old, new } in &report.applied {
+        let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
+        info!(key, old, new, "setting changed");
     }
-    let added = new.services.keys().filter(|name| !old.services.contains_key(*name));
-    waiting.extend(added.map(|name| format!("service.{name}")));
-    if new.mesh.advertise.is_empty() && !old.mesh.advertise.is_empty() {
-        waiting.push("mesh.advertise".into());
-    } else {
+    for SettingChange { key, old, new } in &report.needs_restart {
+        let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
+        warn!(key, old, new, "setting changed in the file, in force only after a restart");
+    }
+}
+
+/// What of `new` can be in force in a daemon that runs with `old`.
+fn in_force(old: &Settings, new: &Settings) -> Settings {
+    let mut next = old.clone();
+    next.log.level = new.log.level;
+    // Without a list of its own a node guesses where it is, at its start.
+    if !new.mesh.advertise.is_empty() {
         next.mesh.advertise.clone_from(&new.mesh.advertise);
     }
-    waiting.extend(fixed(old, new));
-    (next, waiting)
+    for (name, wanted) in &new.services {
+        let mut service = wanted.clone();
+        match old.services.get(name) {
+            Some(before) => keep_fixed(&mut service, before),
+            // One that is no longer in the file keeps its place until a restart.
+            None if next.services.len() >= MAX_SERVICES => continue,
+            // The cluster's list is read by a task that begins with the daemon.
+            None => service.cluster_kubeconfig = None,
+        }
+        next.services.insert(name.clone(), service);
+    }
+    next
+}
+
+/// Keeps what cannot change of a service that runs.
+fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
+    service.listen.clone_from(&before.listen);
+    service.allow_remote_clients = before.allow_remote_clients;
+    service.cluster_kubeconfig.clone_from(&before.cluster_kubeconfig);
+    // Becoming or ceasing to be an origin changes what the core is made of.
+    if before.origin.is_some() != service.origin.is_some() {
+        service.origin.clone_from(&before.origin);
+        service.allow.clone_from(&before.allow);
+        service.health.clone_from(&before.health);
+    }
 }
 
 /// What the driver has to do for a service. Its instance is asked in the new way even if no setting
@@ -173,17 +212,17 @@ fn in_force(old: &Settings, new: &Settings) -> (Settings, Vec<String>) {
 fn orders_for(
     host: &Host,
     name: &ServiceName,
-    old: Option<&ServiceSettings>,
+    old: &ServiceSettings,
     new: &ServiceSettings,
 ) -> Result<Vec<Order>, Error> {
     let mut orders = Vec::new();
-    if old.map(Policy::from) != Some(Policy::from(new)) {
+    if Policy::from(old) != Policy::from(new) {
         orders.push(Order::Policy(name.clone(), new.into()));
     }
-    if old.map(|old| old.cut_window) != Some(new.cut_window) {
+    if old.cut_window != new.cut_window {
         orders.push(Order::CutWindow(name.clone(), new.cut_window));
     }
-    if old.map(DriftConfig::from) != Some(DriftConfig::from(new)) {
+    if DriftConfig::from(old) != DriftConfig::from(new) {
         orders.push(Order::Drift(name.clone(), new.into()));
     }
     if let Some(origin) = &new.origin {
@@ -195,26 +234,6 @@ fn orders_for(
     Ok(orders)
 }
 
-/// Keys outside the services that differ and cannot change in a running daemon.
-fn fixed(old: &Settings, new: &Settings) -> Vec<String> {
-    let differs = [
-        ("site", old.site != new.site),
-        ("name", old.name != new.name),
-        ("state-dir", old.state_dir != new.state_dir),
-        ("sandbox", old.sandbox != new.sandbox),
-        ("log", old.log != new.log),
-        ("mesh.listen", old.mesh.listen != new.mesh.listen),
-        ("mesh.seeds", old.mesh.seeds != new.mesh.seeds),
-        ("mesh.mtu", old.mesh.mtu != new.mesh.mtu),
-        ("mesh.keepalive", old.mesh.keepalive != new.mesh.keepalive),
-        ("mesh.max-relayed", old.mesh.max_relayed != new.mesh.max_relayed),
-        ("mesh.shards", old.mesh.shards != new.mesh.shards),
-        ("admin", old.admin != new.admin),
-        ("discovery", old.discovery != new.discovery),
-    ];
-    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| (*key).to_owned()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,42 +242,43 @@ mod tests {
         meshport_config::parse(text).expect("valid settings")
     }
 
+    fn keys(old: &Settings, new: &Settings) -> Vec<String> {
+        old.differences(new).into_iter().map(|it| it.key).collect()
+    }
+
     #[test]
     fn what_needs_a_restart_stays_as_it_is() {
         let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
         let new = settings(
-            "site = \"ber\"\n[mesh]\nmtu = 1400\n\
+            "site = \"ber\"\n[mesh]\nmtu = 1400\n[log]\nlevel = \"debug\"\nformat = \"json\"\n\
              [service.kube-apiserver]\nhold = \"1s\"\nlisten = [\"127.0.0.1:1\"]\n\
              [service.other]\nlisten = [\"127.0.0.1:2\"]\n",
         );
-        let (next, waiting) = in_force(&old, &new);
-        let expected = [
+        let next = in_force(&old, &new);
+        let applied = ["log.level", "service.kube-apiserver.hold", "service.other"];
+        assert_eq!(keys(&old, &next), applied);
+        let waiting = [
+            "log.format",
+            "mesh.mtu",
             "service.kube-apiserver.listen",
             "service.kube-apiserver.origin",
-            "service.other",
             "site",
-            "mesh.mtu",
         ];
-        assert_eq!(waiting, expected);
-        let name = ServiceName::kube_apiserver();
-        let (before, service) = (&old.services[&name], &next.services[&name]);
-        assert_eq!((&service.origin, &service.listen), (&before.origin, &before.listen));
-        assert_eq!(service.hold, new.services[&name].hold);
-        assert_eq!((&next.site, next.services.len()), (&old.site, 1));
+        assert_eq!(keys(&next, &new), waiting);
         // A file that agrees again has nothing waiting.
-        let again = Settings { services: next.services.clone(), ..old.clone() };
-        assert_eq!(in_force(&next, &again).1, Vec::<String>::new());
+        assert_eq!(keys(&in_force(&next, &next), &next), Vec::<String>::new());
+        // One that is taken out of the file goes with the daemon.
+        assert_eq!(keys(&in_force(&next, &old), &old), ["service.other"]);
     }
 
     #[test]
     fn another_origin_and_its_probes_are_taken_up() {
         let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
         let new = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:2\"\n");
-        let (next, waiting) = in_force(&old, &new);
-        assert!(waiting.is_empty());
+        let next = in_force(&old, &new);
+        assert_eq!(next, new);
         let name = ServiceName::kube_apiserver();
-        let orders =
-            orders_for(&Host::Kernel, &name, old.services.get(&name), &next.services[&name]);
+        let orders = orders_for(&Host::Kernel, &name, &old.services[&name], &next.services[&name]);
         let orders = orders.expect("no file is named");
         let [Order::Instance(_, instance)] = orders.as_slice() else { panic!("{orders:?}") };
         assert_eq!(instance.address, "127.0.0.1:2");

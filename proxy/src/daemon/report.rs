@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
-    ServiceStatus, Status,
+    ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::{FormerKey, SecretStatus};
 use crate::core::health::Health;
@@ -63,6 +63,10 @@ pub(super) struct Reporter {
     /// What the cluster's own lists say, for services whose list is read.
     /// Which key still answers beside the present one.
     pub(super) former_key: Option<FormerKey>,
+    /// Settings that are in the file and not in force.
+    pub(super) needs_restart: Vec<SettingChange>,
+    /// Whether this daemon is about to end.
+    pub(super) is_leaving: bool,
     pub(super) rosters: BTreeMap<ServiceName, Roster>,
 }
 
@@ -128,6 +132,8 @@ impl Reporter {
             warnings: self.warnings(core, &services, &secret, now),
             secret,
             former_key: self.former_key.clone(),
+            needs_restart: self.needs_restart.clone(),
+            is_leaving: self.is_leaving,
             services,
         }
     }

@@ -1,10 +1,10 @@
 //! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, Revocation, Revocations, Settings};
+use meshport_config::{Credential, LogLevel, Revocation, Revocations, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -12,15 +12,16 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::Error;
-use crate::admin::AdminServer;
 use crate::admin::credentials::Validity;
+use crate::admin::{AdminClient, AdminServer, server};
 
 use super::code::{self, Code};
 use super::driver::{Order, Snapshot};
+use super::handle::ReloadWish;
 use super::node::{self, Controls, Ground, Node};
 use super::reload::Reload;
 use super::sandbox::Sandbox;
-use super::state::{Generation, Identity, StateDir};
+use super::state::{Generation, Identity, StateDir, StateLock};
 use super::tcp::Host;
 use super::{clock, descriptors, parts, report, rotation, state, succession};
 
@@ -32,15 +33,37 @@ const DAY_S: u64 = 86_400;
 /// From one writing of the directory to the next.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Reads the effective configuration again.
-pub type Reread = Box<dyn Fn() -> Result<Settings, Error> + Send>;
+/// How long the next daemon waits for one that stops: until its sessions are over, and some more.
+const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
+/// How long a folder may be locked while nobody answers: the beginning and the end of a daemon.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
+/// From one attempt to lock the state folder to the next.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+/// Wishes to reload that wait for the one under way.
+const MAX_RELOADS: usize = 4;
+
+/// Where settings come from while the daemon runs.
+pub struct Source {
+    /// The file; it need not be there.
+    pub config: PathBuf,
+    /// Reads the effective configuration again.
+    pub reread: Box<dyn Fn() -> Result<Settings, Error> + Send>,
+    /// Logs at another level from now on; `None` when something else governs the level.
+    pub set_level: Option<Box<dyn Fn(LogLevel) + Send>>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("config", &self.config).finish_non_exhaustive()
+    }
+}
 
 /// What `meshport run` was given.
 pub struct Options {
     /// The effective configuration.
     pub settings: Settings,
-    /// Its file, and how to read it again on SIGHUP; `None` when it came from no file.
-    pub source: Option<(PathBuf, Reread)>,
+    /// Where it comes from, and will come from at a reload.
+    pub source: Source,
     /// Keys, credential and what was known before.
     pub state: StateDir,
 }
@@ -62,8 +85,7 @@ impl std::fmt::Debug for Options {
 /// ends by a signal, or when the authority revokes this node.
 pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, source, state } = options;
-    let (config, reread) = source.unzip();
-    let _lock = state.lock()?;
+    let _lock = succeed(&state, &settings.admin.socket).await?;
     let (identity, unsettled) = state.settled_identity(clock::wall())?;
     if let Some(error) = unsettled {
         warn!(%error, "the new key is in use, and the next start puts the files in order");
@@ -71,10 +93,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
     // Before the sandbox, which hides where the code is and what a container may use of the
-    // processor.
+    // processor, and which makes no folders.
     let (code, shards) = (Code::of_this_program(), parts::shards(&settings));
-    let sandbox = Sandbox::enter(&settings, config.as_deref());
-    let daemon = Daemon::start(&settings, &identity, state, shards).await?;
+    server::make_folder(&settings.admin.socket)?;
+    let sandbox = Sandbox::enter(&settings, &source.config);
+    let (reloads, wishes) = mpsc::channel(MAX_RELOADS);
+    let daemon = Daemon::start(&settings, &identity, state, (shards, reloads)).await?;
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
     let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
     let keys = daemon.node.offered_keys();
@@ -83,9 +107,9 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // Its keys may be replaced: nothing but what uses them holds them.
     drop(identity);
     let keep = rotation::keep(daemon.state.clone(), held, offers, revocations.clone(), orders);
-    let reload = Reload::new(settings, reread, Some(daemon.state.clone())).within(sandbox);
+    let reload = Reload::within(settings, source, daemon.state.clone(), sandbox);
     let end = tokio::select! {
-        end = wait_for_end(reload, &daemon.node.controls) => end,
+        end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = code::give_back(code) => Ok(()),
@@ -94,6 +118,35 @@ pub async fn run(options: Options) -> Result<(), Error> {
     };
     daemon.stop().await;
     end
+}
+
+/// The lock of the state folder. A daemon that stops gives it up when its sessions have ended, so it
+/// is waited for; one that does not stop is not.
+async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
+    let client = AdminClient::new(socket);
+    let begun = clock::now();
+    let (mut heard, mut is_leaving) = (begun, false);
+    loop {
+        let error = match state.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) => error,
+        };
+        match client.status().await {
+            Ok(status) if status.is_leaving => {
+                heard = clock::now();
+                if !std::mem::replace(&mut is_leaving, true) {
+                    info!("another daemon of this state folder is stopping: waiting for its end");
+                }
+            }
+            Ok(_) => return Err(error),
+            Err(_silent) => {}
+        }
+        let now = clock::now();
+        if now.duration_since(heard) > MAX_SILENCE || now.duration_since(begun) > SUCCESSION {
+            return Err(error);
+        }
+        sleep(LOCK_INTERVAL).await;
+    }
 }
 
 /// Keeps what the authority takes back; ends once that is this node itself.
@@ -166,7 +219,7 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: StateDir,
-        shards: usize,
+        (shards, reloads): (usize, mpsc::Sender<ReloadWish>),
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -195,7 +248,8 @@ impl Daemon {
         let node = Node::start(settings, identity, ground)?;
         let saver = tokio::spawn(save_directory(state.clone(), node.controls.orders.clone()));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
-        let admin = tokio::spawn(admin.serve(node.handle(), async {
+        let handle = node.handle().with_reloads(reloads);
+        let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
         Ok(Self { node, state, saver, admin, stop_admin })
@@ -208,9 +262,9 @@ impl Daemon {
         self.node.leave(drain_time()).await;
         self.saver.abort();
         save(&self.state, &self.node.controls.orders).await;
-        self.node.close().await;
         let _ = self.stop_admin.send(());
-        let _ = self.admin.await;
+        // Both may take a second.
+        let _ = tokio::join!(self.node.close(), self.admin);
         info!("stopped");
     }
 }
@@ -243,7 +297,11 @@ async fn save(state: &StateDir, orders: &mpsc::Sender<Order>) {
     }
 }
 
-async fn wait_for_end(mut reload: Reload, controls: &Controls) -> Result<(), Error> {
+async fn wait_for_end(
+    mut reload: Reload,
+    controls: &Controls,
+    mut wishes: mpsc::Receiver<ReloadWish>,
+) -> Result<(), Error> {
     let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
@@ -252,7 +310,12 @@ async fn wait_for_end(mut reload: Reload, controls: &Controls) -> Result<(), Err
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => reload.run(controls).await,
+            // The log says what came of it.
+            _ = hangup.recv() => drop(reload.run(controls).await),
+            Some(asker) = wishes.recv() => {
+                // An asker that went away needs no answer.
+                let _ = asker.send(reload.run(controls).await);
+            }
         }
     }
 }

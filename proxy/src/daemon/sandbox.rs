@@ -27,14 +27,17 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Enters it, for the rest of the process, unless `sandbox` in the settings says no.
-    pub(super) fn enter(settings: &Settings, config: Option<&Path>) -> Self {
+    /// Enters it, for the rest of the process, unless `sandbox` in the settings says no. The file
+    /// `config` may come into being later.
+    pub(super) fn enter(settings: &Settings, config: &Path) -> Self {
         if !settings.sandbox {
             warn!("without a sandbox, as the configuration wants it (sandbox = false)");
             return Self { readable: None };
         }
         let mut named = named(settings);
-        named.extend(config.map(Path::to_owned));
+        if config.parent().is_some_and(Path::exists) {
+            named.push(config.to_owned());
+        }
         let readable: Vec<PathBuf> = named.iter().flat_map(|file| folders(file)).collect();
         let mut writable = vec![settings.state_dir.clone()];
         writable.extend(settings.admin.socket.parent().map(Path::to_owned));
@@ -52,17 +55,27 @@ impl Sandbox {
     /// # Errors
     /// [`Error::Usage`] with the first one that cannot.
     pub(super) fn admits(&self, settings: &Settings) -> Result<(), Error> {
+        named(settings).iter().try_for_each(|file| self.admits_file(file))
+    }
+
+    /// Whether a file can be read, as far as this goes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when it cannot.
+    pub(super) fn admits_file(&self, file: &Path) -> Result<(), Error> {
         let Some(readable) = &self.readable else { return Ok(()) };
-        let inside = |folder: &PathBuf| readable.iter().any(|known| folder.starts_with(known));
-        let outside = named(settings).into_iter().find(|file| !folders(file).all(|it| inside(&it)));
-        match outside {
-            None => Ok(()),
-            Some(file) => Err(Error::Usage(format!(
-                "{} is in a folder that this daemon cannot read: at its start no file there was \
-                 named. Restart it to use the file",
-                file.display()
-            ))),
+        let inside = |folder: &PathBuf| {
+            readable.iter().any(|known| folder.starts_with(known))
+                || files::system().any(|known| folder.starts_with(known))
+        };
+        if folders(file).all(|folder| inside(&folder)) {
+            return Ok(());
         }
+        Err(Error::Usage(format!(
+            "{} is in a folder that this daemon cannot read: at its start no file there was named. \
+             Restart it to use the file",
+            file.display()
+        )))
     }
 }
 
@@ -187,6 +200,13 @@ mod tests {
     }
 
     #[test]
+    fn what_every_daemon_may_read_needs_no_restart() {
+        let sandbox = Sandbox { readable: Some(Vec::new()) };
+        sandbox.admits_file(Path::new("/etc/meshport/meshport.toml")).expect("it is readable");
+        sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
+    }
+
+    #[test]
     fn a_link_is_followed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (data, link) = (folder.path().join("data"), folder.path().join("ca.crt"));
@@ -210,7 +230,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             let mut settings = settings("");
             settings.state_dir = folder.path().to_owned();
-            logged(|| drop(Sandbox::enter(&settings, None)))
+            logged(|| drop(Sandbox::enter(&settings, Path::new("/nowhere/meshport.toml"))))
         });
         let said = inside.join().expect("it goes on");
         let warned = |what: &str, remedy: &str| {

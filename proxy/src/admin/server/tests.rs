@@ -34,6 +34,8 @@ fn status() -> Status {
         absent: Vec::new(),
         secret: SecretStatus::default(),
         former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
         services: Vec::new(),
         warnings: Vec::new(),
     }
@@ -330,7 +332,7 @@ async fn drains_over_the_socket_only() {
                    Content-Length: 2\r\n\r\n{}";
     let refused = fixture.over_tcp(request).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
-    for other in ["/rotate-secret", "/renew", "/certificates"] {
+    for other in ["/rotate-secret", "/reload", "/certificates"] {
         let refused = fixture.over_tcp(&request.replace("/drain", other)).await;
         assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
     }

@@ -92,6 +92,8 @@ pub(crate) fn sample() -> Status {
         }],
         secret: SecretStatus::default(),
         former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
         services: vec![service()],
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
     }

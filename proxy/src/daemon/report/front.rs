@@ -34,6 +34,13 @@ impl Reporter {
 
     pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.is_leaving {
+            warnings.push("this daemon is stopping; open sessions may go on for a while".into());
+        }
+        if !self.needs_restart.is_empty() {
+            let all: Vec<String> = self.needs_restart.iter().map(ToString::to_string).collect();
+            warnings.push(format!("in force only after a restart: {}", all.join("; ")));
+        }
         for service in services {
             let name = &service.name;
             for address in &service.lost {

@@ -1,7 +1,7 @@
 //! Files, by Landlock (Linux 5.13 and later):
 //! <https://docs.kernel.org/userspace-api/landlock.html>.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -27,6 +27,11 @@ const SYSTEM: &[&str] = &[
     "/usr/lib64",
     "/usr/share",
 ];
+
+/// The folders that can be read whatever the settings name.
+pub(super) fn system() -> impl Iterator<Item = &'static Path> {
+    SYSTEM.iter().map(Path::new)
+}
 
 /// Where the runtime throws things away.
 const DEVICES: &[&str] = &["/dev/null"];
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
 
     /// In a thread of its own: a restriction never ends.
-    fn restricted(check: impl FnOnce(&std::path::Path) + Send) {
+    fn restricted(check: impl FnOnce(&Path) + Send) {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         for name in ["read", "write", "other"] {

@@ -1,0 +1,56 @@
+//! `meshport reload`: the running daemon reads its configuration again and says what came of it.
+
+use std::fmt::Write;
+
+use super::query::QueryArgs;
+use super::{output, runtime};
+use crate::Error;
+use crate::admin::api::{ReloadReport, SettingChange};
+
+pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let report = runtime()?.block_on(client.reload())?;
+    if args.json {
+        return output::json(&report);
+    }
+    output::answer(&said(&report))
+}
+
+/// One line for each setting, with its value before and after.
+fn said(report: &ReloadReport) -> String {
+    let ReloadReport { applied, needs_restart } = report;
+    let mut text = String::new();
+    let mut put = |title: &str, changes: &[SettingChange]| {
+        if !changes.is_empty() {
+            writeln!(text, "{title}").expect("writing to a String does not fail");
+        }
+        for change in changes {
+            writeln!(text, "  {change}").expect("writing to a String does not fail");
+        }
+    };
+    put("in force now:", applied);
+    put("in force only after a restart:", needs_restart);
+    if text.is_empty() { "nothing has changed\n".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_shown_with_both_values() {
+        let change = |key: &str, old: Option<&str>, new: Option<&str>| SettingChange {
+            key: key.into(),
+            old: old.map(Into::into),
+            new: new.map(Into::into),
+        };
+        let report = ReloadReport {
+            applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
+            needs_restart: vec![change("name", None, Some("\"cp-1\""))],
+        };
+        let text = "in force now:\n  log.level: \"info\" -> \"debug\"\n\
+                    in force only after a restart:\n  name: not set -> \"cp-1\"\n";
+        assert_eq!(said(&report), text);
+        assert_eq!(said(&ReloadReport::default()), "nothing has changed\n");
+    }
+}
