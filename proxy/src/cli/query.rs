@@ -103,6 +103,27 @@ impl DaemonArgs {
         }
     }
 
+    /// Makes sure that nobody answers because no daemon runs, and not because it answers elsewhere.
+    /// `undone` says what that one does not know.
+    ///
+    /// # Errors
+    /// [`Error::State`] when a daemon uses the state folder.
+    pub(super) fn require_none(&self, state: &StateDir, undone: &str) -> Result<(), Error> {
+        if state.try_lock()?.is_some() {
+            return Ok(());
+        }
+        let socket = self.client()?.socket().display().to_string();
+        Err(Error::State {
+            path: state.path().to_owned(),
+            what: format!(
+                "a daemon uses this state folder and does not answer on {socket}, so {undone}"
+            ),
+            remedy: "Name its socket with --socket, or its configuration with --config, and run \
+                     this again"
+                .into(),
+        })
+    }
+
     /// The state folder of that daemon.
     pub(super) fn state(&self) -> Result<StateDir, Error> {
         StateDir::open(state_dir(self.config.as_deref(), self.state_dir.as_deref())?)

@@ -43,7 +43,7 @@ pub(crate) struct RenewOutcome {
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
     let (former, credential) = renew(&state, args, clock::wall())?;
-    let in_force = tell(args, &credential)?;
+    let in_force = tell(args, &state, &credential)?;
     let joined = Joined::of(&credential);
     let outcome = RenewOutcome { joined, former_expires_at: former.expires_at, in_force };
     if args.json {
@@ -103,12 +103,15 @@ pub(super) fn no_node(state: &StateDir) -> Error {
 }
 
 /// Whether a running daemon has taken it up.
-fn tell(args: &RenewArgs, credential: &Credential) -> Result<bool, Error> {
+fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
     let client = args.daemon.client()?;
     let request = RenewRequest { credential: credential.to_text() };
     match runtime()?.block_on(client.renew(&request)) {
         Ok(_) => Ok(true),
-        Err(Error::NoDaemon { .. }) => Ok(false),
+        Err(Error::NoDaemon { .. }) => {
+            let undone = "the new credential is written and not shown to anybody yet";
+            args.daemon.require_none(state, undone).map(|()| false)
+        }
         Err(error) => Err(error),
     }
 }

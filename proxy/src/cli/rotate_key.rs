@@ -159,6 +159,7 @@ fn hand_over(
             Ok(Outcome { who, former, is_new, in_force: true })
         }
         Err(Error::NoDaemon { .. }) => {
+            args.daemon.require_none(state, "the key stays as it is")?;
             let _lock = state.lock()?;
             state.store_next(next)?;
             Ok(Outcome { who: new, former: None, is_new: true, in_force: false })

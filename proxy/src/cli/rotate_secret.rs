@@ -141,6 +141,7 @@ fn hand_over(
     match runtime()?.block_on(args.daemon.client()?.rotate(&request)) {
         Ok(report) => Ok(Outcome { report, in_force: true }),
         Err(Error::NoDaemon { .. }) => {
+            args.daemon.require_none(state, "the secret stays as it is")?;
             Ok(Outcome { report: write(state, next, now)?, in_force: false })
         }
         Err(error) => Err(error),
