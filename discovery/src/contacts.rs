@@ -32,6 +32,9 @@ const REPORTS_BURST: f64 = 4.0;
 const REPORTS_PER_S: f64 = 0.1;
 /// The shortest time between two reminders to one peer that something is out of step.
 const NUDGE: Duration = Duration::from_millis(500);
+/// The shortest time between two looks at the credential of one unknown peer, which costs up to
+/// four signatures.
+const INTRODUCTION: Duration = Duration::from_secs(2);
 
 /// Contacts that are looked at to find one with a session.
 const LOOKS: usize = 64;
@@ -42,6 +45,7 @@ struct Contact {
     session: bool,
     heard: Option<Instant>,
     nudged: Option<Instant>,
+    introduced: Option<Instant>,
     records: f64,
     replies: f64,
     reports: f64,
@@ -128,12 +132,12 @@ impl Contacts {
 
     /// Whether the peer may be reminded now.
     pub(crate) fn allow_nudge(&mut self, peer: NodeId, now: Instant) -> bool {
-        let Some(contact) = self.contact(peer, now) else { return false };
-        let rested = contact.nudged.is_none_or(|at| now.saturating_duration_since(at) >= NUDGE);
-        if rested {
-            contact.nudged = Some(now);
-        }
-        rested
+        self.contact(peer, now).is_some_and(|it| take_turn(&mut it.nudged, NUDGE, now))
+    }
+
+    /// Whether the credential of an unknown peer may be looked at now.
+    pub(crate) fn allow_introduction(&mut self, peer: NodeId, now: Instant) -> bool {
+        self.contact(peer, now).is_some_and(|it| take_turn(&mut it.introduced, INTRODUCTION, now))
     }
 
     /// Forgets peers without session that have been silent.
@@ -154,6 +158,7 @@ impl Contacts {
                 session: false,
                 heard: None,
                 nudged: None,
+                introduced: None,
                 records: RECORDS_BURST,
                 replies: REPLIES_BURST,
                 reports: REPORTS_BURST,
@@ -168,6 +173,14 @@ impl Contacts {
         contact.filled = now;
         Some(contact)
     }
+}
+
+fn take_turn(last: &mut Option<Instant>, gap: Duration, now: Instant) -> bool {
+    let rested = last.is_none_or(|at| now.saturating_duration_since(at) >= gap);
+    if rested {
+        *last = Some(now);
+    }
+    rested
 }
 
 fn take(tokens: &mut f64) -> bool {

@@ -27,6 +27,7 @@ use crate::sync::Sync;
 use crate::verify::{Direct, Verifier};
 use crate::wire::Message;
 
+mod ended;
 mod exchange;
 mod items;
 mod leaves;
@@ -122,6 +123,8 @@ pub struct Discovery {
     verifier: Box<dyn Verifier>,
     dice: Dice,
     directory: Directory,
+    /// Those whose credential has ended by this machine's clock.
+    ended: BTreeMap<NodeId, Record>,
     paths: Paths,
     /// The ways to the few members this node watches.
     watch: Paths,
@@ -194,6 +197,7 @@ impl Discovery {
             credential: Arc::new(me.credential),
             verifier,
             directory: Directory::new(),
+            ended: BTreeMap::new(),
             paths: Paths::new(&config, seed, b'p').with_width(),
             watch: Paths::new(&watch, seed, b'w'),
             watch_changed: false,
@@ -240,7 +244,7 @@ impl Discovery {
 
     /// A datagram came from an admitted peer.
     pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
-        self.wall = wall;
+        self.set_wall(wall, now);
         self.counters.received_packets += 1;
         self.counters.received_bytes += bytes.len() as u64;
         let known = self.directory.get(&from).is_some() || self.is_leaf(&from);
@@ -280,16 +284,26 @@ impl Discovery {
         self.settle(now);
     }
 
+    /// Whether a peer that sends datagrams is unknown here, so that its credential is wanted: the
+    /// mesh admitted it before it was forgotten, or while its credential had ended by a clock that
+    /// is right again. Said of each peer every few seconds only.
+    pub fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
+        *peer != self.me
+            && self.directory.get(peer).is_none()
+            && !self.is_leaf(peer)
+            && self.contacts.allow_introduction(*peer, now)
+    }
+
     /// The mesh has admitted a peer with this credential.
     pub fn handle_credential(&mut self, credential: &Credential, now: Instant, wall: UnixSeconds) {
-        self.wall = wall;
+        self.set_wall(wall, now);
         self.take_admitted(credential, now);
         self.settle(now);
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
-        self.wall = wall;
+        self.set_wall(wall, now);
         let late =
             self.next_timeout().map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
         // Never twice in a row, or a process that is always late would never do anything.

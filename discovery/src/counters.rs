@@ -94,6 +94,8 @@ pub struct Counters {
     pub renewals: u64,
     /// Times the own generation had to be raised above one found in the mesh.
     pub generation_raised: u64,
+    /// Records that returned when the wall clock was put back.
+    pub taken_back: u64,
     /// Stalls of the process, seen by timers that came late.
     pub stalls: u64,
     /// Questions of leaves that were answered.

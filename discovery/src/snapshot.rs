@@ -10,7 +10,7 @@ use meshport_config::{Credential, MeshId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::directory::{Directory, Liveness, MAX_MEMBERS};
+use crate::directory::{Directory, Liveness, MAX_MEMBERS, Record};
 use crate::error::DiscoveryError;
 use crate::state::SignedState;
 
@@ -40,10 +40,10 @@ pub(crate) struct Node<'a> {
 }
 
 /// The bytes of a directory.
-pub(crate) fn write(
-    directory: &Directory,
-    mesh: [u8; 32],
-    wall: UnixSeconds,
+pub(crate) fn write<'a>(
+    directory: &'a Directory,
+    ended: impl Iterator<Item = &'a Record>,
+    (mesh, wall): ([u8; 32], UnixSeconds),
     now: Instant,
 ) -> Vec<u8> {
     let over = |liveness, since| {
@@ -53,7 +53,10 @@ pub(crate) fn write(
     let nodes = directory.iter().map(|(_, entry)| {
         (&*entry.credential, entry.state.as_deref(), over(entry.liveness, entry.since))
     });
-    encode(nodes, mesh, wall)
+    let known = |it: &&Record| directory.get(&it.credential.node).is_some();
+    let ended = ended.filter(|it| !known(it));
+    let ended = ended.map(|it| (&*it.credential, it.state.as_deref(), None));
+    encode(nodes.chain(ended), mesh, wall)
 }
 
 /// A snapshot of nodes that nobody holds for down, for [`crate::Discovery::restore`]: where many

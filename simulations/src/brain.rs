@@ -140,6 +140,10 @@ impl Brain {
         self.core.handle_datagram(from, bytes, now, wall);
     }
 
+    pub(crate) fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
+        self.core.wants_credential(peer, now)
+    }
+
     pub(crate) fn session(&mut self, peer: NodeId, up: bool, now: Instant) {
         self.core.handle_session(peer, up, now);
     }

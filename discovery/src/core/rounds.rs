@@ -405,9 +405,7 @@ impl Discovery {
             self.report(Event::Forgotten(node));
         }
         for node in expired {
-            self.drop_member(node, now);
-            self.directory.remove(&node);
-            self.report(Event::Forgotten(node));
+            self.set_aside(node, now);
         }
         self.directory.find_first_end();
     }

@@ -10,9 +10,11 @@ use crate::error::DiscoveryError;
 use crate::snapshot::{self, Node};
 
 impl Discovery {
-    /// The directory as bytes, to be given to [`Self::restore`] after a restart.
+    /// The directory as bytes, to be given to [`Self::restore`] after a restart. Those whose
+    /// credential has ended by the clock are among them: the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
-        snapshot::write(&self.directory, *self.mesh.as_bytes(), self.wall, self.latest)
+        let ended = self.ended.values();
+        snapshot::write(&self.directory, ended, (*self.mesh.as_bytes(), self.wall), self.latest)
     }
 
     /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that

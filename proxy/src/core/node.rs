@@ -174,6 +174,11 @@ impl NodeCore {
         self.settle(now);
     }
 
+    /// As [`Discovery::wants_credential`].
+    pub fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
+        self.discovery.wants_credential(peer, now)
+    }
+
     /// Takes word that a tunnel to a node exists or is gone.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.discovery.handle_session(node, up, now);

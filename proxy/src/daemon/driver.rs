@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{
     Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, Revocation, Revocations, Revoked,
-    ServiceName,
+    ServiceName, UnixSeconds,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
@@ -223,6 +223,7 @@ impl Driver {
         match event {
             MeshEvent::Datagram { from, port, payload, .. } => {
                 if port == ports::GOSSIP {
+                    self.introduce(&from, now, wall);
                     self.core.handle_datagram(from, &payload, now, wall);
                 }
             }
@@ -234,8 +235,10 @@ impl Driver {
             }
             MeshEvent::SessionUp(node) => {
                 // One whose credential came by gossip shows none that is new.
-                let known = self.mesh.credential(&node);
-                known.iter().for_each(|credential| self.reporter.audit.admitted(credential));
+                if let Some(credential) = self.mesh.credential(&node) {
+                    self.reporter.audit.admitted(&credential);
+                    self.core.handle_credential(&credential, now, wall);
+                }
                 self.core.handle_session(node, true, now);
             }
             MeshEvent::SessionDown(node) => {
@@ -253,6 +256,16 @@ impl Driver {
                     warn!(node = %node.short(), %reason, held_back, "peer refused");
                 }
             }
+        }
+    }
+
+    /// The mesh has admitted whom discovery does not know: it was forgotten, or its credential had
+    /// ended by a clock that is right again.
+    fn introduce(&mut self, from: &NodeId, now: Instant, wall: UnixSeconds) {
+        if self.core.wants_credential(from, now)
+            && let Some(credential) = self.mesh.credential(from)
+        {
+            self.core.handle_credential(&credential, now, wall);
         }
     }
 
@@ -388,43 +401,6 @@ impl Driver {
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
             Event::Denied { service, origin } => self.tell_denied(&service, &origin),
-        }
-    }
-
-    fn tell_member(&self, node: &NodeId, up: bool) {
-        let name = self.reporter.name(&self.core, node);
-        if up { info!(%name, "member up") } else { info!(%name, "member down") }
-    }
-
-    fn tell_suspected(&self, node: &NodeId) {
-        debug!(name = %self.reporter.name(&self.core, node), "member suspected");
-        // In a daemon nobody looks on.
-        let _ = self.suspected.send(*node);
-    }
-
-    fn tell_narrow(&self, node: &NodeId) {
-        let path = self.core.discovery().paths().get(node);
-        if path.is_some_and(|path| path.narrow) {
-            let name = self.reporter.name(&self.core, node);
-            warn!(%name, "only small packets pass to it: sessions avoid it; check the path's MTU");
-        }
-    }
-
-    /// What this node itself lacks was said at its start.
-    fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
-        let name = self.reporter.name(&self.core, node);
-        if *node == self.reporter.me.node {
-            debug!(%name, reason, "ignored");
-        } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-            warn!(%name, node = %node.short(), reason, held_back, "what a node says is ignored");
-        }
-    }
-
-    fn tell_denied(&mut self, service: &ServiceName, origin: &NodeId) {
-        if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-            let origin = self.reporter.name(&self.core, origin);
-            let why = self.reporter.denial(service, &origin);
-            warn!(%service, %origin, held_back, "{why}");
         }
     }
 

@@ -44,6 +44,7 @@ mod splice;
 pub mod state;
 pub(crate) mod succession;
 pub mod tcp;
+mod tell;
 #[cfg(test)]
 pub(crate) mod testing;
 mod told;

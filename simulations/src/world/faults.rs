@@ -63,7 +63,7 @@ impl World {
                 self.network.set_quality(a, b, quality.clone());
                 self.ways_changed(&planned.happening, quality.is_none());
             }
-            Happening::Clock(node, by) => self.nodes[node].ahead_s += by,
+            Happening::Clock(node, by) => self.step_clock(node, by),
             Happening::Starve { node, stall, until } => self.starve(node, stall, until),
             Happening::Rebind(node) => {
                 self.guard.unsettled(node, self.now);
@@ -82,6 +82,14 @@ impl World {
             }
             Happening::Revoke { node, through } => self.revoke(node, through),
             Happening::Lie(node, how) => self.set_lie(node, how),
+        }
+    }
+
+    fn step_clock(&mut self, at: usize, by: i64) {
+        self.nodes[at].ahead_s += by;
+        match self.wall(at) >= self.nodes[at].credential.expires_at {
+            true => self.guard.astray(at),
+            false => self.guard.unsettled(at, self.now),
         }
     }
 

@@ -32,6 +32,9 @@ use crate::rules::{
     self, Evictions, FOLLOW_EVERY_S, MAX_FOLLOWED, MAX_VIOLATIONS, QUIET, Records, SETTLING,
 };
 
+/// A time after the end of every run.
+const BEYOND_ANY_RUN: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// The rules and what they need to remember.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -89,6 +92,11 @@ impl Guard {
     pub(super) fn unsettled(&mut self, node: usize, until: Duration) {
         self.started[node] = until;
         self.disturbed = self.disturbed.max(until);
+    }
+
+    /// By its clock all credentials have ended: it believes nobody until that is right again.
+    pub(super) fn astray(&mut self, node: usize) {
+        self.started[node] = BEYOND_ANY_RUN;
     }
 
     fn count(&mut self, now: Duration) {

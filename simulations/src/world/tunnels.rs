@@ -216,10 +216,16 @@ impl World {
         self.tunnel(to, from).owes.get_or_insert(Moment::of(now));
         match payload {
             Payload::Gossip(bytes) => {
-                let peer = self.nodes[from].credential.node;
+                let credential = self.nodes[from].credential.clone();
                 let is_probe = matches!(kind(&bytes), "probe" | "wide-probe");
                 if self.nodes[to].lie != Some(Lie::Silent) || is_probe {
-                    self.with_brain(to, |brain, now, wall| brain.datagram(peer, &bytes, now, wall));
+                    self.with_brain(to, |brain, now, wall| {
+                        // The mesh has admitted it, also if the brain has forgotten it since.
+                        if brain.wants_credential(&credential.node, now) {
+                            brain.credential(&credential, now, wall);
+                        }
+                        brain.datagram(credential.node, &bytes, now, wall);
+                    });
                 }
             }
             Payload::Flight(flight) => self.take_flight(from, to, *flight),

@@ -1,9 +1,12 @@
 //! Crashes, partitions, loss and starvation.
 
+use std::time::Duration;
+
 use super::net::{Net, ms, secs};
 use crate::core::Event;
 use crate::directory::Liveness;
 use crate::paths::{PathState, PathUse};
+use crate::state::OriginState;
 use crate::wire::{Claim, Standing};
 
 #[test]
@@ -186,4 +189,57 @@ fn loss_of_two_percent_kills_no_path() {
         net.run(ms(500));
         assert_eq!(deaths(&net), 0, "at {:?}", net.now());
     }
+}
+
+/// Credentials last 300 days.
+const DAY_S: i64 = 24 * 3600;
+
+fn puts_its_clock_right(size_s: i64, length: Duration, victim: usize, seeds: &[usize]) {
+    let mut net = Net::new(17);
+    // So that some lengths are beyond it, and beyond the end of tombstones.
+    net.config.forget_after = secs(30);
+    for number in 0..12 {
+        net.add(number % 3, if number < 2 { "node,origin:kube-apiserver" } else { "node" });
+        net.start(number, if number == victim { seeds } else { &[0] });
+    }
+    net.set_service(0, OriginState::Ready);
+    net.until(secs(30), "joining", Net::agreed);
+    net.run(secs(5));
+    net.set_clock(victim, size_s);
+    net.run(length);
+    if size_s > 300 * DAY_S {
+        let alone = net.get(victim).directory().len() == 1;
+        assert!(alone, "by its clock all others have ended");
+    }
+    net.set_clock(victim, 0);
+    let what = format!("{size_s} s for {length:?}");
+    net.until(secs(10), &what, Net::agreed);
+    net.until(secs(5), "its service", |net| net.sees_service(victim, 0).is_some());
+}
+
+#[test]
+fn a_clock_that_was_wrong_isolates_nobody_once_it_is_right() {
+    for length in [secs(20), secs(60)] {
+        for size_s in [400 * DAY_S, 40_000 * DAY_S, -400 * DAY_S, -19_000 * DAY_S, DAY_S] {
+            puts_its_clock_right(size_s, length, 7, &[0]);
+        }
+    }
+    // The first node has no seeds, and nobody has others than it.
+    puts_its_clock_right(400 * DAY_S, secs(20), 0, &[]);
+    puts_its_clock_right(400 * DAY_S, secs(300), 0, &[]);
+}
+
+#[test]
+fn a_directory_saved_while_the_clock_is_wrong_is_whole() {
+    let mut net = Net::with_nodes(18, 6, 2, 1);
+    net.until(secs(20), "joining", Net::agreed);
+    net.set_clock(3, 400 * DAY_S);
+    net.run(secs(30));
+    assert_eq!(net.get(3).directory().len(), 1);
+    let saved = net.get(3).snapshot();
+    net.crash(3);
+    net.set_clock(3, 0);
+    net.boot(3, &[], Some(&saved));
+    assert_eq!(net.get(3).directory().len(), 6);
+    net.until(secs(10), "back without seeds", Net::agreed);
 }

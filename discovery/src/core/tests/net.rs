@@ -48,6 +48,8 @@ pub(super) struct Node {
     routable: BTreeSet<usize>,
     timer: Option<Duration>,
     frozen_until: Duration,
+    /// What its wall clock is ahead, in seconds.
+    ahead_s: i64,
 }
 
 pub(super) struct Net {
@@ -130,6 +132,7 @@ impl Net {
             routable: BTreeSet::new(),
             timer: None,
             frozen_until: Duration::ZERO,
+            ahead_s: 0,
         });
         number
     }
@@ -141,7 +144,7 @@ impl Net {
 
     /// Starts a node, from a snapshot if there is one.
     pub(super) fn boot(&mut self, number: usize, seeds: &[usize], snapshot: Option<&[u8]>) {
-        let (now, wall) = (self.instant(), self.wall());
+        let (now, wall) = (self.instant(), self.wall_of(number));
         let ids: Vec<NodeId> = seeds.iter().map(|it| self.id(*it)).collect();
         let node = &mut self.nodes[number];
         node.generation += 1;
@@ -240,6 +243,16 @@ impl Net {
 
     pub(super) fn wall(&self) -> UnixSeconds {
         UnixSeconds(WALL.0 + self.now.as_secs())
+    }
+
+    /// What the wall clock of a node says.
+    fn wall_of(&self, number: usize) -> UnixSeconds {
+        UnixSeconds(self.wall().0.saturating_add_signed(self.nodes[number].ahead_s))
+    }
+
+    /// The wall clock of a node jumps, so that it is ahead of the right one by so much.
+    pub(super) fn set_clock(&mut self, number: usize, ahead_s: i64) {
+        self.nodes[number].ahead_s = ahead_s;
     }
 
     pub(super) fn id(&self, number: usize) -> NodeId {
@@ -379,7 +392,7 @@ impl Net {
             let until = self.nodes[number].frozen_until;
             return self.push(until, what);
         }
-        let (now, wall) = (self.instant(), self.wall());
+        let (now, wall) = (self.instant(), self.wall_of(number));
         let node = &mut self.nodes[number];
         let Some(discovery) = &mut node.discovery else { return };
         match what {
@@ -395,8 +408,13 @@ impl Net {
                     self.push(self.now + secs(5), What::Handshake { from, to: number, tries: 0 });
                     return;
                 }
-                let from = self.id(from);
-                self.discovery(number).handle_datagram(from, &bytes, now, wall);
+                let credential = self.nodes[from].member.credential.clone();
+                let from = credential.node;
+                let discovery = self.discovery(number);
+                if discovery.wants_credential(&from, now) {
+                    discovery.handle_credential(&credential, now, wall);
+                }
+                discovery.handle_datagram(from, &bytes, now, wall);
             }
             What::Handshake { .. } => {}
         }
@@ -430,7 +448,7 @@ impl Net {
             return;
         }
         for (a, b) in [(from, to), (to, from)] {
-            let (now, wall) = (self.instant(), self.wall());
+            let (now, wall) = (self.instant(), self.wall_of(a));
             let (peer, credential) = (self.id(b), self.nodes[b].member.credential.clone());
             self.nodes[a].sessions.insert(b);
             self.nodes[a].routable.insert(b);
