@@ -12,9 +12,13 @@
 //! whoever lacks one of them learns it first, so that it never hands the secret on to who was shut
 //! out.
 //!
+//! `Here` says, once in every session, which process the sender is and where it sees the receiver;
+//! `Duplicate` tells a process that another one runs with its key.
+//!
 //! Until a peer's credential is accepted nothing else of it is processed. A message is at most
 //! [`MAX_MESSAGE`] bytes; unknown versions and kinds are refused.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use meshport_config::MAX_NEXT_SECRET_BYTES;
@@ -27,6 +31,8 @@ const KIND_ACK: u8 = 2;
 const KIND_REFUSED: u8 = 3;
 const KIND_NUMBER: u8 = 4;
 const KIND_SECRET: u8 = 5;
+const KIND_HERE: u8 = 6;
+const KIND_DUPLICATE: u8 = 7;
 /// Flag of a hello: the sender has accepted the receiver's credential.
 const FLAG_HAS_YOURS: u8 = 1;
 /// Flag of a number: the sender wants to know the receiver's.
@@ -74,6 +80,18 @@ pub(crate) enum Control<'a> {
         /// Whether the receiver is to answer with its own.
         wants_yours: bool,
     },
+    /// "This process speaks, and sees you there."
+    Here {
+        /// The sender's, as in a hello.
+        instance: u64,
+        /// Where the receiver's packets come from.
+        you: SocketAddr,
+    },
+    /// "Another process has your key."
+    Duplicate {
+        /// Where its packets come from.
+        at: SocketAddr,
+    },
     /// "This is the newest."
     Secret {
         /// How many revocations the sender knows, and the digest of all of them.
@@ -91,6 +109,8 @@ impl std::fmt::Debug for Control<'_> {
             Self::Ack { .. } => "Ack",
             Self::Refused { .. } => "Refused",
             Self::Number { .. } => "Number",
+            Self::Here { .. } => "Here",
+            Self::Duplicate { .. } => "Duplicate",
             Self::Secret { .. } => "Secret",
         })
     }
@@ -124,6 +144,15 @@ impl Control<'_> {
                 out.extend_from_slice(&number.to_be_bytes());
                 out.push(if *wants_yours { FLAG_WANTS_YOURS } else { 0 });
             }
+            Control::Here { instance, you } => {
+                out.push(KIND_HERE);
+                out.extend_from_slice(&instance.to_be_bytes());
+                encode_address(&mut out, you);
+            }
+            Control::Duplicate { at } => {
+                out.push(KIND_DUPLICATE);
+                encode_address(&mut out, at);
+            }
             Control::Secret { revocations: (count, digest), next } => {
                 out.push(KIND_SECRET);
                 out.extend_from_slice(&count.to_be_bytes());
@@ -152,6 +181,12 @@ impl Control<'_> {
                 let number = u64::from_be_bytes(*number);
                 Some(Control::Number { number, wants_yours: flags & FLAG_WANTS_YOURS != 0 })
             }
+            KIND_HERE => {
+                let (instance, you) = body.split_first_chunk()?;
+                let (instance, you) = (u64::from_be_bytes(*instance), decode_address(you)?);
+                Some(Control::Here { instance, you })
+            }
+            KIND_DUPLICATE => Some(Control::Duplicate { at: decode_address(body)? }),
             KIND_SECRET => {
                 let (count, rest) = body.split_first_chunk()?;
                 let (digest, next) = rest.split_first_chunk()?;
@@ -172,6 +207,25 @@ fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
     }
     let has_yours = flags & FLAG_HAS_YOURS != 0;
     Some(Control::Hello { instance: u64::from_be_bytes(*instance), has_yours, credential })
+}
+
+/// The bytes of the address, whose number tells its family, and the port.
+fn encode_address(out: &mut Vec<u8>, address: &SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+    }
+    out.extend_from_slice(&address.port().to_be_bytes());
+}
+
+fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (ip, port) = bytes.split_last_chunk::<2>()?;
+    let ip = match ip.len() {
+        4 => IpAddr::from(*ip.first_chunk::<4>()?),
+        16 => IpAddr::from(*ip.first_chunk::<16>()?),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_be_bytes(*port)))
 }
 
 fn printable(byte: u8) -> bool {

@@ -17,6 +17,7 @@ mod admit;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hand_over;
+mod here;
 mod receive;
 mod revoke;
 mod rotate;

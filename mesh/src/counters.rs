@@ -56,6 +56,10 @@ pub struct MeshCounters {
     pub peers_succeeded: u64,
     /// Peers found to have been restarted.
     pub restarts_seen: u64,
+    /// Times two processes were found to run with one peer's key.
+    pub duplicates_seen: u64,
+    /// Times a peer said that another process runs with this node's key.
+    pub duplicates_told: u64,
     /// Handshake initiations sent under the other of two secrets, since one had no answer.
     pub initiations_other_secret: u64,
     /// Times the mesh's secret was handed to a peer that lacked it.

@@ -78,6 +78,29 @@ pub enum MeshEvent {
         /// Why that node is shut out, as the rest of a sentence about it.
         why: String,
     },
+    /// An admitted peer sees this node's packets come from there: a hint, and told again only when
+    /// it changes.
+    SeenAt {
+        /// Who says so.
+        by: NodeId,
+        /// The address and port, behind NAT not this node's own.
+        at: SocketAddr,
+    },
+    /// Two processes run with one peer's key, both heard here since the other. Told every few
+    /// seconds at most while they take turns.
+    Duplicate {
+        /// Whose key it is.
+        node: NodeId,
+        /// Where the two are, the one heard last first.
+        at: [SocketAddr; 2],
+    },
+    /// An admitted peer says that another process runs with this node's own key.
+    OwnDuplicate {
+        /// Who says so.
+        by: NodeId,
+        /// Where the other one is.
+        at: SocketAddr,
+    },
     /// A credential was refused, the peer's by this node or this node's by the peer.
     Refused {
         /// The peer.

@@ -18,6 +18,7 @@ pub mod inner;
 mod io;
 mod peer;
 mod peers;
+mod processes;
 mod settings;
 mod shard;
 mod tunnel;

@@ -15,6 +15,7 @@ use meshport_config::{Credential, InnerAddr, NodeId, SecretId};
 
 use crate::admission::Showing;
 use crate::event::Route;
+use crate::processes::Processes;
 use crate::tunnel::{SessionId, Tunnel};
 
 /// Packets that wait for one peer's handshake: one flight of a QUIC connection and some gossip.
@@ -102,6 +103,21 @@ pub(crate) enum Need {
     Expire,
 }
 
+/// Which session of a peer is the newest, and what is said in it of who and where both are.
+#[derive(Debug, Default)]
+pub(crate) struct Here {
+    /// The session that was agreed last.
+    pub(crate) newest: Option<SessionId>,
+    /// Which processes spoke under its key.
+    pub(crate) processes: Processes,
+    /// In which session it was told who this is and where it is seen, there, and when.
+    pub(crate) said: Option<(SessionId, SocketAddr, Instant)>,
+    /// Where it sees this node.
+    pub(crate) sees_me_at: Option<SocketAddr>,
+    /// When it said last that another process has this node's key.
+    pub(crate) duplicate_told: Option<Instant>,
+}
+
 /// One peer and its state.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -127,6 +143,8 @@ pub(crate) struct Peer {
     pub(crate) provisional_until: Option<Instant>,
     /// The peer's process, from its hello.
     pub(crate) instance: Option<u64>,
+    /// What concerns sessions only; none while it is at rest.
+    pub(crate) here: Option<Box<Here>>,
     pub(crate) showing: Showing,
     /// The number of the mesh's secret, as this process of the peer said it.
     pub(crate) secret_number: Option<u64>,
@@ -186,6 +204,7 @@ impl Peer {
             reported_up: false,
             provisional_until: None,
             instance: None,
+            here: None,
             showing: Showing::default(),
             secret_number: None,
             telling: Showing::default(),
@@ -212,6 +231,11 @@ impl Peer {
             tx_bytes: 0,
             armed: None,
         }
+    }
+
+    /// What was said of whereabouts.
+    pub(crate) fn here(&mut self) -> &mut Here {
+        self.here.get_or_insert_default()
     }
 
     /// Where to send a handshake: the proven endpoint first, then what the caller named.
@@ -291,8 +315,9 @@ impl Peer {
     }
 
     /// A session was agreed in this half of the tunnel, by either side.
-    pub(crate) fn agreed_in(&mut self, mark: u8, now: Instant) {
-        self.tunnel.activate(mark, now + REJECT_AFTER);
+    pub(crate) fn agreed_in(&mut self, session: SessionId, now: Instant) {
+        self.here().newest = Some(session);
+        self.tunnel.activate(session.mark, now + REJECT_AFTER);
         self.agreed_under = Some(self.tunnel.under().secret);
     }
 
@@ -313,6 +338,7 @@ impl Peer {
     /// Gives back what only sessions need.
     pub(crate) fn rest(&mut self) {
         self.pending = VecDeque::new();
+        self.here = None;
         self.queue.shrink_to_fit();
         self.tunnel.rest();
     }
@@ -433,11 +459,17 @@ impl Peer {
     /// The session is gone: nothing that needs one is due any more.
     pub(crate) fn session_lost(&mut self) {
         self.session = None;
+        self.forget_sight();
         self.keepalive_at = None;
         self.waiting = None;
         self.waiting_prompt = None;
         self.showing.session_down();
         self.telling.session_down();
+    }
+
+    /// The user is told that the peer is gone: what it sees is told again when it is back.
+    pub(crate) fn forget_sight(&mut self) {
+        self.here.iter_mut().for_each(|here| here.sees_me_at = None);
     }
 
     /// A handshake begins from the beginning, to every address known, from whichever of ours.

@@ -17,6 +17,9 @@ fn messages_survive_the_wire() {
         Control::Refused { reason: "credential expired".to_owned() },
         Control::Number { number: 7, wants_yours: true },
         Control::Number { number: u64::MAX, wants_yours: false },
+        Control::Here { instance: 5, you: "192.0.2.1:7442".parse().unwrap() },
+        Control::Here { instance: 0, you: "[2001:db8::1]:1".parse().unwrap() },
+        Control::Duplicate { at: "192.0.2.1:7442".parse().unwrap() },
         Control::Secret { revocations: (3, u64::MAX), next: &[9; MAX_NEXT_SECRET_BYTES] },
         Control::Secret { revocations: (0, 0), next: &[] },
     ] {

@@ -13,6 +13,7 @@ use crate::admission::Control;
 use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
+use crate::tunnel::SessionId;
 use crate::{MeshError, ports};
 
 /// Least time between two credentials of a peer that are verified, which takes up to four
@@ -33,7 +34,12 @@ enum Refusal {
 
 impl Core {
     /// A control message; the UDP checksum is verified.
-    pub(super) fn handle_control(&mut self, slot: Slot, now: Now, udp: &Udp<'_>) {
+    pub(super) fn handle_control(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        udp: &Udp<'_>,
+    ) {
         let reply_port = udp.flow.source_port;
         match Control::decode(udp.payload) {
             Some(Control::Hello { instance, has_yours, credential }) => {
@@ -51,8 +57,13 @@ impl Core {
                     }
                     Err(Refusal::TooSoon) => self.out.counters.dropped_frequent_credential += 1,
                 }
+                self.note_process((slot, session), now, instance);
                 self.serve(slot, now);
             }
+            Some(Control::Here { instance, you }) => {
+                self.take_here((slot, session), now, instance, you);
+            }
+            Some(Control::Duplicate { at }) => self.take_duplicate(slot, now, at),
             Some(Control::Ack { instance }) => {
                 if let Some(peer) = self.peers.get_mut(slot)
                     && instance == self.instance
@@ -166,6 +177,7 @@ impl Core {
             let credential = self.latest(slot, now, credential);
             self.admit(slot, credential);
             self.note_home(slot, now);
+            self.say_here(slot, now);
         }
         Ok(())
     }
@@ -262,6 +274,7 @@ impl Core {
             Err(error) => {
                 peer.credential = None;
                 peer.admitted = false;
+                peer.forget_sight();
                 let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
                 self.out.counters.credentials_refused += 1;
                 self.tell_refusal(slot, error);

@@ -111,7 +111,7 @@ impl Core {
         let session = SessionId { mark, low: (receiver & 0xff) as u8 };
         self.authenticated(slot, now, from, session, length);
         let found = match opened {
-            Opened::Packet(length) => self.handle_inner((slot, mark), now, &out[..length]),
+            Opened::Packet(length) => self.handle_inner((slot, session), now, &out[..length]),
             Opened::NotIp => {
                 self.out.counters.dropped_inner_malformed += 1;
                 None
@@ -143,16 +143,19 @@ impl Core {
         let jitter =
             if self.peers.get(slot).is_some_and(Peer::has_pending) { self.jitter() } else { 0.0 };
         let Some(peer) = self.peers.get_mut(slot) else { return };
+        let mut moved = false;
         if peer.endpoint != Some(from) {
-            let moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
+            moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
             self.out.counters.roams += u64::from(moved);
             peer.endpoint = Some(from);
         }
         let confirmed = peer.confirm(session, now.instant, jitter);
         peer.received(now.instant, bytes);
         if confirmed {
-            peer.agreed_in(session.mark, now.instant);
+            peer.agreed_in(session, now.instant);
             self.session_up(slot, now);
+        } else if moved {
+            self.say_here(slot, now);
         }
     }
 
@@ -355,7 +358,8 @@ impl Core {
         };
         peer.endpoint = Some(from);
         peer.agreed_as_initiator(now.instant, jitter);
-        peer.agreed_in(mark, now.instant);
+        let low = (receiver & 0xff) as u8;
+        peer.agreed_in(SessionId { mark, low }, now.instant);
         peer.received(now.instant, 0);
         self.out.counters.handshakes_completed += 1;
         self.out.transmit(from, out[..length].to_vec());
@@ -404,7 +408,7 @@ impl Core {
     /// An authenticated inner packet.
     fn handle_inner(
         &mut self,
-        (slot, mark): (Slot, u8),
+        (slot, session): (Slot, SessionId),
         now: Now,
         packet: &[u8],
     ) -> Option<StreamPacket> {
@@ -424,7 +428,7 @@ impl Core {
             Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
         };
         let peer = self.peers.get(slot)?;
-        let ends = peer.tunnel.ends_of(mark)?;
+        let ends = peer.tunnel.ends_of(session.mark)?;
         if source != ends.peer {
             self.out.counters.dropped_inner_source += 1;
             return None;
@@ -441,7 +445,7 @@ impl Core {
         }
         let node = peer.node;
         match parsed {
-            Packet::Udp(udp) => self.handle_udp(slot, now, &udp),
+            Packet::Udp(udp) => self.handle_udp((slot, session), now, &udp),
             Packet::EchoRequest(echo) => {
                 self.out.counters.echoes_answered += 1;
                 self.send_packet(slot, now, &echo.reply());
@@ -454,7 +458,12 @@ impl Core {
         }
     }
 
-    fn handle_udp(&mut self, slot: Slot, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
+    fn handle_udp(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        udp: &Udp<'_>,
+    ) -> Option<StreamPacket> {
         let port = udp.flow.destination_port;
         if port == ports::STREAMS {
             // Not verified: the tunnel authenticates every byte, and this is the hot path.
@@ -466,7 +475,7 @@ impl Core {
             return None;
         }
         if port == ports::CONTROL {
-            self.handle_control(slot, now, udp);
+            self.handle_control((slot, session), now, udp);
         } else if let Some(peer) = self.peers.get(slot) {
             let payload = Bytes::copy_from_slice(udp.payload);
             let from = peer.node;

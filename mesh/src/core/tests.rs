@@ -1,6 +1,7 @@
 //! Several state machines on a wire that is a list, in time that is a variable.
 
 mod admission;
+mod here;
 mod hostile;
 mod revoke;
 mod rotate;
@@ -83,6 +84,8 @@ struct Net {
     now: Now,
     start: Instant,
     nodes: BTreeMap<SocketAddr, Core>,
+    /// What the wall clock of a node is ahead, in seconds.
+    ahead_s: BTreeMap<SocketAddr, i64>,
     sent: Vec<Sent>,
     keep: Keep,
     /// QUIC payloads that came out, by receiver.
@@ -104,6 +107,7 @@ impl Net {
             now: Now { instant: start, wall: WALL },
             start,
             nodes: BTreeMap::new(),
+            ahead_s: BTreeMap::new(),
             sent: Vec::new(),
             keep: Box::new(|_| true),
             streams: Vec::new(),
@@ -129,7 +133,14 @@ impl Net {
     }
 
     fn node<T>(&mut self, number: u8, work: impl FnOnce(&mut Core, Now) -> T) -> T {
-        work(self.nodes.get_mut(&at(number)).unwrap(), self.now)
+        let now = self.now_at(&at(number));
+        work(self.nodes.get_mut(&at(number)).unwrap(), now)
+    }
+
+    /// Both clocks of a node.
+    fn now_at(&self, place: &SocketAddr) -> Now {
+        let ahead_s = self.ahead_s.get(place).copied().unwrap_or_default();
+        Now { wall: UnixSeconds(self.now.wall.0.saturating_add_signed(ahead_s)), ..self.now }
     }
 
     fn counters(&self, number: u8) -> MeshCounters {
@@ -154,7 +165,7 @@ impl Net {
     }
 
     fn deliver(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        let now = self.now;
+        let now = self.now_at(&to);
         let Some(core) = self.nodes.get_mut(&to) else { return };
         let mut out = vec![0; 2048.max(bytes.len())];
         if let Some(packet) = core.handle_datagram(now, Route::from(from), bytes, &mut out) {
@@ -193,10 +204,13 @@ impl Net {
             && due <= end
         {
             self.now.instant = self.now.instant.max(due);
-            for core in self.nodes.values_mut() {
-                if next_wake(core).is_some_and(|at| at <= self.now.instant) {
+            let places: Vec<SocketAddr> = self.nodes.keys().copied().collect();
+            for place in places {
+                let now = self.now_at(&place);
+                let core = self.nodes.get_mut(&place).unwrap();
+                if next_wake(core).is_some_and(|at| at <= now.instant) {
                     self.wakes += 1;
-                    core.handle_timeout(self.now);
+                    core.handle_timeout(now);
                     let next = next_wake(core);
                     assert!(next.is_none_or(|at| at > self.now.instant), "a timer does not move");
                 }

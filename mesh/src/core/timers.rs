@@ -227,18 +227,42 @@ impl Core {
         if routes.is_empty() {
             return false;
         }
-        self.equip(slot, &ids, under.own, now);
+        let Some(packet) = self.initiation(slot, now, &ids, under) else { return false };
         let Some(peer) = self.peers.get_mut(slot) else { return false };
-        let mut packet = [0; MIN_OUTPUT];
-        let Some(length) = peer.tunnel.initiate(&under, &mut packet) else { return false };
         peer.initiated(now.instant, jitter);
         (peer.tried, peer.again) = (Some(under.secret), false);
         if is_repeated && tried != Some(under.secret) {
             self.out.counters.initiations_other_secret += 1;
         }
         self.out.counters.initiations_sent += 1;
-        send_to_all(&mut self.out, &routes, &packet[..length]);
+        send_to_all(&mut self.out, &routes, &packet);
         true
+    }
+
+    /// Makes an initiation under this.
+    fn initiation(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        ids: &[SecretId],
+        under: Under,
+    ) -> Option<Vec<u8>> {
+        self.equip(slot, ids, under.own, now);
+        let mut packet = vec![0; MIN_OUTPUT];
+        let length = self.peers.get_mut(slot)?.tunnel.initiate(&under, &mut packet)?;
+        packet.truncate(length);
+        Some(packet)
+    }
+
+    /// Sends one initiation to where a peer was, to learn whether it is still there.
+    pub(super) fn seek(&mut self, slot: Slot, now: Now, route: Route) {
+        let ids = self.secret_ids(now);
+        let Some(peer) = self.peers.get(slot) else { return };
+        let under = self.choose(peer, &ids);
+        if let Some(packet) = self.initiation(slot, now, &ids, under) {
+            self.out.counters.initiations_sent += 1;
+            self.out.transmit(route, packet);
+        }
     }
 
     /// Under what the next initiation to a peer goes: always this node's newest key.
@@ -282,6 +306,7 @@ impl Core {
         self.ask_number(slot, now);
         self.serve(slot, now);
         self.flush_queue(slot, now);
+        self.say_here(slot, now);
         self.report_up(slot);
         self.out.notice(Notice::Ready);
     }

@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod changes;
 pub mod connect;
 pub mod drift;
+pub mod duplicates;
 pub mod evidence;
 pub mod health;
 pub mod node;

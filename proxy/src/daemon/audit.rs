@@ -159,6 +159,14 @@ impl Audit {
         info!(target: "audit", event = "revoked", %revoked, %at, suppressed = 0);
     }
 
+    /// Two processes use one node's key. Told of each node every ten minutes at most.
+    pub(super) fn duplicate(&self, node: &NodeId, at: &str, by: Option<&NodeId>) {
+        let source = by.copied().unwrap_or(*node);
+        let Some(suppressed) = self.take(Some(source), clock::now()) else { return };
+        let by = by.map(ToString::to_string);
+        info!(target: "audit", event = "duplicate-identity", node = %node, at, by, suppressed);
+    }
+
     /// This node shows another credential of its own from now on.
     pub(super) fn renewed(&self, own: &Credential) {
         self.0.written.fetch_add(1, Ordering::Relaxed);

@@ -19,7 +19,7 @@ use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
@@ -248,6 +248,13 @@ impl Driver {
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
             MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
+            MeshEvent::SeenAt { by, at } => {
+                debug!(by = %by.short(), %at, "a peer says where it sees this node");
+            }
+            MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
+            MeshEvent::OwnDuplicate { by, at } => {
+                self.note_duplicate(self.reporter.me.node, vec![at], Some(by));
+            }
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
                 self.refused.send_replace(Some(reason.clone()));

@@ -22,6 +22,7 @@ use tracing::info;
 use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
+use crate::core::duplicates::Duplicates;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
 use super::audit::Audit;
@@ -303,6 +304,7 @@ fn reporter(
         admin_http: None,
         sessions: sessions.clone(),
         audit: Audit::default(),
+        duplicates: Duplicates::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
         authority_key: None,

@@ -40,6 +40,7 @@ mod sandbox;
 mod services;
 mod session;
 mod sessions;
+mod sightings;
 mod splice;
 pub mod state;
 pub(crate) mod succession;

@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::Error;
+use crate::core::duplicates::Duplicates;
 use crate::core::node::NodeCore;
 use crate::core::route::Route;
 
@@ -325,6 +326,7 @@ fn reporter(
         admin_http,
         sessions: sessions.clone(),
         audit: Audit::default(),
+        duplicates: Duplicates::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
         authority_key: Some(state::authority_key_in(&settings.state_dir)),

@@ -19,6 +19,7 @@ use crate::admin::api::{
     ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::{FormerKey, SecretStatus};
+use crate::core::duplicates::Duplicates;
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
 use crate::core::roster::Roster;
@@ -55,6 +56,7 @@ pub(super) struct Reporter {
     pub(super) admin_http: Option<SocketAddr>,
     pub(super) sessions: Sessions,
     pub(super) audit: Audit,
+    pub(super) duplicates: Duplicates,
     pub(super) floods: Floods,
     pub(super) room: Room,
     /// Where the authority's key would be, and should not.
@@ -349,6 +351,11 @@ impl Reporter {
                 ));
             }
         }
+        let name = |node: &NodeId| match *node == self.me.node {
+            true => self.me.name.to_string(),
+            false => self.name(core, node),
+        };
+        warnings.extend(self.duplicates.warnings(&self.me.node, name, now));
         warnings.extend(self.full(services));
         warnings.extend(self.front(services, now));
         warnings.extend(self.crowding(core, now));

@@ -46,10 +46,15 @@ fn an_unknown_node_with_a_valid_credential_is_admitted() {
             MeshEvent::Admitted { credential } if credential.node == id(3) => "admitted",
             MeshEvent::SessionUp(_) => "up",
             MeshEvent::Datagram { .. } => "datagram",
+            MeshEvent::SeenAt { .. } => "seen",
             _ => "other",
         })
         .collect();
-    assert_eq!(kinds, ["admitted", "up", "datagram"], "the credential goes before the queue");
+    assert_eq!(
+        kinds,
+        ["admitted", "up", "datagram", "seen"],
+        "the credential goes before the queue"
+    );
     net.seconds(30);
     assert!(net.up(1, 3), "no longer provisional");
 }
@@ -235,7 +240,8 @@ fn a_known_credential_admits_without_a_hello() {
     net.keep = Box::new(|_| true);
     net.seconds(2);
     assert!(net.up(2, 1), "hellos are repeated until one arrives");
-    assert!(matches!(net.events(1)[..], []), "nothing new was learned");
+    let events = net.events(1);
+    assert!(matches!(events[..], [MeshEvent::SeenAt { .. }]), "no credential: {events:?}");
 }
 
 #[test]

@@ -69,6 +69,8 @@ impl Reporter {
             let help = "Lines of the audit log: written, and suppressed by its bounds.";
             page.count("audit_lines", help, &[("outcome", outcome)], count);
         }
+        let help = "Nodes whose key two processes use at once, this one included.";
+        page.put("duplicate_identities", help, &[], f64::from(self.duplicates.count(now)));
         for service in &status.services {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));

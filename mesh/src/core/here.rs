@@ -1,0 +1,111 @@
+//! What peers say about each other's whereabouts in every session: which process the sender is, and
+//! where it sees the receiver.
+//!
+//! The first tells a restart from a second process with the same key (see
+//! [`Processes`](crate::processes::Processes)); the second tells a node behind NAT how it looks
+//! from outside. Both are believed of admitted peers only, and the second as a hint.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::{Core, canonical};
+use crate::admission::Control;
+use crate::event::{MeshEvent, Now, Route};
+use crate::peers::Slot;
+use crate::ports;
+use crate::processes::{Duplicate, Found};
+use crate::tunnel::SessionId;
+
+/// A peer that moves about within a session is told no more often where it is seen.
+const HERE_GAP: Duration = Duration::from_secs(1);
+/// What a peer says of a second process with this node's key is taken no more often.
+const DUPLICATE_GAP: Duration = Duration::from_secs(5);
+
+impl Core {
+    /// Tells a peer who this is and where it is seen, once for each session and place of it.
+    pub(super) fn say_here(&mut self, slot: Slot, now: Now) {
+        let instance = self.instance;
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let (endpoint, admitted) = (peer.endpoint, peer.admitted);
+        let here = peer.here();
+        let (Some(route), Some(session), true) = (endpoint, here.newest, admitted) else { return };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < HERE_GAP;
+        if here.said.is_some_and(|(said, you, at)| {
+            said == session && (you == route.remote || is_recent(at))
+        }) {
+            return;
+        }
+        here.said = Some((session, route.remote, now.instant));
+        let here = Control::Here { instance, you: route.remote };
+        self.send_control(slot, now, ports::CONTROL, &here);
+    }
+
+    pub(super) fn take_here(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        instance: u64,
+        you: SocketAddr,
+    ) {
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else { return };
+        let you = canonical(&you);
+        if peer.here().sees_me_at.replace(you) != Some(you) {
+            let by = peer.node;
+            self.out.tell(MeshEvent::SeenAt { by, at: you });
+        }
+        self.note_process((slot, session), now, instance);
+    }
+
+    /// A process said who it is in a session.
+    pub(super) fn note_process(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        instance: u64,
+    ) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let (Some(route), Some(agreed)) = (peer.endpoint, peer.session) else { return };
+        // Only the newest tells who is there now.
+        let here = peer.here();
+        if here.newest != Some(session) {
+            return;
+        }
+        let found = here.processes.note(instance, route.remote, agreed.since, now.instant);
+        let node = peer.node;
+        match found {
+            Found::Same => {}
+            // It answers if it still runs there, and says who it is.
+            Found::Another { before } if before != route.remote => {
+                self.seek(slot, now, Route::from(before));
+            }
+            Found::Another { .. } => {}
+            Found::Duplicate(Duplicate { at, tell, seek, report }) => {
+                self.out.counters.duplicates_seen += 1;
+                let [_, other] = at;
+                if report {
+                    self.out.tell(MeshEvent::Duplicate { node, at });
+                }
+                if tell {
+                    let duplicate = Control::Duplicate { at: other };
+                    self.send_control(slot, now, ports::CONTROL, &duplicate);
+                }
+                if seek {
+                    self.seek(slot, now, Route::from(other));
+                }
+            }
+        }
+    }
+
+    /// A peer has heard two processes with this node's key.
+    pub(super) fn take_duplicate(&mut self, slot: Slot, now: Now, at: SocketAddr) {
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else { return };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < DUPLICATE_GAP;
+        self.out.counters.duplicates_told += 1;
+        let here = peer.here();
+        if !here.duplicate_told.is_some_and(is_recent) {
+            here.duplicate_told = Some(now.instant);
+            let by = peer.node;
+            self.out.tell(MeshEvent::OwnDuplicate { by, at: canonical(&at) });
+        }
+    }
+}

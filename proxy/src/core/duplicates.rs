@@ -1,0 +1,183 @@
+//! Nodes whose key is used by two processes at once: a state folder was copied, by mistake or by a
+//! thief. Each takes the other's tunnels, so that the long sessions of both are cut again and
+//! again.
+//!
+//! The mesh finds them (see `mesh/src/processes.rs`); here is what is remembered of it and how it
+//! is told. Bounded by [`MAX_DUPLICATES`] nodes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+/// Nodes that are remembered at once; beyond that the one seen longest ago gives way.
+pub const MAX_DUPLICATES: usize = 64;
+/// So long after the last sign of it, it is told no more. Both say something at least every two
+/// minutes as long as they run.
+const OVER_AFTER: Duration = Duration::from_secs(300);
+/// A node that is one for so long is logged again.
+const REMIND: Duration = Duration::from_secs(600);
+
+#[derive(Debug)]
+struct Evidence {
+    /// Where the two are; of this node itself where the other one is.
+    at: Vec<SocketAddr>,
+    /// Who says so; none when this node has seen it itself.
+    by: Option<NodeId>,
+    first: Instant,
+    last: Instant,
+    told: Instant,
+}
+
+/// See the module's doc.
+#[derive(Debug, Default)]
+pub struct Duplicates(BTreeMap<NodeId, Evidence>);
+
+impl Duplicates {
+    /// Two processes were found to use a node's key. Whether that is to be logged now.
+    pub fn note(
+        &mut self,
+        node: NodeId,
+        at: Vec<SocketAddr>,
+        by: Option<NodeId>,
+        now: Instant,
+    ) -> bool {
+        self.forget(now);
+        let known = self.0.get_mut(&node);
+        if let Some(known) = known {
+            (known.at, known.by, known.last) = (at, by, now);
+            let is_due = now.saturating_duration_since(known.told) >= REMIND;
+            if is_due {
+                known.told = now;
+            }
+            return is_due;
+        }
+        if self.0.len() >= MAX_DUPLICATES
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, it)| it.last).map(|(node, _)| *node)
+        {
+            self.0.remove(&oldest);
+        }
+        self.0.insert(node, Evidence { at, by, first: now, last: now, told: now });
+        true
+    }
+
+    /// How many nodes are duplicates now.
+    pub fn count(&self, now: Instant) -> u32 {
+        self.0.values().map(|it| u32::from(it.is_present(now))).sum()
+    }
+
+    /// For the status: a sentence for each. `name` gives the name of a node.
+    pub fn warnings(
+        &self,
+        me: &NodeId,
+        name: impl Fn(&NodeId) -> String,
+        now: Instant,
+    ) -> Vec<String> {
+        let present = self.0.iter().filter(|(_, it)| it.is_present(now));
+        let sentence = |(node, it): (&NodeId, &Evidence)| {
+            let at: Vec<String> = it.at.iter().map(ToString::to_string).collect();
+            let at = at.join(" and ");
+            let ago = |since| now.saturating_duration_since(since).as_secs();
+            let (began, last) = (ago(it.first), ago(it.last));
+            let by = it.by.map_or_else(|| "this node".to_owned(), |by| name(&by));
+            let seen = format!("seen by {by} {last} s ago, first {began} s ago");
+            match node == me {
+                true => format!(
+                    "another process uses this node's key, at {at} ({seen}). {}",
+                    remedy(&name(node))
+                ),
+                false => format!(
+                    "two processes use the key of {}, at {at} ({seen}). {}",
+                    name(node),
+                    remedy(&name(node))
+                ),
+            }
+        };
+        present.map(sentence).collect()
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.0.retain(|_, it| it.is_present(now));
+    }
+}
+
+impl Evidence {
+    fn is_present(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) < OVER_AFTER
+    }
+}
+
+/// What it means, and what to do.
+fn remedy(name: &str) -> String {
+    format!(
+        "Its state folder was copied, and each of the two cuts the other's sessions. Stop the copy \
+         and join that machine with an invite of its own. If it is not yours: `meshport \
+         rotate-key` on the right machine shuts the copy out; `meshport revoke {name}` shuts out \
+         both"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use super::*;
+
+    fn node(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    fn at(number: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, number], 7442))
+    }
+
+    fn warnings(duplicates: &Duplicates, now: Instant) -> Vec<String> {
+        duplicates.warnings(&node(1), |it| format!("n{}", it.as_bytes()[0]), now)
+    }
+
+    #[test]
+    fn both_and_others_are_told_with_the_remedy_until_it_is_over() {
+        let start = Instant::now();
+        let mut duplicates = Duplicates::default();
+        assert!(duplicates.note(node(1), vec![at(9)], Some(node(2)), start));
+        assert!(duplicates.note(node(3), vec![at(3), at(4)], None, start));
+        let later = start + Duration::from_secs(5);
+        assert!(!duplicates.note(node(1), vec![at(8)], Some(node(2)), later), "told already");
+        let said = warnings(&duplicates, later);
+        let own = "another process uses this node's key, at 10.0.0.8:7442 (seen by n2 0 s ago, \
+                   first 5 s ago)";
+        assert!(said[0].starts_with(own), "{}", said[0]);
+        let other = "two processes use the key of n3, at 10.0.0.3:7442 and 10.0.0.4:7442 (seen by \
+                     this node 5 s ago";
+        assert!(said[1].starts_with(other), "{}", said[1]);
+        for words in ["meshport rotate-key", "meshport revoke n3", "was copied"] {
+            assert!(said[1].contains(words), "{words}");
+        }
+        assert_eq!(duplicates.count(later), 2);
+        assert!(warnings(&duplicates, later + OVER_AFTER).is_empty());
+        assert_eq!(duplicates.count(later + OVER_AFTER), 0);
+    }
+
+    #[test]
+    fn one_that_lasts_is_logged_every_ten_minutes() {
+        let start = Instant::now();
+        let mut duplicates = Duplicates::default();
+        let logged = (0..3600 / 5).filter(|count| {
+            let now = start + Duration::from_secs(5 * count);
+            duplicates.note(node(1), vec![at(9)], None, now)
+        });
+        assert_eq!(logged.count(), 6);
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let start = Instant::now();
+        let mut duplicates = Duplicates::default();
+        for number in 0..=255 {
+            let now = start + Duration::from_millis(number.into());
+            duplicates.note(node(number), vec![at(1), at(2)], None, now);
+        }
+        assert_eq!(duplicates.0.len(), MAX_DUPLICATES);
+    }
+}
