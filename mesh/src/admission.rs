@@ -48,6 +48,8 @@ const HELLO_FIRST_GAP: Duration = Duration::from_millis(250);
 const HELLO_LAST_GAP: Duration = Duration::from_secs(5);
 /// Hellos per session; a peer that never answers is not one of ours.
 const HELLO_TRIES: u32 = 12;
+/// A hello that is unanswered for so long is repeated when the peer says that it lacks it.
+const HELLO_ASKED_GAP: Duration = Duration::from_secs(1);
 /// Least time between two hellos, however often the peer asks.
 const HELLO_MIN_GAP: Duration = Duration::from_millis(100);
 
@@ -256,6 +258,15 @@ impl Showing {
         self.tries = 0;
         let earliest = self.last.map_or(now, |last| last + HELLO_MIN_GAP);
         self.next = Some(earliest.max(now));
+    }
+
+    /// The peer says that it does not have our credential: it lost it, did not believe it while its
+    /// clock was wrong, or the hello that it will get soon is still on its way.
+    pub(crate) fn asked(&mut self, now: Instant) {
+        let is_recent = |last: Instant| now.saturating_duration_since(last) < HELLO_ASKED_GAP;
+        if self.next.is_none() || !self.last.is_some_and(is_recent) {
+            self.wanted(now);
+        }
     }
 
     /// The peer has it.

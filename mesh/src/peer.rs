@@ -108,6 +108,8 @@ pub(crate) enum Need {
 pub(crate) struct Here {
     /// The session that was agreed last.
     pub(crate) newest: Option<SessionId>,
+    /// When it was looked at last because it sends something though it is not admitted.
+    pub(crate) asked_at: Option<Instant>,
     /// Which processes spoke under its key.
     pub(crate) processes: Processes,
     /// In which session it was told who this is and where it is seen, there, and when.

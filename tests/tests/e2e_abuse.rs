@@ -34,6 +34,8 @@ const FEW: usize = 200;
 const HEADROOM: u64 = 64 << 20;
 /// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
 const BACK: Duration = Duration::from_secs(20);
+/// How soon a node is back once its clock is right.
+const SOON: Duration = Duration::from_secs(10);
 /// Requests that a load has to make before and after something happens.
 const SOME: usize = 10;
 
@@ -485,4 +487,33 @@ fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
         (world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
     });
     drop(daemon);
+}
+
+#[test]
+#[ignore = "needs the library of faketime: ./tests/run e2e"]
+fn a_clock_that_was_400_days_ahead_for_20_s_isolates_nobody() {
+    let mut world = two_nodes();
+    let clock = world.path("clock");
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    world.kill("worker-b");
+    without_sandbox(&world, "worker-b");
+    let _daemon = with_a_clock(&world, "worker-b", &clock);
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    fs::write(&clock, "+400d\n").expect("the world's folder can be written");
+    wait::until("by its clock all others have ended", SETTLE, || {
+        (world.at("worker-b").alive() == 1).then_some(())
+    });
+    let mut next = wait::now();
+    wait::throughout("it is alone", BACK, || {
+        wait::pace(&mut next, Duration::from_secs(1));
+        world.at("worker-b").alive() == 1
+    });
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    let begun = wait::now();
+    wait::until("it serves, and both know each other", SOON, || {
+        let served = world.curl().get(local, "/version").is_ok_and(|it| it.status == 200);
+        (served && world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
+    });
+    println!("back {:?} after the clock is right", begun.elapsed());
 }

@@ -20,6 +20,9 @@ use crate::{MeshError, ports};
 /// signatures: less than an honest one waits before it repeats a hello.
 const JUDGE_GAP: Duration = Duration::from_millis(200);
 
+/// From one look at a peer that is not admitted, because it sends something, to the next.
+const ASK_GAP: Duration = Duration::from_secs(1);
+
 /// Why a peer is not admitted.
 enum Refusal {
     /// What it has shown is not to be believed, or not now. It may show another credential.
@@ -133,8 +136,8 @@ impl Core {
             }
             self.out.counters.restarts_seen += 1;
             self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
-        } else if !has_yours && peer.showing.is_acknowledged() {
-            peer.showing.wanted(now.instant);
+        } else if !has_yours {
+            peer.showing.asked(now.instant);
         }
     }
 
@@ -256,7 +259,8 @@ impl Core {
     }
 
     /// A session exists: a peer whose credential is known is admitted, one whose credential has
-    /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough.
+    /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough. The
+    /// credential is kept: it may be the clock here that is wrong.
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let Some(credential) = peer.credential.clone() else { return };
@@ -272,7 +276,6 @@ impl Core {
                 self.peers.settle(slot);
             }
             Err(error) => {
-                peer.credential = None;
                 peer.admitted = false;
                 peer.forget_sight();
                 let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
@@ -284,6 +287,24 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// A peer that is not admitted sends something. If its credential is known, it may be valid by
+    /// now: the clock here was wrong. If not, the peer is asked for it.
+    pub(super) fn admit_again(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < ASK_GAP;
+        if peer.session.is_none() || peer.here().asked_at.is_some_and(is_recent) {
+            return;
+        }
+        peer.here().asked_at = Some(now.instant);
+        if peer.credential.is_none() {
+            peer.showing.wanted(now.instant);
+            return self.serve(slot, now);
+        }
+        self.judge_known_credential(slot, now);
+        self.report_up(slot);
+        self.say_here(slot, now);
     }
 
     fn refuse(&mut self, slot: Slot, now: Now, port: u16, reason: String) {

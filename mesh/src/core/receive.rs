@@ -441,6 +441,7 @@ impl Core {
             matches!(&parsed, Packet::Udp(udp) if udp.flow.destination_port == ports::CONTROL);
         if !peer.admitted && !control {
             self.out.counters.dropped_not_admitted += 1;
+            self.admit_again(slot, now);
             return None;
         }
         let node = peer.node;

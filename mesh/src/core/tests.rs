@@ -1,6 +1,7 @@
 //! Several state machines on a wire that is a list, in time that is a variable.
 
 mod admission;
+mod clock;
 mod here;
 mod hostile;
 mod revoke;
