@@ -340,6 +340,24 @@ impl Discovery {
         self.settle(now);
     }
 
+    /// Whether others see this node at addresses that are not its own.
+    pub fn set_behind_nat(&mut self, behind_nat: bool, now: Instant) {
+        self.own.set_behind_nat(behind_nat, now);
+        self.settle(now);
+    }
+
+    /// What was said last of that.
+    pub fn is_behind_nat(&self) -> bool {
+        self.own.is_behind_nat()
+    }
+
+    /// Whether no direct path to a node can be expected: both it and this node are behind NAT.
+    pub fn both_behind_nat(&self, node: &NodeId) -> bool {
+        let entry = self.directory.get(node);
+        let other = entry.and_then(Entry::node_state).is_some_and(|state| state.behind_nat);
+        other && self.is_behind_nat()
+    }
+
     /// How this node's instance of a service does. Urgent when it changed. Ignored, with an event,
     /// when the own credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {

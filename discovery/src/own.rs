@@ -57,6 +57,7 @@ pub(crate) struct Own {
     services: BTreeMap<ServiceName, OriginState>,
     distances: BTreeMap<NodeId, Distance>,
     left: bool,
+    behind_nat: bool,
     /// Until when the first version waits; none once the endpoints are known, or it is out.
     waits_until: Option<Instant>,
     /// What is waiting to be published, and when it may.
@@ -85,6 +86,7 @@ impl Own {
             services: BTreeMap::new(),
             distances: BTreeMap::new(),
             left: false,
+            behind_nat: false,
             waits_until: Some(now + FIRST_WAIT),
             pending: None,
             published_at: None,
@@ -111,6 +113,17 @@ impl Own {
             self.want(Urgency::Rumour, Duration::ZERO, now);
         }
         fit
+    }
+
+    pub(crate) fn set_behind_nat(&mut self, behind_nat: bool, now: Instant) {
+        if self.behind_nat != behind_nat {
+            self.behind_nat = behind_nat;
+            self.want(Urgency::Rumour, Duration::ZERO, now);
+        }
+    }
+
+    pub(crate) fn is_behind_nat(&self) -> bool {
+        self.behind_nat
     }
 
     /// False when there are too many services.
@@ -224,6 +237,7 @@ impl Own {
             services: self.services.iter().map(|(name, state)| (name.clone(), *state)).collect(),
             distances: self.distances.values().cloned().collect(),
             left: self.left,
+            behind_nat: self.behind_nat,
         };
         Some((urgency, Arc::new(SignedState::sign(state, &self.mesh, &self.key))))
     }

@@ -112,6 +112,9 @@ pub struct NodeState {
     pub distances: Vec<Distance>,
     /// The owner has left the mesh on purpose.
     pub left: bool,
+    /// Others see the owner at an address that is not its own, and it does not say that it can be
+    /// reached there: somebody behind another NAT finds no direct path to it.
+    pub behind_nat: bool,
 }
 
 /// A record with the bytes and the signature it travels with. It exists only signed or verified.
@@ -213,7 +216,11 @@ fn signed_bytes(mesh: &MeshId, body: &[u8]) -> Vec<u8> {
     [DOMAIN, mesh.as_bytes(), body].concat()
 }
 
-/// The format of the body; the fields in this order, encoded by postcard.
+/// Flag of a body: [`NodeState::behind_nat`].
+const FLAG_BEHIND_NAT: u8 = 1;
+
+/// The format of the body; the fields in this order, encoded by postcard. A byte of flags follows
+/// where one is set.
 #[derive(Serialize, Deserialize)]
 struct Body<'a> {
     node: [u8; 32],
@@ -241,14 +248,21 @@ impl NodeState {
             services: services.collect(),
             distances: self.distances.iter().map(distance).collect(),
         };
-        postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail")
+        let mut body =
+            postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail");
+        body.extend(self.behind_nat.then_some(FLAG_BEHIND_NAT));
+        body
     }
 
     fn from_body(bytes: &[u8]) -> Result<Self, BadState> {
         let (body, rest) =
             postcard::take_from_bytes::<Body<'_>>(bytes).map_err(|_| BadState::Malformed)?;
-        let within = rest.is_empty()
-            && body.endpoints.len() <= MAX_ENDPOINTS
+        let behind_nat = match rest {
+            [] => false,
+            [FLAG_BEHIND_NAT] => true,
+            _ => return Err(BadState::Malformed),
+        };
+        let within = body.endpoints.len() <= MAX_ENDPOINTS
             && body.services.len() <= MAX_SERVICES
             && body.distances.len() <= MAX_DISTANCES
             && body.services.is_sorted_by(|a, b| a.0 < b.0)
@@ -273,6 +287,7 @@ impl NodeState {
             renewal: body.renewal,
             version: body.version,
             left: body.left,
+            behind_nat,
             endpoints: body.endpoints,
             services,
             distances: body.distances.into_iter().map(distance).collect(),
@@ -294,4 +309,26 @@ pub(crate) struct Life {
     pub(crate) generation: u64,
     /// Grows when the node finds itself declared down.
     pub(crate) renewal: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Mesh;
+
+    #[test]
+    fn a_byte_of_flags_follows_only_where_one_is_set() {
+        let mut state = Mesh::new(1).member(1, "fra", "node").state(1, 1);
+        let plain = state.to_body();
+        state.behind_nat = true;
+        let flagged = state.to_body();
+        assert_eq!(flagged, [&plain[..], &[1]].concat());
+        assert_eq!(NodeState::from_body(&flagged), Ok(state.clone()));
+        state.behind_nat = false;
+        assert_eq!(NodeState::from_body(&plain), Ok(state));
+        for end in [&[0][..], &[2], &[1, 1]] {
+            let other = NodeState::from_body(&[&plain[..], end].concat());
+            assert_eq!(other, Err(BadState::Malformed), "{end:?}");
+        }
+    }
 }

@@ -152,6 +152,7 @@ impl Member {
             services: Vec::new(),
             distances: Vec::new(),
             left: false,
+            behind_nat: false,
         }
     }
 

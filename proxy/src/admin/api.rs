@@ -206,6 +206,9 @@ pub struct PeerRow {
     pub liveness: String,
     /// Where its packets come from or go to.
     pub endpoint: Option<SocketAddr>,
+    /// Why there is no direct path to it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
     /// Seconds since the last WireGuard handshake.
     pub handshake_age_s: Option<u64>,
     /// Round-trip time in milliseconds where it is measured.
@@ -243,6 +246,9 @@ pub struct PingReport {
     pub sent: u32,
     /// Round-trip times of the answers in milliseconds, in order of sending.
     pub rtt_ms: Vec<Option<f64>>,
+    /// Why none can be expected, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
 }
 
 /// `meshport ping` as asked.

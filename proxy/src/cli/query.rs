@@ -223,7 +223,10 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
         output::answer(&render::ping_summary(&report.who, &summary))?;
     }
     match summary.answered {
-        0 => Err(Error::Negative(format!("{} did not answer", report.who.name))),
+        0 => {
+            let why = report.lacks.map_or_else(String::new, |lacks| format!(": {lacks}"));
+            Err(Error::Negative(format!("{} did not answer{why}", report.who.name)))
+        }
         _ => Ok(()),
     }
 }
@@ -247,6 +250,7 @@ async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Erro
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut who: Option<NodeRef> = None;
     let mut rtt_ms = Vec::new();
+    let mut lacks = None;
     for sequence in 1..=args.count {
         let answer = async {
             ticks.tick().await;
@@ -265,11 +269,12 @@ async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Erro
             output::answer(&render::ping_line(&report.who, sequence, probe))?;
         }
         who = Some(report.who);
+        lacks = report.lacks;
         rtt_ms.push(probe);
     }
     let sent = u32::try_from(rtt_ms.len()).unwrap_or(u32::MAX);
     let who = who.ok_or_else(|| Error::Negative("interrupted before the first answer".into()))?;
-    Ok(PingReport { who, sent, rtt_ms })
+    Ok(PingReport { who, sent, rtt_ms, lacks })
 }
 
 #[cfg(test)]

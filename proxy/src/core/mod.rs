@@ -15,6 +15,7 @@ pub mod health;
 pub mod node;
 pub mod pace;
 pub mod policy;
+pub mod reach;
 pub mod relay;
 pub mod roster;
 pub mod route;

@@ -308,6 +308,11 @@ impl NodeCore {
         self.discovery.set_endpoints(endpoints, now);
     }
 
+    /// Says whether others see this node at addresses that are not its own.
+    pub fn set_behind_nat(&mut self, behind_nat: bool, now: Instant) {
+        self.discovery.set_behind_nat(behind_nat, now);
+    }
+
     /// Takes up what was known before a restart.
     ///
     /// # Errors

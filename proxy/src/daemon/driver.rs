@@ -19,13 +19,14 @@ use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
 use crate::core::drift::{Cause, DriftConfig, Leave};
 use crate::core::health::{HealthConfig, Outcome, Question as Probe};
 use crate::core::node::{Event, NodeCore};
+use crate::core::reach::BOTH_BEHIND_NAT;
 use crate::core::route::{Line, Policy, Route};
 
 use super::certificates;
@@ -57,8 +58,8 @@ type OutcomeOf = (ServiceName, Probe, Outcome);
 pub(super) enum Order {
     /// Announce to these nodes, which are reached there.
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
-    /// Tell others to reach this node there.
-    Endpoints(Vec<SocketAddr>),
+    /// This node is there, and whether the settings say so.
+    Endpoints(Vec<SocketAddr>, bool),
     /// Spread a service's sessions so from now on.
     Policy(ServiceName, Policy),
     /// Reset a service's sessions within this time from now on.
@@ -243,14 +244,13 @@ impl Driver {
             }
             MeshEvent::SessionDown(node) => {
                 self.reporter.audit.gone(&node);
+                self.lose_sight(&node);
                 self.core.handle_session(node, false, now);
             }
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
             MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
-            MeshEvent::SeenAt { by, at } => {
-                debug!(by = %by.short(), %at, "a peer says where it sees this node");
-            }
+            MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
             MeshEvent::OwnDuplicate { by, at } => {
                 self.note_duplicate(self.reporter.me.node, vec![at], Some(by));
@@ -472,7 +472,11 @@ impl Driver {
                 certificates::start(mesh.clone(), request.service, origins, to);
             }
             Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
-                Ok(who) => ping::start(self.mesh.clone(), who, request.count, to),
+                Ok(who) => {
+                    let lacks = core.discovery().both_behind_nat(&who.node);
+                    let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
+                    ping::start(self.mesh.clone(), (who, lacks), request.count, to);
+                }
                 Err(unknown) => {
                     let _ = to.send(Err(unknown));
                 }
@@ -494,7 +498,7 @@ impl Driver {
                 self.core.set_seeds(seeds.iter().map(|(node, _)| *node).collect(), now);
                 self.seeds = seeds.into_iter().collect();
             }
-            Order::Endpoints(endpoints) => self.core.set_endpoints(endpoints, now),
+            Order::Endpoints(own, is_set) => self.set_own_endpoints(own, is_set),
             Order::Policy(service, policy) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.policy = policy.clone();

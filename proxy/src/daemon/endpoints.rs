@@ -46,7 +46,7 @@ pub(super) async fn follow(
         let mut complete = true;
         // What the driver guessed when nothing is advertised is left alone.
         if !wanted.is_empty() && refresh(&mut own, &wanted, MAX_ADDRESSES, &mut complete).await {
-            changed.push(Order::Endpoints(own.clone()));
+            changed.push(Order::Endpoints(own.clone(), true));
         }
         let mut moved = false;
         for (seed, (_, addresses)) in seeds.iter().zip(&mut known) {
@@ -234,7 +234,7 @@ mod tests {
         for wanted in ["192.0.2.1:7", "192.0.2.2:7"] {
             sender.send_replace(endpoints(&[wanted]));
             let order = timeout(LOOKUP_TIMEOUT, received.recv()).await.expect("soon");
-            assert!(matches!(order, Some(Order::Endpoints(own)) if own == [address(wanted)]));
+            assert!(matches!(order, Some(Order::Endpoints(own, true)) if own == [address(wanted)]));
         }
     }
 }

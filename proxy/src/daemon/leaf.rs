@@ -23,6 +23,7 @@ use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
 use crate::core::duplicates::Duplicates;
+use crate::core::reach::Reach;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
 use super::audit::Audit;
@@ -305,6 +306,7 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         duplicates: Duplicates::default(),
+        reach: Reach::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
         authority_key: None,

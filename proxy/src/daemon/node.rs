@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use crate::Error;
 use crate::core::duplicates::Duplicates;
 use crate::core::node::NodeCore;
+use crate::core::reach::Reach;
 use crate::core::route::Route;
 
 use super::audit::Audit;
@@ -327,6 +328,7 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         duplicates: Duplicates::default(),
+        reach: Reach::default(),
         floods: Floods::new(clock::now()),
         room: Room::default(),
         authority_key: Some(state::authority_key_in(&settings.state_dir)),
@@ -399,12 +401,12 @@ fn announce_start(reporter: &Reporter) {
 fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
     let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
-    let own = if settings.mesh.advertise.is_empty() {
-        endpoints::guess(driver.mesh.local_addr(), &plain)
-    } else {
-        endpoints::plain(&settings.mesh.advertise)
+    let is_set = !settings.mesh.advertise.is_empty();
+    let own = match is_set {
+        true => endpoints::plain(&settings.mesh.advertise),
+        false => endpoints::guess(driver.mesh.local_addr(), &plain),
     };
-    driver.obey(Order::Endpoints(own));
+    driver.obey(Order::Endpoints(own, is_set));
     driver.obey(Order::Seeds(plain));
 }
 

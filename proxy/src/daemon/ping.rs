@@ -28,10 +28,11 @@ impl Drop for Place {
     }
 }
 
-/// Sends `count` probes to a node one after another, then answers.
+/// Sends `count` probes to a node one after another, then answers. `lacks` says why there may be no
+/// path to it.
 pub(super) fn start(
     mesh: Mesh,
-    who: NodeRef,
+    (who, lacks): (NodeRef, Option<String>),
     count: u32,
     answer: oneshot::Sender<Result<PingReport, String>>,
 ) {
@@ -53,6 +54,6 @@ pub(super) fn start(
             }
             tokio::time::sleep(INTERVAL).await;
         }
-        let _ = answer.send(Ok(PingReport { who, sent, rtt_ms }));
+        let _ = answer.send(Ok(PingReport { who, sent, rtt_ms, lacks }));
     });
 }

@@ -22,6 +22,7 @@ use crate::admin::credentials::{FormerKey, SecretStatus};
 use crate::core::duplicates::Duplicates;
 use crate::core::health::Health;
 use crate::core::node::NodeCore;
+use crate::core::reach::{BOTH_BEHIND_NAT, Reach};
 use crate::core::roster::Roster;
 use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
@@ -57,6 +58,8 @@ pub(super) struct Reporter {
     pub(super) sessions: Sessions,
     pub(super) audit: Audit,
     pub(super) duplicates: Duplicates,
+    /// Where this node is, as its peers see it.
+    pub(super) reach: Reach,
     pub(super) floods: Floods,
     pub(super) room: Room,
     /// Where the authority's key would be, and should not.
@@ -154,7 +157,9 @@ impl Reporter {
             let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
             let unknown = if leaf { "leaf" } else { "unknown" };
             let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
+            let is_apart = !peer.session && core.discovery().both_behind_nat(&peer.node);
             PeerRow {
+                lacks: is_apart.then(|| BOTH_BEHIND_NAT.into()),
                 node: peer.node,
                 name: credential.map(|credential| credential.name.clone()),
                 site: credential.map(|credential| credential.site.clone()),
@@ -285,16 +290,29 @@ impl Reporter {
             sessions: self.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
-            lacks: match origin.path {
-                // Of its own instance a node knows what the last probe found.
-                PathView::Own
-                    if candidate.standing >= Standing::Doubtful
-                        && origin.state != OriginState::Draining =>
-                {
-                    core.health(service).map_or_else(String::new, |it| it.detail().to_owned())
-                }
-                _ => lacks(candidate, path.map(|path| age_s(path.since, now))),
-            },
+            lacks: Self::lacks(core, service, candidate, path.map(|path| age_s(path.since, now))),
+        }
+    }
+
+    /// What an origin lacks, as words.
+    fn lacks(
+        core: &NodeCore,
+        service: &ServiceName,
+        candidate: &Candidate,
+        path_age_s: Option<u64>,
+    ) -> String {
+        let OriginView { line, path, state, .. } = candidate.origin;
+        let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
+        let is_drained = state == OriginState::Draining;
+        match (path, line) {
+            // Of its own instance a node knows what the last probe found.
+            (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
+                core.health(service).map_or_else(String::new, |it| it.detail().to_owned())
+            }
+            (_, Line::Direct(node)) if is_apart && core.discovery().both_behind_nat(&node) => {
+                BOTH_BEHIND_NAT.into()
+            }
+            _ => lacks(candidate, path_age_s),
         }
     }
 
@@ -344,6 +362,10 @@ impl Reporter {
                      what each lacks"
                 ));
             }
+            let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
+            warnings.extend(apart.map(|origin| {
+                format!("{name}: {} and this node are {BOTH_BEHIND_NAT}", origin.who.name)
+            }));
             if core.health(name).is_some_and(Health::wants_credentials) {
                 warnings.push(format!(
                     "{name}: the own instance answers 401, so readiness is unknown. Set ca-file \

@@ -1,14 +1,45 @@
-//! What peers say about two processes with one key.
+//! What peers say about this node's whereabouts, and about two processes with one key.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use meshport_config::NodeId;
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 use super::clock;
 use super::driver::Driver;
 
 impl Driver {
+    /// Takes where this node is by itself; `is_set` when the settings say so.
+    pub(super) fn set_own_endpoints(&mut self, own: Vec<SocketAddr>, is_set: bool) {
+        self.reporter.reach.set_own(own, is_set);
+        self.announce();
+    }
+
+    /// A peer sees this node there.
+    pub(super) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
+        debug!(by = %by.short(), %at, "a peer says where it sees this node");
+        self.reporter.reach.note(by, at, is_own(at.ip()));
+        self.announce();
+    }
+
+    /// A tunnel is gone.
+    pub(super) fn lose_sight(&mut self, by: &NodeId) {
+        self.reporter.reach.forget(by);
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let now = clock::now();
+        let reach = &self.reporter.reach;
+        let behind_nat = reach.is_behind_nat();
+        if self.core.discovery().is_behind_nat() != behind_nat {
+            let word = if behind_nat { "is behind NAT" } else { "is behind NAT no more" };
+            info!("this node {word}, as its peers see it");
+        }
+        self.core.set_behind_nat(behind_nat, now);
+        self.core.set_endpoints(reach.endpoints(), now);
+    }
+
     /// Two processes use one key: this node's own, if `by` says so, or a peer's.
     pub(super) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
         let name = match node == self.reporter.me.node {
@@ -26,5 +57,21 @@ impl Driver {
                  other's sessions; `meshport status` says what to do"
             );
         }
+    }
+}
+
+/// Whether an address is one of this machine's: a socket can be bound to it.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own("127.0.0.1".parse().expect("an address")));
+        assert!(!is_own("192.0.2.1".parse().expect("an address")));
     }
 }

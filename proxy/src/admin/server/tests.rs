@@ -80,7 +80,7 @@ fn drained(request: DrainRequest) -> Result<DrainReport, String> {
 
 fn pinged(request: &PingRequest) -> Result<PingReport, String> {
     match request.target.as_str() {
-        "worker-7" => Ok(PingReport { who: me(), sent: 1, rtt_ms: vec![Some(0.4)] }),
+        "worker-7" => Ok(PingReport { who: me(), sent: 1, rtt_ms: vec![Some(0.4)], lacks: None }),
         other => Err(format!("no node is called {other}")),
     }
 }

@@ -40,5 +40,11 @@ pub(crate) fn peers(rows: &[PeerRow], look: impl Into<Look>) -> String {
             known(row.roles.as_ref().map(ToString::to_string)).into(),
         ]);
     }
-    table.render(0, look)
+    let mut text = table.render(0, look);
+    let lacking = rows.iter().filter_map(|row| Some((row, row.lacks.as_ref()?)));
+    for (row, lacks) in lacking {
+        let name = row.name.as_ref().map_or_else(|| row.node.short(), ToString::to_string);
+        text.push_str(&format!("{name}: {lacks}\n"));
+    }
+    text
 }

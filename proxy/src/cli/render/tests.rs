@@ -197,6 +197,7 @@ kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
 #[test]
 fn peers_known_and_unknown() {
     let known = PeerRow {
+        lacks: None,
         node: who("cp-1", "fra", 1).node,
         name: Some("cp-1".parse().expect("a node name")),
         site: Some("fra".parse().expect("a site name")),
@@ -210,6 +211,7 @@ fn peers_known_and_unknown() {
         tx_bytes: 900,
     };
     let unknown = PeerRow {
+        lacks: Some("both behind NAT: no direct path".into()),
         node: who("x", "y", 2).node,
         name: None,
         site: None,
@@ -228,6 +230,7 @@ fn peers_known_and_unknown() {
 NAME  SITE  LIVENESS  ENDPOINT               RTT  HANDSHAKE  RECEIVED   SENT  NODE      ROLES
 cp-1  fra   alive     203.0.113.5:51820  0.42 ms     1m 11s   1.4 MiB  900 B  AQEBAQEB  node
 -     -     unknown   -                        -          -       0 B  148 B  AgICAgIC  -
+AgICAgIC: both behind NAT: no direct path
 "
     );
     assert_eq!(peers(&[], None), "no other node is known yet\n");

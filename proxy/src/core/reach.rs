@@ -1,0 +1,164 @@
+//! How this node looks from outside, as its peers tell it, and what follows for its endpoints.
+//!
+//! A peer that sees it at an address of its own has a direct path to it. One that sees another
+//! address looks through NAT: this node announces that address beside its own ones, if nobody
+//! contradicts. What one peer says is a hint and nothing more: it decides where others send
+//! handshakes first, and what `status` says.
+//!
+//! Opening a way between two nodes that are both behind NAT needs a member that tells both to begin
+//! at once; [`Reach::endpoints`] gives it the addresses to begin at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use meshport_config::NodeId;
+
+/// Peers whose word is kept, 64 bytes each: more say nothing new.
+pub const MAX_WITNESSES: usize = 64;
+/// Addresses seen from outside that are announced: one for each family.
+const MAX_SEEN: usize = 2;
+
+/// Said wherever two nodes cannot meet: what it is and what to do.
+pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path; give a member that both reach \
+                                   the role relay, or set mesh.advertise on one of the two";
+
+/// What a peer sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sight {
+    at: SocketAddr,
+    /// It is an address of this machine.
+    is_own: bool,
+}
+
+/// What peers with a tunnel say about where this node is.
+#[derive(Debug, Default)]
+pub struct Reach {
+    sights: BTreeMap<NodeId, Sight>,
+    /// Its own endpoints: those of the settings, or its addresses.
+    own: Vec<SocketAddr>,
+    /// The settings say them, and so how NAT is passed.
+    is_set: bool,
+}
+
+impl Reach {
+    /// Where this node is by itself; `is_set` when the settings say so.
+    pub fn set_own(&mut self, own: Vec<SocketAddr>, is_set: bool) {
+        (self.own, self.is_set) = (own, is_set);
+    }
+
+    /// A peer sees this node there; `is_own` when that is an address of this machine.
+    pub fn note(&mut self, by: NodeId, at: SocketAddr, is_own: bool) {
+        if self.sights.len() < MAX_WITNESSES || self.sights.contains_key(&by) {
+            self.sights.insert(by, Sight { at, is_own });
+        }
+    }
+
+    /// The tunnel with a peer is gone, and with it what it saw.
+    pub fn forget(&mut self, by: &NodeId) {
+        self.sights.remove(by);
+    }
+
+    /// Whether somebody behind another NAT has no way to begin with this node.
+    pub fn is_behind_nat(&self) -> bool {
+        !self.is_set && self.sights.values().any(|sight| !sight.is_own)
+    }
+
+    /// What to announce: the own endpoints, and where this node is seen from outside.
+    pub fn endpoints(&self) -> Vec<SocketAddr> {
+        let mut all = self.own.clone();
+        if !self.is_set {
+            all.extend(self.seen());
+        }
+        all
+    }
+
+    /// The addresses that peers see and agree on. If two see different ports, the NAT gives each
+    /// destination another one, and none of them is of use to a third.
+    fn seen(&self) -> impl Iterator<Item = SocketAddr> {
+        let foreign = self.sights.values().filter(|sight| !sight.is_own).map(|sight| sight.at);
+        let mut times: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+        foreign.for_each(|at| *times.entry(at).or_default() += 1);
+        let families: BTreeSet<bool> = times.keys().map(SocketAddr::is_ipv4).collect();
+        let agreed = families.into_iter().filter_map(move |v4| {
+            let mut of_family = times.iter().filter(|(at, _)| at.is_ipv4() == v4);
+            let only = of_family.clone().count() == 1;
+            of_family.find(|(_, times)| only || **times > 1).map(|(at, _)| *at)
+        });
+        agreed.take(MAX_SEEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn peer(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    const OWN: &str = "10.0.0.5:7442";
+
+    fn reach(seen: &[(&str, bool)]) -> Reach {
+        let mut reach = Reach::default();
+        reach.set_own(vec![at(OWN)], false);
+        for (number, (seen, is_own)) in (0..).zip(seen) {
+            reach.note(peer(number), at(seen), *is_own);
+        }
+        reach
+    }
+
+    #[test]
+    fn an_own_address_is_no_nat() {
+        let reach = reach(&[(OWN, true), ("192.168.1.2:7442", true)]);
+        assert!(!reach.is_behind_nat());
+        assert_eq!(reach.endpoints(), [at(OWN)]);
+    }
+
+    #[test]
+    fn an_address_that_all_see_is_announced_beside_the_own_ones() {
+        let mapped = "203.0.113.7:41000";
+        for seen in [&[(mapped, false)][..], &[(mapped, false), (mapped, false), (OWN, true)]] {
+            let reach = reach(seen);
+            assert!(reach.is_behind_nat());
+            assert_eq!(reach.endpoints(), [at(OWN), at(mapped)]);
+        }
+        let both = reach(&[(mapped, false), ("[2001:db8::7]:41000", false)]);
+        assert_eq!(both.endpoints(), [at(OWN), at("[2001:db8::7]:41000"), at(mapped)]);
+    }
+
+    #[test]
+    fn a_nat_that_gives_each_peer_another_port_has_nothing_to_announce() {
+        let hard = reach(&[("203.0.113.7:1", false), ("203.0.113.7:2", false)]);
+        assert!(hard.is_behind_nat());
+        assert_eq!(hard.endpoints(), [at(OWN)]);
+        // One that lies does not outweigh two that agree.
+        let mapped = "203.0.113.7:41000";
+        let lied = reach(&[(mapped, false), ("192.0.2.66:53", false), (mapped, false)]);
+        assert_eq!(lied.endpoints(), [at(OWN), at(mapped)]);
+    }
+
+    #[test]
+    fn what_the_settings_say_is_believed_and_what_is_gone_is_forgotten() {
+        let mut reach = reach(&[("203.0.113.7:41000", false)]);
+        reach.set_own(vec![at("203.0.113.7:7442")], true);
+        assert!(!reach.is_behind_nat());
+        assert_eq!(reach.endpoints(), [at("203.0.113.7:7442")]);
+        reach.set_own(vec![at(OWN)], false);
+        assert!(reach.is_behind_nat());
+        reach.forget(&peer(0));
+        assert!(!reach.is_behind_nat());
+    }
+
+    #[test]
+    fn witnesses_are_bounded() {
+        let mut reach = reach(&[]);
+        for number in 0..=255 {
+            reach.note(peer(number), at("203.0.113.7:41000"), false);
+        }
+        assert_eq!(reach.sights.len(), MAX_WITNESSES);
+    }
+}
