@@ -16,6 +16,9 @@ use serde_json::Value;
 const SETTLE: Duration = Duration::from_secs(40);
 /// From the command to the end of the revoked node's sessions on another node.
 const CUT: Duration = Duration::from_secs(1);
+/// From the command until the sessions of the revoked machine's own clients end, and then its
+/// daemon; a drain takes 10 s.
+const RESET: Duration = Duration::from_secs(3);
 /// What cannot come back is watched for this long.
 const WATCHED: Duration = Duration::from_secs(15);
 /// All nodes but the stolen one.
@@ -255,4 +258,20 @@ fn sessions_that_a_relay_carries_end_at_both_ends_without_it() {
     println!("a carried session ended at its client after {:?}", begun.elapsed());
     assert_eq!(resets(&mut world), before, "nothing else has ended it");
     world.node_mut("relay").process().signal("CONT");
+}
+
+/// A long session of a revoked machine's own client does not hang until its daemon has drained.
+#[test]
+fn on_a_revoked_machine_its_own_clients_are_reset_at_once() {
+    let (mut world, _open) = world();
+    let mut open = session(&world, "stolen");
+    open.set_read_timeout(Some(SETTLE)).expect("a time that is not zero");
+    let begun = wait::now();
+    revoke(&world, "cp", &["stolen"]);
+    let ended = open.read(&mut [0]);
+    println!("its client's session ended after {:?}: {ended:?}", begun.elapsed());
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert!(begun.elapsed() < RESET, "{:?}", begun.elapsed());
+    let status = world.node_mut("stolen").process().ended(RESET);
+    assert!(!status.success(), "{status}");
 }

@@ -386,6 +386,11 @@ impl Driver {
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
                 shut_out(&all, &self.mesh, &self.sessions);
+                let own = all.covering(&self.reporter.credential);
+                if own.is_some_and(|it| it.successor().is_none()) {
+                    // Nobody serves this node any more: its clients need not wait to find out.
+                    self.sessions.end(|_| true);
+                }
                 self.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
                 if let Revoked::Succeeded { node, by } = revocation.revoked {

@@ -276,6 +276,12 @@ impl Node {
         tokio::join!(drained, sleep(FAREWELL));
     }
 
+    /// Resets the clients' sessions and takes no more, without a goodbye: nobody listens.
+    pub async fn abandon(&mut self) {
+        self.leaving.send_replace(true);
+        self.listeners.shutdown().await;
+    }
+
     /// Tells all peers and ends, the local addresses last: a client that is refused gives up sooner
     /// than one that is reset.
     pub async fn close(mut self) {

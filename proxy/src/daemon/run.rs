@@ -116,7 +116,11 @@ pub async fn run(options: Options) -> Result<(), Error> {
         () = keep => Ok(()),
         () = keep_key => Ok(()),
     };
-    daemon.stop().await;
+    match &end {
+        // Shut out by all others: there is nobody to say goodbye to, and nothing to drain.
+        Err(Error::Trust(meshport_config::Error::Revoked { .. })) => daemon.end().await,
+        _ => daemon.stop().await,
+    }
     end
 }
 
@@ -260,6 +264,17 @@ impl Daemon {
         let drain_s = DRAIN_TIME.as_secs();
         info!(drain_s, "leaving: no new sessions for other nodes; open ones may go on for a while");
         self.node.leave(drain_time()).await;
+        self.end_saved().await;
+    }
+
+    /// Resets what is open, saves, and goes.
+    async fn end(mut self) {
+        info!("ending: open sessions are reset");
+        self.node.abandon().await;
+        self.end_saved().await;
+    }
+
+    async fn end_saved(self) {
         self.saver.abort();
         save(&self.state, &self.node.controls.orders).await;
         let _ = self.stop_admin.send(());
