@@ -36,9 +36,10 @@ const PACKAGE_HOSTS: [&str; 6] = [
     concat!("proxy.gol", "ang.org"),
 ];
 /// The files that may hold `unsafe`, each use with its SAFETY comment.
-const UNSAFE_FILES: [&str; 5] = [
+const UNSAFE_FILES: [&str; 6] = [
     "mesh/src/io/steer.rs",
     "proxy/src/daemon/code.rs",
+    "proxy/src/daemon/heap.rs",
     "simulations/src/heap.rs",
     "simulations/src/interpose.rs",
     "tests/src/net/tun.rs",

@@ -21,6 +21,7 @@ mod fallback;
 mod floods;
 mod handle;
 pub(crate) mod handshake;
+mod heap;
 pub mod leaf;
 mod listen;
 mod load;

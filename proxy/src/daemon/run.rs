@@ -23,7 +23,7 @@ use super::reload::Reload;
 use super::sandbox::Sandbox;
 use super::state::{Generation, Identity, StateDir, StateLock};
 use super::tcp::Host;
-use super::{clock, descriptors, parts, report, rotation, state, succession};
+use super::{clock, descriptors, heap, parts, report, rotation, state, succession};
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
@@ -113,6 +113,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = code::give_back(code) => Ok(()),
+        () = heap::give_back(|| daemon.node.open_sessions()) => Ok(()),
         () = keep => Ok(()),
         () = keep_key => Ok(()),
     };
