@@ -279,7 +279,8 @@ impl Node {
     /// Resets the clients' sessions and takes no more, without a goodbye: nobody listens.
     pub async fn abandon(&mut self) {
         self.leaving.send_replace(true);
-        self.listeners.shutdown().await;
+        let listeners = self.controls.listeners.get_mut();
+        listeners.expect("no holder of this lock can panic").shutdown().await;
     }
 
     /// Tells all peers and ends, the local addresses last: a client that is refused gives up sooner
