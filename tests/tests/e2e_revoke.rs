@@ -137,11 +137,16 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     assert!(said.contains("a node that is not revoked") && said.contains(&advice), "{said}");
     let said = revoke(&world, "cp", &[new]);
     assert!(said.contains(": revoked;") && !said.contains("goes on"), "{said}");
-    // Again by its short name, and by that of before, which nobody keeps.
-    assert!(revoke(&world, "cp", &[&new[..8]]).contains("was revoked before"));
-    let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &cp]);
+    // Again by its short name and by that of before, which `credentials` shows.
+    for name in [&new[..8], "worker-1"] {
+        assert!(revoke(&world, "cp", &[name]).contains("was revoked before"), "{name}");
+    }
+    let rows: Value = serde_json::from_str(&run_ok(&binary, &known)).expect("rows");
+    let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["node"] == new));
+    assert_eq!(row.map(|row| &row["name"]), Some(&"worker-1".into()), "{rows}");
+    let refused = run(&binary, &["revoke", "worker-99", "--state-dir", &cp]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("revoked before has no name any more"), "{text}");
+    assert!(text.contains("no node is called worker-99"), "{text}");
 }
 
 /// Only its credential says that a node joined with a certain line.

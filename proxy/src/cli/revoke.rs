@@ -27,8 +27,8 @@ pub(crate) struct RevokeArgs {
     /// that `status` warns of; "-" reads it from standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
-    /// Hand a line that --print made to the daemon here: the line, a file with it, or - for standard
-    /// input
+    /// Hand a line that --print made to the daemon here: the line, a file with it, or - for
+    /// standard input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
     /// Only print the line, for --import on a node

@@ -57,7 +57,8 @@ impl SignerArgs {
             return Ok(invite.accept(node, record, join, at)?);
         }
         let otherwise = format!(
-            "let `meshport invite` make a line where it is and give that: meshport {verb} INVITE_FILE"
+            "let `meshport invite` make a line where it is and give that: meshport {verb} \
+             INVITE_FILE"
         );
         let file = self.authority.as_deref();
         let key = authority::key(file, || state.authority_key(), &otherwise)?;

@@ -17,10 +17,10 @@ pub struct Known {
     pub is_relay: bool,
 }
 
-/// At most [`MAX_SEEDS`], each node once: those of `first`, in their order, then of the members that
-/// are `known`. These come from the sites that are named least; there, origins before relays and
-/// relays before others. A site's origins count for one less, so that a second origin of a site
-/// stands beside the first node of another.
+/// At most [`MAX_SEEDS`], each node once: those of `first`, in their order, then of the members
+/// that are `known`. These come from the sites that are named least; there, origins before relays
+/// and relays before others. A site's origins count for one less, so that a second origin of a
+/// site stands beside the first node of another.
 pub fn choose(first: &[Seed], known: &[Known]) -> Vec<Seed> {
     let mut chosen: Vec<Seed> = Vec::new();
     for seed in first {
