@@ -1,8 +1,8 @@
 //! Standard output and standard error, written so that a closed pipe is an error value.
 //!
-//! Standard output carries the answer and nothing else; advice and errors go to standard error. On a
-//! terminal both are wrapped to its width, and what is wrong has a colour unless `NO_COLOR` is set
-//! (no-color.org).
+//! Standard output carries the answer and nothing else; advice and errors go to standard error. On
+//! a terminal both are wrapped to its width, and what is wrong has a colour unless `NO_COLOR` is
+//! set (no-color.org).
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

@@ -83,8 +83,8 @@ impl Paths {
         &self.state_dir
     }
 
-    /// The socket of the daemon on this machine: this user's own, or root's where this user has none.
-    /// Root's daemon is the one that a person without any means.
+    /// The socket of the daemon on this machine: this user's own, or root's where this user has
+    /// none, since root's daemon is then the only one that can be meant.
     pub(crate) fn default_socket(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
         let root = root_socket();
         if !is_there(&self.socket) && is_there(&root) { root } else { self.socket.clone() }

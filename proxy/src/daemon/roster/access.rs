@@ -1,9 +1,9 @@
 //! What a kubeconfig says about reaching a cluster: whom to trust, under which name, and who asks.
 //!
 //! Its `server` is not dialled, it only names what the certificate is verified for where
-//! `tls-server-name` does not. An IP address there is that of one apiserver, while any may answer: a
-//! name that apiservers usually have is accepted beside it. Programs (`exec`) are not run. Relative files are looked for beside
-//! the kubeconfig, as kubectl does.
+//! `tls-server-name` does not. An IP address there is that of one apiserver, while any may answer:
+//! a name that apiservers usually have is accepted beside it. Programs (`exec`) are not run.
+//! Relative files are looked for beside the kubeconfig, as kubectl does.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,8 +137,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     if all.is_empty() { Err("a certificate of it is empty".into()) } else { Ok(all) }
 }
 
-/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and what may stand
-/// in for an address.
+/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and what may
+/// stand in for an address.
 fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, String> {
     let server = cluster["server"].as_str().unwrap_or_default();
     let host = server.split_once("://").map_or(server, |(_, rest)| rest);
