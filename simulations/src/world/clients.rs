@@ -63,6 +63,9 @@ impl Session {
     }
 }
 
+/// A session that a relay carries on: its client's node, and its place and number there.
+pub(super) type Carried = (usize, u32, u64);
+
 /// What a search has to know of a node's other sessions.
 pub(super) struct Around<'a> {
     pub(super) going: &'a BTreeMap<Line, u64>,
@@ -100,6 +103,8 @@ pub(super) struct Clients {
     numbers: u64,
     /// Sessions and attempts by line.
     pub(super) going: BTreeMap<Line, u64>,
+    /// Sessions of other nodes that this one carries on, by the line on which they leave it.
+    carried: BTreeSet<(Line, Carried)>,
     /// The most there were on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
@@ -121,6 +126,7 @@ impl Clients {
             free: Vec::new(),
             numbers: 0,
             going: BTreeMap::new(),
+            carried: BTreeSet::new(),
             peaks: BTreeMap::new(),
             tickets: 0,
             budget: HedgeBudget::default(),
@@ -175,9 +181,26 @@ impl Clients {
         Some(session)
     }
 
-    /// The lines that carry sessions, or attempts.
+    /// The lines that carry sessions, of this node's clients or of others', or attempts.
     pub(super) fn busy(&self) -> BTreeSet<Line> {
-        self.going.keys().copied().collect()
+        let carried = self.carried.iter().map(|(line, _)| *line);
+        self.going.keys().copied().chain(carried).collect()
+    }
+
+    /// One more session that is carried on.
+    pub(super) fn carry(&mut self, line: Line, session: Carried) {
+        self.carried.insert((line, session));
+    }
+
+    /// One less; nothing happens if this process does not carry it.
+    pub(super) fn carry_no_more(&mut self, line: Line, session: Carried) {
+        self.carried.remove(&(line, session));
+    }
+
+    /// The sessions that are carried on on a line.
+    pub(super) fn carried_on(&self, line: Line) -> Vec<Carried> {
+        let those = self.carried.iter().filter(|(on, _)| *on == line);
+        those.map(|(_, session)| *session).collect()
     }
 
     /// One more for this line; true if it is the first.
@@ -205,6 +228,16 @@ impl Clients {
         is_last
     }
 
+    /// Where the open sessions go, with their places and numbers.
+    pub(super) fn targets(&self) -> Vec<(Attempt, u32, u64)> {
+        let sessions = (0..).zip(&self.sessions);
+        let open = sessions.filter_map(|(place, session)| {
+            let session = session.as_ref()?;
+            Some((*session.target()?, place, session.number))
+        });
+        open.collect()
+    }
+
     /// How many are open.
     pub(super) fn open(&self) -> u64 {
         self.sessions.iter().flatten().filter(|it| it.is_open()).count() as u64
@@ -217,6 +250,7 @@ impl Clients {
         self.sessions.clear();
         self.free.clear();
         self.going.clear();
+        self.carried.clear();
         self.peaks.clear();
         self.searching = 0;
         open

@@ -113,7 +113,11 @@ impl World {
             // Who goes in good order writes down last whom it knows.
             node.saved = (self.now, brain.snapshot().into());
         }
+        let targets = node.clients.targets();
         let sessions = node.clients.clear();
+        for (target, place, number) in targets {
+            self.carry_no_more(&target, (at, place, number));
+        }
         self.measures.sessions.closed += sessions;
         self.guard.stopped(at, self.now);
         self.measures.gone(at);

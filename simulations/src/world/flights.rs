@@ -11,8 +11,10 @@ use meshport::wire::Hops;
 use meshport_config::Role;
 use rand::Rng;
 
+use super::clients::{Attempt, Carried, OUTSIDE};
 use super::sessions::Timer;
 use super::{Event, Packet, World, number};
+use crate::brain::Line;
 use crate::flight::{Flight, Payload, Step, Trail, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::scenario::Lie;
@@ -115,6 +117,40 @@ impl World {
         self.tunnel(at, next).connected = true;
         let wait = self.network.rtt(at, next);
         self.flight_later((at, next), flight, wait);
+    }
+
+    /// A session is open through a relay, which watches the way on and resets what it carries there
+    /// when that dies, as in the daemon.
+    pub(super) fn carry(&mut self, target: &Attempt, session: Carried) {
+        if let Some(line) = self.line_onward(target) {
+            self.nodes[target.hop].clients.carry(line, session);
+            self.tell_busy(target.hop);
+        }
+    }
+
+    /// Such a session has ended.
+    pub(super) fn carry_no_more(&mut self, target: &Attempt, session: Carried) {
+        if let Some(line) = self.line_onward(target) {
+            self.nodes[target.hop].clients.carry_no_more(line, session);
+            self.tell_busy(target.hop);
+        }
+    }
+
+    /// The line on which a session leaves its relay; none if it has none.
+    fn line_onward(&self, target: &Attempt) -> Option<Line> {
+        let is_relayed = target.origin != OUTSIDE && target.hop != target.origin;
+        is_relayed.then(|| Line::Direct(self.nodes[target.origin].credential.node))
+    }
+
+    /// A relay resets what it carries on on a line; clients see it after the way back.
+    pub(super) fn cut_carried(&mut self, relay: usize, line: Line) {
+        for (node, session, number) in self.nodes[relay].clients.carried_on(line) {
+            if self.network.connects(relay, node) {
+                let (way, boot) = (self.network.rtt(relay, node) / 2, self.nodes[node].boot);
+                let event = Event::Session { node, boot, session, number, timer: Timer::Cut };
+                self.queue.push(self.now + way, event);
+            }
+        }
     }
 
     /// A liar passes a stream to any node but the one it is for, with its target and no hop left.

@@ -253,6 +253,7 @@ impl World {
         self.trace.node(self.now, at, words);
         let is_it = |target: &Attempt| target.line == line;
         self.later_for_sessions(at, is_it, |rng| window.mul_f64(rng.random::<f64>()));
+        self.cut_carried(at, line);
     }
 
     /// A session has reached an origin: how good was the choice?

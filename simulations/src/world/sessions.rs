@@ -363,6 +363,7 @@ impl World {
             self.measures.sessions.relayed += u64::from(target.hop != target.origin);
             self.measures.sessions.outside += u64::from(target.origin == OUTSIDE);
             self.measure_choice(node, &target, now.saturating_sub(since));
+            self.carry(&target, (node, place, number));
         }
         if let Some(request) = request {
             self.request_over(node, request, true);
@@ -500,6 +501,9 @@ impl World {
     fn end(&mut self, node: usize, place: u32) -> Option<Session> {
         let session = self.nodes[node].clients.remove(place)?;
         self.measures.sessions.closed += u64::from(session.is_open());
+        if let Some(target) = session.target() {
+            self.carry_no_more(target, (node, place, session.number));
+        }
         for attempt in &session.attempts {
             self.quit(node, attempt.line);
         }
@@ -518,7 +522,7 @@ impl World {
         }
     }
 
-    fn tell_busy(&mut self, node: usize) {
+    pub(super) fn tell_busy(&mut self, node: usize) {
         let busy = self.nodes[node].clients.busy();
         self.with_brain(node, |brain, now, _| brain.busy(busy, now));
     }
