@@ -24,9 +24,10 @@ pub(crate) const GOOD_ROUTES: &str = "after a quiet time routes are good";
 pub(crate) const NEAR_ROUTES: &str = "after a quiet time routes are near";
 pub(crate) const ONE_RELAY: &str = "one relay at most";
 pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
+pub(crate) const ANSWERED: &str = "every request is answered";
 
 /// All of them, as whoever looks for violations of one may name it.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 13] = [
     DEAD_ORIGIN,
     NEVER_BACK,
     EVICTED,
@@ -39,6 +40,7 @@ pub(crate) const ALL: [&str; 12] = [
     NEAR_ROUTES,
     ONE_RELAY,
     SLOWLY_HOME,
+    ANSWERED,
 ];
 
 /// How long a node may be held for down by mistake: a refutation has gone round by then.

@@ -17,6 +17,11 @@ const QUIET_S: u32 = 75;
 /// Of so many seeds one gives a world that needs its relays.
 const RELAYED_EVERY: u64 = 4;
 
+/// Of so many seeds one gives a world in which a cut takes nobody's only way.
+const PARTED_EVERY: u64 = 8;
+/// Which of them that is: none that is [`relayed`], or has a revocation.
+const PARTED: u64 = 6;
+
 /// Of so many seeds one has a revocation.
 const REVOKED_EVERY: u64 = 4;
 
@@ -25,7 +30,11 @@ const AWAY: &str = "away";
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> String {
-    if seed.is_multiple_of(RELAYED_EVERY) { relayed(seed) } else { usual(seed) }
+    match seed {
+        _ if seed.is_multiple_of(RELAYED_EVERY) => relayed(seed),
+        _ if seed % PARTED_EVERY == PARTED => parted(seed),
+        _ => usual(seed),
+    }
 }
 
 /// A world in the making.
@@ -33,8 +42,8 @@ struct Draft {
     rng: ChaCha8Rng,
     text: String,
     sites: Vec<Site>,
-    /// A clock has jumped. One is enough: two jumps back could make credentials of the first
-    /// second of the world invalid, which is no mistake of a node.
+    /// A clock has jumped. One is enough: two jumps back could go beyond what credentials are old,
+    /// which is no mistake of a node.
     stepped: bool,
     /// Who lies, and does so only once: all that is promised is promised of one liar.
     liar: Option<String>,
@@ -133,7 +142,59 @@ fn relayed(seed: u64) -> String {
     draft.text
 }
 
+/// Origins and relays in all sites but one, which is behind a NAT; some access links lose. Distances
+/// that do not fit each other make relays nearer than the direct way. One cut between two sites with
+/// origins of their own takes nobody's only way, so no request may fail.
+fn parted(seed: u64) -> String {
+    let mut draft = Draft::new(seed ^ 0x0070_6172_7465_6400);
+    let sites: u32 = draft.rng.random_range(3..=4);
+    let about = format!("A random world of the hunt with a cut between origins, seed {seed}");
+    let _ = write!(
+        draft.text,
+        "description = \"{about}\"\nduration-s = 200\nwarmup-s = 30\n\n[load]\n\
+         sessions-per-s = 0.3\nhold-s = 20\nrequests-per-s = 0.5\nmay-fail = false\n"
+    );
+    let lossy = draft.rng.random_range(0..sites);
+    for place in 0..sites {
+        let nodes = draft.rng.random_range(4..=8);
+        let [origins, relays] = [0; 2].map(|_| draft.rng.random_range(1..=2));
+        let site = Site::new(place, nodes, origins, relays);
+        draft.placed(site, (place == lossy).then_some("lossy-lte"));
+    }
+    let nodes = draft.rng.random_range(2..=5);
+    draft.placed(Site { nat: true, ..Site::new(sites, nodes, 0, 0) }, None);
+    for one in 0..=sites {
+        for other in 0..one {
+            let rtt = draft.rng.random_range(8..150);
+            let _ = write!(
+                draft.text,
+                "\n[[path]]\nbetween = [\"s{one}\", \"s{other}\"]\nrtt-ms = {rtt}\n"
+            );
+        }
+    }
+    let at: f64 = draft.rng.random_range(50.0..80.0);
+    let long: f64 = draft.rng.random_range(15.0..50.0);
+    let one = draft.rng.random_range(0..sites);
+    let other = (one + draft.rng.random_range(1..sites)) % sites;
+    draft.event(at, &format!("cut = [\"s{one}\", \"s{other}\"]\nfor-s = {long:.1}"));
+    draft.text
+}
+
 impl Draft {
+    /// A site that is nowhere on the map, with nothing left to chance.
+    fn placed(&mut self, site: Site, access: Option<&str>) {
+        let Site { name, nodes, origins, relays, nat, .. } = &site;
+        let _ = write!(
+            self.text,
+            "\n[[site]]\nname = \"{name}\"\nnodes = {nodes}\norigins = {origins}\n\
+             relays = {relays}\nnat = {nat}\n"
+        );
+        if let Some(access) = access {
+            let _ = writeln!(self.text, "access = \"{access}\"");
+        }
+        self.sites.push(site);
+    }
+
     fn new(seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         Self { rng, text: String::new(), sites: Vec::new(), stepped: false, liar: None }
@@ -280,6 +341,7 @@ mod tests {
             "queue-ms",
             "duplicate-percent",
             "known-at-start",
+            "may-fail",
         ];
         for key in events {
             let said = |line: &str| {

@@ -205,6 +205,9 @@ pub struct Load {
     /// After how many seconds without an answer a client gives a request up.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
+    /// Whether a request may fail. If false, one that does violates a rule, at the wide level.
+    #[serde(default = "default_may_fail")]
+    pub may_fail: bool,
     /// Which nodes have clients; see "Which nodes" below.
     #[serde(default = "default_all")]
     pub on: String,
@@ -336,6 +339,10 @@ fn default_response_bytes() -> usize {
 
 fn default_timeout_s() -> f64 {
     10.0
+}
+
+fn default_may_fail() -> bool {
+    true
 }
 
 fn default_all() -> String {

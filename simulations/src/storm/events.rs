@@ -9,6 +9,9 @@ use super::{AWAY, Draft, Site};
 /// All ways to lie. Relays of their own worlds have theirs: see [`Draft::of_relays`].
 const LIES: [&str; 7] = ["ready", "garbage", "replay", "silent", "relay", "near", "accuse"];
 
+/// The farthest jump of a clock: 400 days, less than credentials are old when a world begins.
+const MAX_JUMP_S: i64 = 400 * 24 * 3600;
+
 impl Draft {
     /// Anything that may happen anywhere.
     pub(super) fn anything(&mut self, at: f64) {
@@ -18,6 +21,13 @@ impl Draft {
             6..=7 => self.of_operators(at),
             _ => self.of_machines(at),
         }
+    }
+
+    /// How far a clock jumps, in seconds: forwards or back, each order of magnitude as often.
+    fn jump(&mut self) -> i64 {
+        let order: u32 = self.rng.random_range(0..=7);
+        let by_s = (self.rng.random_range(1..=9) * 10_i64.pow(order)).min(MAX_JUMP_S);
+        if self.rng.random_ratio(1, 2) { by_s } else { -by_s }
     }
 
     fn long(&mut self) -> f64 {
@@ -176,8 +186,7 @@ impl Draft {
             },
             4 if !self.stepped => {
                 self.stepped = true;
-                let by_s = [-240, -20, 20, 3600, 2_592_000].choose(&mut self.rng);
-                let by_s = by_s.expect("not empty");
+                let by_s = self.jump();
                 self.event(at, &format!("clock-step = \"{here}\"\nby-s = {by_s}"));
             }
             _ => {

@@ -10,6 +10,7 @@
 //! * Who was revoked is known to be, has no tunnel and no session, and is served no more: each
 //!   second and at each request (`revoked`).
 //! * No node carries a stream on that another one has carried: at each one (`moves`).
+//! * Every request is answered, where the scenario says so: at each that is not.
 //! * Sessions go home no faster than the settings say: at each leave to go (`moves`).
 //! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
 //!   at the end. What is near by a way that loses more, or varies more, need not be gone to.

@@ -57,6 +57,8 @@ const MAX_EVENTS_AT_ONCE: u32 = 5_000_000;
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// Wall time at the start: any moment at which the credentials are valid.
 const WALL_START: u64 = 1_800_000_000;
+/// Credentials are older than any jump back of a clock that is worth a look: 500 days.
+const ISSUED_BEFORE_S: u64 = 500 * 24 * 3600;
 /// Credentials outlive every run.
 const CREDENTIAL_LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 /// From one look at everything to the next.

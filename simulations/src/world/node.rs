@@ -13,7 +13,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::clients::Clients;
-use super::{CREDENTIAL_LIFETIME_S, Event, WALL_START, World};
+use super::{CREDENTIAL_LIFETIME_S, Event, ISSUED_BEFORE_S, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
 use crate::instance::Instance;
@@ -135,7 +135,7 @@ pub(super) fn make(
         roles: Roles::new(roles).map_err(|error| wrong(&error))?,
         succession: None,
     };
-    let from = UnixSeconds(WALL_START);
+    let from = UnixSeconds(WALL_START - ISSUED_BEFORE_S);
     let until = from.saturating_add(CREDENTIAL_LIFETIME_S);
     let credential = Credential::issue_by_authority(authority, subject, from, until)
         .and_then(|issued| issued.countersign(&node_key))

@@ -16,8 +16,9 @@ use crate::brain::{Action, Attempted, Candidate, Line, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::measure::SLOW;
-use crate::scenario::Arrival;
+use crate::rules;
 use crate::scenario::target::Target;
+use crate::scenario::{Arrival, Lie};
 
 /// The bounds of the patience for one step, as in the daemon.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
@@ -474,8 +475,9 @@ impl World {
     }
 
     fn request_over(&mut self, node: usize, request: Request, answered: bool) {
-        if self.nodes[node].revoked.is_some() {
-            // Whoever is shut out gets nothing, as is meant: that is no failure.
+        if self.nodes[node].revoked.is_some() || self.nodes[node].lie == Some(Lie::Silent) {
+            // A node that is shut out gets nothing, as is meant, and one that takes no word from
+            // others does not know where to go: that is no failure.
             return;
         }
         let took = self.now.saturating_sub(request.since);
@@ -494,7 +496,10 @@ impl World {
             self.measures.latency.add(micros);
         } else {
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
-            self.trace.node(self.now, node, words);
+            self.trace.node(self.now, node, words.clone());
+            if self.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
+                self.violates(rules::ANSWERED, Some(node), words);
+            }
         }
     }
 

@@ -101,6 +101,27 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     assert_eq!(what, "");
 }
 
+/// What fails is a violation where the scenario says so, and nowhere else.
+#[test]
+fn a_request_that_fails_is_noticed_where_none_may() {
+    let play = |may_fail: bool| {
+        let text = format!(
+            "description = \"One origin, which stops\"\nduration-s = 60\n\
+             [load]\nsessions-per-s = 1\nmay-fail = {may_fail}\n\
+             [[site]]\nname = \"fra\"\nnodes = 2\norigins = 1\n\
+             [[event]]\nat-s = 40\nkill = \"fra-1\"\n"
+        );
+        let scenario = Scenario::parse(&text).expect("a good scenario");
+        let mut world = World::new(scenario, 7, Options::default()).expect("a possible world");
+        world.play();
+        assert!(world.measures.requests.failed > 0);
+        broken(&mut world)
+    };
+    assert_eq!(play(true), Vec::<&str>::new());
+    let told = play(false);
+    assert!(!told.is_empty() && told.iter().all(|rule| *rule == rules::ANSWERED), "{told:?}");
+}
+
 impl World {
     /// A node knows of a revocation and has done all it should.
     fn forget(&mut self, node: usize, revocation: &Revocation) {
