@@ -1,0 +1,221 @@
+//! Two faults at once: every two of the single faults, the second 0 to 10 s after the first, as they
+//! are in their table and with the second one on the other side of the world. They cost no request
+//! as long as an origin stays within reach.
+//!
+//! All pairs take hours. Each level plays a sample in `./tests/run sim`; all of them are run by name,
+//! and a table of what failed is kept (the program has to be optimised and named in `MESHPORT_SIM`):
+//!
+//! ```sh
+//! cargo test -p meshport-simulations --test pairs -- --ignored --nocapture every_pair_wide
+//! cargo test -p meshport-simulations --test pairs -- --ignored --nocapture every_pair_full
+//! ```
+
+#![expect(clippy::print_stdout, reason = "a table of what failed")]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use meshport_simulations::scenario::Scenario;
+
+use self::faults::{Allowed, CASES, Case, Level, Seen, UNREACHABLE};
+
+mod faults;
+
+/// Three sites with an origin and a relay each, and one with a relay alone. What happens to
+/// Frankfurt can happen to Amsterdam, and Milan is left.
+const WORLD: &str = r#"
+description = "Two faults in four sites"
+duration-s = 140
+warmup-s = 20
+load = { sessions-per-s = 0.5, hold-s = 10, requests-per-s = 0.5 }
+site = [
+  { name = "fra", nodes = 4, origins = 1, relays = 1, joining = 2 },
+  { name = "ams", nodes = 4, origins = 1, relays = 1, joining = 2 },
+  { name = "mil", nodes = 3, origins = 1, relays = 1 },
+  { name = "vie", nodes = 4, relays = 1 },
+]
+path = [
+  { between = ["fra", "ams"], rtt-ms = 9 }, { between = ["fra", "vie"], rtt-ms = 12 },
+  { between = ["ams", "vie"], rtt-ms = 20 }, { between = ["fra", "mil"], rtt-ms = 14 },
+  { between = ["ams", "mil"], rtt-ms = 22 }, { between = ["mil", "vie"], rtt-ms = 30 },
+]
+"#;
+/// When the first fault happens, in virtual seconds.
+const FIRST_AT_S: u32 = 60;
+/// The second one follows at the latest after this.
+const MAX_GAP_S: usize = 10;
+/// Fewer requests than this in a run would show nothing: with everybody well they are 5,900.
+const LEAST_REQUESTS: u64 = 4000;
+/// What a site out of reach asks for while it waits, at most.
+const MOST_UNREACHABLE: u64 = 700;
+/// Of so many pairs one is in the sample of a level: some half a minute of one core. Primes, so that
+/// no fault is left out for ever.
+const WIDE_SAMPLE: usize = 53;
+const FULL_SAMPLE: usize = 499;
+
+/// Two faults of the table.
+#[derive(Clone, Copy)]
+struct Pair {
+    number: usize,
+    first: &'static Case,
+    second: &'static Case,
+    /// Whether the second one is on the other side: Amsterdam instead of Frankfurt.
+    mirrored: bool,
+}
+
+impl Pair {
+    fn all() -> Vec<Self> {
+        let two = CASES.iter().flat_map(|first| CASES.iter().map(move |second| (first, second)));
+        let sides = two.flat_map(|two| [(two, false), (two, true)]);
+        let pair = |(number, ((first, second), mirrored))| Self { number, first, second, mirrored };
+        sides.enumerate().map(pair).filter(|pair| pair.promises()).collect()
+    }
+
+    /// Whether anything is promised: of two liars nothing is, nor of one that has to hear of
+    /// everything anew after a restart, since it takes no word.
+    fn promises(&self) -> bool {
+        let all = [self.first.fault, self.second.fault];
+        let lies = all.iter().filter(|fault| fault.starts_with("lie =")).count();
+        let silent = all.iter().any(|fault| fault.contains("how = \"silent\""));
+        let restarts =
+            |fault: &&str| ["crash", "rolling-restart"].iter().any(|it| fault.starts_with(it));
+        lies < 2 && !(silent && all.iter().any(restarts))
+    }
+
+    fn is_refused(&self) -> bool {
+        self.first.is_refused() || self.second.is_refused()
+    }
+
+    fn gap_s(&self) -> usize {
+        self.number * 7 % (MAX_GAP_S + 1)
+    }
+
+    fn second(&self, text: &str) -> String {
+        match self.mirrored {
+            true => text.replace("fra", "\0").replace("ams", "fra").replace('\0', "ams"),
+            false => text.to_owned(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let at_s = FIRST_AT_S + u32::try_from(self.gap_s()).expect("a few seconds");
+        let (first, second) = (self.first.events(FIRST_AT_S), self.second.events(at_s));
+        format!("{WORLD}{first}{}", self.second(&second))
+    }
+
+    fn words(&self) -> String {
+        let second = self.second(&self.second.words());
+        format!("{} + {} s: {second}", self.first.words(), self.gap_s())
+    }
+
+    /// How many requests may fail, and why.
+    fn allowed(&self, level: Level) -> (u64, &'static str) {
+        let second = self.second(self.second.fault);
+        let all = [self.first.fault, second.as_str()];
+        let isolates = |site: &str| {
+            all.iter().any(|fault| fault.starts_with(&format!("isolate = \"{site}\"")))
+        };
+        // A site that is alone has its own origin, unless something is wrong with that too.
+        let is_hit = |site: &str| {
+            let names = [format!("\"{site}-1\""), format!("\"{site}\"")];
+            let hits = |fault: &&str| {
+                let is_way =
+                    ["isolate", "cut", "degrade", "flap"].iter().any(|it| fault.starts_with(it));
+                let is_of_all = fault.contains("\"all");
+                !is_way && (is_of_all || names.iter().any(|name| fault.contains(name)))
+            };
+            all.iter().any(hits)
+        };
+        let is_alone = |site: &str| isolates(site) && is_hit(site);
+        if isolates("vie") || is_alone("fra") || is_alone("ams") {
+            return (MOST_UNREACHABLE, UNREACHABLE);
+        }
+        let of = |case: &Case| if level == Level::Wide { case.wide } else { case.full };
+        let some = [of(self.first), of(self.second)].into_iter().find_map(|it| match it {
+            Allowed::Some(most, why) => Some((most, why)),
+            Allowed::None => None,
+        });
+        some.unwrap_or((0, ""))
+    }
+}
+
+/// What became of a pair.
+struct Row {
+    number: usize,
+    failed: u64,
+    line: String,
+    is_wrong: bool,
+}
+
+fn judge(pair: &Pair, level: Level) -> Row {
+    let words = pair.words();
+    let output = faults::play(&pair.text(), level, &format!("pair-{}", pair.number), "1");
+    let (most, why) = pair.allowed(level);
+    let (failed, line, is_wrong) = match Seen::of(&output) {
+        Ok(Seen { total, failed, violated, errors }) => {
+            let is_wrong = failed > most || violated > 0 || total < LEAST_REQUESTS;
+            let why = if failed > 0 && !is_wrong { why } else { "" };
+            let line = format!("{failed}\t{total}\t{violated}\t{words}\t{why}");
+            let errors = if violated > 0 { format!("\n{errors}") } else { String::new() };
+            (failed, format!("{line}{errors}"), is_wrong)
+        }
+        Err(errors) => (0, format!("-\t-\t-\t{words}\t{errors}"), true),
+    };
+    Row { number: pair.number, failed, line, is_wrong }
+}
+
+/// Plays one pair of so many, and says and keeps what failed.
+fn play(level: Level, every: usize) {
+    let pairs = Pair::all().into_iter();
+    let pairs = pairs.filter(|pair| level == Level::Wide || !pair.is_refused());
+    let pairs: Vec<Pair> = pairs.step_by(every).collect();
+    let mut rows = faults::all(&pairs, |pair| judge(pair, level));
+    rows.sort_by_key(|row| row.number);
+    let mut table = "failed\trequests\tviolations\tpair\twhy they may\n".to_owned();
+    for row in &rows {
+        let _ = writeln!(table, "{}", row.line);
+    }
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pairs-{level:?}-{every}.tsv"));
+    fs::write(&file, table).expect("a table");
+    for row in rows.iter().filter(|row| row.failed > 0) {
+        println!("{}", row.line);
+    }
+    println!("{} pairs, {level:?}; all in {}", rows.len(), file.display());
+    let wrong: Vec<&str> = rows.iter().filter(|it| it.is_wrong).map(|it| &*it.line).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_pair_is_a_good_scenario() {
+    let pairs = Pair::all();
+    assert!(pairs.len() > 10_000, "{}", pairs.len());
+    for pair in pairs.iter().step_by(7) {
+        let scenario = Scenario::parse(&pair.text());
+        scenario.unwrap_or_else(|error| panic!("{}: {error}", pair.words()));
+    }
+}
+
+#[test]
+#[ignore = "some hundred runs, optimised: ./tests/run sim"]
+fn a_sample_of_pairs_wide() {
+    play(Level::Wide, WIDE_SAMPLE);
+}
+
+#[test]
+#[ignore = "some runs of real nodes, optimised: ./tests/run sim"]
+fn a_sample_of_pairs_full() {
+    play(Level::Full, FULL_SAMPLE);
+}
+
+#[test]
+#[ignore = "twelve thousand runs, optimised, by name"]
+fn every_pair_wide() {
+    play(Level::Wide, 1);
+}
+
+#[test]
+#[ignore = "eight thousand runs of real nodes, optimised, by name"]
+fn every_pair_full() {
+    play(Level::Full, 1);
+}
