@@ -178,8 +178,45 @@ fn a_sweep_has_a_line_for_each_value_and_a_page() {
     assert!(bytes("active=500ms") > bytes("active=5s"), "{all}");
     let page = folder.read("page/index.html");
     assert!(page.contains("gossipB/s") && page.contains("<svg"));
+    assert_eq!(page.matches("<svg").count(), 1, "one drawing compares them");
+    assert!(!text.contains("had no effect") && !page.contains("had no effect"), "{text}");
     let wrong = folder.sim(&["sweep", "story.toml", "--set", "discovery.no-such-key=1,2"]);
     assert_eq!(status(&wrong), 3, "{wrong:?}");
+}
+
+#[test]
+fn a_sweep_says_which_key_had_no_effect() {
+    let folder = Folder::new("idle");
+    folder.write("story.toml", STORY);
+    // Nobody drains anything here.
+    let sets = ["service.kube-apiserver.drain-window=30s,60s", "scenario.loss-percent=0,5"];
+    let sets = sets.iter().flat_map(|set| ["--set", *set]);
+    let ends = ["--seeds", "1", "--report", "page"];
+    let arguments: Vec<&str> =
+        ["sweep", "story.toml"].into_iter().chain(sets).chain(ends).collect();
+    let sweep = folder.sim(&arguments);
+    let text = printed(&sweep);
+    assert_eq!(status(&sweep), 0, "{sweep:?}");
+    let key = "service.kube-apiserver.drain-window";
+    let said = format!("{key} had no effect: each of its values gives the same runs");
+    assert_eq!(text.matches("had no effect").count(), 1, "{text}");
+    assert!(text.contains(&said) && folder.read("page/index.html").contains(&said), "{text}");
+}
+
+#[test]
+fn a_site_that_is_isolated_with_an_origin_is_said_to_serve_itself() {
+    let folder = Folder::new("isolated");
+    for (site, origins, is_said) in [("fra", "with its origin", true), ("vie", "", false)] {
+        let vie = "[[site]]\nname = \"vie\"\nnodes = 2\n\n[[event]]";
+        let story = STORY.replace("[[event]]", vie);
+        folder.write(
+            "story.toml",
+            &story.replace("kill = \"fra-1\"", &format!("isolate = \"{site}\"")),
+        );
+        let text = printed(&folder.sim(&["run", "story.toml"]));
+        assert!(text.contains(format!("isolate: {site} {origins}").trim_end()), "{text}");
+        assert_eq!(text.contains("crash = \"fra\""), is_said, "{text}");
+    }
 }
 
 /// A node that is back after a second is never held for down, which is no quick detection.

@@ -69,7 +69,7 @@ impl Pair {
         let two = CASES.iter().flat_map(|first| CASES.iter().map(move |second| (first, second)));
         let sides = two.flat_map(|two| [(two, false), (two, true)]);
         let pair = |(number, ((first, second), mirrored))| Self { number, first, second, mirrored };
-        sides.enumerate().map(pair).filter(|pair| pair.promises()).collect()
+        sides.enumerate().map(pair).filter(Pair::promises).collect()
     }
 
     /// Whether anything is promised: of two liars nothing is, nor of one that has to hear of

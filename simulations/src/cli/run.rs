@@ -106,6 +106,9 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     if !prints_json {
         super::say(text::summary(&run, effort).trim_end())?;
+        for note in notes(&scenario) {
+            super::say(&note)?;
+        }
     }
     for violation in &run.violations {
         let _ = writeln!(io::stderr(), "{}", text::violation(violation, &again(violation)));
@@ -121,6 +124,22 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
+}
+
+/// What a reader of the result may miss in a scenario: an isolated site that serves itself.
+fn notes(scenario: &Scenario) -> Vec<String> {
+    let isolates = |name: &str| {
+        scenario.events.iter().any(|event| event.isolate.as_deref().is_some_and(|it| it == name))
+    };
+    let sites = scenario.sites.iter().filter(|site| site.origins > 0);
+    let names = sites.map(|site| site.name.to_string()).filter(|name| isolates(name));
+    let note = |name: String| {
+        format!(
+            "note         isolate leaves {name} its own origins, so its nodes serve themselves and \
+             only others go elsewhere; for a site that loses power: crash = \"{name}\""
+        )
+    };
+    names.map(note).collect()
 }
 
 /// The scenario's text with what `--set` changes.

@@ -1,5 +1,6 @@
 //! `meshport-sim sweep`: a scenario over seeds and values of settings.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ pub(super) struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     first_seed: u64,
-    /// Writes a page with a chart for each measure, index.html, into this folder.
+    /// Writes a page that compares the values in a table and a chart, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Writes a drawing of the measures that differ, for a page of documentation.
@@ -61,6 +62,8 @@ pub(crate) struct Point {
     /// None where no seed had anything to measure, [`NEVER`] where some never came to it.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
+    /// What happened in each seed's run.
+    traces: Vec<String>,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -84,6 +87,10 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         points.push(point);
     }
     say(&bars(&points))?;
+    let idle = idle(&combinations, &points);
+    for note in &idle {
+        say(note)?;
+    }
     if let Some(path) = &arguments.json {
         write(path, &serde_json::Value::Array(results).to_string())?;
     }
@@ -94,7 +101,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
-        let page = html::sweep(&name(&arguments.choice.file), &MEASURED, &rows);
+        let page = html::sweep(&name(&arguments.choice.file), &MEASURED, &rows, &idle);
         write(&folder.join("index.html"), &page)?;
     }
     let violated = points.iter().any(|point| point.violations > 0);
@@ -137,10 +144,12 @@ fn measure(
     results: &mut Vec<serde_json::Value>,
 ) -> Result<Point, Error> {
     let words = if combination.is_empty() { "as it is".into() } else { combination.join(" ") };
-    let mut point = Point { words, values: [None; MEASURED.len()], violations: 0 };
+    let values_of_none = [None; MEASURED.len()];
+    let mut point = Point { words, values: values_of_none, violations: 0, traces: Vec::new() };
     for seed in (0..arguments.seeds).map(|more| arguments.first_seed.wrapping_add(more)) {
         let (run, effort) = go(scenario.clone(), seed, Options::default())?;
         point.violations += run.violations.len();
+        point.traces.push(run.outcome.trace_hash.to_string());
         add(&mut point.values, values(&run));
         let choice = Choice { file: arguments.choice.file.clone(), sets: combination.to_vec() };
         let command = command(&choice, seed);
@@ -249,15 +258,11 @@ fn bars(points: &[Point]) -> String {
     let mut text = String::new();
     for (place, name) in MEASURED.iter().enumerate() {
         let values: Vec<Option<f64>> = points.iter().map(|point| point.values[place]).collect();
-        let known = values.iter().flatten().copied().filter(|value| value.is_finite());
-        let top = known.fold(0.0, f64::max);
-        let is_same = |pair: &[Option<f64>]| match (pair[0], pair[1]) {
-            (Some(a), Some(b)) if a.is_finite() && b.is_finite() => (a - b).abs() <= top * 0.02,
-            (a, b) => a == b,
-        };
-        if values.windows(2).all(is_same) {
+        if all_alike(&values) {
             continue;
         }
+        let known = values.iter().flatten().copied().filter(|value| value.is_finite());
+        let top = known.fold(0.0, f64::max);
         let _ = writeln!(text, "\n{name}");
         for (point, value) in points.iter().zip(&values) {
             let (share, letter) = match value {
@@ -275,6 +280,45 @@ fn bars(points: &[Point]) -> String {
     text
 }
 
+/// Whether no value differs from another one by more than 2 % of the greatest.
+fn all_alike(values: &[Option<f64>]) -> bool {
+    let known = values.iter().flatten().copied().filter(|value| value.is_finite());
+    let top = known.fold(0.0, f64::max);
+    let is_same = |pair: &[Option<f64>]| match (pair[0], pair[1]) {
+        (Some(a), Some(b)) if a.is_finite() && b.is_finite() => (a - b).abs() <= top * 0.02,
+        (a, b) => a == b,
+    };
+    values.windows(2).all(is_same)
+}
+
+/// A sentence for each key whose values make no difference, whatever the other keys are.
+fn idle(combinations: &[Vec<String>], points: &[Point]) -> Vec<String> {
+    let keys = combinations.first().map_or(0, Vec::len);
+    let sentence = |place: usize| {
+        let mut groups: BTreeMap<Vec<&String>, Vec<&Point>> = BTreeMap::new();
+        for (combination, point) in combinations.iter().zip(points) {
+            let others = combination.iter().enumerate().filter(|(at, _)| *at != place);
+            groups.entry(others.map(|(_, set)| set).collect()).or_default().push(point);
+        }
+        if groups.values().any(|group| group.len() < 2) {
+            return None;
+        }
+        let key = combinations[0][place].split_once('=').map_or("", |(key, _)| key);
+        let same_runs =
+            |group: &Vec<&Point>| group.windows(2).all(|two| two[0].traces == two[1].traces);
+        if groups.values().all(same_runs) {
+            return Some(format!("{key} had no effect: each of its values gives the same runs"));
+        }
+        let alike = |group: &Vec<&Point>| {
+            let values = |of| group.iter().map(|point| point.values[of]).collect::<Vec<_>>();
+            (0..MEASURED.len()).all(|of| all_alike(&values(of)))
+        };
+        let words = "the runs differ, but no measure by more than 2 %";
+        groups.values().all(alike).then(|| format!("{key} had hardly any effect: {words}"))
+    };
+    (0..keys).filter_map(sentence).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +326,25 @@ mod tests {
     fn point(detected: Option<f64>) -> Point {
         let mut values = [None; MEASURED.len()];
         values[5] = detected;
-        Point { words: "k=v".into(), values, violations: 0 }
+        Point { words: "k=v".into(), values, violations: 0, traces: Vec::new() }
+    }
+
+    #[test]
+    fn a_key_that_changes_nothing_is_named() {
+        let run = |detected: f64, trace: u8| Point {
+            traces: vec![trace.to_string()],
+            ..point(Some(detected))
+        };
+        let sets = ["a=1 b=1", "a=1 b=2", "a=2 b=1", "a=2 b=2"];
+        let sets = sets.map(|words| words.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let said = |runs: [(f64, u8); 4]| idle(&sets, &runs.map(|(it, trace)| run(it, trace)));
+        assert_eq!(said([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]), Vec::<String>::new());
+        let same = said([(1.0, 1), (1.0, 1), (3.0, 3), (3.0, 3)]);
+        assert_eq!(same, ["b had no effect: each of its values gives the same runs"]);
+        let alike = said([(1.0, 1), (2.0, 2), (1.0, 3), (2.0, 4)]);
+        assert!(alike.len() == 1 && alike[0].starts_with("a had hardly any effect"), "{alike:?}");
+        let one = [vec!["a=1".to_owned()]];
+        assert_eq!(idle(&one, &[run(1.0, 1)]), Vec::<String>::new(), "nothing to compare");
     }
 
     #[test]

@@ -7,14 +7,21 @@ use std::time::Duration;
 
 use super::keys::Level;
 use super::svg::{Chart, Series, escape, short};
-use super::{Effort, NEVER, Run, Violation};
+use super::{Effort, NEVER, Run, Violation, plot};
 use crate::measure::{Fault, Histogram, Quantiles, Second};
 
 const STYLE: &str = include_str!("page.css");
 /// Faults and violations in a table.
 const MAX_ROWS: usize = 100;
-/// A sweep as a page: a chart for each measure over the combinations of values, in their order.
-pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>>)]) -> String {
+
+/// A sweep as a page: a table, and one drawing that compares the combinations of values. `notes`
+/// are sentences without their full stop.
+pub fn sweep(
+    scenario: &str,
+    measures: &[&str],
+    rows: &[(String, Vec<Option<f64>>)],
+    notes: &[String],
+) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
@@ -39,23 +46,15 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &[(String, Vec<Option<f64>
         page.push_str("</tr>");
     }
     page.push_str("</table></div>");
-    for (measure, title) in measures.iter().enumerate() {
-        let all = || {
-            rows.iter().enumerate().filter_map(|(place, (_, values))| {
-                Some((place as f64 + 1.0, values.get(measure).copied().flatten()?))
-            })
-        };
-        let never = || all().filter(|(_, value)| *value == NEVER);
-        let known = all().map(|(_, value)| value).filter(|value| value.is_finite());
-        let top = known.fold(0.0, f64::max);
-        let points = all().map(|(place, value)| (place, if value == NEVER { top } else { value }));
-        let marks: Vec<(f64, String)> = never().map(|(place, _)| (place, "never".into())).collect();
-        let x = "row of the table";
-        let y = if marks.is_empty() { "worst seed" } else { "worst seed (marked: never)" };
-        let series =
-            vec![Series { name: title, class: "one", points: points.collect(), bars: false }];
-        page.push_str(&Chart { title, x, y, series, marks, log_x: false }.draw());
+    for note in notes {
+        let _ = write!(page, "<p>{}.</p>", escape(note));
     }
+    let drawing = plot::sweep(measures, rows);
+    let _ = write!(
+        page,
+        "<figure><figcaption>The measures that differ, the worst seed of each row</figcaption>\
+         {drawing}</figure>"
+    );
     page.push_str("</main></body></html>");
     page
 }

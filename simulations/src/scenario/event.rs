@@ -55,7 +55,8 @@ pub struct Event {
     pub heal: Option<[String; 2]>,
     /// Whether it is about the way from the first to the second alone; false if absent.
     pub one_way: Option<bool>,
-    /// Nothing passes between a site and all others.
+    /// Nothing passes between a site and all others. Inside it everything goes on, so a site with
+    /// an origin serves itself; for a site that loses power, `crash` all of its nodes.
     pub isolate: Option<String>,
     /// The way between two sites gets worse (or better): keys as in `[[path]]`.
     pub degrade: Option<SitePath>,

@@ -198,7 +198,13 @@ impl Plan<'_> {
             let others = (0..self.scenario.sites.len()).filter(|other| *other != own);
             let ways: Vec<Way> =
                 others.flat_map(|other| [site_way(own, other), site_way(other, own)]).collect();
-            return self.switch(event, (at, "isolate"), &format!("isolate: {site}"), &ways);
+            // Whoever expects that all of its nodes go elsewhere should see why they do not.
+            let words = match self.scenario.sites[own].origins {
+                0 => format!("isolate: {site}"),
+                1 => format!("isolate: {site} with its origin"),
+                origins => format!("isolate: {site} with its {origins} origins"),
+            };
+            return self.switch(event, (at, "isolate"), &words, &ways);
         }
         if let Some(pair) = &event.flap {
             return self.flap(event, at, pair);
