@@ -142,9 +142,9 @@ fn relayed(seed: u64) -> String {
     draft.text
 }
 
-/// Origins and relays in all sites but one, which is behind a NAT; some access links lose. Distances
-/// that do not fit each other make relays nearer than the direct way. One cut between two sites with
-/// origins of their own takes nobody's only way, so no request may fail.
+/// Origins and relays in all sites but one, which is behind a NAT; the access links of one lose.
+/// Distances that do not fit each other make relays nearer than the direct way. One cut between two
+/// sites with origins of their own takes nobody's only way, so no request may fail.
 fn parted(seed: u64) -> String {
     let mut draft = Draft::new(seed ^ 0x0070_6172_7465_6400);
     let sites: u32 = draft.rng.random_range(3..=4);
