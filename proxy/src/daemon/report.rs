@@ -426,6 +426,7 @@ fn unhealthy(state: OriginState) -> &'static str {
         OriginState::Unknown => "not probed yet",
         OriginState::Refusing => "connection refused",
         OriginState::Hung => "accepts but does not answer",
+        OriginState::Stalled => "answers, but is neither ready nor live",
     }
 }
 
