@@ -164,3 +164,15 @@ fn no_verb_with_keys_in_its_memory_can_be_dumped_or_looked_into() {
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success() && said.contains("nothing was given"), "{said}");
 }
+
+#[test]
+fn the_folder_of_the_socket_is_made_before_the_sandbox() {
+    let mut world = World::new();
+    world.make(&NodePlan::new("worker", "a"));
+    let (config, socket) = (world.path("worker.toml"), world.path("deep/below/meshport.sock"));
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    let named = format!("[admin]\nsocket = \"{}\"", socket.display());
+    fs::write(&config, text.replace("[admin]", &named)).expect("ours");
+    world.start("worker");
+    assert!(socket.exists());
+}

@@ -1,7 +1,5 @@
 //! What an operator does to a running daemon: SIGTERM, and SIGHUP after a change of its settings.
 
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
-
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The connections of one listener: how many a client may have, and which one goes when another
 //! comes.
 //!
-//! Nobody waits for a slot. A connection that is over its client's share, or beyond all slots, takes
+//! Nobody waits for a slot. A connection over its client's share, or beyond all slots, takes
 //! the place of one that waits for a request: of the same client's first, else of the client's that
 //! has most. So connections that say nothing last only as long as nobody else needs their place,
 //! and one client alone cannot take them all. What is being answered is never cut.

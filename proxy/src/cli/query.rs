@@ -317,6 +317,19 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_that_answers_elsewhere_is_told_from_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        let socket = Some(folder.path().join("other.sock"));
+        let args = DaemonArgs { socket, config: None, state_dir: None };
+        args.require_none(&state, "nothing is done").expect("nobody uses the folder");
+        let _lock = state.lock().expect("it is free");
+        let error = args.require_none(&state, "nothing is done").expect_err("it is in use");
+        let text = error.to_string();
+        assert!(text.contains("other.sock") && text.contains("--socket"), "{text}");
+    }
+
+    #[test]
     fn an_unknown_service_is_misuse() {
         let name = ServiceName::kube_apiserver();
         assert_eq!(select(vec![explanation()], Some(&name), None).expect("known").len(), 1);

@@ -190,8 +190,8 @@ impl Leaf {
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.obey(Order::Seeds(plain.collect()));
         let place = Place { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
-        let mut listeners = JoinSet::new();
-        services.serve(&settings, &place, &mut driver, &mut listeners);
+        let (_limits, listeners) = services.serve(&settings, &place, &mut driver);
+        let listeners = listeners.into_inner().expect("nobody has locked it yet");
         let routes = driver.routes[&service].subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(driver.run());

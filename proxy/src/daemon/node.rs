@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
@@ -35,8 +35,8 @@ use super::reload::Reload;
 use super::report::{self, Reporter, Room, ServiceFacts};
 use super::roster::{self, Source};
 use super::rotation::Rotating;
-use super::services::{self, Services};
-use super::session::{MAX_FINDINGS, Place, SessionLimits};
+use super::services::{self, Limits, Listeners, Services};
+use super::session::{MAX_FINDINGS, Place};
 use super::sessions::Sessions;
 use super::state::{self, Identity};
 use super::succession::{Next, Succeeding};
@@ -77,12 +77,10 @@ pub struct Ground {
 /// The channels into the running parts.
 #[derive(Debug)]
 pub(super) struct Controls {
-    pub(super) host: Host,
     pub(super) orders: mpsc::Sender<Order>,
     pub(super) place: Place,
-    pub(super) limits: Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>,
-    /// Accept clients; the sessions end with them.
-    pub(super) listeners: Mutex<JoinSet<()>>,
+    pub(super) limits: Limits,
+    pub(super) listeners: Listeners,
     pub(super) offers: watch::Sender<Arc<Offers>>,
     pub(super) advertise: watch::Sender<Vec<Endpoint>>,
     pub(super) fallbacks: watch::Sender<Fallbacks>,
@@ -122,7 +120,7 @@ impl Node {
         let reporter = reporter(settings, credential, &mesh, ground.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
 
-        let (mut listeners, mut tasks) = (JoinSet::new(), JoinSet::new());
+        let mut tasks = JoinSet::new();
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
         let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
@@ -158,9 +156,8 @@ impl Node {
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
 
-        let (at, all) = (host.clone(), sessions.clone());
-        let place = Place { mesh: mesh.clone(), host: at, sessions: all, findings };
-        let limits = services.serve(settings, &place, &mut driver, &mut listeners);
+        let place = Place { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
+        let (limits, listeners) = services.serve(settings, &place, &mut driver);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
         let egress =
             egress(settings, place.clone(), &driver.reporter.audit, watched, revocations.clone());
@@ -170,9 +167,7 @@ impl Node {
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
         roster::start(sources, &orders, &mut tasks);
-        let (limits, listeners) = (Mutex::new(limits), Mutex::new(listeners));
-        let controls =
-            Controls { host, orders, place, limits, listeners, offers, advertise, fallbacks };
+        let controls = Controls { orders, place, limits, listeners, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
             sessions,
@@ -251,8 +246,8 @@ impl Node {
         Ok(reload.into_settings())
     }
 
-    /// Says goodbye and takes no new sessions of other nodes. Resolves when all sessions have ended,
-    /// or with `over`. Clients of this node are served until [`Node::close`].
+    /// Says goodbye and takes no new sessions of other nodes. Resolves when all sessions have
+    /// ended, or with `over`. Clients of this node are served until [`Node::close`].
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();

@@ -1,5 +1,5 @@
-//! A reload (`meshport reload`, SIGHUP): reads the configuration and the credential again, puts into
-//! force what can change in a running daemon, and says key by key what changed and what cannot.
+//! A reload (`meshport reload`, SIGHUP): reads configuration and credential again, puts into force
+//! what can change in a running daemon, and says key by key what changed and what cannot.
 //!
 //! A file with problems changes nothing. No session is touched. What needs a restart is left as it
 //! is, and said in the status and at every reload until the file agrees with what is in force.
@@ -127,9 +127,9 @@ impl Reload {
         for (name, service) in &next.services {
             let Some(old) = self.settings.services.get(name) else { continue };
             added.services.remove(name);
-            orders.extend(orders_for(&controls.host, name, old, service)?);
+            orders.extend(orders_for(&controls.place.host, name, old, service)?);
         }
-        let services = Services::bind(&controls.host, &added, services::key)?;
+        let services = Services::bind(&controls.place.host, &added, services::key)?;
         orders.extend(services.join(&added, controls)?);
         for order in orders {
             let _ = controls.orders.send(order).await;

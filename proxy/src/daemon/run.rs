@@ -125,8 +125,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
     end
 }
 
-/// The lock of the state folder. A daemon that stops gives it up when its sessions have ended, so it
-/// is waited for; one that does not stop is not.
+/// The lock of the state folder. A daemon that is stopping gives it up when its sessions have
+/// ended, so it is waited for; any other is not.
 async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
     let client = AdminClient::new(socket);
     let begun = clock::now();

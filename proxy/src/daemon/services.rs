@@ -27,6 +27,11 @@ pub(super) fn key(service: &ServiceName) -> String {
     format!("service.{service}.listen")
 }
 
+/// What the sessions of each service may do.
+pub(super) type Limits = Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>;
+/// The tasks that accept clients; the sessions end with them.
+pub(super) type Listeners = Mutex<JoinSet<()>>;
+
 /// The local addresses of all services, bound before anything starts: what cannot be bound fails
 /// the start as a whole.
 pub(super) struct Services {
@@ -73,9 +78,8 @@ impl Services {
         settings: &Settings,
         place: &Place,
         driver: &mut Driver,
-        listeners: &mut JoinSet<()>,
-    ) -> BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>> {
-        let mut limits = BTreeMap::new();
+    ) -> (Limits, Listeners) {
+        let (mut limits, mut listeners) = (BTreeMap::new(), JoinSet::new());
         for (name, service) in &settings.services {
             place.sessions.register(name);
             let route = driver.core.route(name).cloned().unwrap_or_default();
@@ -92,7 +96,7 @@ impl Services {
             driver.routes.insert(name.clone(), route);
             limits.insert(name.clone(), limit);
         }
-        limits
+        (Mutex::new(limits), Mutex::new(listeners))
     }
 
     /// Starts accepting in a running node, whose driver gets the orders that are returned.
@@ -102,7 +106,7 @@ impl Services {
         controls: &Controls,
     ) -> Result<Vec<Order>, Error> {
         let (mut facts, mut probers) =
-            (self.facts(settings), parts::probers(&controls.host, settings)?);
+            (self.facts(settings), parts::probers(&controls.place.host, settings)?);
         let mut orders = Vec::new();
         for (name, service) in &settings.services {
             controls.place.sessions.register(name);
