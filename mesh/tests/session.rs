@@ -44,6 +44,9 @@ async fn both_sides_are_admitted_and_told_once() {
         assert_eq!(credential.node, id(other));
         let second = within(Duration::from_secs(2), state_event(node)).await;
         assert!(matches!(second, MeshEvent::SessionUp(node) if node == id(other)), "{second:?}");
+        let third = within(Duration::from_secs(2), state_event(node)).await;
+        let own = at(3 - other);
+        assert!(matches!(third, MeshEvent::SeenAt { at, .. } if at == own), "{third:?}");
         assert!(node.incoming.events.try_recv().is_err());
         let status = &node.mesh.peers()[0];
         assert!(status.admitted && status.session);
