@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::OriginState;
@@ -15,8 +15,12 @@ use crate::core::evidence::{Attempted, Evidence, Verdict};
 use crate::core::health::Health;
 use crate::core::policy::{self, Fate};
 use crate::core::relay::Ways;
-use crate::core::route::{Line, OriginView, Policy, Preference, Route};
+use crate::core::route::{Line, OriginView, Policy, Preference, Route, Standing};
 use crate::core::timing::Timings;
+
+/// After a stall of all, each origin says that it is over at its own next answer, which takes up to
+/// this long.
+const READY_AGAIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Service {
@@ -41,6 +45,8 @@ pub(super) struct Service {
     pub(super) drift: Drift,
     /// The operator wants the own instance left.
     pub(super) draining: bool,
+    /// When a stalled origin is left that waits for others to prove themselves.
+    pub(super) stall_due: Option<Instant>,
     /// Lines whose sessions were reset and which have not recovered since.
     pub(super) doomed: BTreeSet<Line>,
 }
@@ -62,6 +68,7 @@ impl Service {
             changes: Changes::default(),
             drift: Drift::new(config.drift),
             draining: false,
+            stall_due: None,
             doomed: BTreeSet::new(),
         }
     }
@@ -77,7 +84,8 @@ impl Service {
 
     /// When a choice may be different without any news.
     pub(super) fn poll_choice(&self) -> Option<Instant> {
-        [self.memory.poll_timeout(), self.ways.poll_timeout()].into_iter().flatten().min()
+        let due = [self.memory.poll_timeout(), self.ways.poll_timeout(), self.stall_due];
+        due.into_iter().flatten().min()
     }
 
     /// Decides what becomes of the sessions on each line; returns those to be reset since the last
@@ -92,12 +100,15 @@ impl Service {
         let mut events = Vec::new();
         let mut moves = Vec::new();
         let before = std::mem::take(&mut self.doomed);
-        for view in &self.views {
+        self.stall_due = None;
+        let views = std::mem::take(&mut self.views);
+        for view in &views {
             let line = view.line;
             match policy::fate(view, &self.route) {
                 Fate::Stay => {}
                 Fate::Move(cause) if busy.contains(&line) => moves.push((line, cause)),
                 Fate::Move(_) => {}
+                Fate::Reset { .. } if self.is_stall_of_many(view, now) => {}
                 Fate::Reset { spread_percent, forgives, why } => {
                     self.doomed.insert(line);
                     if !before.contains(&line) {
@@ -112,11 +123,30 @@ impl Service {
                 }
             }
         }
+        self.views = views;
         for line in self.drift.set(moves, now) {
             let leave = Leave { line, count: 0, cause: Cause::Home };
             events.push(Event::Move { service: name.clone(), leave });
         }
         events
+    }
+
+    /// Whether the others may have stalled as well and come back a moment sooner: none that is
+    /// healthy has been ready since before this one stalled, or for long. It is looked at again.
+    fn is_stall_of_many(&mut self, view: &OriginView, now: Instant) -> bool {
+        let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
+        let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {
+            return false;
+        };
+        let others = self.route.candidates.iter().filter(|other| {
+            other.standing == Standing::Healthy && other.origin.line.origin() != view.line.origin()
+        });
+        let proven = others
+            .filter_map(|other| since(&other.origin.line))
+            .map(|ready| if ready <= stalled { now } else { ready + READY_AGAIN });
+        let due = proven.min().filter(|due| *due > now);
+        self.stall_due = self.stall_due.into_iter().chain(due).min();
+        due.is_some()
     }
 
     /// The state of the own instance as others are told, if there is one.

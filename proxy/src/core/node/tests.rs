@@ -8,8 +8,10 @@ use meshport_config::{AuthorityKey, NodeKey, RecordKey, Subject};
 
 use super::*;
 use crate::core::drift::DriftConfig;
-use crate::core::health::Outcome;
+use crate::core::health::{Outcome, Question};
 use crate::core::route::{PathView, Standing};
+
+mod stall;
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 const A: usize = 0;
@@ -22,6 +24,9 @@ struct Net {
     /// One-way delays; none where nothing comes through.
     links: BTreeMap<(usize, usize), Option<Duration>>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
+    /// Nodes whose instances let requests hang, and answers of theirs that are under way.
+    stalled: BTreeSet<usize>,
+    answers: BTreeMap<(Instant, u64), (usize, Question)>,
     sent: u64,
     now: Instant,
     events: Vec<(usize, Event)>,
@@ -75,7 +80,9 @@ impl Net {
             }
             node.set_seeds(ids.clone(), now);
         }
-        Self { nodes, links, flying: BTreeMap::new(), sent: 0, now, events: Vec::new() }
+        let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
+        let (stalled, events) = (BTreeSet::new(), Vec::new());
+        Self { nodes, links, flying, stalled, answers, sent: 0, now, events }
     }
 
     fn link(&mut self, one: usize, other: usize, delay: Option<Duration>) {
@@ -95,9 +102,10 @@ impl Net {
             if until(self) {
                 return Some(self.now - begun);
             }
-            let arrival = self.flying.keys().next().map(|(at, _)| *at);
+            let arrivals = [self.flying.keys().next(), self.answers.keys().next()];
+            let arrivals = arrivals.into_iter().flatten().map(|(at, _)| *at);
             let timers = self.nodes.iter().filter_map(NodeCore::poll_timeout);
-            let next = timers.chain(arrival).min().unwrap_or(begun + limit).max(self.now);
+            let next = timers.chain(arrivals).min().unwrap_or(begun + limit).max(self.now);
             if next > begun + limit {
                 self.now = begun + limit;
                 return None;
@@ -107,6 +115,11 @@ impl Net {
                 let (from, to, payload) = entry.remove();
                 let from = self.id(from);
                 self.nodes[to].handle_datagram(from, &payload, next, WALL);
+            }
+            while let Some(entry) = self.answers.first_entry().filter(|it| it.key().0 <= next) {
+                let (at, question) = entry.remove();
+                let failed = Outcome::Answered(Some(500));
+                self.nodes[at].handle_outcome(&service(), question, failed, next);
             }
             for node in &mut self.nodes {
                 if node.poll_timeout().is_some_and(|due| due <= next) {
@@ -131,7 +144,12 @@ impl Net {
             self.nodes.iter().enumerate().map(|(at, node)| (node.me, at)).collect();
         for (at, node) in self.nodes.iter_mut().enumerate() {
             while let Some((name, question)) = node.poll_probe(self.now) {
-                node.handle_outcome(&name, question, Outcome::Answered(None), self.now);
+                if self.stalled.contains(&at) && question != Question::Alive {
+                    self.sent += 1;
+                    self.answers.insert((self.now + STALL_TIME, self.sent), (at, question));
+                } else {
+                    node.handle_outcome(&name, question, Outcome::Answered(Some(200)), self.now);
+                }
             }
             while let Some(Transmit { to, payload }) = node.poll_transmit() {
                 let to = ids[&to];
@@ -161,6 +179,8 @@ fn ms(ms: u64) -> Duration {
 }
 
 const MEET: Duration = Duration::from_secs(20);
+/// How long an apiserver takes to say that etcd does not answer.
+const STALL_TIME: Duration = Duration::from_secs(2);
 const ORIGIN: &str = "node,origin:kube-apiserver";
 
 #[test]

@@ -1,0 +1,80 @@
+//! Apiservers whose etcd stands still, each beside a whole node: one of three, and all three.
+
+use super::*;
+
+const ORIGINS: [usize; 3] = [1, 2, 3];
+/// Longer than a newcomer follows whatever is best, and than anything here takes.
+const CALM: Duration = Duration::from_secs(6);
+
+/// A worker and three origins, the first the nearest and with a session; `phases` is how far apart
+/// their probes are.
+fn net(phases: [u64; 2]) -> Net {
+    let mut net = Net::new(&["node", ORIGIN, ORIGIN, ORIGIN], ms(5));
+    for (origin, delay) in ORIGINS.into_iter().zip([1, 5, 7]) {
+        net.link(A, origin, Some(ms(delay)));
+    }
+    let interval = Duration::from_secs(1);
+    let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
+    for (origin, pause) in ORIGINS.into_iter().zip(phases.into_iter().chain([0])) {
+        let now = net.now;
+        net.nodes[origin].set_health(&service(), config.clone(), now);
+        net.pass(ms(pause));
+    }
+    let first = Line::Direct(net.id(1));
+    net.until(MEET, |net| net.first(A) == Some((first, Standing::Healthy))).expect("they meet");
+    net.pass(CALM);
+    net.nodes[A].handle_busy(BTreeSet::from([first]), net.now);
+    net.pass(ms(1500));
+    net.events.clear();
+    net
+}
+
+fn resets(net: &Net) -> Vec<Line> {
+    let of_worker = net.events.iter().filter(|(at, _)| *at == A);
+    let lines = of_worker.filter_map(|(_, event)| match event {
+        Event::Reset { line, .. } => Some(*line),
+        _ => None,
+    });
+    lines.collect()
+}
+
+fn changes(net: &Net) -> usize {
+    let changed =
+        |it: &&(usize, Event)| it.0 == A && matches!(it.1, Event::Route { change: Some(_), .. });
+    net.events.iter().filter(changed).count()
+}
+
+/// K2: new connections go elsewhere before long, and what hangs is cut well within 4 s.
+#[test]
+fn one_that_stalls_is_left_in_time_and_gone_back_to() {
+    for phase in (0..1000).step_by(250) {
+        let mut net = net([0, 0]);
+        let first = Line::Direct(net.id(1));
+        net.pass(ms(phase));
+        net.stalled.insert(1);
+        let goes = |net: &Net| net.first(A).is_some_and(|it| it.0 != first);
+        let left = net.until(MEET, goes).expect("new connections go elsewhere");
+        assert!(left <= ms(1800), "left after {left:?}");
+        let cut = left + net.until(MEET, |net| resets(net) == [first]).expect("it is cut");
+        assert!(cut <= ms(2700), "cut after {cut:?}");
+        net.pass(CALM);
+        assert_eq!((resets(&net), changes(&net)), (vec![first], 1), "once, and no other");
+        net.stalled.clear();
+        net.until(MEET, |net| net.first(A) == Some((first, Standing::Healthy))).expect("back");
+    }
+}
+
+#[test]
+fn all_that_stall_together_keep_their_sessions_and_the_route() {
+    for (one, two) in [(0, 0), (330, 330), (950, 50)] {
+        for phase in (0..1000).step_by(450) {
+            let mut net = net([one, two]);
+            net.pass(ms(phase));
+            net.stalled.extend(ORIGINS);
+            net.pass(CALM);
+            net.stalled.clear();
+            net.pass(CALM);
+            assert_eq!((resets(&net), changes(&net)), (vec![], 0), "{one} {two} {phase}");
+        }
+    }
+}
