@@ -397,9 +397,9 @@ impl Core {
         self.peer(node).is_some_and(|peer| peer.session.is_some())
     }
 
-    /// Round-trip time of the last handshake this node initiated with `node`.
+    /// Round-trip time of the last handshake with `node`.
     pub(crate) fn handshake_rtt(&self, node: &NodeId) -> Option<std::time::Duration> {
-        self.peer(node)?.tunnel.handshake_rtt()
+        self.peer(node)?.handshake_rtt
     }
 
     /// Where `node` lives: the proven endpoint, else the first hint.

@@ -12,6 +12,7 @@
 mod backlog;
 mod batched;
 mod congestion;
+mod cubic;
 mod driver;
 mod inbox;
 mod link;
@@ -25,6 +26,7 @@ mod steer;
 mod streams;
 pub mod testing;
 mod udp;
+mod windows;
 
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};

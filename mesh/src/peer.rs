@@ -169,6 +169,8 @@ pub(crate) struct Peer {
     /// since when. A repeated initiation makes another one.
     pending: VecDeque<(SessionId, Instant)>,
     pub(crate) attempt: Option<Attempt>,
+    /// Round-trip time of the last handshake of either side.
+    pub(crate) handshake_rtt: Option<Duration>,
     pub(crate) last_tick: Instant,
     pub(crate) last_received: Option<Instant>,
     pub(crate) last_sent: Option<Instant>,
@@ -219,6 +221,7 @@ impl Peer {
             session: None,
             pending: VecDeque::new(),
             attempt: None,
+            handshake_rtt: None,
             last_tick: now,
             last_received: None,
             last_sent: None,
@@ -304,7 +307,10 @@ impl Peer {
             rekey_after: REKEY_AFTER - REKEY_JITTER.mul_f64(jitter),
             used: false,
         });
-        self.attempt = None;
+        // Of several tries it is unknown which one was answered.
+        if let Some(attempt) = self.attempt.take().filter(|attempt| attempt.tries == 1) {
+            self.handshake_rtt = Some(now.saturating_duration_since(attempt.started));
+        }
     }
 
     /// This side answered an initiation with this session.
@@ -359,6 +365,8 @@ impl Peer {
                 let rekey_after = REKEY_AFTER - REKEY_JITTER.mul_f64(jitter);
                 self.session = Some(Session { since, initiator, rekey_after, used: true });
                 self.attempt = None;
+                // The initiator sends something as soon as it has the answer.
+                self.handshake_rtt = Some(now.saturating_duration_since(since));
                 true
             }
             // The tunnel opened a packet although no session is noted here: note it.

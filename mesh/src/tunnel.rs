@@ -261,8 +261,6 @@ pub(crate) struct Tunnel {
     spares: Vec<Half>,
     /// The peer's receiver index under mark 0.
     index: u32,
-    /// Of the last handshake before the tunnel came to rest.
-    rtt: Option<Duration>,
 }
 
 /// The sessions that were agreed under one secret and one pair of keys.
@@ -296,7 +294,7 @@ impl Tunnel {
     /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
     /// unasked: keepalives are off here and done by the peer.
     pub(crate) fn new(gate: &Gate, terms: &Terms, index: u32) -> Self {
-        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index, rtt: None }
+        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index }
     }
 
     /// Begins anew, without any session.
@@ -381,18 +379,11 @@ impl Tunnel {
         self.main.session
     }
 
-    /// Round-trip time of the last handshake this side initiated, in whole milliseconds.
-    pub(crate) fn handshake_rtt(&self) -> Option<Duration> {
-        let last = self.main.tunn.as_ref().and_then(|tunn| tunn.stats().4);
-        last.map(|ms| Duration::from_millis(u64::from(ms))).or(self.rtt)
-    }
-
     /// There is no session and no handshake: gives back the room for them. What is forgotten beside
     /// is the time of the last initiation that was answered, so that a recorded one can be answered
     /// again. It disturbs nothing then, as after a restart of this process (the WireGuard paper,
     /// section 5.1), and the peer's next is newer.
     pub(crate) fn rest(&mut self) {
-        self.rtt = self.handshake_rtt();
         for half in std::iter::once(&mut self.main).chain(&mut self.spares) {
             (half.tunn, half.session) = (None, false);
         }

@@ -7,7 +7,7 @@
 //!
 //! It is also the one who knows what has left the streams: it keeps the connection's [`Backlog`].
 //!
-//! *Short*: CUBIC grows until something is lost. Between two fast nodes nothing is: what is in
+//! *Short*: a window grows until something is lost. Between two fast nodes nothing is: what is in
 //! flight beyond the path lies in the socket of the receiver, which is busy, and every small
 //! request waits behind it. So no more is in flight than fills the path and a queue of
 //! [`QUEUE_BYTES`]; bulk data waits in its own stream instead, where the streams of a connection
@@ -19,28 +19,37 @@ use std::time::{Duration, Instant};
 
 use quinn::Connection;
 use quinn_proto::RttEstimator;
-use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
+use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::backlog::Backlog;
+use super::cubic::Cubic;
+use super::windows::{InFlight, Pools, QUEUE_BYTES};
 
-/// Bytes that may wait in front of the receiver besides what fills the path: a core opens them in
-/// a few milliseconds, and a single stream has no more in flight either.
-const QUEUE_BYTES: u64 = 1 << 20;
 /// The fastest path that is filled, in bytes per second: more than a core seals.
 const PATH_RATE: u64 = 500_000_000;
 
 /// Makes such controllers, all for one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BoundedCubic {
-    cubic: Arc<CubicConfig>,
+    pools: Pools,
     backlog: Arc<Backlog>,
 }
 
+impl BoundedCubic {
+    pub(super) fn new(pools: Pools) -> Self {
+        Self { pools, backlog: Arc::default() }
+    }
+}
+
 impl ControllerFactory for BoundedCubic {
-    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let inner = self.cubic.clone().build(now, current_mtu);
-        let (backlog, bound) = (self.backlog.clone(), bound(Duration::ZERO));
-        Box::new(Bounded { inner, acknowledged: 0, bound, backlog })
+    fn build(self: Arc<Self>, _now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Bounded {
+            cubic: Cubic::new(current_mtu),
+            in_flight: InFlight::new(&self.pools),
+            acknowledged: 0,
+            bound: bound(Duration::ZERO),
+            backlog: self.backlog.clone(),
+        })
     }
 }
 
@@ -60,10 +69,12 @@ fn controller(connection: &Connection) -> Option<Box<Bounded>> {
     connection.congestion_state().into_any().downcast().ok()
 }
 
+#[derive(Clone)]
 struct Bounded {
-    inner: Box<dyn Controller>,
+    cubic: Cubic,
+    in_flight: InFlight,
     acknowledged: u64,
-    /// Most bytes in flight.
+    /// Most bytes in flight on this path.
     bound: u64,
     backlog: Arc<Backlog>,
 }
@@ -75,9 +86,9 @@ fn bound(rtt: Duration) -> u64 {
 }
 
 impl Controller for Bounded {
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+    fn on_sent(&mut self, _now: Instant, bytes: u64, _last_packet_number: u64) {
         self.backlog.sent(bytes);
-        self.inner.on_sent(now, bytes, last_packet_number);
+        self.in_flight.add(bytes);
     }
 
     fn on_ack(
@@ -91,22 +102,22 @@ impl Controller for Bounded {
         self.acknowledged += bytes;
         self.bound = bound(rtt.min());
         // A window that is not used must not grow, or a loss would change nothing.
-        let is_unused = app_limited || self.inner.window() > self.bound;
-        self.inner.on_ack(now, sent, bytes, is_unused, rtt);
+        let is_used = !app_limited && self.cubic.window() <= self.window();
+        self.cubic.arrived((now, sent), bytes, is_used, (rtt.get(), rtt.min()));
     }
 
     fn on_end_acks(
         &mut self,
-        now: Instant,
+        _now: Instant,
         in_flight: u64,
         app_limited: bool,
-        largest_packet_num_acked: Option<u64>,
+        _largest_packet_num_acked: Option<u64>,
     ) {
+        self.in_flight.set(in_flight);
         // Limited by what there is to send, or nothing is under way although it might be.
         if app_limited || in_flight == 0 {
             self.backlog.drained();
         }
-        self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
 
     fn on_congestion_event(
@@ -117,30 +128,34 @@ impl Controller for Bounded {
         lost_bytes: u64,
     ) {
         self.backlog.lost(lost_bytes);
-        self.inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
+        if is_persistent_congestion {
+            self.cubic.collapse((now, sent));
+        } else {
+            self.cubic.lost((now, sent), lost_bytes);
+        }
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.inner.on_mtu_update(new_mtu);
+        self.cubic.set_mtu(new_mtu);
     }
 
     fn window(&self) -> u64 {
-        self.inner.window().min(self.bound)
+        self.cubic.window().min(self.bound).min(self.in_flight.most())
     }
 
     fn metrics(&self) -> ControllerMetrics {
-        let mut metrics = self.inner.metrics();
+        let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window();
+        metrics.ssthresh = self.cubic.threshold();
         metrics
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        let (inner, backlog) = (self.inner.clone_box(), self.backlog.clone());
-        Box::new(Self { inner, backlog, ..*self })
+        Box::new(self.clone())
     }
 
     fn initial_window(&self) -> u64 {
-        self.inner.initial_window()
+        self.cubic.first()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -164,15 +179,17 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
     fn the_window_is_cubics_up_to_the_bound() {
         let now = Instant::now();
-        let mut controller = Arc::new(BoundedCubic::default()).build(now, 1200);
+        let factory = Arc::new(BoundedCubic::new(Pools::default()));
+        let mut controller = factory.build(now, 1200);
         let first = controller.window();
         assert_eq!(first, controller.initial_window());
-        controller.on_congestion_event(now, now, false, 1200);
+        // No acknowledgement in between: nothing gets through.
+        controller.on_congestion_event(now, now, true, 1200);
         let second = controller.window();
         assert!(second < first);
         assert_eq!(controller.clone_box().window(), second);
-        let backlog = Arc::default();
-        let bounded = Bounded { inner: controller, acknowledged: 0, bound: second - 1, backlog };
+        let mut bounded = *controller.into_any().downcast::<Bounded>().expect("its own");
+        bounded.bound = second - 1;
         assert_eq!(bounded.window(), second - 1);
     }
 }

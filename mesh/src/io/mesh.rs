@@ -20,6 +20,7 @@ use super::quic_config::{IDLE_TIMEOUT, PathHints, QuicSetup};
 use super::quic_socket::QuicSocket;
 use super::shards::{Berth, Shards};
 use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
+use super::windows::Pools;
 use crate::core::Core;
 use crate::settings::{Identity, MeshConfig};
 use crate::shard::{Place, owner};
@@ -182,9 +183,10 @@ impl Mesh {
             cores.push(core);
         }
         let (mut started, mut queues) = (Vec::new(), Vec::new());
+        let pools = Pools::default();
         let parts = shards.0.into_iter().zip(cores).zip(seeds.iter().zip(Inboxes::new(count)));
         for ((berth, core), (seed, inboxes)) in parts {
-            let setup = QuicSetup::new(&config, seed);
+            let setup = QuicSetup::new(&config, seed, pools.clone());
             let (wall, events) = (wall.clone(), event_sender.clone());
             let link = |core, socket| Link::new(core, socket, wall, events, inboxes);
             let (shard, queue) = Shard::start(berth, core, (&config, seed), setup, link)?;

@@ -17,6 +17,7 @@ use sha2::Sha256;
 use super::congestion::BoundedCubic;
 use super::lock;
 use super::null_crypto::{NoTokens, NullCrypto};
+use super::windows::{self, Grants, Pools};
 use crate::inner::UDP_OVERHEAD;
 use crate::settings::FIRST_STREAMS;
 use crate::tunnel::DATA_OVERHEAD;
@@ -24,11 +25,9 @@ use crate::{MeshConfig, MeshError};
 
 /// Datagrams quinn puts into one batch at most; its own limit is 10.
 pub(super) const MAX_BATCH: usize = 64;
-/// Bytes a peer may have in flight on one stream: what a reader that stopped costs.
-const STREAM_WINDOW: u32 = 1 << 20;
-/// The same for all streams of a connection. It must not be smaller than the sum over the busy
-/// streams: quinn serves streams that wait for it last in, first out.
-const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Bytes of a connection that were written and not acknowledged: what fills the longest path that
+/// is filled, and what waits in its streams.
+const SEND_WINDOW: u64 = 64 << 20;
 /// A connection without any packet ends after this: what a peer that has vanished may still hold of
 /// this node. Failures are found long before, by the probes of paths and origins.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -68,12 +67,20 @@ pub(super) struct PathHints {
     pub(super) mtu: Option<u16>,
 }
 
+impl PathHints {
+    /// The round-trip time that windows are made for.
+    fn window_rtt(&self) -> Duration {
+        self.rtt.unwrap_or(DEFAULT_RTT)
+    }
+}
+
 /// Makes the configurations of one endpoint. All randomness comes from one seed.
 #[derive(Debug)]
 pub(super) struct QuicSetup {
     crypto: Arc<NullCrypto>,
     random: Random,
     mtu: u16,
+    pools: Pools,
 }
 
 type Random = Arc<Mutex<StdRng>>;
@@ -89,11 +96,11 @@ fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
 
 impl QuicSetup {
     /// `seed` is new in every process.
-    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32]) -> Self {
+    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32], pools: Pools) -> Self {
         let random: Random = Arc::new(Mutex::new(StdRng::from_seed(derive(seed, b"ids"))));
         let source = random.clone();
         let crypto = Arc::new(NullCrypto::new(move |bytes| lock(&source).fill_bytes(bytes)));
-        Self { crypto, random, mtu: config.mtu }
+        Self { crypto, random, mtu: config.mtu, pools }
     }
 
     /// Largest QUIC datagram for a path.
@@ -162,6 +169,11 @@ impl QuicSetup {
         config
     }
 
+    /// What the window of a connection on a path is made of.
+    pub(super) fn grants(&self, path: &PathHints) -> Grants {
+        Grants::new(&self.pools, path.window_rtt())
+    }
+
     fn transport(&self, path: &PathHints) -> TransportConfig {
         let mut transport = TransportConfig::default();
         let largest = self.datagram(path);
@@ -171,16 +183,17 @@ impl QuicSetup {
             discovery
         });
         let rtt = path.rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
+        let stream_window = windows::stream_window(path.window_rtt());
         transport
             .mtu_discovery_config(discovery)
             .initial_rtt(rtt)
-            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-            .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-            .send_window(u64::from(CONNECTION_WINDOW))
+            .stream_receive_window(VarInt::from_u32(stream_window))
+            .receive_window(VarInt::from_u32(windows::FIRST_WINDOW))
+            .send_window(SEND_WINDOW)
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .crypto_buffer_size(CRYPTO_BUFFER)
-            .congestion_controller_factory(Arc::new(BoundedCubic::default()))
+            .congestion_controller_factory(Arc::new(BoundedCubic::new(self.pools.clone())))
             .allow_spin(false)
             .max_idle_timeout(Some(idle_timeout()));
         transport

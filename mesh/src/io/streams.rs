@@ -14,6 +14,7 @@ mod halves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use super::congestion;
 use super::link::Link;
 use super::lock;
 use super::quic_config::{PathHints, QuicSetup};
+use super::windows::{Grants, Window};
 use crate::settings::FIRST_STREAMS;
 use crate::{MeshCounters, MeshError, PeerStatus, ports};
 
@@ -54,29 +56,41 @@ const CODE_UNUSED: u32 = 5;
 /// Nothing was said against the connection.
 const TRUSTED: u64 = u64::MAX;
 
-/// A live connection and what is counted about it.
+/// A live connection and what is counted about it. Clones are the same.
 #[derive(Debug, Clone)]
-pub(super) struct Live {
+pub(super) struct Live(Arc<Counted>);
+
+#[derive(Debug)]
+pub(super) struct Counted {
     connection: Connection,
     /// Streams open on it.
     streams: Arc<AtomicUsize>,
     /// Somebody wanted it since [`Streams::close_unused`] looked.
-    wanted: Arc<AtomicBool>,
+    wanted: AtomicBool,
     /// What had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
-    doubted: Arc<AtomicU64>,
+    doubted: AtomicU64,
     backlog: Arc<Backlog>,
+    window: Arc<Window>,
+}
+
+impl Deref for Live {
+    type Target = Counted;
+
+    fn deref(&self) -> &Counted {
+        &self.0
+    }
 }
 
 impl Live {
-    fn new(connection: Connection) -> Self {
-        let backlog = congestion::backlog(&connection);
-        Self {
+    fn new(connection: Connection, grants: Grants) -> Self {
+        Self(Arc::new(Counted {
+            backlog: congestion::backlog(&connection),
+            window: Arc::new(Window::new(connection.clone(), grants)),
             connection,
             streams: Arc::default(),
-            wanted: Arc::new(true.into()),
-            doubted: Arc::new(TRUSTED.into()),
-            backlog,
-        }
+            wanted: true.into(),
+            doubted: TRUSTED.into(),
+        }))
     }
 
     fn is_open(&self) -> bool {
@@ -245,12 +259,14 @@ impl Streams {
             let address = self.link.look(|core| core.address_of(&node))?;
             let address = SocketAddr::new(IpAddr::V6(address), ports::STREAMS);
             let lost = |reason: String| MeshError::ConnectionLost { node, reason };
-            let config = self.setup.client(&self.path_to(&node));
+            let path = self.path_to(&node);
+            let (config, grants) = (self.setup.client(&path), self.setup.grants(&path));
             let connecting = endpoint
                 .connect_with(config, address, "mesh")
                 .map_err(|error| lost(error.to_string()))?;
             self.link.turn(|core, _| core.expect_answer_of(&node));
-            connecting.await.map(Live::new).map_err(|error| match error {
+            let connected = connecting.await.map(|connection| Live::new(connection, grants));
+            connected.map_err(|error| match error {
                 quinn::ConnectionError::TimedOut => MeshError::Unreachable(node),
                 error => lost(error.to_string()),
             })
@@ -412,10 +428,12 @@ impl Streams {
                 incoming.ignore();
                 continue;
             };
-            let config = Arc::new(self.setup.server(&self.path_to(&node)));
-            match incoming.accept_with(config) {
+            let path = self.path_to(&node);
+            let (config, grants) = (self.setup.server(&path), self.setup.grants(&path));
+            match incoming.accept_with(Arc::new(config)) {
                 Ok(connecting) => {
-                    self.runtime.spawn(self.clone().serve(node, connecting, streams.clone()));
+                    let new = (connecting, grants);
+                    self.runtime.spawn(self.clone().serve(node, new, streams.clone()));
                 }
                 Err(error) => {
                     count(&self.counters.refused);
@@ -428,7 +446,7 @@ impl Streams {
     async fn serve(
         self: Arc<Self>,
         node: NodeId,
-        connecting: quinn::Connecting,
+        (connecting, grants): (quinn::Connecting, Grants),
         streams: mpsc::Sender<(NodeId, Stream)>,
     ) {
         let connection = match tokio::time::timeout(self.connect_timeout, connecting).await {
@@ -436,7 +454,7 @@ impl Streams {
             _ => return count(&self.counters.refused),
         };
         count(&self.counters.accepted);
-        let live = Live::new(connection);
+        let live = Live::new(connection, grants);
         let old = lock(&self.incoming).insert(node, live.clone());
         if let Some(old) = old.filter(Live::is_open) {
             count(&self.counters.cut);
@@ -518,9 +536,9 @@ impl Streams {
     /// How far the delivery on the outgoing connection has come.
     pub(super) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
         match lock(&self.outgoing).get(node) {
-            Some(Outgoing::Ready(Live { connection, .. })) => {
-                let acknowledged = congestion::acknowledged(connection);
-                Some(Delivery { connection: connection.stable_id(), acknowledged })
+            Some(Outgoing::Ready(live)) => {
+                let acknowledged = congestion::acknowledged(&live.connection);
+                Some(Delivery { connection: live.connection.stable_id(), acknowledged })
             }
             _ => None,
         }

@@ -26,6 +26,8 @@ pub use packets::Packets;
 
 /// Bytes that may wait at one socket, as in a kernel.
 const QUEUE_BYTES: usize = 4 << 20;
+/// Bytes that may be on the way to one socket in addition: 10 Gbit/s over 100 ms.
+const ON_THE_WAY_BYTES: usize = 128 << 20;
 /// Datagrams kept by [`Switch::capture`].
 const CAPTURED: usize = 65_536;
 
@@ -42,9 +44,19 @@ pub struct Datagram {
 
 type Filter = Box<dyn FnMut(&Datagram) -> bool + Send>;
 
+/// What limits the way to each socket.
+#[derive(Debug, Clone, Copy)]
+pub struct Bottleneck {
+    /// Bytes per second.
+    pub rate: u32,
+    /// Time that a datagram may wait before it; one that would wait longer is dropped.
+    pub queue: Duration,
+}
+
 struct Network {
     ports: BTreeMap<SocketAddr, Arc<Mutex<Port>>>,
     delay: Duration,
+    bottleneck: Option<Bottleneck>,
     loss: f64,
     filter: Option<Filter>,
     captured: Option<VecDeque<Datagram>>,
@@ -62,7 +74,10 @@ struct Waiting {
 struct Port {
     queue: VecDeque<Waiting>,
     bytes: usize,
+    sent: u64,
     dropped: u64,
+    /// When its bottleneck has sent everything.
+    free_at: Option<Instant>,
     waker: Option<Waker>,
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -94,6 +109,7 @@ impl Switch {
         Self(Arc::new(Mutex::new(Network {
             ports: BTreeMap::new(),
             delay: Duration::ZERO,
+            bottleneck: None,
             loss: 0.0,
             filter: None,
             captured: None,
@@ -120,6 +136,18 @@ impl Switch {
     /// One-way delay of datagrams sent from now on.
     pub fn set_delay(&self, delay: Duration) {
         lock(&self.0).delay = delay;
+    }
+
+    /// Limits the way to each socket, or does not.
+    pub fn set_bottleneck(&self, bottleneck: Option<Bottleneck>) {
+        lock(&self.0).bottleneck = bottleneck;
+    }
+
+    /// How many batches were sent to the socket at `address`, and how many found no room.
+    pub fn sent_to(&self, address: SocketAddr) -> (u64, u64) {
+        let network = lock(&self.0);
+        let port = network.ports.get(&address).map(|port| lock(port));
+        port.map_or((0, 0), |port| (port.sent, port.dropped))
     }
 
     /// Share of datagrams lost, 0 to 1.
@@ -156,7 +184,8 @@ impl Switch {
     fn send(&self, from: SocketAddr, transmit: &OuterTransmit<'_>) {
         let network = &mut *lock(&self.0);
         let to = transmit.destination;
-        if network.loss == 0.0 && network.filter.is_none() && network.captured.is_none() {
+        let is_whole = network.loss == 0.0 && network.bottleneck.is_none();
+        if is_whole && network.filter.is_none() && network.captured.is_none() {
             network.deliver(from, to, transmit.contents.to_vec(), transmit.segment);
             return;
         }
@@ -179,12 +208,19 @@ impl Network {
     fn deliver(&self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>, stride: usize) {
         let Some(port) = self.ports.get(&to) else { return };
         #[expect(clippy::disallowed_methods, reason = "the network has its own clock, tokio's")]
-        let at = Instant::now() + self.delay;
+        let now = Instant::now();
         let mut port = lock(port);
-        if port.bytes + bytes.len() > QUEUE_BYTES {
+        port.sent += 1;
+        let on_the_way = if self.delay.is_zero() { 0 } else { ON_THE_WAY_BYTES };
+        if port.bytes + bytes.len() > QUEUE_BYTES + on_the_way {
             port.dropped += 1;
             return;
         }
+        let Some(sent_at) = port.pass(self.bottleneck, now, bytes.len()) else {
+            port.dropped += 1;
+            return;
+        };
+        let at = sent_at + self.delay;
         port.bytes += bytes.len();
         // Delays may shrink while datagrams are under way; the order of arrival is by time.
         let place = port.queue.partition_point(|waiting| waiting.at <= at);
@@ -192,6 +228,21 @@ impl Network {
         if let Some(waker) = port.waker.take() {
             waker.wake();
         }
+    }
+}
+
+impl Port {
+    /// When the bottleneck has sent so many bytes, if there is room for them before it.
+    fn pass(&mut self, limit: Option<Bottleneck>, now: Instant, bytes: usize) -> Option<Instant> {
+        let Some(Bottleneck { rate, queue }) = limit else { return Some(now) };
+        let begins = self.free_at.unwrap_or(now).max(now);
+        if begins - now > queue {
+            return None;
+        }
+        let nanos = bytes as u64 * 1_000_000_000 / u64::from(rate.max(1));
+        let ends = begins + Duration::from_nanos(nanos);
+        self.free_at = Some(ends);
+        Some(ends)
     }
 }
 

@@ -15,6 +15,7 @@ use super::Live;
 use crate::MeshError;
 use crate::io::backlog::Share;
 use crate::io::link::Link;
+use crate::io::windows::Reading;
 
 /// Code of a sending half that was dropped before it was finished.
 const CODE_ABANDONED: u32 = 4;
@@ -48,6 +49,7 @@ impl Stream {
     ) -> Self {
         live.streams.fetch_add(1, Ordering::Relaxed);
         let open = Arc::new(Open(live.streams.clone()));
+        let reading = Reading::new(live.window.clone());
         let (live, _open) = (live.clone(), open.clone());
         Self {
             send: SendHalf {
@@ -60,7 +62,7 @@ impl Stream {
                 live,
                 _open,
             },
-            recv: RecvHalf { stream: recv, node, _open: open },
+            recv: RecvHalf { stream: recv, node, reading, _open: open },
         }
     }
 }
@@ -160,6 +162,7 @@ impl Drop for SendHalf {
 pub struct RecvHalf {
     stream: RecvStream,
     node: NodeId,
+    reading: Reading,
     _open: Arc<Open>,
 }
 
@@ -171,13 +174,17 @@ impl RecvHalf {
     /// [`MeshError::Reset`] when the peer gave up, [`MeshError::ConnectionLost`], or
     /// [`MeshError::StreamClosed`] after [`RecvHalf::stop`].
     pub async fn read_chunks(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, MeshError> {
-        self.stream.read_chunks(chunks).await.map_err(|error| match error {
+        let read = self.stream.read_chunks(chunks).await.map_err(|error| match error {
             ReadError::Reset(code) => MeshError::Reset(code.into_inner()),
             ReadError::ConnectionLost(error) => lost(self.node, &error),
             ReadError::ClosedStream
             | ReadError::IllegalOrderedRead
             | ReadError::ZeroRttRejected => MeshError::StreamClosed,
-        })
+        })?;
+        if let Some(count) = read {
+            self.reading.count(chunks[..count].iter().map(|chunk| chunk.len() as u64).sum());
+        }
+        Ok(read)
     }
 
     /// Wants no more data: the peer's writing half fails with `code`.

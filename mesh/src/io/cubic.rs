@@ -1,0 +1,329 @@
+//! How much may be in flight: CUBIC (RFC 9438) for long paths that lose a little.
+//!
+//! Three rules differ from the RFC, each for a reason that was measured (ADR 025):
+//!
+//! * *A loss is not always congestion.* Long paths lose packets for other reasons, and a window of
+//!   thousands of packets that shrinks for each is never large. While no queue stands on the path,
+//!   up to [`TOLERATED_LOSS`] of what is sent may get lost: the share BBR tolerates.
+//! * *Growth stops while a queue stands.* More in flight would only wait there.
+//! * *A large window grows by [`MAX_STEP`] packets per round trip at most.* What exceeds the path
+//!   gets lost in one round trip, every other packet of it, and quinn closes a connection when a
+//!   stream has more than 1,024 gaps.
+
+use std::time::{Duration, Instant};
+
+/// What a window is multiplied by after congestion.
+const BETA: f64 = 0.7;
+/// How steeply a window grows, in packets per cubic second.
+const C: f64 = 0.4;
+/// Packets per round trip that keep up with a Reno flow of the same loss (RFC 9438, section 4.3).
+const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Packets in flight at the start: RFC 6928.
+const FIRST_WINDOW: u64 = 10;
+/// Packets that are always in flight.
+const MIN_WINDOW: u64 = 2;
+/// Share of bytes that may get lost without congestion: `BBRLossThresh` of the BBR draft.
+const TOLERATED_LOSS: f64 = 0.02;
+/// Packets that may get lost in addition, so that one of a few is not a large share.
+const TOLERATED_PACKETS: u64 = 4;
+/// Packets after which what was lost before counts half.
+const MEMORY: u64 = 2048;
+/// Packets by which a window grows in a round trip at most once it could double to twice as many
+/// gaps as quinn takes: two steps are under way when the first loss is known.
+const MAX_STEP: u64 = 400;
+/// Windows up to so many packets may double: half of them lost are less than 1,024 gaps.
+const MAX_DOUBLED: u64 = 1600;
+/// A queue stands when all packets of a round trip take longer than at best by an eighth, and by
+/// this at least: what pacing and batches add.
+const MIN_QUEUE: Duration = Duration::from_millis(4);
+
+/// The window of one path. See the module's description.
+#[derive(Debug, Clone)]
+pub(super) struct Cubic {
+    mtu: u64,
+    /// Bytes.
+    window: f64,
+    /// Slow start ends here, in bytes.
+    threshold: f64,
+    /// The window before the last congestion, in bytes.
+    highest: f64,
+    /// What a Reno flow would have now, in bytes.
+    reno: f64,
+    /// When that congestion was: packets that were sent before tell nothing new.
+    reduced: Option<Instant>,
+    /// No packet of the last round trip was fast.
+    queue_stands: bool,
+    /// Whether one of the current round trip was, and which packets are of the next one: those
+    /// sent from then on. One is enough: a busy machine is slow now and then, a queue always.
+    is_fast: bool,
+    round: Option<Instant>,
+    /// Bytes that arrived and that got lost; both count half after [`MEMORY`].
+    arrived: u64,
+    lost: u64,
+}
+
+impl Cubic {
+    pub(super) fn new(mtu: u16) -> Self {
+        let mtu = u64::from(mtu);
+        Self {
+            mtu,
+            window: to_f64(FIRST_WINDOW * mtu),
+            threshold: f64::INFINITY,
+            highest: 0.0,
+            reno: 0.0,
+            reduced: None,
+            queue_stands: false,
+            is_fast: false,
+            round: None,
+            arrived: 0,
+            lost: 0,
+        }
+    }
+
+    /// Bytes that may be in flight.
+    pub(super) fn window(&self) -> u64 {
+        to_u64(self.window)
+    }
+
+    /// Where slow start ends, in bytes.
+    pub(super) fn threshold(&self) -> Option<u64> {
+        self.threshold.is_finite().then(|| to_u64(self.threshold))
+    }
+
+    /// The window that a path begins with.
+    pub(super) fn first(&self) -> u64 {
+        FIRST_WINDOW * self.mtu
+    }
+
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = u64::from(mtu);
+        self.window = self.window.max(to_f64(MIN_WINDOW * self.mtu));
+    }
+
+    /// A packet of so many bytes arrived; a round trip takes `rtt` now, and `shortest` at best.
+    /// `is_used`: the window is what limits what is sent.
+    pub(super) fn arrived(
+        &mut self,
+        (now, sent): (Instant, Instant),
+        bytes: u64,
+        is_used: bool,
+        (rtt, shortest): (Duration, Duration),
+    ) {
+        self.remember(bytes, 0);
+        self.look_for_queue((now, sent), shortest);
+        let is_old = self.reduced.is_some_and(|reduced| sent <= reduced);
+        if is_used && !is_old {
+            self.grow(now, bytes, rtt);
+        }
+    }
+
+    fn look_for_queue(&mut self, (now, sent): (Instant, Instant), shortest: Duration) {
+        if self.round.is_none_or(|round| sent >= round) {
+            self.queue_stands = self.round.is_some() && !self.is_fast;
+            (self.round, self.is_fast) = (Some(now), false);
+        }
+        let took = now.saturating_duration_since(sent);
+        if took <= shortest + (shortest / 8).max(MIN_QUEUE) {
+            (self.is_fast, self.queue_stands) = (true, false);
+        }
+    }
+
+    fn grow(&mut self, now: Instant, bytes: u64, rtt: Duration) {
+        let bytes = to_f64(bytes);
+        let grown = match self.reduced {
+            Some(reduced) if self.window >= self.threshold => {
+                let since = now.saturating_duration_since(reduced) + rtt;
+                self.reno += RENO_ALPHA * bytes * to_f64(self.mtu) / self.window;
+                let target = self.cubic(since).clamp(self.window, 1.5 * self.window);
+                let cubic = (target - self.window) / self.window * bytes;
+                cubic.max(self.reno - self.window)
+            }
+            _ if self.queue_stands => 0.0,
+            _ => bytes,
+        };
+        let step = if self.window > to_f64(MAX_DOUBLED * self.mtu) { MAX_STEP } else { u64::MAX };
+        let most = to_f64(step.saturating_mul(self.mtu)) * bytes / self.window;
+        self.window += grown.min(most).min(bytes);
+    }
+
+    /// The window so long after congestion, in bytes (RFC 9438, section 4.2).
+    fn cubic(&self, since: Duration) -> f64 {
+        let mtu = to_f64(self.mtu);
+        let highest = self.highest / mtu;
+        let back = (highest * (1.0 - BETA) / C).cbrt();
+        (C * (since.as_secs_f64() - back).powi(3) + highest) * mtu
+    }
+
+    /// Packets of so many bytes got lost, the last of which was sent then.
+    pub(super) fn lost(&mut self, (now, sent): (Instant, Instant), bytes: u64) {
+        self.remember(0, bytes);
+        let all = to_f64(self.arrived + self.lost);
+        let tolerated = TOLERATED_LOSS * all + to_f64(TOLERATED_PACKETS * self.mtu);
+        // Without bytes it is a mark of the network, which says that it is congested.
+        let is_tolerated = bytes > 0 && !self.queue_stands && to_f64(self.lost) <= tolerated;
+        if !is_tolerated {
+            self.reduce((now, sent));
+        }
+    }
+
+    fn reduce(&mut self, (now, sent): (Instant, Instant)) {
+        if self.reduced.is_some_and(|reduced| sent <= reduced) {
+            return;
+        }
+        // Who had less than before leaves room for others.
+        let is_less = self.window < self.highest;
+        self.highest = if is_less { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.window = (self.window * BETA).max(to_f64(MIN_WINDOW * self.mtu));
+        (self.threshold, self.reno) = (self.window, self.window);
+        self.reduced = Some(now);
+        (self.arrived, self.lost) = (0, 0);
+    }
+
+    /// Nothing got through for a while (RFC 9002, section 7.6): begins anew.
+    pub(super) fn collapse(&mut self, times: (Instant, Instant)) {
+        self.reduce(times);
+        self.window = to_f64(MIN_WINDOW * self.mtu);
+        self.reduced = None;
+    }
+
+    fn remember(&mut self, arrived: u64, lost: u64) {
+        self.arrived += arrived;
+        self.lost += lost;
+        if self.arrived + self.lost > MEMORY * self.mtu {
+            (self.arrived, self.lost) = (self.arrived / 2, self.lost / 2);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes in flight are far below 2^52")]
+fn to_f64(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "windows are positive and far below 2^52"
+)]
+fn to_u64(bytes: f64) -> u64 {
+    bytes as u64
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
+mod tests {
+    use super::*;
+
+    const MTU: u16 = 1000;
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// A path on which every packet takes [`RTT`] and a queue.
+    struct Path {
+        cubic: Cubic,
+        now: Instant,
+    }
+
+    impl Path {
+        fn new() -> Self {
+            Self { cubic: Cubic::new(MTU), now: Instant::now() }
+        }
+
+        /// A window goes and comes; `lost` of its packets do not.
+        fn round(&mut self, queue: Duration, lost: u64) {
+            let sent = self.now;
+            self.now += RTT + queue;
+            let packets = self.cubic.window() / u64::from(MTU);
+            for _ in 0..packets.saturating_sub(lost) {
+                let times = (self.now, sent);
+                self.cubic.arrived(times, u64::from(MTU), true, (RTT + queue, RTT));
+            }
+            if lost > 0 {
+                self.cubic.lost((self.now, sent), lost * u64::from(MTU));
+            }
+        }
+
+        fn packets(&self) -> u64 {
+            self.cubic.window() / u64::from(MTU)
+        }
+    }
+
+    #[test]
+    fn it_doubles_until_half_of_it_lost_were_too_many_gaps() {
+        let mut path = Path::new();
+        assert_eq!(path.packets(), 10);
+        let mut before = path.packets();
+        for _ in 0..20 {
+            path.round(Duration::ZERO, 0);
+            let grown = path.packets() - before;
+            if before <= MAX_DOUBLED / 2 {
+                assert_eq!(grown, before);
+            }
+            assert!(before <= MAX_DOUBLED || grown <= MAX_STEP, "{before} + {grown}");
+            before = path.packets();
+        }
+        assert!(before > 5000, "{before}");
+    }
+
+    #[test]
+    fn it_stays_while_a_queue_stands_and_goes_on_after_it() {
+        let mut path = Path::new();
+        (0..5).for_each(|_| path.round(Duration::ZERO, 0));
+        (0..3).for_each(|_| path.round(Duration::from_millis(40), 0));
+        let stands = path.packets();
+        (0..5).for_each(|_| path.round(Duration::from_millis(40), 0));
+        assert_eq!(path.packets(), stands);
+        (0..3).for_each(|_| path.round(Duration::ZERO, 0));
+        assert!(path.packets() > 2 * stands);
+    }
+
+    #[test]
+    fn a_hundredth_lost_is_no_congestion_and_a_twentieth_is() {
+        let mut path = Path::new();
+        for _ in 0..12 {
+            path.round(Duration::ZERO, path.packets() / 100);
+        }
+        assert!(path.packets() > 2000, "{}", path.packets());
+        let before = path.packets();
+        for _ in 0..3 {
+            path.round(Duration::ZERO, path.packets() / 20);
+        }
+        assert!(path.packets() < before * 8 / 10, "{before}, {}", path.packets());
+    }
+
+    #[test]
+    fn a_loss_out_of_a_queue_is_congestion_and_heals_as_cubic_does() {
+        let mut path = Path::new();
+        (0..8).for_each(|_| path.round(Duration::ZERO, 0));
+        (0..3).for_each(|_| path.round(Duration::from_millis(40), 0));
+        let before = path.packets();
+        path.round(Duration::from_millis(40), 1);
+        assert_eq!(path.packets(), before * 7 / 10);
+        assert_eq!(path.cubic.threshold(), Some(path.cubic.window()));
+        // What was sent before says nothing new.
+        path.cubic.lost((path.now, path.now - RTT), 50_000);
+        assert_eq!(path.packets(), before * 7 / 10);
+        // It is back after the cube root of what is missing over C, in seconds.
+        #[expect(clippy::cast_precision_loss, reason = "some packets")]
+        let back = (before as f64 * 0.3 / 0.4).cbrt();
+        let begun = path.now;
+        while path.packets() < before * 99 / 100 {
+            path.round(Duration::ZERO, 0);
+        }
+        let took = (path.now - begun).as_secs_f64();
+        assert!((back * 0.5..back * 1.3).contains(&took), "{took} s, {back} s");
+    }
+
+    #[test]
+    fn nothing_that_gets_through_begins_anew() {
+        let mut path = Path::new();
+        (0..8).for_each(|_| path.round(Duration::ZERO, 0));
+        path.cubic.collapse((path.now, path.now));
+        assert_eq!(path.packets(), MIN_WINDOW);
+        path.cubic.set_mtu(8000);
+        assert_eq!(path.cubic.window(), MIN_WINDOW * 8000);
+        // A mark of the network is congestion without a loss.
+        let mut path = Path::new();
+        path.cubic.lost((path.now, path.now), 0);
+        assert_eq!(path.packets(), 7);
+    }
+}
