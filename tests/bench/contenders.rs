@@ -1,8 +1,10 @@
 //! Who is compared: meshport, the ways people build the same today, and the price of no encryption.
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use meshport_tests::netns::Namespace;
@@ -14,6 +16,9 @@ use crate::rivals;
 
 /// Names boringtun's program when it is not on the path.
 pub(crate) const BORINGTUN_VARIABLE: &str = "MESHPORT_BENCH_BORINGTUN";
+/// Names a wireguard-go other than the one on the path: Debian 12 has one of 2022, before
+/// segmentation offload, which is three times as slow as that of Debian 13.
+pub(crate) const WIREGUARD_GO_VARIABLE: &str = "MESHPORT_BENCH_WIREGUARD_GO";
 
 /// One way from the near host's loopback to the far host's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -24,7 +29,7 @@ pub(crate) enum Contender {
     Direct,
     /// haproxy without encryption: the price of a proxy
     Haproxy,
-    /// haproxy over Debian's wireguard-go
+    /// haproxy over wireguard-go, the newest that was found
     WireguardGo,
     /// haproxy over boringtun-cli
     Boringtun,
@@ -80,9 +85,13 @@ impl Contender {
         match self {
             Self::Meshport | Self::Direct => None,
             Self::Haproxy => haproxy(),
-            Self::WireguardGo => haproxy()
-                .or_else(|| debian("wireguard-go", "wireguard-go"))
-                .or_else(|| debian("wg", "wireguard-tools")),
+            Self::WireguardGo => {
+                haproxy().or_else(|| debian("wg", "wireguard-tools")).or_else(|| {
+                    wireguard_go().is_none().then(|| {
+                        "there is no wireguard-go; install the Debian package wireguard-go".into()
+                    })
+                })
+            }
             Self::Boringtun => {
                 haproxy().or_else(|| debian("wg", "wireguard-tools")).or_else(|| {
                     let remedy =
@@ -110,7 +119,12 @@ impl Contender {
                 let haproxy = rivals::haproxy(ground, SocketAddr::from((FAR, SERVER)));
                 Running { at: LOCAL, processes: vec![haproxy] }
             }
-            Self::WireguardGo => rivals::wireguard(ground, wireguard::wireguard_go),
+            Self::WireguardGo => {
+                let program = wireguard_go().expect("who lacks it does not start");
+                rivals::wireguard(ground, move |host, interface| {
+                    wireguard::wireguard_go_at(&program, host, interface)
+                })
+            }
             Self::Boringtun => {
                 let program = boringtun().expect("who lacks it does not start");
                 rivals::wireguard(ground, move |host, interface| {
@@ -156,8 +170,23 @@ pub(crate) fn most_sessions() -> usize {
 }
 
 fn boringtun() -> Option<PathBuf> {
-    let named = std::env::var_os(BORINGTUN_VARIABLE).map(PathBuf::from);
-    named.filter(|path| path.is_file()).or_else(|| on_path("boringtun-cli"))
+    named_or(std::env::var_os(BORINGTUN_VARIABLE), || on_path("boringtun-cli"))
+}
+
+fn wireguard_go() -> Option<PathBuf> {
+    named_or(std::env::var_os(WIREGUARD_GO_VARIABLE), || on_path("wireguard-go"))
+}
+
+/// What wireguard-go says of itself, as far as there is one.
+pub(crate) fn wireguard_go_version() -> Option<String> {
+    let output = Command::new(wireguard_go()?).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().next().map(str::to_owned)
+}
+
+/// The program that was named, if it is there, or another one.
+fn named_or(named: Option<OsString>, other: impl FnOnce() -> Option<PathBuf>) -> Option<PathBuf> {
+    named.map(PathBuf::from).filter(|path| path.is_file()).or_else(other)
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {
@@ -202,4 +231,18 @@ fn start_meshport(ground: &Ground) -> Running {
 /// A file of settings.
 pub(crate) fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("the folder can be written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_that_is_named_is_the_one_if_it_is_there() {
+        let own = std::env::current_exe().expect("a running program has a path");
+        let other = || Some(PathBuf::from("other"));
+        assert_eq!(named_or(Some(own.clone().into()), other), Some(own));
+        assert_eq!(named_or(Some("/nowhere/program".into()), other), other());
+        assert_eq!(named_or(None, other), other());
+    }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Work {
     FirstBytePlain,
     /// New connections that begin as TLS does, as fast as eight clients open them.
     Connect,
+    /// Answers of a given length, each on a new connection, one after another.
+    List,
     /// Connections that have answered once and then wait until the process is ended.
     Idle,
 }
@@ -55,6 +57,9 @@ pub(crate) struct Job {
     pub(crate) connections: usize,
     #[arg(long)]
     pub(crate) millis: u64,
+    /// Bytes of each answer; only lists have it
+    #[arg(long, default_value_t = 0)]
+    pub(crate) bytes: u64,
 }
 
 /// What the clients saw.
@@ -87,6 +92,7 @@ pub(crate) fn run(job: Job) -> io::Result<Seen> {
         Work::FirstByte => Ok(new_ones(job, 1, &TLS_RECORD)),
         Work::FirstBytePlain => Ok(new_ones(job, 1, &[])),
         Work::Connect => Ok(new_ones(job, CONNECTORS, &TLS_RECORD)),
+        Work::List => lists(job),
         Work::Idle => idle(job),
     }
 }
@@ -189,6 +195,33 @@ fn bulk(job: Job, purpose: Purpose) -> io::Result<Seen> {
 #[expect(clippy::cast_precision_loss, reason = "a ratio of byte counts, shown with two places")]
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
+}
+
+/// As many as there are connections, within the time.
+fn lists(job: Job) -> io::Result<Seen> {
+    let begun = wait::now();
+    let until = begun + Duration::from_millis(job.millis);
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut seen = Seen::default();
+    for _ in 0..job.connections {
+        let begun = wait::now();
+        let mut stream = open(job.at, Purpose::Download)?;
+        let mut left = job.bytes;
+        while left > 0 && wait::now() < until {
+            let most = block.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            match stream.read(&mut block[..most])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => left -= read as u64,
+            }
+        }
+        seen.bytes += job.bytes - left;
+        if left > 0 {
+            break;
+        }
+        seen.micros.push(since(begun));
+    }
+    seen.seconds = wait::now().saturating_duration_since(begun).as_secs_f64();
+    Ok(seen)
 }
 
 fn requests(job: Job) -> io::Result<Seen> {

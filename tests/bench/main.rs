@@ -23,6 +23,7 @@ use meshport_tests::wait;
 mod chart;
 mod contenders;
 mod crowd;
+mod distance;
 mod ground;
 mod load;
 mod quiet;
@@ -94,6 +95,8 @@ enum Inner {
     Crowd(crowd::Crowd),
     /// What nodes cost while nobody wants anything of them, in meshes of several sizes
     Quiet(quiet::Quiet),
+    /// What bulk takes over long paths, with and without loss
+    Distance(distance::Distance),
     /// What several shards give an origin with busy peers
     Shards(shards::Shards),
     /// Some of these peers
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         }
         Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
         Some(Inner::Quiet(quiet)) => return ended(quiet::run(quiet)),
+        Some(Inner::Distance(distance)) => return ended(distance::run(distance)),
         Some(Inner::Shards(shards)) => return ended(shards::run_all(shards)),
         Some(Inner::Endpoints(some)) => return ended(crowd::endpoints::run(some)),
         None => {}
@@ -189,6 +193,10 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
             Some(lacks) => complain(&format!("NOT RUN: {}: {lacks}", contender.name())),
         }
     }
+    if those.contains(&Contender::WireguardGo) {
+        let version = contenders::wireguard_go_version();
+        print_line(version.as_deref().unwrap_or("wireguard-go of an unknown version"));
+    }
     let mut rows = Vec::new();
     for round in 1..=arguments.rounds {
         for mtu in &arguments.mtu {
@@ -241,7 +249,7 @@ fn all_work(
         rows.extend(idle(arguments, ground, contender, running, round));
     }
     for (work, connections) in jobs {
-        let job = Job { at: running.at, work, connections, millis: arguments.millis };
+        let job = Job { at: running.at, work, connections, millis: arguments.millis, bytes: 0 };
         let before = running.processor_time();
         let Some(seen) = play(ground, job, "load") else {
             complain(&format!("{} fails at {work:?} x {connections}", contender.name()));
@@ -270,6 +278,7 @@ fn start(ground: &Ground, job: Job, log: &Path) -> Process {
     command.args(["load", "--at", &job.at.to_string(), "--work", work.as_str().expect("a word")]);
     command.args(["--connections", &job.connections.to_string()]);
     command.args(["--millis", &job.millis.to_string()]);
+    command.args(["--bytes", &job.bytes.to_string()]);
     Process::start("clients", &mut command, log)
 }
 
@@ -289,7 +298,7 @@ fn idle(
     let before = running.resident_kib();
     let millis = IDLE_LIMIT.as_millis().try_into().expect("minutes");
     let connections = arguments.idle.min(contenders::most_sessions());
-    let job = Job { at: running.at, work: Work::Idle, connections, millis };
+    let job = Job { at: running.at, work: Work::Idle, connections, millis, bytes: 0 };
     let log = ground.file("load-idle.json");
     let mut clients = start(ground, job, &log);
     let seen = wait::within(IDLE_LIMIT, || {

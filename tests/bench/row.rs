@@ -101,7 +101,11 @@ pub(crate) fn median<'a>(
     rows: impl Iterator<Item = &'a Row>,
     value: impl Fn(&Row) -> Option<f64>,
 ) -> Option<f64> {
-    let mut values: Vec<f64> = rows.filter_map(value).collect();
+    median_of(rows.filter_map(value).collect())
+}
+
+/// The median; none of nothing.
+pub(crate) fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
@@ -111,7 +115,7 @@ mod tests {
     use super::*;
 
     fn job(work: Work, connections: usize) -> Job {
-        Job { at: ([127, 0, 0, 1], 1).into(), work, connections, millis: 1000 }
+        Job { at: ([127, 0, 0, 1], 1).into(), work, connections, millis: 1000, bytes: 0 }
     }
 
     #[test]

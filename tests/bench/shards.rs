@@ -234,7 +234,11 @@ fn measure(
     let mut clients: Vec<Process> = (0..asked.peers)
         .map(|index| {
             let (connections, millis) = (asked.connections, asked.millis);
-            start(ground, Job { at: local(index), work, connections, millis }, &log(index))
+            start(
+                ground,
+                Job { at: local(index), work, connections, millis, bytes: 0 },
+                &log(index),
+            )
         })
         .collect();
     for client in &mut clients {

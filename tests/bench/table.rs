@@ -58,6 +58,7 @@ fn title(work: Work, connections: usize) -> String {
         Work::FirstByte => "new connection to its first byte".to_owned(),
         Work::FirstBytePlain => "the same, not beginning as TLS does".to_owned(),
         Work::Connect => "new connections, 8 clients".to_owned(),
+        Work::List => "answers of a given length".to_owned(),
         Work::Idle => format!("{connections} idle sessions"),
     }
 }
@@ -121,6 +122,7 @@ mod tests {
             work: Work::Upload,
             connections: 1,
             millis: 1000,
+            bytes: 0,
         };
         let row = |contender, bytes| {
             let seen = Seen { bytes, seconds: 1.0, ..Seen::default() };

@@ -34,7 +34,12 @@ pub struct End<'a> {
 
 /// The command of Debian's `wireguard-go`.
 pub fn wireguard_go(host: &Namespace, interface: &str) -> Command {
-    let mut command = host.command("wireguard-go");
+    wireguard_go_at(Path::new("wireguard-go"), host, interface)
+}
+
+/// The command of another `wireguard-go`.
+pub fn wireguard_go_at(program: &Path, host: &Namespace, interface: &str) -> Command {
+    let mut command = host.command(&program.to_string_lossy());
     command.args(["--foreground", interface]);
     command
 }

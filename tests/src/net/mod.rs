@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::netns::Namespace;
-use meshport::wan::Loss;
+use meshport::wan::{LinkConfig, Loss};
 
 mod router;
 mod tun;
@@ -48,6 +48,44 @@ impl Host {
     }
 }
 
+/// A long line between two hosts of the caller's: every IP packet meets its link. Dropped before
+/// them.
+#[derive(Debug)]
+pub struct Line {
+    router: Router,
+}
+
+impl Line {
+    /// Lays it; each end has its address of one network of 256.
+    ///
+    /// # Panics
+    /// When the system does not allow it.
+    pub fn new(ends: [(&Namespace, Ipv4Addr); 2], link: &LinkConfig, seed: u64) -> Self {
+        let devices = ends.map(|(host, address)| (address, end(host, address)));
+        let router = Router::start(devices.into(), seed, true);
+        router.change(0, 1, |config| *config = link.clone());
+        Self { router }
+    }
+
+    /// How many packets were dropped because too many were on the way for this machine.
+    pub fn overflows(&self) -> u64 {
+        self.router.overflows()
+    }
+}
+
+/// Makes an interface of a host that is a file here.
+fn end(host: &Namespace, address: Ipv4Addr) -> std::fs::File {
+    /// Distinguishes the devices of one process.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let device = format!("mpt{}.{number}", std::process::id() % 1_000_000);
+    let file = tun::open(&device).unwrap_or_else(|error| panic!("no TUN device: {error}"));
+    host.take(&device);
+    host.ip(&["addr", "add", &format!("{address}/24"), "dev", &device]);
+    host.ip(&["link", "set", &device, "txqueuelen", QUEUE_PACKETS, "up"]);
+    file
+}
+
 /// All hosts with their links.
 #[derive(Debug)]
 pub struct Network {
@@ -63,22 +101,14 @@ impl Network {
     /// # Panics
     /// When the system does not allow it.
     pub fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
-        /// Distinguishes the devices of one process.
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let mut hosts = Vec::new();
         let mut devices = Vec::new();
         for address in addresses {
-            let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let device = format!("mpt{}.{number}", std::process::id() % 1_000_000);
-            let file = tun::open(&device).unwrap_or_else(|error| panic!("no TUN device: {error}"));
             let namespace = Namespace::new();
-            namespace.take(&device);
-            namespace.ip(&["addr", "add", &format!("{address}/24"), "dev", &device]);
-            namespace.ip(&["link", "set", &device, "txqueuelen", QUEUE_PACKETS, "up"]);
+            devices.push((*address, end(&namespace, *address)));
             hosts.push(Host { namespace, address: *address });
-            devices.push((*address, file));
         }
-        Self { hosts, router: Router::start(devices, seed) }
+        Self { hosts, router: Router::start(devices, seed, false) }
     }
 
     /// Sets the round-trip time between two hosts.

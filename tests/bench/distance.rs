@@ -1,0 +1,198 @@
+//! Bulk over distance: how long a list takes that comes from an origin far away, through meshport
+//! and without anything in between. Both cross the same emulated line (no netem: a file of this
+//! process is the other end of each host's interface), with its delay, its loss, its rate and a
+//! queue before it.
+//!
+//! The first list is the first that a new mesh carries; those after it find a connection there.
+//! Without meshport each is a TCP connection of its own, with what buffers the system gives it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meshport::wan::{LinkConfig, Loss, Rate};
+use meshport_tests::netns::remove_stale;
+use serde::Serialize;
+
+use crate::contenders::Contender;
+use crate::ground::Ground;
+use crate::load::{Job, Work};
+use crate::row::{median_of, ratio};
+use crate::{complain, fresh, play, print_line};
+
+/// How long all lists of one measurement may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of a list where packets get lost: at a hundredth TCP carries half a megabyte a second.
+const LOSSY_BYTES: u64 = 8_000_000;
+
+/// Long paths.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Distance {
+    /// Contenders
+    #[arg(long, value_delimiter = ',', default_values = ["meshport", "direct"])]
+    contenders: Vec<Contender>,
+    /// Round trips, in milliseconds
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 40, 100])]
+    rtt: Vec<u64>,
+    /// Shares of packets that get lost each way
+    #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.001, 0.01])]
+    loss: Vec<f64>,
+    /// Megabits per second of the line
+    #[arg(long, default_value_t = 1000)]
+    rate: u64,
+    /// Milliseconds that a packet may wait before the line
+    #[arg(long, default_value_t = 20)]
+    queue: u64,
+    /// Bytes of a list; of a line that loses packets 8 MB at most
+    #[arg(long, default_value_t = 81_000_000)]
+    bytes: u64,
+    /// Lists, one after another
+    #[arg(long, default_value_t = 3)]
+    lists: usize,
+    /// Largest buffer of a TCP connection in MiB; what the system has without it
+    #[arg(long)]
+    tcp_buffer: Option<u64>,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// File for the rows, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Folder for the logs of every process
+    #[arg(long, value_name = "DIR", default_value = "target/bench-distance")]
+    out: PathBuf,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    contender: &'static str,
+    rtt_ms: u64,
+    loss: f64,
+    round: u32,
+    bytes: u64,
+    /// The first list; none when it did not end in time.
+    first_s: Option<f64>,
+    /// The median of those after it.
+    later_s: Option<f64>,
+    /// Of all lists together, as far as they came.
+    mb_per_s: f64,
+    cpu_s_per_gib: f64,
+}
+
+/// Measures them.
+///
+/// # Errors
+/// When meshport's lists do not arrive, or a file cannot be written.
+pub(crate) fn run(asked: &Distance) -> io::Result<()> {
+    remove_stale();
+    let mut those = asked.contenders.clone();
+    let mut rows = Vec::new();
+    for round in 1..=asked.rounds {
+        for rtt_ms in &asked.rtt {
+            for loss in &asked.loss {
+                for contender in &those {
+                    let row = measure(asked, *contender, (*rtt_ms, *loss), round)?;
+                    print_line(&line(&row));
+                    rows.push(row);
+                }
+                those.rotate_left(1);
+            }
+        }
+        if let Some(file) = &asked.json {
+            fs::write(file, serde_json::to_string_pretty(&rows)?)?;
+        }
+    }
+    print_line(&table(asked, &rows));
+    Ok(())
+}
+
+fn measure(
+    asked: &Distance,
+    contender: Contender,
+    (rtt_ms, loss): (u64, f64),
+    round: u32,
+) -> io::Result<Row> {
+    let link = LinkConfig {
+        latency: Duration::from_millis(rtt_ms) / 2,
+        loss: Loss::independent(loss),
+        rate: Some(Rate::new(asked.rate * 1_000_000, Duration::from_millis(asked.queue))),
+        mtu: 1500,
+        ..LinkConfig::default()
+    };
+    let name = format!("{}-{rtt_ms}-{loss}-{round}", contender.name().replace(' ', ""));
+    let mut ground = Ground::apart(&link, u64::from(round), &fresh(&asked.out.join(name)));
+    if let Some(mib) = asked.tcp_buffer {
+        ground.set_tcp_buffers(mib << 20);
+    }
+    let running = contender.start(&ground);
+    let bytes = if loss > 0.0 { asked.bytes.min(LOSSY_BYTES) } else { asked.bytes };
+    let millis = LIMIT.as_millis().try_into().unwrap_or(u64::MAX);
+    let job = Job { at: running.at, work: Work::List, connections: asked.lists, millis, bytes };
+    let before = running.processor_time();
+    let seen = play(&ground, job, "load");
+    let used = running.processor_time().saturating_sub(before);
+    ground.check();
+    let Some(seen) = seen else {
+        complain(&format!("{} fails at {rtt_ms} ms, loss {loss}", contender.name()));
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    let seconds = |micros: &u64| ratio(*micros, 1_000_000);
+    Ok(Row {
+        contender: contender.name(),
+        rtt_ms,
+        loss,
+        round,
+        bytes,
+        first_s: seen.micros.first().map(seconds),
+        later_s: median_of(seen.micros.iter().skip(1).map(seconds).collect()),
+        mb_per_s: ratio(seen.bytes, 1_000_000) / seen.seconds.max(1e-9),
+        cpu_s_per_gib: used.as_secs_f64() / ratio(seen.bytes, 1 << 30).max(1e-9),
+    })
+}
+
+fn seconds(value: Option<f64>) -> String {
+    value.map_or_else(|| format!("> {}", LIMIT.as_secs()), |value| format!("{value:.2}"))
+}
+
+fn line(row: &Row) -> String {
+    let Row { contender, rtt_ms, loss, round, mb_per_s, .. } = row;
+    let (first, later) = (seconds(row.first_s), seconds(row.later_s));
+    format!(
+        "round {round}: {rtt_ms} ms, loss {loss}, {contender}: first {first} s, later {later} s, \
+         {mb_per_s:.1} MB/s"
+    )
+}
+
+/// Medians over the rounds; a list that did not end in time is slower than all that did.
+fn table(asked: &Distance, rows: &[Row]) -> String {
+    let mut text = format!(
+        "\n{:<8}{:<8}{:<24}{:>10}{:>10}{:>10}{:>12}",
+        "rtt ms", "loss", "contender", "first s", "later s", "MB/s", "CPU-s/GiB"
+    );
+    for rtt_ms in &asked.rtt {
+        for loss in &asked.loss {
+            for contender in asked.contenders.iter().map(|it| it.name()) {
+                let those = rows.iter().filter(|row| {
+                    (row.contender, row.rtt_ms) == (contender, *rtt_ms)
+                        && row.loss.total_cmp(loss).is_eq()
+                });
+                let of = |value: fn(&Row) -> f64| {
+                    median_of(those.clone().map(value).collect()).unwrap_or(f64::INFINITY)
+                };
+                let ended = |value: f64| seconds(value.is_finite().then_some(value));
+                let first = ended(of(|row| row.first_s.unwrap_or(f64::INFINITY)));
+                let later = ended(of(|row| row.later_s.unwrap_or(f64::INFINITY)));
+                let (rate, cost) = (of(|row| row.mb_per_s), of(|row| row.cpu_s_per_gib));
+                let times = format!("{first:>10}{later:>10}");
+                let _ = write!(
+                    text,
+                    "\n{rtt_ms:<8}{loss:<8}{contender:<24}{times}{rate:>10.1}{cost:>12.2}"
+                );
+            }
+        }
+    }
+    text
+}
