@@ -70,8 +70,7 @@ where
         ) => ("GET, HEAD", false),
         (
             "/ping" | "/certificates" | "/drain" | "/reload" | "/revoke" | "/renew"
-            | "/rotate-secret"
-            | "/rotate-key",
+            | "/rotate-secret" | "/rotate-key",
             Door::Socket,
         ) => ("POST", true),
         _ => {

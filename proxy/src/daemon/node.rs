@@ -156,7 +156,7 @@ impl Node {
         take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
 
-        let place = place(&mesh, &host, &sessions, findings);
+        let place = Place { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &place, &mut driver);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
         let egress =
@@ -289,15 +289,6 @@ impl Node {
 }
 
 /// Who serves the streams of others.
-fn place(
-    mesh: &Mesh,
-    host: &Host,
-    sessions: &Sessions,
-    findings: mpsc::Sender<super::session::Finding>,
-) -> Place {
-    Place { mesh: mesh.clone(), host: host.clone(), sessions: sessions.clone(), findings }
-}
-
 fn egress(
     settings: &Settings,
     place: Place,
