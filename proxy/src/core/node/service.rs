@@ -108,7 +108,7 @@ impl Service {
                 Fate::Stay => {}
                 Fate::Move(cause) if busy.contains(&line) => moves.push((line, cause)),
                 Fate::Move(_) => {}
-                Fate::Reset { .. } if self.is_stall_of_many(view, now) => {}
+                Fate::Reset { .. } if self.keeps_stalled(view, now) => {}
                 Fate::Reset { spread_percent, forgives, why } => {
                     self.doomed.insert(line);
                     if !before.contains(&line) {
@@ -131,13 +131,17 @@ impl Service {
         events
     }
 
-    /// Whether the others may have stalled as well and come back a moment sooner: none that is
-    /// healthy has been ready since before this one stalled, or for long. It is looked at again.
-    fn is_stall_of_many(&mut self, view: &OriginView, now: Instant) -> bool {
+    /// Whether sessions stay on a stalled origin for now. As long as new ones go there, those that
+    /// are cut would come back to it. And the others may have stalled as well and come back a moment
+    /// sooner: then none that is healthy has been ready since before, or for long.
+    fn keeps_stalled(&mut self, view: &OriginView, now: Instant) -> bool {
         let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
         let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {
             return false;
         };
+        if self.route.first().is_some_and(|first| first.origin.line == view.line) {
+            return true;
+        }
         let others = self.route.candidates.iter().filter(|other| {
             other.standing == Standing::Healthy && other.origin.line.origin() != view.line.origin()
         });

@@ -57,6 +57,7 @@ fn one_that_stalls_is_left_in_time_and_gone_back_to() {
         assert!(left <= ms(1800), "left after {left:?}");
         let cut = left + net.until(MEET, |net| resets(net) == [first]).expect("it is cut");
         assert!(cut <= ms(2700), "cut after {cut:?}");
+        assert!(goes(&net), "who is cut does not come back to it");
         net.pass(CALM);
         assert_eq!((resets(&net), changes(&net)), (vec![first], 1), "once, and no other");
         net.stalled.clear();
