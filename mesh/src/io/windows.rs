@@ -28,9 +28,10 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const MAX_STREAM_WINDOW: u32 = 16 << 20;
 /// What one stream is to carry, in bytes per microsecond: a gigabit per second.
 const STREAM_RATE: u64 = 125;
-/// Bytes for all streams of a connection that carry no bulk, and for the first of those that do,
-/// until they are known as such.
-pub(super) const FIRST_WINDOW: u32 = 1 << 20;
+/// Bytes for all streams of a connection that carry no bulk, and for those that do until they are
+/// known as such. A stream of which nothing is read never is, and eight of them on a path of 50 ms
+/// must not keep the others waiting.
+pub(super) const FIRST_WINDOW: u32 = 64 << 20;
 /// A stream carries bulk when so many bytes were read of it.
 const BULK_BYTES: u32 = 16 << 10;
 /// Unread bytes that all peers together may send a node in addition to the first windows of their
