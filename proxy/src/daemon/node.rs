@@ -13,7 +13,7 @@ use std::time::Duration;
 use meshport_config::{
     Credential, Endpoint, MeshSecrets, NodeId, Revocations, Seed, ServiceName, Settings,
 };
-use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards};
+use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -159,14 +159,11 @@ impl Node {
         let place = Place { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &place, &mut driver);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
-        let egress =
-            egress(settings, place.clone(), &driver.reporter.audit, watched, revocations.clone());
+        let egress = egress(settings, &place, &driver.reporter.audit, watched, revocations.clone());
         let (routes, suspected) = (subscribe(&driver.routes), driver.suspected.clone());
-        serve_elsewhere(&egress, others, &mut tasks);
-        tasks.spawn(egress.run(streams));
+        serve_streams(&egress, streams, others, &mut tasks);
         tasks.spawn(driver.run());
-        let (advertise, fallbacks) = follow(settings, seeds, &orders, &mut tasks);
-        roster::start(sources, &orders, &mut tasks);
+        let (advertise, fallbacks) = follow(settings, seeds, sources, &orders, &mut tasks);
         let controls = Controls { orders, place, limits, listeners, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
@@ -291,7 +288,7 @@ impl Node {
 /// Who serves the streams of others.
 fn egress(
     settings: &Settings,
-    place: Place,
+    place: &Place,
     audit: &Audit,
     (own, offers, leaving): (
         watch::Receiver<Arc<Credential>>,
@@ -301,7 +298,8 @@ fn egress(
     revoked: watch::Receiver<Revocations>,
 ) -> Egress {
     let max_relayed = u64::from(settings.mesh.max_relayed);
-    Egress { place, own, audit: audit.clone(), offers, revoked, max_relayed, leaving }
+    let (place, audit) = (place.clone(), audit.clone());
+    Egress { place, own, audit, offers, revoked, max_relayed, leaving }
 }
 
 /// Goes on from what an earlier process knew.
@@ -344,8 +342,14 @@ fn reporter(
     reporter
 }
 
-/// Serves the streams of peers of the other shards, each where its peers are.
-fn serve_elsewhere(egress: &Egress, others: Vec<ShardStreams>, tasks: &mut JoinSet<()>) {
+/// Serves the streams of all peers, those of other shards on their threads.
+fn serve_streams(
+    egress: &Egress,
+    streams: mpsc::Receiver<(NodeId, Stream)>,
+    others: Vec<ShardStreams>,
+    tasks: &mut JoinSet<()>,
+) {
+    tasks.spawn(egress.clone().run(streams));
     for ShardStreams { runtime, streams } in others {
         tasks.spawn_on(egress.clone().run(streams), &runtime);
     }
@@ -365,10 +369,12 @@ pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
-/// Begins to look up names, those of the settings and of the seeds, again and again.
+/// Begins to look up, again and again, the names in the settings and in the seeds, and the
+/// cluster's lists of apiservers.
 fn follow(
     settings: &Settings,
     seeds: Vec<Seed>,
+    sources: Vec<(ServiceName, Source)>,
     orders: &mpsc::Sender<Order>,
     tasks: &mut JoinSet<()>,
 ) -> (watch::Sender<Vec<Endpoint>>, watch::Sender<Fallbacks>) {
@@ -376,6 +382,7 @@ fn follow(
     tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
     let (fallbacks, wanted) = watch::channel(fallback::of(settings));
     tasks.spawn(fallback::follow(wanted, orders.clone()));
+    roster::start(sources, orders, tasks);
     (advertise, fallbacks)
 }
 

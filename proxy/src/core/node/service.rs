@@ -132,8 +132,8 @@ impl Service {
     }
 
     /// Whether sessions stay on a stalled origin for now. As long as new ones go there, those that
-    /// are cut would come back to it. And the others may have stalled as well and come back a moment
-    /// sooner: then none that is healthy has been ready since before, or for long.
+    /// are cut would come back to it. And the others may have stalled as well and come back a
+    /// moment sooner: then none that is healthy has been ready since before, or for long.
     fn keeps_stalled(&mut self, view: &OriginView, now: Instant) -> bool {
         let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
         let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {
