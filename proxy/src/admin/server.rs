@@ -1,7 +1,7 @@
 //! The admin server: one router behind a unix socket and, if wanted, a loopback TCP port.
 //!
 //! Each listener has its own bounds: connections at once, in all and of one client
-//! ([`super::slots`]), time for a request's head, size of head and body, lifetime of a
+//! (`slots.rs`), time for a request's head, size of head and body, lifetime of a
 //! connection. A client that sends or reads nothing keeps nobody out. The socket file gets its
 //! mode before its name, so at no time can another user open it; a stale one is replaced only when
 //! nobody answers on it.

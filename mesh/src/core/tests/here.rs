@@ -41,10 +41,10 @@ fn a_copied_identity_is_found_in_three_round_trips_and_both_are_told() {
     assert_eq!(duplicates(&mut net, COPY), [[at(2)]]);
     // As long as both speak they take turns, and are told every few seconds at most.
     for _ in 0..60 {
-        net.node(2, |core, now| core.wake(now));
+        net.node(2, Core::wake);
         net.pump();
         net.run(Duration::from_millis(500));
-        net.node(COPY, |core, now| core.wake(now));
+        net.node(COPY, Core::wake);
         net.pump();
         net.run(Duration::from_millis(500));
     }
@@ -73,7 +73,7 @@ fn restarts_moves_and_backups_are_no_duplicates() {
             2 => {
                 place = 3 + round;
                 net.nodes.insert(at(place), core);
-                net.node(place, |core, now| core.wake(now));
+                net.node(place, Core::wake);
                 net.pump();
             }
             // And back to where an earlier one was.
@@ -103,7 +103,7 @@ fn late_packets_of_a_former_process_are_no_duplicate() {
         }
         !is_late
     });
-    net.node(2, |core, now| core.wake(now));
+    net.node(2, Core::wake);
     net.pump();
     net.keep = Box::new(|_| true);
     assert!(!late.borrow().is_empty());
