@@ -76,8 +76,9 @@ EXAMPLES:
     meshport invite --site fra --role operator --name laptop
 
 SEEDS:
-  The line names up to eight members, so that the new node gets in while some of them are down: this
-  node, those of --seed, and what the running daemon here knows, origins and other sites first.
+  The line names up to eight members, so a new node gets in while some of
+  them are down: this node, those of --seed, and those that the daemon running
+  here knows, origins and other sites first.
 ";
 
 pub(super) const JOIN: &str = "\

@@ -129,12 +129,12 @@ fn instance() -> (String, watch::Receiver<u32>) {
     (own, count)
 }
 
-/// Dials and lets the daemon dial on, then resets. What the daemon has reset already is told apart.
-async fn open_and_reset(local: SocketAddr) -> bool {
-    let client = TcpStream::connect(local).await.expect("it is open");
+/// Dials, lets the daemon dial on, and resets. The daemon may be first: it resets clients that are
+/// beyond its queue, some of them before this end knows that it is connected.
+async fn open_and_reset(local: SocketAddr) {
+    let Ok(client) = TcpStream::connect(local).await else { return };
     let _told = timeout(LOOK, client.readable()).await;
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
-    true
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     tokio::spawn(serve(listener, ingress.clone()));
     let begun = clock::now();
     for _ in 0..FLOOD / 100 {
-        let all: JoinSet<bool> = (0..100).map(|_| open_and_reset(local)).collect();
+        let all: JoinSet<()> = (0..100).map(|_| open_and_reset(local)).collect();
         all.join_all().await;
     }
     let given = u32::try_from(begun.elapsed().as_millis() / 1000).expect("short") * 150 + 150;
