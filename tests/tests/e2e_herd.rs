@@ -1,8 +1,6 @@
 //! A herd of clients that dial at once, as the informers of many controllers do when they come
 //! back: it slows the origin it goes to, and is no reason to leave it.
 
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
-
 use std::time::Duration;
 
 use meshport_tests::wait;

@@ -2,6 +2,8 @@
 //! has a member of its own, the one beside the stalled member is left. And apiservers that are all
 //! gone for a moment.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::time::Duration;
 
 use meshport_tests::kubernetes::{
@@ -143,13 +145,21 @@ fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn an_apiserver_whose_etcd_member_stalls_is_left() {
     let mut cluster = Cluster::new(Plan { stacked: true, ..Plan::default() });
+    wait::until("the worker is no newcomer any more", START_LIMIT, || {
+        (cluster.status(WORKER)?["uptime_s"].as_u64()? > NEWCOMER_S).then_some(())
+    });
+    cluster.chooses(WORKER, &origin(1));
     cluster.start_controllers("controllers", WORKER);
     let kubectl = cluster.kubectl(WORKER);
     let _beat = Beat::start(&cluster, 3);
     let watch = Watch::start(&kubectl);
     kubectl.ok(&["get", "ns"]);
-    let lease = || kubectl.ok(&["get", "lease", "-n", "kube-system", "kube-controller-manager"]);
-    wait::until("the controllers lead", START_LIMIT, || (!lease().is_empty()).then_some(()));
+    // A controller manager that is still starting its controllers gives up at any error.
+    kubectl.ok(&["create", "namespace", "warm"]);
+    wait::until("the controllers work", START_LIMIT, || {
+        let account = kubectl.run(&["get", "serviceaccount", "default", "-n", "warm"]);
+        account.status.success().then_some(())
+    });
     cluster.chooses(WORKER, &origin(1));
     let herd_is_calm = a_herd_moves_nothing(&mut cluster);
 
@@ -174,6 +184,9 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     let lost = cluster.process("controllers").output().matches("lost lease").count();
     let leads = cluster.process("controllers").is_running() && lost == 0;
     println!("the controllers kept their lease: {leads}");
+    let said = cluster.process("controllers").output();
+    // Why it gave up, if it did.
+    said.lines().filter(|line| line.starts_with('F')).for_each(|line| println!("{line}"));
     assert!(herd_is_calm, "a herd is no evidence");
     assert!(failed.len() <= MAX_FAILED && silence <= MAX_SILENCE && leads);
     cluster.settles();

@@ -45,9 +45,10 @@ impl Cluster {
             format!("--initial-cluster={all}"),
             "--quota-backend-bytes=4294967296".to_owned(),
             // Beside builds that write a lot, a sync of the disk may take longer than the defaults
-            // of 100 ms and 1 s allow.
+            // of 100 ms and 1 s allow. The first member is the one that tests stall: it never
+            // leads, or all would stall until the others have elected a leader.
             "--heartbeat-interval=200".to_owned(),
-            "--election-timeout=2000".to_owned(),
+            format!("--election-timeout={}", if name == member(1) { 6000 } else { 2000 }),
         ];
         self.start(name, at, &program("etcd"), &flags);
     }

@@ -18,9 +18,9 @@ use crate::core::relay::Ways;
 use crate::core::route::{Line, OriginView, Policy, Preference, Route, Standing};
 use crate::core::timing::Timings;
 
-/// After a stall of all, each origin says that it is over at its own next answer, which takes up to
-/// this long.
-const READY_AGAIN: Duration = Duration::from_secs(3);
+/// After a stall of all, each origin says that it is over when the questions under way are
+/// answered, which etcd does at once, and gossip has passed it on: less than this later.
+const READY_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Service {

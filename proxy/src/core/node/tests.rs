@@ -85,6 +85,14 @@ impl Net {
         Self { nodes, links, flying, stalled, answers, sent: 0, now, events }
     }
 
+    /// No instance stalls any more: the questions under way are answered within a moment.
+    fn unstall(&mut self) {
+        self.stalled.clear();
+        let soon = self.now + ms(20);
+        let waiting = std::mem::take(&mut self.answers);
+        self.answers = waiting.into_iter().map(|((_, at), it)| ((soon, at), it)).collect();
+    }
+
     fn link(&mut self, one: usize, other: usize, delay: Option<Duration>) {
         self.links.insert((one, other), delay);
         self.links.insert((other, one), delay);
@@ -118,8 +126,9 @@ impl Net {
             }
             while let Some(entry) = self.answers.first_entry().filter(|it| it.key().0 <= next) {
                 let (at, question) = entry.remove();
-                let failed = Outcome::Answered(Some(500));
-                self.nodes[at].handle_outcome(&service(), question, failed, next);
+                let status = if self.stalled.contains(&at) { 500 } else { 200 };
+                let answer = Outcome::Answered(Some(status));
+                self.nodes[at].handle_outcome(&service(), question, answer, next);
             }
             for node in &mut self.nodes {
                 if node.poll_timeout().is_some_and(|due| due <= next) {

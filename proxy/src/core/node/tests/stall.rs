@@ -60,7 +60,7 @@ fn one_that_stalls_is_left_in_time_and_gone_back_to() {
         assert!(goes(&net), "who is cut does not come back to it");
         net.pass(CALM);
         assert_eq!((resets(&net), changes(&net)), (vec![first], 1), "once, and no other");
-        net.stalled.clear();
+        net.unstall();
         net.until(MEET, |net| net.first(A) == Some((first, Standing::Healthy))).expect("back");
     }
 }
@@ -73,7 +73,7 @@ fn all_that_stall_together_keep_their_sessions_and_the_route() {
             net.pass(ms(phase));
             net.stalled.extend(ORIGINS);
             net.pass(CALM);
-            net.stalled.clear();
+            net.unstall();
             net.pass(CALM);
             assert_eq!((resets(&net), changes(&net)), (vec![], 0), "{one} {two} {phase}");
         }
