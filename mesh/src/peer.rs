@@ -118,6 +118,9 @@ pub(crate) struct Here {
     pub(crate) sees_me_at: Option<SocketAddr>,
     /// When it said last that another process has this node's key.
     pub(crate) duplicate_told: Option<Instant>,
+    /// Where another process with the peer's key is, and when the peer was told. It takes nothing
+    /// before it has seen this node's credential, so it is told again when it says that it has.
+    pub(crate) untold: Option<(SocketAddr, Instant)>,
 }
 
 /// One peer and its state.

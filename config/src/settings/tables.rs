@@ -372,7 +372,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "cut-window",
-        about: "When a path dies or an instance hangs, its sessions are reset within this time, \
+        about: "When a path dies or an instance hangs or stalls, its sessions are reset in this time, \
                 each at a moment of its own, so that their clients do not all come back at once. \
                 At once when no other origin is healthy.",
         example: None,

@@ -65,13 +65,13 @@ impl Core {
     ) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let (Some(route), Some(agreed)) = (peer.endpoint, peer.session) else { return };
+        let node = peer.node;
         // Only the newest tells who is there now.
         let here = peer.here();
         if here.newest != Some(session) {
             return;
         }
         let found = here.processes.note(instance, route.remote, agreed.since, now.instant);
-        let node = peer.node;
         match found {
             Found::Same => {}
             // It answers if it still runs there, and says who it is.
@@ -86,6 +86,7 @@ impl Core {
                     self.out.tell(MeshEvent::Duplicate { node, at });
                 }
                 if tell {
+                    here.untold = Some((other, now.instant));
                     let duplicate = Control::Duplicate { at: other };
                     self.send_control(slot, now, ports::CONTROL, &duplicate);
                 }
@@ -93,6 +94,15 @@ impl Core {
                     self.seek(slot, now, Route::from(other));
                 }
             }
+        }
+    }
+
+    /// The peer has this node's credential now, and takes what it dropped before.
+    pub(super) fn tell_duplicate_again(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some((at, since)) = peer.here().untold.take() else { return };
+        if now.instant.saturating_duration_since(since) < DUPLICATE_GAP {
+            self.send_control(slot, now, ports::CONTROL, &Control::Duplicate { at });
         }
     }
 

@@ -42,7 +42,7 @@ impl Look {
 pub(super) fn of_state(state: &str) -> Tone {
     match state {
         "ready" => Tone::Plain,
-        "refusing" | "hung" => Tone::Bad,
+        "refusing" | "hung" | "stalled" => Tone::Bad,
         _ => Tone::Warn,
     }
 }
