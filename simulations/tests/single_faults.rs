@@ -131,15 +131,24 @@ fn judge(case: &Case, level: Level, (number, seed): (usize, &str)) -> Option<Str
     None
 }
 
+/// Requests of some 2,400 that may fail at the full level while half of what the relay sends on is
+/// lost: 77 of 148,112 did in 60 runs, of two builds, six in one run at most where it was looked at.
+const MOST_AT_HALF_LOSS: u64 = 12;
+
 /// What is wrong with a run through a relay, if anything is.
 fn judge_relayed(level: Level, (number, fault): (usize, &str)) -> Option<String> {
     let text = format!("{RELAYED}\n[[event]]\nat-s = 60\n{fault}\nfor-s = 25\n");
     let output = faults::play(&text, level, &format!("relayed-{number}"), "1");
     let words = format!("{}, {level:?}", fault.replace('\n', ", "));
+    let is_half_lost = level == Level::Full && fault.contains("loss-percent = 50");
+    let most = if is_half_lost { MOST_AT_HALF_LOSS } else { 0 };
     match Seen::of(&output) {
         Ok(Seen { total, failed, violated, .. })
-            if failed == 0 && violated == 0 && total > LEAST_RELAYED =>
+            if failed <= most && violated == 0 && total > LEAST_RELAYED =>
         {
+            if failed > 0 {
+                println!("{words}: {failed} of {total} failed: half is lost behind the relay");
+            }
             None
         }
         Ok(seen) => {
