@@ -101,6 +101,8 @@ pub(crate) enum Need {
     Number,
     /// Move the tunnel's clock: the session's time is over.
     Expire,
+    /// Seek the other process with the peer's key.
+    SeekOther,
 }
 
 /// Which session of a peer is the newest, and what is said in it of who and where both are.
@@ -118,9 +120,9 @@ pub(crate) struct Here {
     pub(crate) sees_me_at: Option<SocketAddr>,
     /// When it said last that another process has this node's key.
     pub(crate) duplicate_told: Option<Instant>,
-    /// Where another process with the peer's key is, and when the peer was told. It takes nothing
-    /// before it has seen this node's credential, so it is told again when it says that it has.
-    pub(crate) untold: Option<(SocketAddr, Instant)>,
+    /// When the process that is not in the tunnel now is sought next, to be told that there are
+    /// two, and how many times more.
+    pub(crate) seeking: Option<(Instant, u8)>,
 }
 
 /// One peer and its state.
@@ -412,6 +414,7 @@ impl Peer {
             self.showing.due().filter(|_| self.session.is_some()),
             self.telling_due(),
             self.session.map(|session| session.since + REJECT_AFTER + EXPIRY_SLACK),
+            self.seek_due(),
         ]
         .into_iter()
         .flatten()
@@ -444,6 +447,9 @@ impl Peer {
         if due(self.telling_due()) {
             return Some(Need::Number);
         }
+        if due(self.seek_due()) {
+            return Some(Need::SeekOther);
+        }
         due(self.keepalive_due()).then_some(Need::Keepalive)
     }
 
@@ -454,6 +460,10 @@ impl Peer {
         let prompt = self.waiting_prompt.map(|since| since + PROMPT_SILENCE);
         let any = self.waiting.map(|since| since + SILENCE);
         prompt.into_iter().chain(any).min()
+    }
+
+    fn seek_due(&self) -> Option<Instant> {
+        Some(self.here.as_ref()?.seeking?.0)
     }
 
     fn telling_due(&self) -> Option<Instant> {

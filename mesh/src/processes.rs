@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A process is told no more often that there is another one with its key.
-const TELL_GAP: Duration = Duration::from_secs(5);
+const TELL_GAP: Duration = Duration::from_secs(1);
 /// How long after a process was told the other one need not be sought to be told as well.
 const TOLD_LATELY: Duration = Duration::from_secs(60);
 /// The user is told of one peer no more often.
@@ -59,6 +59,11 @@ pub(crate) struct Duplicate {
 }
 
 impl Processes {
+    /// Where the process before the last one was heard.
+    pub(crate) fn other(&self) -> Option<SocketAddr> {
+        Some(self.former?.at)
+    }
+
     /// A process said who it is, in the newest session, which was agreed at `agreed`.
     pub(crate) fn note(
         &mut self,
@@ -123,7 +128,7 @@ mod tests {
         let then = now + 2 * S;
         assert_eq!(processes.note(1, at(1), then, then), duplicate(1, 2, true, true, true));
         assert_eq!(processes.note(2, at(2), then, then), duplicate(2, 1, true, false, false));
-        let then = then + S;
+        let then = then + S / 2;
         assert_eq!(processes.note(1, at(1), then, then), duplicate(1, 2, false, false, false));
         let then = then + 2 * TOLD_LATELY;
         assert_eq!(processes.note(2, at(2), then, then), duplicate(2, 1, true, true, true));

@@ -73,7 +73,6 @@ impl Core {
                 {
                     peer.showing.acknowledged();
                     self.move_to_new_key(slot, now);
-                    self.tell_duplicate_again(slot, now);
                 }
             }
             Some(Control::Refused { reason }) => {

@@ -20,6 +20,11 @@ use crate::tunnel::SessionId;
 const HERE_GAP: Duration = Duration::from_secs(1);
 /// What a peer says of a second process with this node's key is taken no more often.
 const DUPLICATE_GAP: Duration = Duration::from_secs(5);
+/// From one attempt to reach the other of two processes to the next: each one's handshake and the
+/// exchange of credentials fit in between.
+const SEEK_GAP: Duration = Duration::from_millis(700);
+/// Attempts after the first: the two take turns, so that each is reached several times in 10 s.
+const MAX_SEEKS: u8 = 12;
 
 impl Core {
     /// Tells a peer who this is and where it is seen, once for each session and place of it.
@@ -85,24 +90,31 @@ impl Core {
                 if report {
                     self.out.tell(MeshEvent::Duplicate { node, at });
                 }
+                if seek {
+                    here.seeking = Some((now.instant + SEEK_GAP, MAX_SEEKS));
+                }
                 if tell {
-                    here.untold = Some((other, now.instant));
                     let duplicate = Control::Duplicate { at: other };
                     self.send_control(slot, now, ports::CONTROL, &duplicate);
                 }
                 if seek {
                     self.seek(slot, now, Route::from(other));
+                    self.arm(slot);
                 }
             }
         }
     }
 
-    /// The peer has this node's credential now, and takes what it dropped before.
-    pub(super) fn tell_duplicate_again(&mut self, slot: Slot, now: Now) {
+    /// Shakes hands with the process that is not in the tunnel now. Each takes the other one's place
+    /// there, and takes nothing before it has seen this node's credential, so what it is told may
+    /// be lost.
+    pub(super) fn seek_other(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let Some((at, since)) = peer.here().untold.take() else { return };
-        if now.instant.saturating_duration_since(since) < DUPLICATE_GAP {
-            self.send_control(slot, now, ports::CONTROL, &Control::Duplicate { at });
+        let here = peer.here();
+        let left = here.seeking.map_or(0, |(_, left)| left.saturating_sub(1));
+        here.seeking = (left > 0).then_some((now.instant + SEEK_GAP, left));
+        if let Some(other) = here.processes.other() {
+            self.seek(slot, now, Route::from(other));
         }
     }
 

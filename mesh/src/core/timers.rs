@@ -99,6 +99,7 @@ impl Core {
                     }
                 }
                 Need::Expire => self.expire(slot, now),
+                Need::SeekOther => self.seek_other(slot, now),
                 Need::Hello => {
                     self.freshen(slot, now);
                     self.send_hello(slot, now);

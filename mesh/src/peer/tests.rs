@@ -67,6 +67,7 @@ fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
         Need::Hello => assert!(peer.showing.take(now)),
         Need::Number => assert!(peer.telling.take(now)),
         Need::Expire => peer.session_lost(),
+        Need::SeekOther => peer.here().seeking = None,
     }
     true
 }
