@@ -131,8 +131,8 @@ fn judge(case: &Case, level: Level, (number, seed): (usize, &str)) -> Option<Str
     None
 }
 
-/// Requests of some 2,400 that may fail at the full level while half of what the relay sends on is
-/// lost: 77 of 148,112 did in 60 runs, of two builds, six in one run at most where it was looked at.
+/// Requests of some 2,400 that may fail at the full level while half of what the relay sends on
+/// is lost: 77 of 148,112 did in 60 runs of two builds.
 const MOST_AT_HALF_LOSS: u64 = 12;
 
 /// What is wrong with a run through a relay, if anything is.

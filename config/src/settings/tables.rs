@@ -372,9 +372,9 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "cut-window",
-        about: "When a path dies or an instance hangs or stalls, its sessions are reset in this time, \
-                each at a moment of its own, so that their clients do not all come back at once. \
-                At once when no other origin is healthy.",
+        about: "When a path dies or an instance hangs or stalls, its sessions are reset in this \
+                time, each at a moment of its own, so that their clients do not all come back at \
+                once. At once when no other origin is healthy.",
         example: None,
         kind: period!(cut_window, Duration::ZERO, Duration::from_secs(10)),
     },

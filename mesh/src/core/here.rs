@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Shakes hands with the process that is not in the tunnel now. Each takes the other one's place
+    /// Shakes hands with the process that is not in the tunnel now. Each takes the other's place
     /// there, and takes nothing before it has seen this node's credential, so what it is told may
     /// be lost.
     pub(super) fn seek_other(&mut self, slot: Slot, now: Now) {

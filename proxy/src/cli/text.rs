@@ -173,7 +173,7 @@ Exit code 1 when sessions of other nodes are still open after --wait.
 pub(super) const HEALTH: &str = "\
 EXAMPLES:
   meshport health           exit code 0: the daemon lives
-  meshport health --ready   exit code 0: each service that clients here use has a healthy origin
+  meshport health --ready   0 if each service in use has a healthy origin
 
 EXIT CODES:
   0 yes, 1 no, 6 no daemon answers
