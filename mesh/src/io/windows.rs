@@ -40,7 +40,7 @@ const MAX_UNREAD: u64 = 256 << 20;
 /// Bytes that a node may have in flight in addition to the first [`QUEUE_BYTES`] of each
 /// connection: ten gigabits per second over 200 ms.
 const MAX_IN_FLIGHT: u64 = 256 << 20;
-/// Bytes that may wait in front of the receiver besides what fills the path: a core opens them in
+/// Bytes that may wait in front of the receiver beyond what fills the path: a core opens them in
 /// a few milliseconds.
 pub(super) const QUEUE_BYTES: u64 = 1 << 20;
 

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::admin::api::Status;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
-/// How long a daemon may take: the own version does not wait for a busy one.
+/// How long a daemon may take: this version does not wait for a busy one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `meshport version`

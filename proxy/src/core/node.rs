@@ -56,7 +56,7 @@ pub struct ServiceConfig {
     pub damping: Damping,
     /// How fast they move to where they should be.
     pub drift: DriftConfig,
-    /// How the own instance is asked, if this node hosts one.
+    /// How the local instance is asked, if this node hosts one.
     pub health: Option<HealthConfig>,
 }
 

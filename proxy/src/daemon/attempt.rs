@@ -129,7 +129,7 @@ pub(super) struct Target {
     pub(super) host: Host,
     pub(super) service: ServiceName,
     pub(super) line: Line,
-    /// The address of the own instance, if this node has one.
+    /// The address of the local instance, if this node has one.
     pub(super) own: Option<String>,
     /// Time until nobody waits for the answer any more.
     pub(super) left: Duration,

@@ -28,7 +28,7 @@ static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 #[derive(Debug)]
 pub(super) struct Origins {
     pub(super) origins: Vec<(OriginRef, Candidate)>,
-    /// The address of the own instance, if this node has one.
+    /// The address of the local instance, if this node has one.
     pub(super) own: Option<String>,
 }
 

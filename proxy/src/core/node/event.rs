@@ -51,7 +51,7 @@ pub enum Event {
         /// Which origin.
         origin: NodeId,
     },
-    /// The own instance of a service changed state.
+    /// The local instance of a service changed state.
     Own {
         /// Which service.
         service: ServiceName,

@@ -9,8 +9,8 @@ use super::{Event, NodeCore, Service};
 use crate::core::health::{Health, HealthConfig, Outcome, Question};
 
 impl NodeCore {
-    /// Changes how the own instance of a service is asked; nothing happens for a service that this
-    /// node does not offer.
+    /// Changes how the local instance of a service is asked; nothing happens for a service that
+    /// this node does not offer.
     pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
         self.change_own(name, now, |service| {
             service.health.as_mut().and_then(|health| health.set_config(config, now));
@@ -31,7 +31,7 @@ impl NodeCore {
         });
     }
 
-    /// The own instance of a service has refused a session.
+    /// The local instance of a service has refused a session.
     pub fn handle_refused(&mut self, name: &ServiceName, now: Instant) {
         self.change_own(name, now, |service| {
             service.health.as_mut().and_then(|health| health.handle_refused(now));
@@ -39,7 +39,7 @@ impl NodeCore {
     }
 
     /// Takes how many connections this node has opened in the last second for a service, its own
-    /// clients' and others': a herd slows the own instance and says nothing else about it.
+    /// clients' and others': a herd slows the local instance and says nothing else about it.
     pub fn handle_dials(&mut self, name: &ServiceName, dials: u64) {
         let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
         health.into_iter().for_each(|health| health.handle_dials(dials));
@@ -71,17 +71,17 @@ impl NodeCore {
         self.own_state(name).is_some()
     }
 
-    /// The state of the own instance of a service as others are told.
+    /// The state of the local instance of a service as others are told.
     pub fn own_state(&self, service: &ServiceName) -> Option<OriginState> {
         self.services.get(service)?.own_state()
     }
 
-    /// The health of the own instance of a service.
+    /// The health of the local instance of a service.
     pub fn health(&self, service: &ServiceName) -> Option<&Health> {
         self.services.get(service)?.health.as_ref()
     }
 
-    /// Changes what is known of the own instance, and tells everybody if that changes its state.
+    /// Changes what is known of the local instance, and tells everybody if that changes its state.
     fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
         let Some(service) = self.services.get_mut(name) else { return };
         let before = service.own_state();

@@ -43,7 +43,7 @@ pub(super) struct Service {
     /// Who went first lately.
     pub(super) changes: Changes,
     pub(super) drift: Drift,
-    /// The operator wants the own instance left.
+    /// The operator wants the local instance left.
     pub(super) draining: bool,
     /// When a stalled origin is left that waits for others to prove themselves.
     pub(super) stall_due: Option<Instant>,
@@ -153,7 +153,7 @@ impl Service {
         due.is_some()
     }
 
-    /// The state of the own instance as others are told, if there is one.
+    /// The state of the local instance as others are told, if there is one.
     pub(super) fn own_state(&self) -> Option<OriginState> {
         let state = self.health.as_ref()?.state();
         let serves =
