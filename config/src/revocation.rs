@@ -247,9 +247,13 @@ impl Revocations {
         }
     }
 
-    /// What a revoked node was called, if that is known.
+    /// What a revoked node was called, if that is known: by that key or by the one before it.
     pub fn name_of(&self, node: &NodeId) -> Option<&NodeName> {
-        self.names.get(node)
+        let is_former = |it: &Revocation| it.successor() == Some(*node);
+        self.names.get(node).or_else(|| {
+            let (former, _) = self.replaced.iter().find(|(_, it)| is_former(it))?;
+            self.names.get(former)
+        })
     }
 
     /// The one that says that this credential is not to be believed, if there is one.
@@ -398,6 +402,20 @@ mod tests {
         }
         assert_eq!((all.name_of(&node(7)), all.name_of(&node(8))), (Some(&name), None));
         assert_eq!(all, nameless, "a name is no difference");
+    }
+
+    /// Its new credential may not have come yet.
+    #[test]
+    fn a_revoked_node_whose_new_key_nobody_named_has_the_name_of_the_former() {
+        let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
+        let (mesh, former) = (authority.public(), NodeKey::generate(&mut TestRng::new(2)));
+        let succession = Succession::agree(&former, &node(9), &mesh, NOW);
+        let mut all = Revocations::default();
+        all.add(Revocation::of_succession(&mesh, &node(9), &succession));
+        let name: NodeName = "worker-7".parse().unwrap();
+        all.note_name(former.public(), &name);
+        all.add(Revocation::issue(&authority, Revoked::Node(node(9)), NOW));
+        assert_eq!(all.name_of(&node(9)), Some(&name));
     }
 
     #[test]

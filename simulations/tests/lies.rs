@@ -84,6 +84,10 @@ const CUT_OFF: [&str; 4] = ["lis-1", "lis-2", "lis-3", "lis-4"];
 /// it; after this long, with one session every five seconds, they go straight again.
 const DRAWN_S: f64 = 30.0;
 
+/// Requests that a relay may lose by sending what it carries to the wrong node: those that were
+/// under way on its sessions when it began to.
+const MAX_MISDIRECTED: u64 = 3;
+
 /// Another first choice of a node.
 #[derive(Debug, PartialEq)]
 struct Move {
@@ -175,7 +179,8 @@ fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&
             let drawn = how == "near" && is_drawn(&moved, &quiet.chosen[node], who);
             assert!(drawn || moved.is_empty(), "{place}: {moved:?}");
         }
-        assert_eq!(run.measures.requests.failed, 0, "{place}");
+        let most = if how == "relay" { MAX_MISDIRECTED } else { 0 };
+        assert!(run.measures.requests.failed <= most, "{place}: {:?}", run.measures.requests);
     }
 }
 
