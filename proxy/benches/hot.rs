@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use divan::{Bencher, black_box};
-use meshport::core::route::{OriginView, PathView, Policy, Preference, choose};
 use meshport::daemon::bench;
-use meshport::wire::Header;
 use meshport_config::NodeId;
+use meshport_core::route::{OriginView, PathView, Policy, Preference, choose};
+use meshport_core::wire::Header;
 use meshport_discovery::OriginState;
 
 fn main() {

@@ -12,13 +12,13 @@
 
 pub mod admin;
 pub mod cli;
-pub mod core;
+
+mod certificate;
 pub mod daemon;
 pub mod demo;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod wan;
-pub mod wire;
 
 pub use error::Error;

@@ -8,24 +8,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport::core::connect::ConnectConfig;
-use meshport::core::health::{HealthConfig, Outcome, Question};
-use meshport::core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
-use meshport::core::route::Standing;
 use meshport_config::{
     Credential, Endpoint, NodeId, RecordKey, Revocation, Revocations, ServiceName, ServiceSettings,
     Settings, UnixSeconds,
 };
+use meshport_core::connect::ConnectConfig;
+use meshport_core::health::{HealthConfig, Outcome, Question};
+use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
+use meshport_core::route::Standing;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
 use crate::rules::{self, View};
 use crate::scenario::{Tuning, service};
 
-pub(crate) use meshport::core::connect::{
+pub(crate) use meshport_core::connect::{
     Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, Surroundings,
 };
-pub(crate) use meshport::core::evidence::{Attempted, Verdict};
-pub(crate) use meshport::core::route::{Candidate, Line, Route};
+pub(crate) use meshport_core::evidence::{Attempted, Verdict};
+pub(crate) use meshport_core::route::{Candidate, Line, Route};
 
 /// Who a node is, and what its process starts with.
 pub(crate) struct Birth<'a> {

@@ -1,7 +1,7 @@
 //! What travels inside a tunnel, besides gossip: the steps of a client's session, each a flight of
 //! one or more datagrams.
 //!
-//! A stream's header says for whom it is and how far it may go, as in `meshport::wire`, and a
+//! A stream's header says for whom it is and how far it may go, as in `meshport_core::wire`, and a
 //! flight carries it with the nodes it has come through, which lead its answer back.
 //!
 //! A session's bytes are not simulated, only how many they are and what the flight means. Datagrams
@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use meshport::wire::Hops;
+use meshport_core::wire::Hops;
 
 /// Bytes of a flight: what fits a window of QUIC at its start.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;

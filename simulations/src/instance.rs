@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshport::core::health::{Outcome, Question};
+use meshport_core::health::{Outcome, Question};
 
 /// How long a healthy instance takes to answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(2);

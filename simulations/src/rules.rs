@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use meshport::core::route::{PathView, Route};
 use meshport_config::NodeId;
+use meshport_core::route::{PathView, Route};
 use meshport_discovery::OriginState;
 
-pub(crate) use meshport::core::route::Line;
+pub(crate) use meshport_core::route::Line;
 
 pub(crate) const DEAD_ORIGIN: &str = "no session to a dead origin";
 pub(crate) const NEVER_BACK: &str = "a directory never goes back";

@@ -9,11 +9,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use meshport::wire::{Answer, Header};
 use meshport_config::{
     AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, NodeId, Role, Roles,
     SiteName, Subject, Succession, UnixSeconds,
 };
+use meshport_core::wire::{Answer, Header};
 use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter, ports};
 use meshport_tests::identity::Identity as Saved;
 use meshport_tests::process::{meshport, run_ok};

@@ -17,8 +17,8 @@ use super::{clock, load, output, runtime};
 use crate::Error;
 use crate::admin::api::SeedRow;
 use crate::admin::client::AdminClient;
-use crate::core::seeds::{self, Known};
 use crate::daemon::state::{StateDir, authority_key_in, read_authority_key};
+use meshport_core::seeds::{self, Known};
 
 /// What an invite takes, for messages.
 const TWO_FILES: &str = "An invite takes two files of the same mesh: authority.key and mesh.secret";

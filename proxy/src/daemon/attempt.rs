@@ -13,10 +13,10 @@ use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
 use tokio::time::{Instant, timeout};
 
-use crate::core::connect::Kind;
-use crate::core::evidence::{Attempted, Verdict};
-use crate::core::route::{Candidate, Line};
-use crate::wire::Answer;
+use meshport_core::connect::Kind;
+use meshport_core::evidence::{Attempted, Verdict};
+use meshport_core::route::{Candidate, Line};
+use meshport_core::wire::Answer;
 
 use super::clock;
 use super::tcp::Host;

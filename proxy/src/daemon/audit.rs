@@ -303,7 +303,9 @@ mod tests {
     use meshport_config::{NodeKey, Succession};
     use serde_json::Value;
 
-    use super::super::testing::{credential, revocations, service};
+    use meshport_core::testing::credential;
+
+    use super::super::testing::{revocations, service};
     use super::*;
 
     /// Keeps what is logged.

@@ -12,7 +12,7 @@ use super::attempt::{self, Patience, Target};
 use super::tcp::Host;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
-use crate::core::route::Candidate;
+use meshport_core::route::Candidate;
 
 /// How long one origin may take: a handshake through a new tunnel over any path, with a lost
 /// packet, has come by then.

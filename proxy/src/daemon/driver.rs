@@ -23,11 +23,11 @@ use tracing::{info, warn};
 
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
-use crate::core::drift::{Cause, DriftConfig, Leave};
-use crate::core::health::{HealthConfig, Outcome, Question as Probe};
-use crate::core::node::{Event, NodeCore};
-use crate::core::reach::BOTH_BEHIND_NAT;
-use crate::core::route::{Line, Policy, Route};
+use meshport_core::drift::{Cause, DriftConfig, Leave};
+use meshport_core::health::{HealthConfig, Outcome, Question as Probe};
+use meshport_core::node::{Event, NodeCore};
+use meshport_core::reach::BOTH_BEHIND_NAT;
+use meshport_core::route::{Line, Policy, Route};
 
 use super::certificates;
 use super::clock;
@@ -46,7 +46,7 @@ use super::sessions::{Cut, Sessions, Side};
 use super::succession::{Next, Succeeding};
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
-const MAX_OUTCOMES: usize = 2 * crate::core::node::MAX_SERVICES;
+const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
 /// Mesh events handled before the core's wishes are carried out: a burst is taken up in one go,
 /// yet transmits never wait for long.
 const MAX_EVENTS_PER_TURN: usize = 64;

@@ -23,10 +23,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::core::access::{self, Denial};
-use crate::core::relay::{self, Receive};
-use crate::core::route::Line;
-use crate::wire::{Answer, Header, MAX_HEADER_BYTES};
+use meshport_core::access::{self, Denial};
+use meshport_core::relay::{self, Receive};
+use meshport_core::route::Line;
+use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
 
 use super::audit::Audit;
 use super::clock;

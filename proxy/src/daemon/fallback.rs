@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::driver::Order;
 use super::endpoints;
-use crate::core::node::MAX_FALLBACK_ADDRESSES;
+use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
 /// From one look-up of all names to the next.
 const REFRESH: Duration = Duration::from_secs(30);

@@ -22,9 +22,9 @@ use tracing::info;
 use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
-use crate::core::duplicates::Duplicates;
-use crate::core::reach::Reach;
-use crate::core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
+use meshport_core::duplicates::Duplicates;
+use meshport_core::reach::Reach;
+use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
 use super::audit::Audit;
 use super::certificates::{self, Origins};

@@ -20,10 +20,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::Error;
-use crate::core::duplicates::Duplicates;
-use crate::core::node::NodeCore;
-use crate::core::reach::Reach;
-use crate::core::route::Route;
+use meshport_core::duplicates::Duplicates;
+use meshport_core::node::NodeCore;
+use meshport_core::reach::Reach;
+use meshport_core::route::Route;
 
 use super::audit::Audit;
 use super::driver::{Driver, Order, Snapshot};

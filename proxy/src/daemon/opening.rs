@@ -12,7 +12,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::core::connect::Kind;
+use meshport_core::connect::Kind;
 
 /// Most bytes kept. A TLS client sends one hello (below 2 KiB, with post-quantum keys below 4) and
 /// then waits.

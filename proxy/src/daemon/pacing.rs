@@ -1,12 +1,12 @@
 //! Lets clients of a service begin sessions, each as fast as it uses them: the accounts of
-//! [`crate::core::pace`], with the clients that wait.
+//! [`meshport_core::pace`], with the clients that wait.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::core::pace::{Arrival, Pace, Payer};
+use meshport_core::pace::{Arrival, Pace, Payer};
 
 use super::clock;
 use super::tcp::Tcp;

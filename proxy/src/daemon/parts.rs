@@ -12,8 +12,8 @@ use rand::{RngCore, SeedableRng};
 use tracing::warn;
 
 use crate::Error;
-use crate::core::node::{CoreConfig, NodeCore, ServiceConfig};
-use crate::core::route::Damping;
+use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
+use meshport_core::route::Damping;
 
 use super::clock;
 use super::egress::{Offer, Offers};

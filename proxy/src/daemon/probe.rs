@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::core::health::{Outcome, Question};
+use meshport_core::health::{Outcome, Question};
 
 use super::tcp::{Host, Tcp};
 
@@ -244,14 +244,6 @@ fn server_name(address: &str, settings: &HealthSettings) -> Result<ServerName<'s
     let name = settings.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
     ServerName::try_from(name.to_owned())
         .map_err(|_| Error::Usage(format!("\"{name}\" is not a host name; set server-name")))
-}
-
-impl From<&HealthSettings> for crate::core::health::HealthConfig {
-    fn from(settings: &HealthSettings) -> Self {
-        let asks_ready = settings.mode != HealthMode::Tcp;
-        let asks_live = settings.mode == HealthMode::Kubernetes;
-        Self { interval: settings.interval, fall: settings.fall, asks_ready, asks_live }
-    }
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ use super::sandbox::Sandbox;
 use super::services::{self, Services};
 use super::state::StateDir;
 use super::tcp::Host;
-use crate::core::drift::DriftConfig;
-use crate::core::route::Policy;
+use meshport_core::drift::DriftConfig;
+use meshport_core::route::Policy;
 
 /// Remembers what is in force.
 pub(super) struct Reload {

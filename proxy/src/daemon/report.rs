@@ -19,12 +19,12 @@ use crate::admin::api::{
     ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::{FormerKey, SecretStatus};
-use crate::core::duplicates::Duplicates;
-use crate::core::health::Health;
-use crate::core::node::NodeCore;
-use crate::core::reach::{BOTH_BEHIND_NAT, Reach};
-use crate::core::roster::Roster;
-use crate::core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
+use meshport_core::duplicates::Duplicates;
+use meshport_core::health::Health;
+use meshport_core::node::NodeCore;
+use meshport_core::reach::{BOTH_BEHIND_NAT, Reach};
+use meshport_core::roster::Roster;
+use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use super::audit::Audit;
 use super::certificates::Origins;

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::Error;
-use crate::core::node::ServiceConfig;
-use crate::core::route::Route;
+use meshport_core::node::ServiceConfig;
+use meshport_core::route::Route;
 
 use super::driver::{Driver, Order};
 use super::node::Controls;

@@ -18,12 +18,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::debug;
 
-use crate::core::connect::{
+use meshport_core::connect::{
     Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
 };
-use crate::core::evidence::{Attempted, Verdict};
-use crate::core::route::{Candidate, Line, Route};
-use crate::wire::MAX_DEADLINE;
+use meshport_core::evidence::{Attempted, Verdict};
+use meshport_core::route::{Candidate, Line, Route};
+use meshport_core::wire::MAX_DEADLINE;
 
 use super::attempt::{self, Failure, Patience, Shared, Target, Upstream, Way, attempt};
 use super::clock;

@@ -15,8 +15,8 @@ use meshport_config::{NodeId, ServiceName};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::core::route::Line;
-use crate::wire::Answer;
+use meshport_core::route::Line;
+use meshport_core::wire::Answer;
 
 use super::splice::Carried;
 use super::who::Who;

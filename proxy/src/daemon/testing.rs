@@ -6,22 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meshport_config::{
-    AuthorityKey, Credential, MeshSecret, NodeId, NodeKey, RecordKey, Revocation, Revocations,
-    Revoked, ServiceName, Subject, UnixSeconds,
+    AuthorityKey, MeshSecret, NodeId, NodeKey, Revocation, Revocations, Revoked, ServiceName,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Identity, Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards, UdpOuter};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::core::route::{Candidate, OriginView, PathView, Standing};
+use meshport_core::route::{Candidate, OriginView, PathView, Standing};
+use meshport_core::testing::WALL;
+pub(super) use meshport_core::testing::credential;
 
-pub(crate) use super::report::access::misfits;
 use super::tcp::Tcp;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
-/// Longer than anybody runs these tests.
-const CENTURY_S: u64 = 100 * 365 * 86_400;
 
 /// A node of the mesh that all nodes of a test share.
 pub(super) struct Node {
@@ -58,23 +55,6 @@ pub(super) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
     one.mesh.set_peer(third.mesh.node_id(), &[third.mesh.local_addr()], None);
     third.mesh.set_peer(one.mesh.node_id(), &[one.mesh.local_addr()], None);
     (one, other, third)
-}
-
-/// The credential of a node of this number, signed by the authority itself.
-pub(crate) fn credential(number: u8, roles: &str) -> Credential {
-    let key = NodeKey::from_bytes([number; 32]);
-    let subject = Subject {
-        node: key.public(),
-        record_key: RecordKey::from_bytes([7; 32]).public(),
-        name: format!("node-{number}").parse().unwrap(),
-        site: "fra".parse().unwrap(),
-        roles: roles.parse().unwrap(),
-        succession: None,
-    };
-    let authority = AuthorityKey::from_bytes([9; 32]);
-    let (from, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));
-    let issued = Credential::issue_by_authority(&authority, subject, from, until).unwrap();
-    issued.countersign(&key).unwrap()
 }
 
 /// The revocation of a node by that authority.

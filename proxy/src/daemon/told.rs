@@ -3,8 +3,8 @@
 use meshport_config::ServiceName;
 use tracing::{info, warn};
 
-use crate::core::changes::{Change, Place};
-use crate::core::route::{Line, Route};
+use meshport_core::changes::{Change, Place};
+use meshport_core::route::{Line, Route};
 
 /// Says from where to where a service's first choice went, and why.
 pub(super) fn route(service: &ServiceName, change: &Change, route: &Route) {
@@ -41,10 +41,10 @@ mod tests {
         let place = |port, name: &str| Some(Place { line: line(port), name: name.to_owned() });
         let (from, to) = (place(1, "cp-fra"), place(2, "cp-nyc"));
         let change = Change { at: clock::now(), from, to, cause: "refusing" };
-        let origin = crate::core::route::OriginView::outside(([192, 0, 2, 1], 2).into());
-        let (policy, memory) = (crate::core::route::Policy::Spread, Default::default());
+        let origin = meshport_core::route::OriginView::outside(([192, 0, 2, 1], 2).into());
+        let (policy, memory) = (meshport_core::route::Policy::Spread, Default::default());
         let (now_first, _) =
-            crate::core::route::choose(vec![origin], &policy, &memory, clock::now());
+            meshport_core::route::choose(vec![origin], &policy, &memory, clock::now());
         let said = logged(|| route(&service, &change, &now_first));
         assert!(said.contains("from=cp-fra to=cp-nyc cause=\"refusing\""), "{said}");
         let said = logged(|| route(&service, &Change { to: None, ..change }, &Route::default()));

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use meshport::core::node::MAX_ORIGINS;
+use meshport_core::node::MAX_ORIGINS;
 use meshport_discovery::{MAX_MEMBERS, MAX_PATHS};
 use serde_json::{Value, json};
 use toml::Table;

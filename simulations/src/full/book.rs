@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshport::core::route::{Line, PathView, Route, Standing};
 use meshport_config::{NodeId, Revocations};
+use meshport_core::route::{Line, PathView, Route, Standing};
 use meshport_discovery::OriginState;
 
 use super::wire::Wire;

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use meshport::core::route::Damping;
 use meshport_config::SiteName;
+use meshport_core::route::Damping;
 use meshport_discovery::DiscoveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

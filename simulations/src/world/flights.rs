@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use meshport::core::relay::{Receive, receive};
-use meshport::wire::Hops;
 use meshport_config::Role;
+use meshport_core::relay::{Receive, receive};
+use meshport_core::wire::Hops;
 use rand::Rng;
 
 use super::clients::{Attempt, Carried, OUTSIDE};

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport::core::health::{Outcome, Question};
 use meshport_config::{AuthorityKey, Credential, NodeId, Settings, UnixSeconds};
+use meshport_core::health::{Outcome, Question};
 use meshport_discovery::{Memo, SignedState};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,6 +1,6 @@
 //! What comes over the wire: datagrams, inner packets, streams, gossip.
 
-use meshport::wire::{Header, MAX_DEADLINE, MAX_HEADER_BYTES};
+use meshport_core::wire::{Header, MAX_DEADLINE, MAX_HEADER_BYTES};
 
 use crate::start;
 

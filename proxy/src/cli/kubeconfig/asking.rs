@@ -8,7 +8,7 @@ use super::server::ServerUrl;
 use crate::Error;
 use crate::admin::certificates::{CertificatesRequest, OriginCertificate};
 use crate::admin::client::AdminClient;
-use crate::core::certificate::Certificate;
+use crate::certificate::Certificate;
 use crate::daemon::{certificates, handshake};
 
 impl Evidence {

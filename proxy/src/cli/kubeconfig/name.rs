@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use crate::core::certificate::{Certificate, USUAL_NAMES, common_names};
+use crate::certificate::{Certificate, USUAL_NAMES, common_names};
 
 /// A server that was asked for its certificate.
 #[derive(Debug, Clone)]
@@ -172,7 +172,7 @@ fn missing(name: &str, lacking: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::certificate::tests::certificate;
+    use crate::certificate::tests::certificate;
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 

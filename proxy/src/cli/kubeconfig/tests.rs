@@ -65,7 +65,7 @@ fn the_cluster_is_the_same_at_another_address() {
 
 #[test]
 fn the_name_is_one_that_every_origin_has() {
-    let certificate = crate::core::certificate::tests::certificate;
+    let certificate = crate::certificate::tests::certificate;
     let asked =
         |who: &str, names: &[&str]| name::Asked { who: who.into(), read: Ok(certificate(names)) };
     let evidence = |asked| Evidence { asked, partial: None, apiservers: true };

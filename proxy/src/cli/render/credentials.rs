@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
     use crate::admin::credentials::Validity;
-    use crate::daemon::testing::credential;
+    use meshport_core::testing::credential;
 
     #[test]
     fn own_others_and_revoked_stand_in_one_table() {

@@ -12,8 +12,8 @@ use super::super::clock;
 use super::super::splice::{self, ABORTED};
 use super::super::tcp::{Host, Tcp};
 use super::{Failure, Target};
-use crate::core::route::Line;
-use crate::wire::{Answer, Header};
+use meshport_core::route::Line;
+use meshport_core::wire::{Answer, Header};
 
 /// How an instance is reached.
 #[derive(Debug)]

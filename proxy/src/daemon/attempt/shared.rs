@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::super::opening::Opening;
-use crate::core::connect::Kind;
+use meshport_core::connect::Kind;
 
 /// What the attempts of one client share: its first bytes, and which attempt may have them when
 /// they must not go out twice.

@@ -13,7 +13,7 @@ use super::super::testing::{
     Node, credential, pair, pair_with, revocations, service, three, three_with,
 };
 use super::*;
-use crate::wire::Hops;
+use meshport_core::wire::Hops;
 
 mod shares;
 

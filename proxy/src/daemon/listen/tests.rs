@@ -13,8 +13,8 @@ use super::super::tcp::memory;
 use super::super::testing::{self, Node};
 use super::super::who::Who;
 use super::*;
-use crate::core::connect::ConnectConfig;
-use crate::core::route::{OriginView, PathView, Policy, Preference, Route, choose};
+use meshport_core::connect::ConnectConfig;
+use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
 
 const SOON: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);

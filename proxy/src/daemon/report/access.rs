@@ -7,7 +7,7 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::ServiceStatus;
-use crate::core::node::NodeCore;
+use meshport_core::node::NodeCore;
 
 use super::super::sessions::{Crowding, Holder};
 use super::Reporter;
@@ -91,18 +91,35 @@ fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String
 }
 
 /// The nodes that announce services which their credentials do not allow. Nothing is routed there.
-pub(crate) fn misfits(core: &NodeCore) -> Vec<String> {
+pub(super) fn misfits(core: &NodeCore) -> Vec<String> {
     let entries = core.discovery().directory().iter();
     let here = entries.filter(|(_, entry)| entry.liveness == Liveness::Alive);
     let sentence = |(_, entry): (&NodeId, &Entry)| {
         let names: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
-        let first = names.first()?;
-        Some(format!(
-            "{} announces {}, which its credential does not allow, so it is ignored. Let it join \
-             again with the role origin:{first}, or take the origin out of its configuration",
-            entry.credential.name,
-            names.join(", ")
-        ))
+        misfit(entry.credential.name.as_str(), &names)
     };
     here.filter_map(sentence).take(MAX_SHOWN).collect()
+}
+
+/// What to do about a node that announces these services without being allowed to.
+fn misfit(node: &str, services: &[String]) -> Option<String> {
+    let first = services.first()?;
+    Some(format!(
+        "{node} announces {}, which its credential does not allow, so it is ignored. Let it join \
+         again with the role origin:{first}, or take the origin out of its configuration",
+        services.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_announces_what_it_may_not_is_told_which_role_it_needs() {
+        assert_eq!(misfit("cp-2", &[]), None);
+        let said = misfit("cp-2", &["kube-apiserver".to_owned()]).expect("a warning");
+        assert!(said.starts_with("cp-2 announces kube-apiserver"), "{said}");
+        assert!(said.contains("role origin:kube-apiserver"), "{said}");
+    }
 }

@@ -8,9 +8,9 @@ use meshport_config::ServiceName;
 use meshport_discovery::{Entry, OriginState};
 
 use super::Reporter;
-use crate::core::node::NodeCore;
-use crate::core::roster::Known;
-use crate::core::route::{Line, OriginView};
+use meshport_core::node::NodeCore;
+use meshport_core::roster::Known;
+use meshport_core::route::{Line, OriginView};
 
 impl Reporter {
     /// Takes up what was read of the cluster's list; `None` when it could not be read.

@@ -6,7 +6,7 @@ use meshport_config::{
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::{CredentialRow, Validity};
-use crate::core::node::NodeCore;
+use meshport_core::node::NodeCore;
 
 use super::{Reporter, secret};
 
@@ -109,8 +109,8 @@ fn revoked(revocation: &Revocation, all: &Revocations) -> CredentialRow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::credential;
     use super::*;
+    use meshport_core::testing::credential;
 
     /// Thirty days ahead, in the status as in the table and the log.
     #[test]

@@ -10,10 +10,10 @@ use crate::admin::api::{NodeRef, OriginRef};
 use crate::admin::explain::{
     CandidateFacts, Explanation, LineSessions, RelayFacts, RouteChange, Seen,
 };
-use crate::core::changes::Place;
-use crate::core::node::NodeCore;
-use crate::core::relay::Offer;
-use crate::core::route::{Candidate, Line, PathView};
+use meshport_core::changes::Place;
+use meshport_core::node::NodeCore;
+use meshport_core::relay::Offer;
+use meshport_core::route::{Candidate, Line, PathView};
 
 use super::super::sessions::Side;
 use super::{Reporter, age_s, in_ms};
@@ -49,7 +49,7 @@ impl Reporter {
                 relays: self.relays(core, name, candidate, now),
             }
         };
-        let change = |change: &crate::core::changes::Change| RouteChange {
+        let change = |change: &meshport_core::changes::Change| RouteChange {
             age_s: age_s(change.at, now),
             from: change.from.as_ref().map(|place| self.place(core, place)),
             to: change.to.as_ref().map(|place| self.place(core, place)),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
-use crate::core::node::NodeCore;
-use crate::core::route::Standing;
+use meshport_core::node::NodeCore;
+use meshport_core::route::Standing;
 
 use super::super::sessions::Totals;
 use super::Reporter;

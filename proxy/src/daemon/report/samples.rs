@@ -9,8 +9,8 @@ use meshport_mesh::Mesh;
 use serde::Serialize;
 
 use crate::admin::api::{Sample, Status};
-use crate::core::node::NodeCore;
-use crate::wire::Answer;
+use meshport_core::node::NodeCore;
+use meshport_core::wire::Answer;
 
 use super::super::sessions::{Side, Totals};
 use super::Reporter;

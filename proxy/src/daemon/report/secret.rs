@@ -6,7 +6,7 @@ use meshport_config::{MeshSecrets, NodeId};
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::SecretStatus;
-use crate::core::node::NodeCore;
+use meshport_core::node::NodeCore;
 
 use super::Reporter;
 

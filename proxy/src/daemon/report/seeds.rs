@@ -4,7 +4,7 @@ use meshport_config::{MAX_ENDPOINTS, Role, Seed};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::SeedRow;
-use crate::core::node::NodeCore;
+use meshport_core::node::NodeCore;
 
 use super::Reporter;
 

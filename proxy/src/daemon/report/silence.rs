@@ -3,7 +3,7 @@
 use meshport_discovery::{Liveness, PathState};
 
 use super::Reporter;
-use crate::core::node::NodeCore;
+use meshport_core::node::NodeCore;
 
 /// Paths that are all dead although their members may live: one alone may be that member's.
 const MIN_DEAD_PATHS: usize = 2;

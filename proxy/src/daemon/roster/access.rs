@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
-use crate::core::certificate::USUAL_NAMES;
+use crate::certificate::USUAL_NAMES;
 
 /// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;

@@ -12,8 +12,8 @@ use super::super::pacing::Admission;
 use super::super::sessions::Cut;
 use super::super::testing::{self, Node, pair, service, three};
 use super::*;
-use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
-use crate::wire::{Answer, Header};
+use meshport_core::route::{OriginView, PathView, Policy, Preference, choose};
+use meshport_core::wire::{Answer, Header};
 
 const SOON: Duration = Duration::from_secs(1);
 const UP: PathView = PathView::Up(Duration::from_millis(1));

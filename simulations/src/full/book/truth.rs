@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshport::core::route::Standing;
 use meshport_config::NodeId;
+use meshport_core::route::Standing;
 
 use super::super::{lock, machine};
 use super::Book;

@@ -1,8 +1,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use meshport::core::route::{OriginView, PathView, Policy, Preference, Route, choose};
 use meshport_config::UnixSeconds;
+use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
 use meshport_discovery::OriginState;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

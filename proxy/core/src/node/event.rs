@@ -6,9 +6,9 @@ use std::sync::Arc;
 use meshport_config::{Credential, NodeId, Revocation, ServiceName};
 use meshport_discovery::OriginState;
 
-use crate::core::changes::Change;
-use crate::core::drift::Leave;
-use crate::core::route::{Line, Route};
+use crate::changes::Change;
+use crate::drift::Leave;
+use crate::route::{Line, Route};
 
 /// What the driver has to do or may want to log.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use meshport_discovery::{Entry, PathUse};
 
 use super::NodeCore;
 use super::views::may_relay;
-use crate::core::relay::{self, Prospect};
-use crate::core::route::{Line, PathView};
+use crate::relay::{self, Prospect};
+use crate::route::{Line, PathView};
 
 /// The shortest time between two looks for relays, each of which takes all who may relay.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

@@ -4,8 +4,8 @@ use meshport_discovery::OriginState;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::route::tests::origin;
-use crate::core::route::{OriginView, PathView, Policy, Preference, choose};
+use crate::route::tests::origin;
+use crate::route::{OriginView, PathView, Policy, Preference, choose};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

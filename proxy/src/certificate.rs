@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 const MAX_NAMES: usize = 256;
 /// What apiservers are called inside their clusters, the most common name first: kubeadm, k3s,
 /// RKE2, k0s, Talos and kubespray put all four into every certificate.
-pub const USUAL_NAMES: [&str; 4] = [
+pub(crate) const USUAL_NAMES: [&str; 4] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
     "kubernetes.default",
@@ -47,7 +47,7 @@ impl Certificate {
 
 /// The DNS names for which every one of the certificates is valid, the best known first; none when
 /// there is no certificate.
-pub fn common_names(certificates: &[Certificate]) -> Vec<String> {
+pub(crate) fn common_names(certificates: &[Certificate]) -> Vec<String> {
     // A name of one may be covered by a wildcard of another.
     let all: BTreeSet<String> = certificates.iter().flat_map(Certificate::names).collect();
     let shared = |name: &String| certificates.iter().all(|it| it.is_for(name));

@@ -8,8 +8,8 @@ use meshport_config::{NodeId, Role, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState, PathState};
 
 use super::{MAX_ORIGINS, NodeCore, Service};
-use crate::core::relay::{Near, Offer};
-use crate::core::route::{Line, OriginView, PathView};
+use crate::relay::{Near, Offer};
+use crate::route::{Line, OriginView, PathView};
 
 impl NodeCore {
     /// The direct way to each instance of a service.

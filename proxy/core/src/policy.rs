@@ -84,8 +84,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::core::route::tests::origin;
-    use crate::core::route::{Policy, Preference, choose};
+    use crate::route::tests::origin;
+    use crate::route::{Policy, Preference, choose};
 
     const UP: PathView = PathView::Up(Duration::from_millis(2));
 

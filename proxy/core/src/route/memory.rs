@@ -23,7 +23,7 @@ const GAIN: Duration = Duration::from_millis(5);
 /// ...or for more than this share of its own cost, in percent...
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
-pub(in crate::core) const GAIN_LASTING: Duration = Duration::from_secs(10);
+pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
 /// An origin that is back is gone back to after this: it is asked again in this time, so that one
 /// good answer is not enough.
 const RETURN_LASTING: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ impl Preference {
     }
 
     /// Of nothing again.
-    pub(in crate::core) fn forgotten(&self) -> Self {
+    pub(crate) fn forgotten(&self) -> Self {
         Self::new(self.damping)
     }
 
@@ -229,6 +229,6 @@ impl Home {
 }
 
 /// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
-pub(in crate::core) fn is_clear_gain(current: Duration, best: Duration) -> bool {
+pub(crate) fn is_clear_gain(current: Duration, best: Duration) -> bool {
     Damping::default().is_clear(current, best)
 }

@@ -4,9 +4,9 @@ use meshport_discovery::OriginState;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::evidence::{Attempted, Verdict};
-use crate::core::route::tests::origin;
-use crate::core::route::{Policy, Preference, Standing, choose};
+use crate::evidence::{Attempted, Verdict};
+use crate::route::tests::origin;
+use crate::route::{Policy, Preference, Standing, choose};
 
 const ORIGIN: u8 = 1;
 

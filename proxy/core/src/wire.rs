@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_carried_stream_brings_the_credential_of_its_client() {
-        let client = crate::daemon::testing::credential(4, "node");
+        let client = crate::testing::credential(4, "node");
         let header = Header::carried(sample().service, client.clone(), sample().deadline());
         let bytes = header.encode();
         assert!(bytes.len() <= MAX_HEADER_BYTES);

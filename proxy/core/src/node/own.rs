@@ -6,7 +6,7 @@ use meshport_config::ServiceName;
 use meshport_discovery::OriginState;
 
 use super::{Event, NodeCore, Service};
-use crate::core::health::{Health, HealthConfig, Outcome, Question};
+use crate::health::{Health, HealthConfig, Outcome, Question};
 
 impl NodeCore {
     /// Changes how the local instance of a service is asked; nothing happens for a service that

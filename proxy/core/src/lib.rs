@@ -5,7 +5,6 @@
 //! clock, opens a socket or draws from the operating system: time and seeds are arguments.
 
 pub mod access;
-pub mod certificate;
 pub mod changes;
 pub mod connect;
 pub mod drift;
@@ -20,4 +19,7 @@ pub mod relay;
 pub mod roster;
 pub mod route;
 pub mod seeds;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod timing;
+pub mod wire;

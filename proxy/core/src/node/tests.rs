@@ -7,9 +7,9 @@ use std::time::Duration;
 use meshport_config::{AuthorityKey, NodeKey, RecordKey, Subject};
 
 use super::*;
-use crate::core::drift::DriftConfig;
-use crate::core::health::{Outcome, Question};
-use crate::core::route::{PathView, Standing};
+use crate::drift::DriftConfig;
+use crate::health::{Outcome, Question};
+use crate::route::{PathView, Standing};
 
 mod stall;
 
@@ -326,7 +326,7 @@ fn few_paths_are_measured_for_the_sake_of_relays() {
     };
     net.pass(MEET);
     let before = measured(&net);
-    assert_eq!(before.len(), 1 + crate::core::relay::MAX_WATCHED, "the origin and a few relays");
+    assert_eq!(before.len(), 1 + crate::relay::MAX_WATCHED, "the origin and a few relays");
     net.pass(MEET);
     assert_eq!(measured(&net), before, "those that answer stay");
     assert_eq!(net.nodes[A].offers(&service(), net.id(B), net.now).len(), before.len() - 1);
@@ -406,7 +406,11 @@ fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
     let mut net = Net::new(&["node", ORIGIN], ms(1));
     let (direct, b) = (Line::Direct(net.id(B)), net.id(B));
     net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");
-    assert!(crate::daemon::testing::misfits(&net.nodes[A]).is_empty());
+    let ignored = |net: &Net| {
+        let entry = net.nodes[A].discovery().directory().get(&b).expect("known");
+        entry.ignored_services().cloned().collect::<Vec<_>>()
+    };
+    assert!(ignored(&net).is_empty());
     let before = net.nodes[A].discovery().directory().get(&b).expect("known").credential.clone();
     let authority = AuthorityKey::from_bytes([9; 32]);
     let subject = Subject {
@@ -423,6 +427,5 @@ fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
     let later = later.and_then(|issued| issued.countersign(&key)).expect("valid");
     net.nodes[A].handle_credential(&later, net.now, WALL);
     assert_eq!(net.first(A), None, "no origin is left");
-    let said = crate::daemon::testing::misfits(&net.nodes[A]);
-    assert!(said.len() == 1 && said[0].contains("node-2 announces kube-apiserver"), "{said:?}");
+    assert_eq!(ignored(&net), [service()]);
 }

@@ -93,7 +93,7 @@ pub fn may_serve(holder: &Credential, service: &ServiceName) -> Result<(), Denia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::testing::credential;
+    use crate::testing::credential;
 
     const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 

@@ -163,8 +163,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::route::tests::origin;
-    use crate::core::route::{Policy, Relaying, choose};
+    use crate::route::tests::origin;
+    use crate::route::{Policy, Relaying, choose};
 
     fn first(view: &OriginView) -> Candidate {
         let policy = Policy::Spread;

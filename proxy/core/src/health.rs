@@ -32,6 +32,7 @@
 use std::time::{Duration, Instant};
 
 use meshport_config::planted::{Bug, is_planted};
+use meshport_config::{HealthMode, HealthSettings};
 use meshport_discovery::OriginState;
 
 mod asking;
@@ -57,6 +58,14 @@ pub struct HealthConfig {
     pub asks_ready: bool,
     /// Whether liveness is one too (Kubernetes).
     pub asks_live: bool,
+}
+
+impl From<&HealthSettings> for HealthConfig {
+    fn from(settings: &HealthSettings) -> Self {
+        let asks_ready = settings.mode != HealthMode::Tcp;
+        let asks_live = settings.mode == HealthMode::Kubernetes;
+        Self { interval: settings.interval, fall: settings.fall, asks_ready, asks_live }
+    }
 }
 
 /// A question to the instance.

@@ -9,14 +9,14 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
-use crate::core::changes::Changes;
-use crate::core::drift::{Cause, Drift, Leave};
-use crate::core::evidence::{Attempted, Evidence, Verdict};
-use crate::core::health::Health;
-use crate::core::policy::{self, Fate};
-use crate::core::relay::Ways;
-use crate::core::route::{Line, OriginView, Policy, Preference, Route, Standing};
-use crate::core::timing::Timings;
+use crate::changes::Changes;
+use crate::drift::{Cause, Drift, Leave};
+use crate::evidence::{Attempted, Evidence, Verdict};
+use crate::health::Health;
+use crate::policy::{self, Fate};
+use crate::relay::Ways;
+use crate::route::{Line, OriginView, Policy, Preference, Route, Standing};
+use crate::timing::Timings;
 
 /// After a stall of all, each origin says that it is over when the questions under way are
 /// answered, which etcd does at once, and gossip has passed it on: less than this later.
