@@ -16,11 +16,11 @@ pub enum Error {
         /// Which one.
         name: String,
         /// Why not.
-        source: meshport::Error,
+        source: meshport_daemon::Error,
     },
     /// Something of the product refuses.
     #[error("{0}")]
-    Part(meshport::Error),
+    Part(meshport_daemon::Error),
     /// A result file is not what this tool writes.
     #[error("{path}: {reason}")]
     Result {

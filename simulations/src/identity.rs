@@ -1,9 +1,9 @@
 //! Who the nodes of a scenario are: keys and credentials of one mesh, all drawn from the seed.
 
-use meshport::daemon::Identity;
 use meshport_config::{
     AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Role, Roles, Subject, UnixSeconds,
 };
+use meshport_daemon::Identity;
 use rand::RngCore;
 
 use crate::Error;

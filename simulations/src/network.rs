@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use meshport::wan::{DropReason, Jitter, Link, LinkConfig, Verdict};
+use meshport_demo::wan::{DropReason, Jitter, Link, LinkConfig, Verdict};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 

@@ -353,7 +353,7 @@ mod tests {
         for how in lies {
             assert!(all.contains(&format!("how = \"{how}\"")), "nobody lies by {how}");
         }
-        for preset in meshport::wan::link::PRESETS {
+        for preset in meshport_demo::wan::link::PRESETS {
             assert!(all.contains(&format!("\"{preset}\"")), "no link is {preset}");
         }
     }

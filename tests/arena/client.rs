@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use meshport::demo::apiserver::authority::roots;
+use meshport_demo::apiserver::authority::roots;
 use meshport_tests::wait;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustls::ClientConfig;

@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use meshport::wan::{LinkConfig, Loss, Rate};
+use meshport_demo::wan::{LinkConfig, Loss, Rate};
 use meshport_tests::netns::remove_stale;
 use serde::Serialize;
 

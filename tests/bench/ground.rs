@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use meshport::wan::LinkConfig;
+use meshport_demo::wan::LinkConfig;
 use meshport_tests::net::Line;
 use meshport_tests::netns::{Namespace, cable};
 use meshport_tests::process::Process;

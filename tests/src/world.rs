@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use meshport::wan::{LinkConfig, Shaper, ShaperConfig};
+use meshport_demo::wan::{LinkConfig, Shaper, ShaperConfig};
 use serde_json::Value;
 use tempfile::TempDir;
 

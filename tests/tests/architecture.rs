@@ -9,15 +9,41 @@ use meshport_tests::source::{NamedPath, code_only, named_paths, without_tests};
 use serde_json::Value;
 
 /// Which workspace packages a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("meshport-config", &[]),
     ("meshport-mesh", &["meshport-config"]),
     ("meshport-discovery", &["meshport-config"]),
-    ("meshport", &["meshport-config", "meshport-mesh", "meshport-discovery"]),
-    ("meshport-tests", &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport"]),
+    ("meshport-core", &["meshport-config", "meshport-discovery"]),
+    (
+        "meshport-daemon",
+        &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport-core"],
+    ),
+    ("meshport-demo", &["meshport-config", "meshport-daemon"]),
+    (
+        "meshport",
+        &[
+            "meshport-config",
+            "meshport-mesh",
+            "meshport-discovery",
+            "meshport-core",
+            "meshport-daemon",
+            "meshport-demo",
+        ],
+    ),
     (
         "meshport-simulations",
-        &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport"],
+        &[
+            "meshport-config",
+            "meshport-mesh",
+            "meshport-discovery",
+            "meshport-core",
+            "meshport-daemon",
+            "meshport-demo",
+        ],
+    ),
+    (
+        "meshport-tests",
+        &["meshport-config", "meshport-mesh", "meshport-core", "meshport-daemon", "meshport-demo"],
     ),
     (
         "meshport-fuzz",
@@ -25,25 +51,25 @@ const ARROWS: [(&str, &[&str]); 7] = [
             "meshport-config",
             "meshport-mesh",
             "meshport-discovery",
-            "meshport",
+            "meshport-core",
+            "meshport-daemon",
             "meshport-simulations",
         ],
     ),
 ];
 
 /// Packages that never reach a runtime or a socket library, not even through a dependency.
-const PURE_PACKAGES: [&str; 2] = ["meshport-config", "meshport-discovery"];
+const PURE_PACKAGES: [&str; 3] = ["meshport-config", "meshport-discovery", "meshport-core"];
 const RUNTIMES: [&str; 5] = ["tokio", "mio", "socket2", "quinn", "hyper"];
 
 /// Where the pure parts are: folders end with a slash.
-const PURE: [&str; 7] = [
+const PURE: [&str; 6] = [
     "config/src/",
     "discovery/src/",
     "mesh/src/",
-    "proxy/src/core/",
-    "proxy/src/wire.rs",
-    "proxy/src/wan/link.rs",
-    "proxy/src/wan/link/",
+    "proxy/core/src/",
+    "proxy/demo/src/wan/link.rs",
+    "proxy/demo/src/wan/link/",
 ];
 const NOT_PURE: [&str; 1] = ["mesh/src/io/"];
 
@@ -334,8 +360,8 @@ mod bad_samples {
 
     #[test]
     fn pure_places_are_told_from_the_edges() {
-        assert!(is_pure("mesh/src/core.rs") && is_pure("proxy/src/core/route.rs"));
-        assert!(!is_pure("mesh/src/io/udp.rs") && !is_pure("proxy/src/daemon/mod.rs"));
+        assert!(is_pure("mesh/src/core.rs") && is_pure("proxy/core/src/route.rs"));
+        assert!(!is_pure("mesh/src/io/udp.rs") && !is_pure("proxy/daemon/src/lib.rs"));
         assert!(is_test("mesh/src/core/tests.rs") && !is_test("mesh/src/core.rs"));
     }
 }

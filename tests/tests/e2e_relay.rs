@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use meshport::wan::Cut;
+use meshport_demo::wan::Cut;
 use meshport_tests::load::{Load, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};

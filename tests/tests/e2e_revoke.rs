@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use meshport::wan::Cut;
+use meshport_demo::wan::Cut;
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use meshport::wan::Cut;
+use meshport_demo::wan::Cut;
 use meshport_tests::echo::{self, Flow, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;

@@ -14,7 +14,15 @@ use toml::Table;
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The crates of the product.
-const PRODUCT: [&str; 4] = ["meshport", "meshport-config", "meshport-discovery", "meshport-mesh"];
+const PRODUCT: [&str; 7] = [
+    "meshport",
+    "meshport-config",
+    "meshport-core",
+    "meshport-daemon",
+    "meshport-demo",
+    "meshport-discovery",
+    "meshport-mesh",
+];
 
 /// What they use that has no part in keys or the network.
 const BYSTANDERS: [&str; 12] = [
@@ -34,7 +42,7 @@ const BYSTANDERS: [&str; 12] = [
 
 /// What takes bytes apart that a peer, a server, a file or a person has written: the crates of the
 /// product, and decoders that they use, also by way of others.
-const READERS: [&str; 32] = [
+const READERS: [&str; 35] = [
     "boringtun",
     "bytes",
     "data-encoding",
@@ -48,6 +56,9 @@ const READERS: [&str; 32] = [
     "libyaml-rs",
     "meshport",
     "meshport-config",
+    "meshport-core",
+    "meshport-daemon",
+    "meshport-demo",
     "meshport-discovery",
     "meshport-mesh",
     "postcard",

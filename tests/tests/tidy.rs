@@ -38,8 +38,8 @@ const PACKAGE_HOSTS: [&str; 6] = [
 /// The files that may hold `unsafe`, each use with its SAFETY comment.
 const UNSAFE_FILES: [&str; 6] = [
     "mesh/src/io/steer.rs",
-    "proxy/src/daemon/code.rs",
-    "proxy/src/daemon/heap.rs",
+    "proxy/daemon/src/code.rs",
+    "proxy/daemon/src/heap.rs",
     "simulations/src/heap.rs",
     "simulations/src/interpose.rs",
     "tests/src/net/tun.rs",

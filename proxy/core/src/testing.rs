@@ -13,13 +13,13 @@ pub fn credential(number: u8, roles: &str) -> Credential {
     let subject = Subject {
         node: key.public(),
         record_key: RecordKey::from_bytes([7; 32]).public(),
-        name: format!("node-{number}").parse().unwrap(),
-        site: "fra".parse().unwrap(),
-        roles: roles.parse().unwrap(),
+        name: format!("node-{number}").parse().expect("valid"),
+        site: "fra".parse().expect("valid"),
+        roles: roles.parse().expect("valid"),
         succession: None,
     };
     let authority = AuthorityKey::from_bytes([9; 32]);
     let (from, until) = (UnixSeconds(WALL.0 - 3600), UnixSeconds(WALL.0 + CENTURY_S));
-    let issued = Credential::issue_by_authority(&authority, subject, from, until).unwrap();
-    issued.countersign(&key).unwrap()
+    let issued = Credential::issue_by_authority(&authority, subject, from, until).expect("valid");
+    issued.countersign(&key).expect("valid")
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use meshport_config::AuthorityKey;
 
-use crate::Error;
-use crate::daemon::state::read_authority_key;
+use meshport_daemon::Error;
+use meshport_daemon::state::read_authority_key;
 
 /// What to do without the key, for commands with --print and --import.
 pub(super) const SIGN_ELSEWHERE: &str =

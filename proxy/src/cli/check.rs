@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::paths::Paths;
 use super::{clock, load, output};
-use crate::Error;
-use crate::daemon::state::StateDir;
+use meshport_daemon::Error;
+use meshport_daemon::state::StateDir;
 
 /// From here on, the end of a credential is worth a warning, in seconds.
 const ENDS_SOON_S: u64 = 30 * 86_400;

@@ -5,8 +5,8 @@ use clap::Args;
 use super::lifetime::Lifetime;
 use super::query::QueryArgs;
 use super::{clock, output, render, runtime};
-use crate::Error;
-use crate::admin::credentials::CredentialRow;
+use meshport_daemon::Error;
+use meshport_daemon::admin::credentials::CredentialRow;
 
 /// `meshport credentials`
 #[derive(Debug, Args)]
@@ -58,7 +58,7 @@ mod tests {
     use meshport_config::UnixSeconds;
 
     use super::*;
-    use crate::admin::credentials::Validity;
+    use meshport_daemon::admin::credentials::Validity;
 
     #[derive(Parser)]
     struct Line {

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::run::RunArgs;
 use super::{clock, output, runtime};
-use crate::Error;
-use crate::demo::{self, Options, Screen};
+use meshport_daemon::Error;
+use meshport_demo::{self, Options, Screen};
 
 /// `meshport demo`
 #[derive(Debug, Args)]
@@ -44,10 +44,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Error> {
         now: clock::wall(),
     };
     let mut screen = if args.json { Screen::Json } else { Screen::text(output::width()) };
-    runtime()?.block_on(demo::run(&options, &mut screen))
+    runtime()?.block_on(meshport_demo::run(&options, &mut screen))
 }
 
 pub(crate) fn node(args: &NodeArgs) -> Result<(), Error> {
-    demo::end_with_parent()?;
+    meshport_demo::end_with_parent()?;
     super::run::run(&args.run)
 }

@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep};
 use super::query::DaemonArgs;
 use super::render::{age, counted};
 use super::{output, runtime};
-use crate::Error;
-use crate::admin::api::{DrainReport, DrainRequest, ServiceStatus};
-use crate::admin::client::AdminClient;
-use crate::daemon::clock;
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::{DrainReport, DrainRequest, ServiceStatus};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::clock;
 
 /// From one look at the open sessions to the next.
 const INTERVAL: Duration = Duration::from_millis(500);

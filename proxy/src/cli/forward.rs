@@ -2,7 +2,7 @@
 //! origin, for as long as the command runs.
 //!
 //! Needs no daemon, no root and no configuration: an invite the first time, what was saved of it
-//! from then on. The work is the leaf's ([`crate::daemon::leaf`]); this verb finds the credential,
+//! from then on. The work is the leaf's ([`meshport_daemon::leaf`]); this verb finds the credential,
 //! tells people how it goes, writes the kubeconfig and runs a command.
 
 mod child;
@@ -26,8 +26,8 @@ use self::words::Teller;
 use super::kubeconfig::Evidence;
 use super::paths::Paths;
 use super::{clock, local, logging, runtime};
-use crate::Error;
-use crate::daemon::leaf::{Destination, Leaf, Options};
+use meshport_daemon::Error;
+use meshport_daemon::leaf::{Destination, Leaf, Options};
 
 /// The folder in the state folder.
 const FOLDER: &str = "forward";

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::output;
-use crate::Error;
+use meshport_daemon::Error;
 
 /// `meshport generate`
 #[derive(Debug, Args)]

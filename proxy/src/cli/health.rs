@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::query::DaemonArgs;
 use super::{output, runtime};
-use crate::Error;
+use meshport_daemon::Error;
 
 /// `meshport health`
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use meshport_config::ServiceName;
 
 use super::query::DaemonArgs;
 use super::{local, output, runtime, textfile};
-use crate::Error;
+use meshport_daemon::Error;
 
 const BEGIN: &str = "# BEGIN meshport";
 const END: &str = "# END meshport";

@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::paths::Paths;
 use super::{clock, output};
-use crate::Error;
-use crate::daemon::state::{Existing, StateDir};
+use meshport_daemon::Error;
+use meshport_daemon::state::{Existing, StateDir};
 
 /// `meshport init`
 #[derive(Debug, Clone, Args)]

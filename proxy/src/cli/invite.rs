@@ -14,11 +14,11 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::paths::Paths;
 use super::{clock, load, output, runtime};
-use crate::Error;
-use crate::admin::api::SeedRow;
-use crate::admin::client::AdminClient;
-use crate::daemon::state::{StateDir, authority_key_in, read_authority_key};
 use meshport_core::seeds::{self, Known};
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::SeedRow;
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::state::{StateDir, authority_key_in, read_authority_key};
 
 /// What an invite takes, for messages.
 const TWO_FILES: &str = "An invite takes two files of the same mesh: authority.key and mesh.secret";

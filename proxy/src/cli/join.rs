@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use super::paths::Paths;
 use super::{clock, line, output};
-use crate::Error;
-use crate::daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
 use clap::Args;
 use meshport_config::{
     Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Revocation,
     Revocations, Roles, Seed, SiteName, UnixSeconds,
 };
+use meshport_daemon::Error;
+use meshport_daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
 use rand_core::OsRng;
 use serde::Serialize;
 

@@ -29,7 +29,7 @@ use self::server::ServerUrl;
 use self::source::{Found, Source};
 use super::query::DaemonArgs;
 use super::{local, output, runtime, textfile};
-use crate::Error;
+use meshport_daemon::Error;
 
 pub(super) const DEFAULT_NAME: &str = "meshport";
 

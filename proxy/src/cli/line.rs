@@ -6,7 +6,7 @@ use std::io::Read;
 
 use zeroize::Zeroizing;
 
-use crate::Error;
+use meshport_daemon::Error;
 
 /// The longest line that is taken, in bytes; far above any invite.
 const MAX_LINE_BYTES: u64 = 64 * 1024;

@@ -9,8 +9,8 @@ use meshport_config::{
 };
 
 use super::paths::Paths;
-use crate::Error;
-use crate::daemon::state::StateDir;
+use meshport_daemon::Error;
+use meshport_daemon::state::StateDir;
 
 /// Settings and the file they come from; none when they come from a credential.
 #[derive(Debug)]

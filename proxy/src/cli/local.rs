@@ -9,7 +9,7 @@ use meshport_config::{Defaults, ServiceName, Settings};
 use super::load;
 use super::paths::Paths;
 use super::query::DaemonArgs;
-use crate::Error;
+use meshport_daemon::Error;
 
 /// The addresses of a service for clients on this machine, the preferred one first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]

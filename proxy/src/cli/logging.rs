@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::{EnvFilter, reload};
 
-use crate::Error;
+use meshport_daemon::Error;
 
 /// Overrides the level for parts of the program, in `tracing`'s words: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";

@@ -51,8 +51,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use self::dumps::Children;
-use crate::Error;
-use crate::daemon::clock;
+use meshport_daemon::Error;
+use meshport_daemon::clock;
 
 /// The nearest healthy apiserver behind one local address, on every node
 ///
@@ -230,7 +230,7 @@ enum Verb {
     #[command(after_long_help = text::DEMO)]
     Demo(demo::DemoArgs),
     /// Run a daemon for as long as the demo that started it
-    #[command(name = crate::demo::VERB, hide = true)]
+    #[command(name = meshport_demo::VERB, hide = true)]
     DemoNode(demo::NodeArgs),
     /// Run an apiserver stand-in
     #[command(hide = true)]

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 
 use super::render::{Look, Tone, wrapped};
-use crate::Error;
+use meshport_daemon::Error;
 
 /// What a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
 const CLOSED_PIPE: u8 = 141;

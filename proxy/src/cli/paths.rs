@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use meshport_daemon::Error;
 
 const APPLICATION: &str = "meshport";
 const CONFIG_FILE: &str = "meshport.toml";

@@ -8,11 +8,11 @@ use meshport_config::{Period, ServiceName};
 
 use super::load::{socket, state_dir};
 use super::{clock, output, render, runtime, watch};
-use crate::Error;
-use crate::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
-use crate::admin::client::AdminClient;
-use crate::admin::explain::Explanation;
-use crate::daemon::StateDir;
+use meshport_daemon::Error;
+use meshport_daemon::StateDir;
+use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::explain::Explanation;
 
 /// A person's curiosity must not load a path.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -280,8 +280,8 @@ async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::explain::CandidateFacts;
     use crate::cli::render::tests::service;
+    use meshport_daemon::admin::explain::CandidateFacts;
 
     fn explanation() -> Explanation {
         let service = service();

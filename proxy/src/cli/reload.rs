@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::query::QueryArgs;
 use super::{output, runtime};
-use crate::Error;
-use crate::admin::api::{ReloadReport, SettingChange};
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::{ReloadReport, SettingChange};
 
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;

@@ -13,9 +13,9 @@ use super::join::{Joined, refuse_revoked};
 use super::query::DaemonArgs;
 use super::signer::{Holder, SignerArgs};
 use super::{clock, output, runtime};
-use crate::Error;
-use crate::admin::credentials::RenewRequest;
-use crate::daemon::state::{Existing, StateDir};
+use meshport_daemon::Error;
+use meshport_daemon::admin::credentials::RenewRequest;
+use meshport_daemon::state::{Existing, StateDir};
 
 /// `meshport renew`
 #[derive(Debug, Args)]

@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use super::query::DaemonArgs;
 use super::{authority, clock, line, output, runtime};
-use crate::Error;
-use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest};
-use crate::admin::client::AdminClient;
-use crate::admin::credentials::{CredentialRow, Validity};
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::{PeerRow, RevokeReport, RevokeRequest};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::credentials::{CredentialRow, Validity};
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";

@@ -19,9 +19,9 @@ use super::query::DaemonArgs;
 use super::renew::{check, no_node};
 use super::signer::{Holder, SignerArgs};
 use super::{clock, output, runtime};
-use crate::Error;
-use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
-use crate::daemon::state::{NextIdentity, StateDir};
+use meshport_daemon::Error;
+use meshport_daemon::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
+use meshport_daemon::state::{NextIdentity, StateDir};
 
 /// Keys drawn until one fits: all of them fail once in 10^37 times.
 const SUCCESSOR_TRIES: usize = 1000;

@@ -13,9 +13,9 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::{authority, clock, line, output, runtime};
-use crate::Error;
-use crate::admin::credentials::{RotateReport, RotateRequest};
-use crate::daemon::state::{Existing, StateDir};
+use meshport_daemon::Error;
+use meshport_daemon::admin::credentials::{RotateReport, RotateRequest};
+use meshport_daemon::state::{Existing, StateDir};
 
 /// `meshport rotate-secret`
 #[derive(Debug, Args)]

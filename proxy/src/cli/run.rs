@@ -7,9 +7,9 @@ use meshport_config::{LogFormat, LogLevel, Settings};
 
 use super::paths::Paths;
 use super::{load, logging, runtime};
-use crate::Error;
-use crate::daemon::state::StateDir;
-use crate::daemon::{self, Options, Source};
+use meshport_daemon::Error;
+use meshport_daemon::state::StateDir;
+use meshport_daemon::{self, Options, Source};
 
 /// `meshport run`
 #[derive(Debug, Clone, Args)]
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };
-    runtime()?.block_on(daemon::run(Options { settings, source, state }))
+    runtime()?.block_on(meshport_daemon::run(Options { settings, source, state }))
 }
 
 /// The settings of the file with the flags over them, and the file, which need not be there.

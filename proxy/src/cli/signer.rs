@@ -10,8 +10,8 @@ use meshport_config::{
 
 use super::lifetime::Lifetime;
 use super::{authority, line};
-use crate::Error;
-use crate::daemon::state::StateDir;
+use meshport_daemon::Error;
+use meshport_daemon::state::StateDir;
 
 /// How a command is told who signs.
 #[derive(Debug, Args)]

@@ -9,8 +9,8 @@ use clap::Args;
 use meshport_config::Period;
 
 use super::runtime;
-use crate::Error;
-use crate::demo::apiserver::{ServeOptions, TlsSource, serve_forever};
+use meshport_daemon::Error;
+use meshport_demo::apiserver::{ServeOptions, TlsSource, serve_forever};
 
 /// `meshport stand-in`
 #[derive(Debug, Args)]

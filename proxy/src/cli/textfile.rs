@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use meshport_daemon::Error;
 
 /// The largest file that is read, in bytes: a kubeconfig of several hundred clusters with their
 /// certificates inside.

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::query::DaemonArgs;
 use super::render::age;
 use super::{output, runtime};
-use crate::Error;
-use crate::admin::api::Status;
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::Status;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// How long a daemon may take: this version does not wait for a busy one.

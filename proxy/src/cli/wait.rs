@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::query::DaemonArgs;
 use super::{output, runtime};
-use crate::Error;
-use crate::admin::api::{OriginStatus, ServiceStatus};
-use crate::admin::client::AdminClient;
-use crate::daemon::clock;
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::clock;
 
 /// From one question to the next: a boot waits for seconds, and a question costs the daemon
 /// microseconds.

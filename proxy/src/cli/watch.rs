@@ -12,9 +12,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::render::{Tone, status};
 use super::{clock, output};
-use crate::Error;
-use crate::admin::api::Status;
-use crate::admin::client::AdminClient;
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::Status;
+use meshport_daemon::admin::client::AdminClient;
 
 /// Asks until an interrupt.
 ///

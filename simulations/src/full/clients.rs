@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshport::daemon::tcp::Host;
+use meshport_daemon::tcp::Host;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;
@@ -204,7 +204,7 @@ impl Drop for Session {
 }
 
 /// A time with this mean, exponentially distributed; the same on every machine, as the logarithm is
-/// not (see `meshport::wan::link`, whose draws are cut off).
+/// not (see `meshport_demo::wan::link`, whose draws are cut off).
 fn exponential(rng: &mut ChaCha8Rng, mean: Duration) -> Duration {
     let mut whole = 0.0;
     loop {

@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use meshport::admin::api::{Sample, Status};
 use meshport_config::{Policy, UnixSeconds};
+use meshport_daemon::admin::api::{Sample, Status};
 use meshport_discovery::{MAX_LEAVES, MAX_MEMBERS};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
@@ -283,7 +283,7 @@ impl World {
         let until = machine::now().max(forgotten) + DRAIN;
         let open = |world: &Self| {
             let processes = world.nodes.iter().filter_map(|node| node.process.as_ref());
-            processes.map(meshport::daemon::Node::open_sessions).sum::<u64>()
+            processes.map(meshport_daemon::Node::open_sessions).sum::<u64>()
         };
         while open(self) > 0 && machine::now() < until {
             sleep(LOOK).await;

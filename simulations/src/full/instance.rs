@@ -13,7 +13,7 @@
 use std::io;
 use std::time::Duration;
 
-use meshport::daemon::tcp::{Host, Tcp};
+use meshport_daemon::tcp::{Host, Tcp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -1,6 +1,6 @@
 //! The full level: tens of nodes with everything real above the socket.
 //!
-//! Each node is the daemon's own [`meshport::daemon::Node`]: boringtun's handshakes and timers,
+//! Each node is the daemon's own [`meshport_daemon::Node`]: boringtun's handshakes and timers,
 //! QUIC, the driver, sessions, egress, probes. What is simulated is beneath and around: UDP between
 //! the sites (`wire`), local connections in memory, the apiservers (`instance`), their clients
 //! (`clients`), and time itself ([`machine`]). One thread runs everything.

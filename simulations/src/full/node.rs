@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use meshport::daemon::tcp::{Host, memory};
-use meshport::daemon::{Ground, Identity, Node as Process};
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
+use meshport_daemon::tcp::{Host, memory};
+use meshport_daemon::{Ground, Identity, Node as Process};
 use meshport_mesh::Shards;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use meshport::daemon::Identity;
 use meshport_config::{NodeId, ServiceName, UnixSeconds};
+use meshport_daemon::Identity;
 use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, Memo, OriginState};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

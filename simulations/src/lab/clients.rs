@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use meshport::demo::client::{Client, ClientError, Watching};
+use meshport_demo::client::{Client, ClientError, Watching};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use meshport::admin::api::{PeerRow, ServiceStatus, Status};
-use meshport::demo::client::Client;
-use meshport::wan::LinkConfig;
 use meshport_config::NodeId;
+use meshport_daemon::admin::api::{PeerRow, ServiceStatus, Status};
+use meshport_demo::client::Client;
+use meshport_demo::wan::LinkConfig;
 
 use super::World;
 use crate::Error;

@@ -1,6 +1,6 @@
 //! The lab: a scenario in real time, with a real daemon as a process for every node.
 //!
-//! Between the daemons lies the emulated network of [`meshport::wan`], which lets the simulator's
+//! Between the daemons lies the emulated network of [`meshport_demo::wan`], which lets the simulator's
 //! own link model decide about every datagram; each daemon has a loopback address of its own, so
 //! no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients speak HTTP
 //! to them through their node. What the nodes chose is read from their logs.
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use meshport::demo::apiserver::{Authority, StandIn, StandInConfig};
-use meshport::wan::{Cut, LinkConfig, Shaper, ShaperConfig};
 use meshport_config::{Endpoint, Seed, UnixSeconds};
+use meshport_demo::apiserver::{Authority, StandIn, StandInConfig};
+use meshport_demo::wan::{Cut, LinkConfig, Shaper, ShaperConfig};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;

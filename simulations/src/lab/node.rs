@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use meshport::admin::AdminClient;
-use meshport::daemon::state::Existing;
-use meshport::daemon::{Identity, StateDir};
 use meshport_config::{Revocations, Seed};
+use meshport_daemon::admin::AdminClient;
+use meshport_daemon::state::Existing;
+use meshport_daemon::{Identity, StateDir};
 use rustix::process::{Pid, Signal, kill_process};
 use toml::{Table, Value};
 
@@ -98,7 +98,7 @@ impl Node {
         place: Place,
     ) -> Result<(), Error> {
         self.place = Some(place);
-        let state = || -> Result<(), meshport::Error> {
+        let state = || -> Result<(), meshport_daemon::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
             let Identity { node_key, record_key, secrets, credential } = &self.identity;
             state.store_mesh_secrets(secrets, Existing::Keep)?;
@@ -170,7 +170,7 @@ impl Node {
         let open = OpenOptions::new().create(true).append(true).open(&log).map_err(file(&log))?;
         let also = open.try_clone().map_err(file(&log))?;
         let child = Command::new(program)
-            .arg(meshport::demo::VERB)
+            .arg(meshport_demo::VERB)
             .arg("--config")
             .arg(self.folder.join("meshport.toml"))
             .env("HOME", &self.folder)

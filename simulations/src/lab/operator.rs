@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use meshport::daemon::StateDir;
-use meshport::daemon::state::Existing;
+use meshport_daemon::StateDir;
+use meshport_daemon::state::Existing;
 use rand::Rng;
 use tokio::time::sleep;
 

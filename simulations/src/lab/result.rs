@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshport::wan::ShaperCounters;
+use meshport_demo::wan::ShaperCounters;
 
 use super::log::Change;
 use super::node::Node;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshport::wan::LinkConfig;
+use meshport_demo::wan::LinkConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshport::wan::link::PRESETS;
-use meshport::wan::{Jitter, LinkConfig, Loss, Rate};
+use meshport_demo::wan::link::PRESETS;
+use meshport_demo::wan::{Jitter, LinkConfig, Loss, Rate};
 
 use super::{Scenario, SitePath, keys, milliseconds, percent, strict};
 use crate::Error;

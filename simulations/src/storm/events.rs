@@ -244,7 +244,7 @@ impl Draft {
 
 /// The name of some preset of links.
 pub(super) fn preset(rng: &mut ChaCha8Rng) -> &'static str {
-    meshport::wan::link::PRESETS.choose(rng).expect("not empty")
+    meshport_demo::wan::link::PRESETS.choose(rng).expect("not empty")
 }
 
 /// What a way is like, as keys of an inline table.

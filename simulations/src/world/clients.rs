@@ -257,7 +257,7 @@ impl Clients {
     }
 
     /// A time with this mean, exponentially distributed; the same on every machine, as the
-    /// logarithm is not (see `meshport::wan::link`).
+    /// logarithm is not (see `meshport_demo::wan::link`).
     pub(super) fn exponential(&mut self, mean: Duration) -> Duration {
         let mut whole = 0.0;
         loop {

@@ -1,7 +1,7 @@
 //! Requests at the admin server.
 
-use meshport::fuzzing::{Asked, admin_connection};
 use meshport_config::fuzzing::Script;
+use meshport_daemon::fuzzing::{Asked, admin_connection};
 
 /// A connection of any bytes. Every answer begins as HTTP does, the daemon is asked no more often
 /// than there are requests, and by the loopback port nothing is ever asked that changes something.

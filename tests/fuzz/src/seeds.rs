@@ -1,12 +1,12 @@
 //! Inputs that real encoders write, one list per target: where the fuzzer begins.
 
-use meshport::daemon::state::NextIdentity;
 use meshport_config::fuzzing::{Script, invite_payload};
 use meshport_config::{
     Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, MeshSecret, NodeKey,
     RecordKey, Revocation, Revoked, Seed, Settings, Subject, Succession, UnixSeconds, reference,
 };
 use meshport_core::wire::Header;
+use meshport_daemon::state::NextIdentity;
 use rand_core::{CryptoRng, Error, RngCore};
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use meshport::daemon::StateDir;
-use meshport::daemon::state::Existing;
 use meshport_config::fuzzing::Script;
 use meshport_config::{Revocations, UnixSeconds};
+use meshport_daemon::StateDir;
+use meshport_daemon::state::Existing;
 use tempfile::TempDir;
 
 use crate::statements::authority;
@@ -55,7 +55,7 @@ fn in_folder(folder: &TempDir, data: &[u8]) {
 
 /// Reads a file, stores what it says, and reads that.
 fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
-    let told = |error: meshport::Error| error.to_string();
+    let told = |error: meshport_daemon::Error| error.to_string();
     macro_rules! secret {
         ($read:ident, $store:ident) => {{
             let key = dir.$read().map_err(told)?.expect("it is there");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::netns::Namespace;
-use meshport::wan::{LinkConfig, Loss};
+use meshport_demo::wan::{LinkConfig, Loss};
 
 mod router;
 mod tun;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::Port;
 use crate::process::run;
 use crate::wait;
-use meshport::wan::{Link, LinkConfig, Verdict};
+use meshport_demo::wan::{Link, LinkConfig, Verdict};
 
 /// Packets on the way at once: 12 ms of a million packets a second, or 190 ms of a gigabit.
 const MAX_IN_FLIGHT: usize = 16_384;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
-use meshport::demo::apiserver::{Authority, Leaf};
+use meshport_demo::apiserver::{Authority, Leaf};
 use meshport_tests::wait;
 use meshport_tests::world::World;
 use rand_core::{OsRng, RngCore};

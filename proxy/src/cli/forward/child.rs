@@ -14,7 +14,7 @@ use tokio::process::{self, Command};
 
 use super::End;
 use super::context::Lent;
-use crate::Error;
+use meshport_daemon::Error;
 
 /// Tells a command where the service is, whatever it is.
 const ADDRESS: &str = "MESHPORT_ADDRESS";

@@ -14,8 +14,8 @@ use meshport_config::ServiceName;
 use rand_core::{OsRng, RngCore};
 
 use super::ForwardArgs;
-use crate::Error;
 use crate::cli::kubeconfig::{self, Chosen, Evidence};
+use meshport_daemon::Error;
 
 pub(super) use crate::cli::kubeconfig::DEFAULT_NAME;
 

@@ -13,10 +13,10 @@ use meshport_config::{
 use rand_core::OsRng;
 
 use super::ForwardArgs;
-use crate::Error;
 use crate::cli::{join, line, output};
-use crate::daemon::Identity;
-use crate::daemon::state::{Existing, StateDir, StateLock};
+use meshport_daemon::Error;
+use meshport_daemon::Identity;
+use meshport_daemon::state::{Existing, StateDir, StateLock};
 
 /// Forwards that can run at once with one saved credential.
 const SLOTS: usize = 4;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use meshport_config::{ServiceName, UnixSeconds};
 
 use super::ForwardArgs;
-use crate::Error;
 use crate::cli::{clock, output};
-use crate::daemon::leaf::{Destination, Progress};
+use meshport_daemon::Error;
+use meshport_daemon::leaf::{Destination, Progress};
 
 /// What comes sooner than this is not worth a look.
 const NOTICEABLE: Duration = Duration::from_millis(300);

@@ -5,11 +5,11 @@ use meshport_config::ServiceName;
 
 use super::name::{Asked, Evidence};
 use super::server::ServerUrl;
-use crate::Error;
-use crate::admin::certificates::{CertificatesRequest, OriginCertificate};
-use crate::admin::client::AdminClient;
-use crate::certificate::Certificate;
-use crate::daemon::{certificates, handshake};
+use meshport_daemon::Error;
+use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::certificate::Certificate;
+use meshport_daemon::{certificates, handshake};
 
 impl Evidence {
     /// What the origins of a service answered.

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use crate::certificate::{Certificate, USUAL_NAMES, common_names};
+use meshport_daemon::certificate::{Certificate, USUAL_NAMES, common_names};
 
 /// A server that was asked for its certificate.
 #[derive(Debug, Clone)]
@@ -171,8 +171,8 @@ fn missing(name: &str, lacking: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::certificate;
     use super::*;
-    use crate::certificate::tests::certificate;
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::document::Document;
-use crate::Error;
 use crate::cli::textfile;
+use meshport_daemon::Error;
 
 /// The key of a cluster that names a file.
 const PATH: &str = "certificate-authority";

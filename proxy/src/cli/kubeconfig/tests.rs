@@ -1,3 +1,5 @@
+use meshport_daemon::certificate::Certificate;
+
 use super::*;
 
 const SOURCE: &str = "\
@@ -63,9 +65,16 @@ fn the_cluster_is_the_same_at_another_address() {
     assert_eq!(ipv6.expect("made").cluster["server"], "https://[::1]:7445");
 }
 
+/// A certificate with these DNS names and IP addresses.
+pub(super) fn certificate(names: &[&str]) -> Certificate {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let made = rcgen::CertificateParams::new(names).expect("names").self_signed(&key);
+    Certificate::read(made.expect("signed").der()).expect("a certificate")
+}
+
 #[test]
 fn the_name_is_one_that_every_origin_has() {
-    let certificate = crate::certificate::tests::certificate;
     let asked =
         |who: &str, names: &[&str]| name::Asked { who: who.into(), read: Ok(certificate(names)) };
     let evidence = |asked| Evidence { asked, partial: None, apiservers: true };

@@ -2,7 +2,7 @@
 
 use super::table::{Column, Table, left, right};
 use super::units::age;
-use crate::admin::credentials::CredentialRow;
+use meshport_daemon::admin::credentials::CredentialRow;
 
 const CREDENTIALS: [Column; 9] = [
     left("", 0),
@@ -49,8 +49,8 @@ mod tests {
     use meshport_config::UnixSeconds;
 
     use super::*;
-    use crate::admin::credentials::Validity;
     use meshport_core::testing::credential;
+    use meshport_daemon::admin::credentials::Validity;
 
     #[test]
     fn own_others_and_revoked_stand_in_one_table() {

@@ -4,8 +4,8 @@ use super::look::{Look, Tone};
 use super::status::{origin_place, path};
 use super::table::{Cell, Column, Table, left, right, toned, wrapped};
 use super::units::{age, counted, milliseconds};
-use crate::admin::api::OriginRef;
-use crate::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
+use meshport_daemon::admin::api::OriginRef;
+use meshport_daemon::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
 
 const CANDIDATES: [Column; 9] = [
     left("", 0),
@@ -170,8 +170,8 @@ fn changed(changes: &[RouteChange], look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::explain::{LineSessions, Seen};
     use crate::cli::render::tests::service;
+    use meshport_daemon::admin::explain::{LineSessions, Seen};
 
     fn sample() -> Explanation {
         let service = service();
@@ -183,18 +183,19 @@ mod tests {
             words: words.into(),
             ..Seen::default()
         };
-        let facts = |(number, status): (u64, crate::admin::api::OriginStatus)| CandidateFacts {
-            standing: if status.usable { "healthy".into() } else { "down".into() },
-            cost_ms: status.rtt_ms.unwrap_or(2000.0),
-            deviation_ms: status.rtt_ms.map(|rtt| rtt / 10.0),
-            evidence: 0.0,
-            seen: Some(match number {
-                2 => seen("unreachable from 4 of 9 nodes, all in site b", 9, 4),
-                _ => seen("reachable from all 9 other nodes that measure it", 9, 0),
-            }),
-            relays: Vec::new(),
-            status,
-        };
+        let facts =
+            |(number, status): (u64, meshport_daemon::admin::api::OriginStatus)| CandidateFacts {
+                standing: if status.usable { "healthy".into() } else { "down".into() },
+                cost_ms: status.rtt_ms.unwrap_or(2000.0),
+                deviation_ms: status.rtt_ms.map(|rtt| rtt / 10.0),
+                evidence: 0.0,
+                seen: Some(match number {
+                    2 => seen("unreachable from 4 of 9 nodes, all in site b", 9, 4),
+                    _ => seen("reachable from all 9 other nodes that measure it", 9, 0),
+                }),
+                relays: Vec::new(),
+                status,
+            };
         let mut candidates: Vec<CandidateFacts> =
             (0..).zip(service.origins.clone()).map(facts).collect();
         candidates[2].relays.push(RelayFacts {

@@ -3,7 +3,7 @@
 use super::look::{Look, Tone};
 use super::table::{Cell, Column, Table, left, right};
 use super::units::{age, bytes, milliseconds};
-use crate::admin::api::PeerRow;
+use meshport_daemon::admin::api::PeerRow;
 
 const PEERS: [Column; 10] = [
     left("NAME", 0),

@@ -1,7 +1,7 @@
 //! `meshport ping`: a line per probe and a summary.
 
 use super::units::milliseconds;
-use crate::admin::api::NodeRef;
+use meshport_daemon::admin::api::NodeRef;
 
 /// What all probes together say.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use super::look::{Look, of_state};
 use super::status::{lacks, path, title};
 use super::table::{Cell, Column, Table, left, right, wrapped};
 use super::units::milliseconds;
-use crate::admin::api::{OriginStatus, ServiceStatus};
+use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
 
 const CANDIDATES: [Column; 7] = [
     right("TRY", 0),

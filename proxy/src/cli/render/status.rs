@@ -5,8 +5,10 @@ use std::fmt::Write;
 use super::look::{Look, Tone, of_state};
 use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
 use super::units::{age, clean, counted, milliseconds};
-use crate::admin::api::{AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status};
-use crate::admin::credentials::SecretStatus;
+use meshport_daemon::admin::api::{
+    AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status,
+};
+use meshport_daemon::admin::credentials::SecretStatus;
 
 const ORIGINS: [Column; 9] = [
     left("", 0),

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use meshport_config::UnixSeconds;
 
 use super::*;
-use crate::admin::api::{
+use meshport_daemon::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, Status,
 };
-use crate::admin::credentials::SecretStatus;
+use meshport_daemon::admin::credentials::SecretStatus;
 
 fn who(name: &str, site: &str, number: u8) -> NodeRef {
     NodeRef {

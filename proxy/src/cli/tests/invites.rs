@@ -3,7 +3,7 @@
 use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed};
 
 use super::*;
-use crate::admin::api::SeedRow;
+use meshport_daemon::admin::api::SeedRow;
 
 /// A member that a daemon knows.
 fn row(number: u8, site: &str, endpoints: &[String]) -> SeedRow {

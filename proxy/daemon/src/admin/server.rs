@@ -1,0 +1,342 @@
+//! The admin server: one router behind a unix socket and, if wanted, a loopback TCP port.
+//!
+//! Each listener has its own bounds: connections at once, in all and of one client
+//! (`slots.rs`), time for a request's head, size of head and body, lifetime of a
+//! connection. A client that sends or reads nothing keeps nobody out. The socket file gets its
+//! mode before its name, so at no time can another user open it; a stale one is replaced only when
+//! nobody answers on it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fs::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::router::{self, Door};
+use super::slots::{Slot, Slots};
+use crate::Error;
+use crate::Handle;
+use crate::who::Who;
+
+/// From accepting a connection, or from its last answer, to the end of the next request's head.
+const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
+/// Head of a request in bytes; hyper's least.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
+/// Header lines of a request.
+const MAX_HEADERS: usize = 32;
+/// A connection ends after this time, whatever it does; longer than the longest ping.
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(600);
+/// How long answers under way may take once the daemon stops.
+const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// `sun_path` less its final zero, in bytes.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+const SOCKET_MODE: u32 = 0o600;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Both listeners, bound and not yet served.
+#[derive(Debug)]
+pub struct AdminServer {
+    unix: UnixListener,
+    socket: SocketFile,
+    http: Option<TcpListener>,
+}
+
+/// Binds both listeners and serves until `shutdown` resolves.
+///
+/// # Errors
+/// As [`AdminServer::bind`].
+pub async fn serve(
+    socket: &Path,
+    http: Option<SocketAddr>,
+    handle: Handle,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    AdminServer::bind(socket, http).await?.serve(handle, shutdown).await;
+    Ok(())
+}
+
+impl AdminServer {
+    /// Binds the unix socket (mode 0600) and the loopback port; port 0 is chosen by the system.
+    ///
+    /// # Errors
+    /// [`Error::State`] when another daemon answers on the socket or its path cannot be one,
+    /// [`Error::Usage`] for an address that is not loopback, [`Error::Io`] when binding fails.
+    pub async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
+        let http = match http {
+            None => None,
+            Some(address) => Some(bind_loopback(address).await?),
+        };
+        let (unix, socket) = bind_socket(socket).await?;
+        Ok(Self { unix, socket, http })
+    }
+
+    /// The address of the loopback port, if it is on.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Answers until `shutdown` resolves, gives answers under way a moment, and removes the socket.
+    pub async fn serve(self, handle: Handle, shutdown: impl Future<Output = ()>) {
+        let Self { unix, socket, http } = self;
+        let (stop, stopping) = watch::channel(false);
+        let on_socket = accept(unix, handle.clone(), stopping.clone());
+        let on_loopback = async {
+            if let Some(listener) = http {
+                accept(listener, handle, stopping).await;
+            }
+        };
+        let until_shutdown = async {
+            shutdown.await;
+            stop.send_replace(true);
+        };
+        tokio::join!(on_socket, on_loopback, until_shutdown);
+        drop(socket);
+    }
+}
+
+/// What both kinds of listener have in common.
+trait Listener {
+    const DOOR: Door;
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, and whose it is.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Who)>> + Send;
+}
+
+impl Listener for UnixListener {
+    const DOOR: Door = Door::Socket;
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<(UnixStream, Who)> {
+        let (stream, _) = self.accept().await?;
+        let who = stream.peer_cred().map_or(Who::Unknown, |peer| Who::User(peer.uid()));
+        Ok((stream, who))
+    }
+}
+
+impl Listener for TcpListener {
+    const DOOR: Door = Door::Loopback;
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<(TcpStream, Who)> {
+        let (stream, peer) = self.accept().await?;
+        let who = stream.local_addr().map_or(Who::Unknown, |local| Who::behind(peer, local));
+        Ok((stream, who))
+    }
+}
+
+/// Accepts until told to stop, then waits a moment for the connections.
+async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::Receiver<bool>) {
+    let slots = Slots::default();
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.next() => accepted,
+        };
+        match accepted {
+            Ok((stream, who)) => {
+                let Some(slot) = slots.take(who) else {
+                    tracing::debug!(%who, "admin connection refused: all of its slots are busy");
+                    continue;
+                };
+                let (handle, stopping) = (handle.clone(), stopping.clone());
+                connections.spawn(serve_connection(stream, L::DOOR, handle, stopping, slot));
+                // A request that is there already is read before more connections come.
+                tokio::task::yield_now().await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "admin connection not accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    let drained = async { while connections.join_next().await.is_some() {} };
+    // What is not done by then is cut when the set is dropped.
+    let _ = timeout(MAX_DRAIN_TIME, drained).await;
+}
+
+pub(super) async fn serve_connection<S>(
+    stream: S,
+    door: Door,
+    handle: Handle,
+    mut stopping: watch::Receiver<bool>,
+    mut slot: Slot,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let marker = slot.marker();
+    let service = service_fn(move |request| {
+        let (handle, answering) = (handle.clone(), marker.answering());
+        async move {
+            let answer = router::answer(&handle, door, request).await;
+            drop(answering);
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(MAX_HEAD_TIME)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let conversation = async {
+        tokio::select! {
+            outcome = connection.as_mut() => return outcome,
+            _ = stopping.wait_for(|stop| *stop) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
+    let ended = tokio::select! {
+        ended = timeout(MAX_CONNECTION_TIME, conversation) => ended,
+        () = slot.taken() => {
+            return tracing::debug!("admin connection cut, another one takes its place");
+        }
+    };
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "admin connection ended early"),
+        Err(_elapsed) => tracing::debug!("admin connection cut, it was open for too long"),
+    }
+}
+
+async fn bind_loopback(address: SocketAddr) -> Result<TcpListener, Error> {
+    if !address.ip().is_loopback() {
+        let text = format!(
+            "admin.http is {address}; it must be a loopback address such as 127.0.0.1:7446"
+        );
+        return Err(Error::Usage(text));
+    }
+    TcpListener::bind(address).await.map_err(Error::io(format!("listen on {address} (admin.http)")))
+}
+
+/// Makes the folder of the socket, with those above it, if it is not there.
+///
+/// # Errors
+/// [`Error::Io`] when it cannot be made.
+pub(crate) fn make_folder(socket: &Path) -> Result<(), Error> {
+    match socket.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        None => Ok(()),
+        Some(parent) => fs::create_dir_all(parent).map_err(Error::io(format!(
+            "create the folder {} for the socket (admin.socket)",
+            parent.display()
+        ))),
+    }
+}
+
+async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
+    let name = path.file_name().ok_or_else(|| socket_error(path, "is no file name"))?;
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(std::process::id().to_string());
+    let unnamed = path.with_file_name(hidden);
+    if unnamed.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
+        return Err(socket_error(path, "is too long for the path of a socket"));
+    }
+    make_folder(path)?;
+    check_unused(path).await?;
+    let binding = || Error::io(format!("listen on {}", path.display()));
+    // A crashed process with our number; it is ours alone to use.
+    let _ = fs::remove_file(&unnamed);
+    let listener = listen_at(&unnamed).map_err(binding())?;
+    let named = fs::symlink_metadata(&unnamed)
+        .and_then(|metadata| fs::rename(&unnamed, path).map(|()| metadata));
+    match named {
+        Ok(metadata) => {
+            let inode = (metadata.dev(), metadata.ino());
+            Ok((listener, SocketFile { path: path.to_owned(), inode }))
+        }
+        Err(error) => {
+            let _ = fs::remove_file(&unnamed);
+            Err(binding()(error))
+        }
+    }
+}
+
+/// A socket at this path, for its owner alone. It has its mode before there is a file: the mode of
+/// a name would be set through a link that the owner of the folder has put there meanwhile.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(OwnedFd::from(socket).into())
+}
+
+/// Refuses a path that holds something else than a socket nobody answers on.
+async fn check_unused(path: &Path) -> Result<(), Error> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io(format!("look at {}", path.display()))(error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            Err(socket_error(path, "exists and is not a socket"))
+        }
+        Ok(_) => match timeout(MAX_HEAD_TIME, UnixStream::connect(path)).await {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Ok(Ok(_)) | Err(_) => Err(socket_error(path, "another daemon listens here")),
+            Ok(Err(error)) => Err(Error::io(format!("look at {}", path.display()))(error)),
+        },
+    }
+}
+
+fn socket_error(path: &Path, what: &str) -> Error {
+    Error::State {
+        path: path.to_owned(),
+        what: what.into(),
+        remedy: "Set `admin.socket` in the configuration to a short path of its own, or stop what \
+                 uses this one"
+            .into(),
+    }
+}
+
+/// Removes the socket on drop, unless another process has put its own in its place.
+struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl fmt::Debug for SocketFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(formatter)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = self
+            .path
+            .symlink_metadata()
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
+        if ours {
+            // A socket left behind is replaced at the next start.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

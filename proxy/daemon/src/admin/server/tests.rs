@@ -1,0 +1,342 @@
+use std::os::unix::fs::PermissionsExt;
+
+use meshport_config::ServiceName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::Question;
+use crate::admin::api::{
+    DrainReport, DrainRequest, MemberCounts, NodeRef, PingReport, PingRequest, Sample,
+    ServiceStatus, Status,
+};
+use crate::admin::client::AdminClient;
+use crate::admin::credentials::SecretStatus;
+
+fn me() -> NodeRef {
+    NodeRef {
+        node: meshport_config::NodeId::from_bytes([7; 32]),
+        name: "worker-7".parse().expect("a node name"),
+        site: "fra".parse().expect("a site name"),
+    }
+}
+
+fn status() -> Status {
+    Status {
+        version: "0.1.0".into(),
+        me: me(),
+        roles: "node".parse().expect("roles"),
+        credential_expires_at: meshport_config::UnixSeconds(9),
+        uptime_s: 1,
+        mesh_listen: "[::]:51820".parse().expect("an address"),
+        admin_http: None,
+        members: MemberCounts::default(),
+        absent: Vec::new(),
+        secret: SecretStatus::default(),
+        former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
+        services: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+fn samples() -> Vec<Sample> {
+    vec![Sample {
+        name: "members",
+        help: "Members.",
+        counter: false,
+        labels: Vec::new(),
+        value: 3.0,
+    }]
+}
+
+fn reply(question: Question) {
+    // A test that went away does not want its answer.
+    match question {
+        Question::Status(answer) => drop(answer.send(status())),
+        Question::Lacking(answer) => drop(answer.send(vec![ServiceName::kube_apiserver()])),
+        Question::Routes(answer) => drop(answer.send(Vec::<ServiceStatus>::new())),
+        Question::Peers(answer) => drop(answer.send(Vec::new())),
+        Question::Seeds(answer) => drop(answer.send(Vec::new())),
+        Question::Samples(answer) => drop(answer.send(samples())),
+        Question::Drain(request, answer) => drop(answer.send(drained(request))),
+        Question::Credentials(answer) => drop(answer.send(Vec::new())),
+        Question::Renew(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::Rotate(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::RotateKey(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::Explain(answer) => drop(answer.send(Vec::new())),
+        Question::Certificates(_, answer) => drop(answer.send(Err("not here".into()))),
+        Question::Ping(request, answer) => drop(answer.send(pinged(&request))),
+    }
+}
+
+fn drained(request: DrainRequest) -> Result<DrainReport, String> {
+    let DrainRequest { service, draining } = request;
+    let state = if draining { "draining" } else { "ready" }.to_owned();
+    Ok(DrainReport { service, state, sessions: 2 })
+}
+
+fn pinged(request: &PingRequest) -> Result<PingReport, String> {
+    match request.target.as_str() {
+        "worker-7" => Ok(PingReport { who: me(), sent: 1, rtt_ms: vec![Some(0.4)], lacks: None }),
+        other => Err(format!("no node is called {other}")),
+    }
+}
+
+/// A server in a folder of its own, and a daemon of one task that answers every question.
+struct Fixture {
+    socket: PathBuf,
+    http: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    server: tokio::task::JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let (handle, mut questions) = Handle::new();
+        tokio::spawn(async move {
+            while let Some(question) = questions.recv().await {
+                reply(question);
+            }
+        });
+        Self::with(handle).await
+    }
+
+    async fn with(handle: Handle) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("admin.sock");
+        let loopback = "127.0.0.1:0".parse().expect("an address");
+        let server = AdminServer::bind(&socket, Some(loopback)).await.expect("it binds");
+        let http = server.http_addr().expect("it has a port");
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(server.serve(handle, async move {
+            let _ = stopped.await;
+        }));
+        Self { socket, http, stop: Some(stop), server, _folder: folder }
+    }
+
+    async fn stop(mut self) -> PathBuf {
+        drop(self.stop.take());
+        self.server.await.expect("it ends");
+        self.socket
+    }
+
+    async fn over_tcp(&self, request: &str) -> String {
+        let stream = TcpStream::connect(self.http).await.expect("it accepts");
+        exchange(stream, request).await
+    }
+
+    async fn over_unix(&self, request: &str) -> String {
+        let stream = UnixStream::connect(&self.socket).await.expect("it accepts");
+        exchange(stream, request).await
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
+    // A server that refuses early may close before it has read everything.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn get(path: &str, host: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+}
+
+#[tokio::test]
+async fn every_question_has_an_answer_on_the_socket() {
+    let fixture = Fixture::start().await;
+    let client = AdminClient::new(&fixture.socket);
+    assert_eq!(client.status().await.expect("a status").me, me());
+    assert!(client.routes().await.expect("routes").is_empty());
+    assert!(client.peers().await.expect("peers").is_empty());
+    let request = PingRequest { target: "worker-7".into(), count: 1 };
+    assert_eq!(client.ping(&request).await.expect("a report").rtt_ms, [Some(0.4)]);
+    let unknown = PingRequest { target: "nobody".into(), count: 1 };
+    let error = client.ping(&unknown).await.expect_err("there is no such node").to_string();
+    assert_eq!(error, "the daemon refused: no node is called nobody");
+}
+
+#[tokio::test]
+async fn the_loopback_port_answers_local_names_only() {
+    let fixture = Fixture::start().await;
+    let health = fixture.over_tcp(&get("/healthz", "localhost")).await;
+    assert!(health.starts_with("HTTP/1.1 200 OK") && health.ends_with("ok\n"), "{health}");
+    let metrics = fixture.over_tcp(&get("/metrics", "127.0.0.1:7446")).await;
+    assert!(metrics.contains("text/plain; version=0.0.4"), "{metrics}");
+    assert!(metrics.ends_with("meshport_members 3\n"), "{metrics}");
+    for host in ["evil.example", "127.0.0.1.evil.example:7446", "192.0.2.1"] {
+        let refused = fixture.over_tcp(&get("/status", host)).await;
+        assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
+        assert!(refused.contains("{\"error\":") && !refused.contains("worker-7"), "{refused}");
+    }
+    let ping =
+        "POST /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let refused = fixture.over_tcp(ping).await;
+    assert!(refused.starts_with("HTTP/1.1 404 "), "only the socket may cause traffic: {refused}");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_in_words() {
+    let fixture = Fixture::start().await;
+    let missing = fixture.over_unix(&get("/nothing", "localhost")).await;
+    assert!(missing.starts_with("HTTP/1.1 404 ") && missing.contains("/routes"), "{missing}");
+    let wrong = fixture.over_unix("DELETE /status HTTP/1.1\r\nConnection: close\r\n\r\n").await;
+    assert!(wrong.starts_with("HTTP/1.1 405 ") && wrong.contains("allow: GET, HEAD"), "{wrong}");
+    let post = |body: &str| {
+        let length = body.len();
+        format!(
+            "POST /ping HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    let garbage = fixture.over_unix(&post("{")).await;
+    assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
+    let greedy = fixture.over_unix(&post("{\"target\":\"worker-7\",\"count\":101}")).await;
+    assert!(greedy.starts_with("HTTP/1.1 400 ") && greedy.contains("1 to 100"), "{greedy}");
+    let huge = fixture.over_unix(&post(&"x".repeat(router::MAX_BODY_BYTES + 1))).await;
+    assert!(huge.starts_with("HTTP/1.1 413 "), "{huge}");
+    let long = format!("GET /status HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * MAX_HEAD_BYTES));
+    let long = fixture.over_unix(&long).await;
+    assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
+}
+
+#[tokio::test]
+async fn silent_clients_do_not_keep_others_out_for_a_moment() {
+    const SILENT: usize = 200;
+    let fixture = Fixture::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        let mut stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
+        // The first ones are cut by now.
+        let _ = stream.write_all(b"GET /status HT").await;
+        silent.push(stream);
+    }
+    for _ in 0..6 {
+        let probe = get("/livez", "localhost");
+        let probe = timeout(MAX_HEAD_TIME / 2, fixture.over_tcp(&probe)).await;
+        let answer = probe.expect("no silent client has to be waited for");
+        assert!(answer.ends_with("ok\n"), "{answer}");
+    }
+    // As many on the socket, where the port's do not count.
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(fixture.http).await.expect("the queue has room"));
+    }
+    let mut held = Vec::new();
+    for _ in 0..SILENT {
+        held.push(UnixStream::connect(&fixture.socket).await.expect("the queue has room"));
+    }
+    let client = AdminClient::new(&fixture.socket);
+    let status = timeout(MAX_HEAD_TIME / 2, client.status()).await.expect("at once");
+    assert_eq!(status.expect("it is not held up").me, me());
+}
+
+#[tokio::test]
+async fn clients_that_read_nothing_do_not_keep_others_out() {
+    let fixture = Fixture::start().await;
+    let mut deaf = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20);
+        let _ = stream.write_all(request.as_bytes()).await;
+        deaf.push(stream);
+    }
+    let health = timeout(MAX_HEAD_TIME / 2, fixture.over_tcp(&get("/healthz", "localhost"))).await;
+    assert!(health.expect("at once").ends_with("ok\n"));
+}
+
+#[tokio::test]
+async fn alive_is_not_ready() {
+    let fixture = Fixture::start().await;
+    for path in ["/healthz", "/livez"] {
+        let alive = fixture.over_tcp(&get(path, "localhost")).await;
+        assert!(alive.starts_with("HTTP/1.1 200 OK") && alive.ends_with("ok\n"), "{alive}");
+    }
+    let ready = fixture.over_tcp(&get("/readyz", "localhost")).await;
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("kube-apiserver"), "{ready}");
+    let client = AdminClient::new(&fixture.socket);
+    client.check("/livez").await.expect("it lives");
+    let error = client.check("/readyz").await.expect_err("not ready").to_string();
+    assert!(error.contains("no healthy origin for kube-apiserver"), "{error}");
+    let posted = "POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let posted = fixture.over_tcp(posted).await;
+    assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
+}
+
+#[tokio::test]
+async fn a_stopping_daemon_says_so() {
+    let (handle, questions) = Handle::new();
+    drop(questions);
+    let fixture = Fixture::with(handle).await;
+    let error = AdminClient::new(&fixture.socket).status().await.expect_err("nobody can answer");
+    assert!(matches!(&error, Error::Refused(why) if why.contains("stopping")), "{error}");
+    let health = fixture.over_tcp(&get("/healthz", "localhost")).await;
+    assert!(health.starts_with("HTTP/1.1 503 "), "{health}");
+}
+
+#[tokio::test]
+async fn the_socket_is_its_owners_and_goes_with_the_server() {
+    let fixture = Fixture::start().await;
+    let mode = fs::metadata(&fixture.socket).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let second = AdminServer::bind(&fixture.socket, None).await.expect_err("it is in use");
+    assert!(second.to_string().contains("another daemon listens here"), "{second}");
+    let socket = fixture.stop().await;
+    assert!(!socket.exists());
+    let error = AdminClient::new(&socket).status().await.expect_err("nobody is there");
+    assert_eq!(error.exit_code(), 6);
+    assert!(error.to_string().contains("meshport run"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stale = folder.path().join("stale.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).expect("it binds"));
+    let server = AdminServer::bind(&stale, None).await.expect("nobody answers there");
+    assert_eq!(server.http_addr(), None);
+    let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    assert_eq!(names.len(), 1, "only the socket itself is left: {names:?}");
+
+    let file = folder.path().join("file");
+    fs::write(&file, "precious").expect("it is written");
+    let error = AdminServer::bind(&file, None).await.expect_err("it is no socket").to_string();
+    assert!(error.contains("is not a socket"), "{error}");
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "precious");
+
+    let long = folder.path().join("x".repeat(100));
+    let error = AdminServer::bind(&long, None).await.expect_err("it is too long").to_string();
+    assert!(error.contains("too long") && error.contains("admin.socket"), "{error}");
+}
+
+#[tokio::test]
+async fn only_loopback_may_be_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = Some("0.0.0.0:0".parse().expect("an address"));
+    let outcome = AdminServer::bind(&folder.path().join("s"), address).await;
+    assert_eq!(outcome.expect_err("anyone could ask").exit_code(), 2);
+}
+
+#[tokio::test]
+async fn drains_over_the_socket_only() {
+    let fixture = Fixture::start().await;
+    let client = AdminClient::new(&fixture.socket);
+    let service = ServiceName::kube_apiserver();
+    let request = DrainRequest { service, draining: true };
+    let report = client.drain(&request).await.expect("an answer");
+    assert_eq!((report.state.as_str(), report.sessions), ("draining", 2));
+    let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                   Content-Length: 2\r\n\r\n{}";
+    let refused = fixture.over_tcp(request).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    for other in ["/rotate-secret", "/reload", "/certificates"] {
+        let refused = fixture.over_tcp(&request.replace("/drain", other)).await;
+        assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    }
+    let asked = fixture.over_unix(&get("/drain", "localhost")).await;
+    assert!(asked.starts_with("HTTP/1.1 405"), "{asked}");
+    fixture.stop().await;
+}

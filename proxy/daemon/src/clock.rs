@@ -1,0 +1,22 @@
+//! The only place of the daemon that reads the clocks of the operating system.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use meshport_config::UnixSeconds;
+
+/// Monotonic time. Follows tokio's clock, so that a paused runtime stops it too.
+#[expect(clippy::disallowed_methods, reason = "the daemon's one reading of monotonic time")]
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Wall time, for credentials and logs only. A clock before 1970 reads as 1970.
+pub fn wall() -> UnixSeconds {
+    UnixSeconds(since_1970().as_secs())
+}
+
+/// Wall time since 1970 in full precision; only to notice that the clock has jumped.
+#[expect(clippy::disallowed_methods, reason = "the daemon's one reading of wall time")]
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

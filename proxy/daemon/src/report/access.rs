@@ -1,0 +1,125 @@
+//! Who is not let in where, whose clients have no place, and who offers what it may not, in words.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_discovery::{Entry, Liveness};
+
+use crate::admin::api::ServiceStatus;
+use meshport_core::node::NodeCore;
+
+use super::super::sessions::{Crowding, Holder};
+use super::Reporter;
+
+/// Origins or nodes that are warned of, each in a sentence.
+const MAX_SHOWN: usize = 3;
+
+impl Reporter {
+    /// The services whose places for clients are all taken.
+    pub(super) fn full<'a>(
+        &'a self,
+        services: &'a [ServiceStatus],
+    ) -> impl Iterator<Item = String> + 'a {
+        services.iter().filter_map(|ServiceStatus { name, .. }| {
+            let most = self.services.get(name)?.max_sessions()?;
+            let totals = self.sessions.totals(name);
+            let turned_away = totals.over_limit.load(Ordering::Relaxed);
+            (totals.clients.load(Ordering::Relaxed) >= most).then(|| {
+                format!(
+                    "{name}: all {most} places for clients are taken, so the next ones are reset \
+                     ({turned_away} since the start). Raise max-sessions under [service.{name}], \
+                     or find who holds them: `ss -tnp` on this machine"
+                )
+            })
+        })
+    }
+
+    /// Whether streams of other nodes found no place lately, and who has most.
+    pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<String> {
+        let Crowding { turned_away, most } = self.sessions.crowding(now)?;
+        let name = |node: &NodeId| {
+            let entry = core.discovery().directory().get(node);
+            entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+        };
+        let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
+        let limits = match self.sessions.lacks_descriptors() {
+            true => ". Few files may be open here: raise LimitNOFILE",
+            false => "",
+        };
+        Some(format!(
+            "streams of other nodes are refused (overloaded), {turned_away} since the start: a \
+             node has no more sessions here than there are places left, so that all others find \
+             one. Most have {}. Find out on those nodes what opens them, or revoke one that is \
+             not itself{limits}",
+            all.join(", ")
+        ))
+    }
+
+    /// The origins that do not let this node in.
+    pub(super) fn denials(&self, core: &NodeCore) -> Vec<String> {
+        let of_service = |service: &ServiceName| {
+            let route = core.route(service).cloned().unwrap_or_default();
+            let denied = route.candidates.iter().filter(|it| it.origin.denied);
+            let names = denied.map(|it| it.origin.name.clone()).take(MAX_SHOWN);
+            names.map(|name| self.denial(service, &name)).collect::<Vec<_>>()
+        };
+        core.services().flat_map(of_service).collect()
+    }
+
+    /// Why an origin does not let this node in, as far as this node can know, and what to do.
+    pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> String {
+        let me = &self.credential;
+        format!(
+            "{service}: {origin} does not let this node in: `allow` under [service.{service}] \
+             there has neither its name {}, its site {} nor a role of {}. A name or site counts \
+             only when the invite said it",
+            me.name, me.site, me.roles
+        )
+    }
+}
+
+/// Who has how many sessions here.
+fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String {
+    match holder {
+        Holder::Node(node) => format!("{} {count}", name(node)),
+        Holder::Relay(relay) => format!("what {} relays {count}", name(relay)),
+        Holder::Behind { relay, node } => {
+            format!("{} through {} {count}", name(node), name(relay))
+        }
+    }
+}
+
+/// The nodes that announce services which their credentials do not allow. Nothing is routed there.
+pub(super) fn misfits(core: &NodeCore) -> Vec<String> {
+    let entries = core.discovery().directory().iter();
+    let here = entries.filter(|(_, entry)| entry.liveness == Liveness::Alive);
+    let sentence = |(_, entry): (&NodeId, &Entry)| {
+        let names: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
+        misfit(entry.credential.name.as_str(), &names)
+    };
+    here.filter_map(sentence).take(MAX_SHOWN).collect()
+}
+
+/// What to do about a node that announces these services without being allowed to.
+fn misfit(node: &str, services: &[String]) -> Option<String> {
+    let first = services.first()?;
+    Some(format!(
+        "{node} announces {}, which its credential does not allow, so it is ignored. Let it join \
+         again with the role origin:{first}, or take the origin out of its configuration",
+        services.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_announces_what_it_may_not_is_told_which_role_it_needs() {
+        assert_eq!(misfit("cp-2", &[]), None);
+        let said = misfit("cp-2", &["kube-apiserver".to_owned()]).expect("a warning");
+        assert!(said.starts_with("cp-2 announces kube-apiserver"), "{said}");
+        assert!(said.contains("role origin:kube-apiserver"), "{said}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The authority's key where the daemon's user can read it.
+
+use std::path::Path;
+
+/// What is worth saying if the key is there, whoever may read it.
+pub(crate) fn warning(key: &Path) -> Option<String> {
+    // A link counts, also one that leads nowhere now.
+    key.symlink_metadata().ok()?;
+    Some(format!(
+        "the authority's key is in this node's state folder, {}. The daemon does not use it and \
+         runs as a user that can read it, so that whoever takes over this daemon takes over the \
+         mesh. Move it to a place that is offline, and name it there: `meshport invite --authority \
+         FILE`",
+        key.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_told_of_as_long_as_it_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = folder.path().join("authority.key");
+        assert_eq!(warning(&key), None);
+        fs::write(&key, "anything").expect("written");
+        let said = warning(&key).expect("it is there");
+        assert!(said.contains("authority.key") && said.contains("--authority FILE"), "{said}");
+        fs::remove_file(&key).expect("removed");
+        assert_eq!(warning(&key), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! What is wrong at the local addresses.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use meshport_config::ServiceName;
+
+use crate::admin::api::ServiceStatus;
+use meshport_core::node::NodeCore;
+use meshport_core::route::Standing;
+
+use super::super::sessions::Totals;
+use super::Reporter;
+
+/// So long after a client last had to wait it is over.
+const LASTS: Duration = Duration::from_secs(60);
+
+/// The addresses that another process has taken.
+pub(super) fn lost(totals: &Totals) -> Vec<SocketAddr> {
+    let lost = totals.lost.lock().expect("no holder of this lock can panic");
+    lost.iter().copied().collect()
+}
+
+impl Reporter {
+    /// The services that clients of this node use and that have no healthy origin.
+    pub(crate) fn lacking(&self, core: &NodeCore) -> Vec<ServiceName> {
+        let used = self.services.iter().filter(|(_, facts)| !facts.listen.is_empty());
+        let lacks = |name: &ServiceName| {
+            let first = core.route(name).and_then(|route| route.first());
+            first.is_none_or(|first| first.standing != Standing::Healthy)
+        };
+        used.map(|(name, _)| name).filter(|name| lacks(name)).cloned().collect()
+    }
+
+    pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.is_leaving {
+            warnings.push("this daemon is stopping; open sessions may go on for a while".into());
+        }
+        if !self.needs_restart.is_empty() {
+            let all: Vec<String> = self.needs_restart.iter().map(ToString::to_string).collect();
+            warnings.push(format!("in force only after a restart: {}", all.join("; ")));
+        }
+        for service in services {
+            let name = &service.name;
+            for address in &service.lost {
+                warnings.push(format!(
+                    "{name}: another process has the local address {address}, so clients of this \
+                     node meet that one. Find it with `ss -tlnp` and end it; this daemon takes the \
+                     address back then"
+                ));
+            }
+            let totals = self.sessions.totals(name);
+            let hasty = *totals.hasty.lock().expect("no holder of this lock can panic");
+            let hasty = hasty.filter(|(_, at)| now.saturating_duration_since(*at) < LASTS);
+            if let Some((who, _)) = hasty {
+                warnings.push(format!(
+                    "{name}: a client ({who}) resets most connections that it opens, so its next \
+                     ones wait; other clients do not. Find it with `ss -tnp`"
+                ));
+            }
+        }
+        warnings
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether the directory has a place for everybody, and whose nodes fill it: told when it begins
+//! and when it is over, and in the status in between.
+
+use meshport_discovery::Crowding;
+use tracing::{info, warn};
+
+/// Whether it was told. Beginning and end are far from each other, so that each is worth a line.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    is_told: bool,
+}
+
+impl Room {
+    /// Takes how full the directory is.
+    pub(crate) fn look(&mut self, crowding: Option<Crowding>) {
+        match crowding {
+            Some(crowding) if !self.is_told => warn!("{}", warning(&crowding)),
+            None if self.is_told => info!("the directory has places for many nodes again"),
+            _ => {}
+        }
+        self.is_told = crowding.is_some();
+    }
+}
+
+/// For the status, while it lasts.
+pub(super) fn warning(crowding: &Crowding) -> String {
+    let Crowding { invite, entries, of } = crowding;
+    let meaning = format!(
+        "the directory has no place for all nodes that are told of. Who comes here itself, \
+         origins and relays take the place of others, and other nodes may be missing. Of {of} \
+         entries {entries}"
+    );
+    match invite {
+        Some(key) => format!(
+            "{meaning} joined with the invite {key}. Nodes of yours that are gone are forgotten \
+             after a day, and there is nothing to do. If you do not know these nodes \
+             (`meshport peers`), somebody makes them up: `meshport revoke invite:{key} \
+             --with-nodes` shuts out all that joined with it, yours too"
+        ),
+        None => format!(
+            "{meaning} have credentials that the authority itself signed. `meshport credentials` \
+             lists them; nodes that are gone make room for others"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::{AuthorityKey, VerifyKey};
+
+    use super::super::super::testing::logged;
+    use super::*;
+
+    #[test]
+    fn a_full_directory_is_told_once_with_the_invite_that_fills_it() {
+        let invite: VerifyKey = AuthorityKey::from_bytes([3; 32]).public().verify_key();
+        let crowding = Crowding { invite: Some(invite), entries: 12_288, of: 12_300 };
+        let mut room = Room::default();
+        let said = logged(|| {
+            room.look(None);
+            room.look(Some(crowding));
+            room.look(Some(Crowding { entries: 12_287, ..crowding }));
+        });
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let command = format!("meshport revoke invite:{invite} --with-nodes");
+        assert!(said.contains("WARN") && said.contains(&command), "{said}");
+        assert!(said.contains("Of 12300 entries 12288 joined"), "{said}");
+        let said = logged(|| (0..3).for_each(|_| room.look(None)));
+        assert!(said.lines().count() == 1 && said.contains("INFO"), "{said}");
+        let said = logged(|| room.look(Some(Crowding { invite: None, ..crowding })));
+        assert!(said.contains("the authority itself"), "{said}");
+    }
+}

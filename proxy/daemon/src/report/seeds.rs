@@ -1,0 +1,37 @@
+//! The members as other nodes can begin with them.
+
+use meshport_config::{MAX_ENDPOINTS, Role, Seed};
+use meshport_discovery::{Entry, Liveness};
+
+use crate::admin::api::SeedRow;
+use meshport_core::node::NodeCore;
+
+use super::Reporter;
+
+impl Reporter {
+    /// This node first, then every member that is not away, all of those that say where they are.
+    pub(crate) fn seeds(&self, core: &NodeCore) -> Vec<SeedRow> {
+        let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
+        let mut rows: Vec<SeedRow> = entries.filter_map(|entry| self.seed(entry)).collect();
+        rows.sort_by(|a, b| (!a.own, &a.site, &a.name).cmp(&(!b.own, &b.site, &b.name)));
+        rows
+    }
+
+    fn seed(&self, entry: &Entry) -> Option<SeedRow> {
+        let own = entry.node() == self.me.node;
+        if !own && matches!(entry.liveness, Liveness::Down | Liveness::Left) {
+            return None;
+        }
+        let endpoints = entry.endpoints().iter().filter_map(|at| (*at).try_into().ok());
+        let seed = Seed::new(entry.node(), endpoints.take(MAX_ENDPOINTS).collect()).ok()?;
+        let credential = &entry.credential;
+        Some(SeedRow {
+            seed,
+            name: credential.name.clone(),
+            site: credential.site.clone(),
+            is_origin: credential.roles.iter().any(|role| matches!(role, Role::Origin(_))),
+            is_relay: credential.roles.contains(&Role::Relay),
+            own,
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! A stand-in for a Kubernetes apiserver: real TLS, HTTP/1.1 and HTTP/2, and the faults real ones
+//! have.
+//!
+//! A [`StandIn`] answers the health paths, `/version`, an endless watch-like stream and big
+//! transfers (see [`http`] for the list), and can be made unready, hung, refusing or dead while
+//! it runs. Each one has a certificate of its own from a shared [`Authority`], so that a client can
+//! tell by the certificate which origin answered. [`process`] runs one as a process of its own,
+//! for tests that use `kill`.
+//!
+//! Bounds: [`MAX_CONNECTIONS`] and [`MAX_STREAMS`] per connection; at the bound new connections
+//! wait in the kernel's backlog. It is meant for tests and the demo, not for untrusted clients.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use meshport_daemon::Error;
+
+pub mod authority;
+pub mod body;
+mod gate;
+pub mod http;
+pub mod process;
+#[cfg(test)]
+mod tests;
+
+pub use authority::{Authority, Leaf};
+pub use process::{ServeOptions, TlsSource, serve_forever};
+
+use gate::{Gate, Gated};
+
+/// Connections served at once; a thousand nodes with a few connections each.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// HTTP/2 streams per connection, the apiserver's own default.
+pub const MAX_STREAMS: u32 = 250;
+/// The kernel's queue of connections not yet accepted; a hung stand-in fills it.
+const BACKLOG: u32 = 1024;
+/// How long a client may take for its TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2 flow-control window of a stream, in bytes: 1 Gbit/s over 30 ms.
+const STREAM_WINDOW: u32 = 4 << 20;
+/// HTTP/2 flow-control window of a connection, in bytes.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Pause after a failed accept (out of descriptors), so that it does not occupy the runtime.
+const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(20);
+
+/// How a stand-in starts.
+#[derive(Clone, Debug)]
+pub struct StandInConfig {
+    /// Where to listen; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Certificate and key; [`Leaf::name`] is what `/whoami` answers.
+    pub leaf: Leaf,
+    /// If set, client certificates of this authority (PEM) are accepted as credentials.
+    pub client_ca: Option<String>,
+    /// If set, anonymous requests are answered 401 on every path, as an apiserver with
+    /// `--anonymous-auth=false` does; this bearer token or a client certificate is needed.
+    pub bearer_token: Option<String>,
+    /// Time between two lines of `/watch`.
+    pub watch_interval: Duration,
+}
+
+impl StandInConfig {
+    /// On a free port of 127.0.0.1, anonymous, a watch line each second.
+    pub fn new(leaf: Leaf) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            leaf,
+            client_ca: None,
+            bearer_token: None,
+            watch_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a stand-in has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StandInCounters {
+    /// Accepted connections.
+    pub connections: u64,
+    /// Connections open now.
+    pub open_connections: u64,
+    /// TLS handshakes that failed or took too long.
+    pub tls_failures: u64,
+    /// Requests, of any path.
+    pub requests: u64,
+    /// Requests for `/readyz`, `/livez`, `/healthz` and `/version`: what health checks ask.
+    pub probes: u64,
+    /// Requests answered 401.
+    pub unauthorized: u64,
+    /// Watch streams open now.
+    pub open_watches: u64,
+    /// Bytes sent by `/bytes`.
+    pub bytes_served: u64,
+    /// Bytes received by `/sink`.
+    pub bytes_sunk: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    connections: AtomicU64,
+    open_connections: AtomicU64,
+    tls_failures: AtomicU64,
+    requests: AtomicU64,
+    probes: AtomicU64,
+    unauthorized: AtomicU64,
+    open_watches: Arc<AtomicU64>,
+    bytes_served: Arc<AtomicU64>,
+    bytes_sunk: AtomicU64,
+}
+
+/// What the connections of one stand-in share.
+struct Shared {
+    name: String,
+    bearer_token: Option<String>,
+    watch_interval: Duration,
+    tls: TlsAcceptor,
+    ready: AtomicBool,
+    gate: Arc<Gate>,
+    /// Raised to cut every open connection.
+    cut: watch::Sender<u64>,
+    slots: Arc<Semaphore>,
+    counters: Counters,
+}
+
+/// A running stand-in. Dropping it closes its port and cuts its connections.
+pub struct StandIn {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+    /// Bound but never listening: keeps the port while the stand-in refuses.
+    _reservation: socket2::Socket,
+}
+
+impl std::fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StandIn")
+            .field("name", &self.shared.name)
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StandIn {
+    /// Starts to serve, on the runtime this is called in.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or certificate, key or authority are damaged.
+    pub fn start(config: StandInConfig) -> Result<Self, Error> {
+        let tls = config.leaf.server_config(config.client_ca.as_deref())?;
+        let listen = config.listen;
+        let reservation = reserve(listen).map_err(Error::io(format!("bind {listen}")))?;
+        let addr = reservation
+            .local_addr()
+            .ok()
+            .and_then(|addr| addr.as_socket())
+            .ok_or_else(|| Error::Bug("a bound socket has no address".to_owned()))?;
+        let shared = Arc::new(Shared {
+            name: config.leaf.name().to_owned(),
+            bearer_token: config.bearer_token,
+            watch_interval: config.watch_interval,
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            ready: AtomicBool::new(true),
+            gate: Arc::new(Gate::default()),
+            cut: watch::Sender::new(0),
+            slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            counters: Counters::default(),
+        });
+        let stand_in =
+            Self { shared, addr, accepting: Mutex::new(None), _reservation: reservation };
+        stand_in.resume()?;
+        Ok(stand_in)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The origin's name, as in its certificate.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> StandInCounters {
+        let counters = &self.shared.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StandInCounters {
+            connections: read(&counters.connections),
+            open_connections: read(&counters.open_connections),
+            tls_failures: read(&counters.tls_failures),
+            requests: read(&counters.requests),
+            probes: read(&counters.probes),
+            unauthorized: read(&counters.unauthorized),
+            open_watches: read(&counters.open_watches),
+            bytes_served: read(&counters.bytes_served),
+            bytes_sunk: read(&counters.bytes_sunk),
+        }
+    }
+
+    /// Decides what `/readyz` answers: 200 or 500. Everything else is served on.
+    pub fn set_ready(&self, ready: bool) {
+        self.shared.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Stops to read and to write on every connection and to accept; the kernel still completes
+    /// TCP handshakes. It looks like a process under SIGSTOP.
+    pub fn hang(&self) {
+        self.shared.gate.close();
+    }
+
+    /// Ends [`StandIn::hang`]: everything goes on where it stood.
+    pub fn unhang(&self) {
+        self.shared.gate.open();
+    }
+
+    /// Closes the listening socket: new connections are refused once this returns. Open ones are
+    /// served on, as by an apiserver that terminates gracefully.
+    pub async fn refuse(&self) {
+        let task = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            task.abort();
+            // The listener is closed when the task is gone; that it was cancelled is no news.
+            let _ = task.await;
+        }
+    }
+
+    /// Listens again, on the same port. Does nothing if it listens already.
+    ///
+    /// # Errors
+    /// The port cannot be bound.
+    pub fn resume(&self) -> Result<(), Error> {
+        let mut accepting = self.accepting.lock().unwrap_or_else(PoisonError::into_inner);
+        if accepting.is_none() {
+            let listener =
+                listen(self.addr).map_err(Error::io(format!("listen on {}", self.addr)))?;
+            *accepting = Some(tokio::spawn(accept_forever(Arc::clone(&self.shared), listener)));
+        }
+        Ok(())
+    }
+
+    /// Cuts every open connection.
+    pub fn cut_connections(&self) {
+        self.shared.cut.send_modify(|count| *count += 1);
+    }
+
+    /// Refuses new connections and cuts the open ones, as when the process is killed.
+    /// [`StandIn::resume`] is its restart.
+    pub async fn kill(&self) {
+        self.refuse().await;
+        self.cut_connections();
+    }
+
+    /// Ends it for good and gives the port back.
+    pub async fn stop(self) {
+        self.kill().await;
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        if let Some(task) = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
+        self.cut_connections();
+        // A hung connection has to run once more to end.
+        self.shared.gate.open();
+    }
+}
+
+/// Binds without listening. Reuse is what lets the listener bind beside it.
+fn reserve(address: SocketAddr) -> std::io::Result<socket2::Socket> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept_forever(shared: Arc<Shared>, listener: TcpListener) {
+    loop {
+        let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else { return };
+        shared.gate.opened().await;
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_ERROR_PAUSE).await;
+            continue;
+        };
+        shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::clone(&shared);
+        let mut cut = shared.cut.subscribe();
+        tokio::spawn(async move {
+            let _slot = slot;
+            let _open = Open::count(&shared.counters.open_connections);
+            tokio::select! {
+                () = serve(&shared, stream) => {}
+                // Fails only when the stand-in is gone, which ends its connections as well.
+                _ = cut.changed() => {}
+            }
+        });
+    }
+}
+
+/// Counts something as open for as long as it lives.
+struct Open<'a>(&'a AtomicU64);
+
+impl<'a> Open<'a> {
+    fn count(counter: &'a AtomicU64) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
+    // Without it the 40 ms of delayed acknowledgements would show up as latency.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let stream = Gated::new(stream, Arc::clone(&shared.gate));
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shared.tls.accept(stream)).await;
+    let Ok(Ok(stream)) = handshake else {
+        shared.counters.tls_failures.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    // The verifier has checked it against the authority; without one none is asked for.
+    let certified = stream.get_ref().1.peer_certificates().is_some();
+    let service = service_fn(|request| http::answer(Arc::clone(shared), request, certified));
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(name = shared.name, %error, "a connection to the stand-in ended");
+    }
+}

@@ -1,0 +1,292 @@
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+use super::*;
+use crate::client::{Client, ClientError, Stage};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Long enough to be sure that nothing is about to come.
+const SILENCE: Duration = Duration::from_millis(150);
+
+struct World {
+    authority: Authority,
+    stand_in: StandIn,
+}
+
+fn start(name: &str, adjust: impl FnOnce(&mut StandInConfig)) -> World {
+    let authority = Authority::generate().unwrap();
+    let mut config = StandInConfig::new(authority.issue_server(name).unwrap());
+    config.watch_interval = Duration::from_millis(10);
+    adjust(&mut config);
+    World { authority, stand_in: StandIn::start(config).unwrap() }
+}
+
+impl World {
+    fn client(&self) -> Client {
+        let client = Client::new(self.stand_in.addr(), self.authority.certificate_pem()).unwrap();
+        client.with_timeout(PATIENCE)
+    }
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "never happened: {what}");
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn it_answers_what_clients_and_probes_ask() {
+    let world = start("fra", |_| {});
+    let client = world.client();
+    for path in ["/readyz", "/livez", "/healthz"] {
+        let answer = client.get(path).await.unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"ok"[..]), "{path}");
+    }
+    let version = json(&client.get("/version").await.unwrap().body);
+    assert!(version["gitVersion"].as_str().unwrap().contains("stand-in"), "{version}");
+    let namespaces = json(&client.get("/api/v1/namespaces").await.unwrap().body);
+    assert_eq!(namespaces["items"].as_array().unwrap().len(), 4);
+    assert_eq!(client.get("/nothing").await.unwrap().status, StatusCode::NOT_FOUND);
+    assert_eq!(client.get("/bytes/many").await.unwrap().status, StatusCode::BAD_REQUEST);
+    assert_eq!(client.whoami().await.unwrap().origin, "fra");
+
+    world.stand_in.set_ready(false);
+    let answer = client.get("/readyz").await.unwrap();
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(client.get("/livez").await.unwrap().status, StatusCode::OK);
+    assert_eq!(client.whoami().await.unwrap().origin, "fra");
+    world.stand_in.set_ready(true);
+    assert_eq!(client.get("/readyz").await.unwrap().status, StatusCode::OK);
+
+    let counters = world.stand_in.counters();
+    assert_eq!((counters.requests, counters.probes), (12, 7));
+    assert_eq!(counters.connections, 12, "one connection per request");
+}
+
+#[tokio::test]
+async fn refused_connections_leave_open_ones_alone_and_the_port_comes_back() {
+    let world = start("fra", |_| {});
+    let mut watch = world.client().watch().await.unwrap();
+    assert_eq!(world.stand_in.counters().open_watches, 1);
+    for _ in 0..3 {
+        world.stand_in.refuse().await;
+        let refused = TcpStream::connect(world.stand_in.addr()).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(watch.next().await.unwrap().is_some());
+        world.stand_in.resume().unwrap();
+        world.stand_in.resume().unwrap();
+        world.client().whoami().await.unwrap();
+    }
+    let (first, second) = (watch.next().await.unwrap().unwrap(), watch.next().await.unwrap());
+    let (first, second) = (json(&first), json(&second.unwrap()));
+    assert_eq!(first["sequence"].as_u64().unwrap() + 1, second["sequence"].as_u64().unwrap());
+}
+
+#[tokio::test]
+async fn a_killed_one_cuts_everything_and_can_be_restarted() {
+    let world = start("fra", |_| {});
+    let mut watch = world.client().watch().await.unwrap();
+    world.stand_in.kill().await;
+    let cut = async { while watch.next().await.is_ok_and(|line| line.is_some()) {} };
+    tokio::time::timeout(PATIENCE, cut).await.expect("the watch is cut");
+    assert!(matches!(world.client().whoami().await, Err(ClientError::Connect(_))));
+    until("nothing is open", || {
+        let counters = world.stand_in.counters();
+        counters.open_connections == 0 && counters.open_watches == 0
+    })
+    .await;
+    world.stand_in.resume().unwrap();
+    world.client().whoami().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hung_one_accepts_but_never_answers_until_it_goes_on() {
+    let world = start("fra", |_| {});
+    let mut watch = world.client().watch().await.unwrap();
+    watch.next().await.unwrap();
+    world.stand_in.hang();
+    let impatient = world.client().with_timeout(SILENCE);
+    // The first may be accepted by the stand-in, the second by the kernel alone.
+    for _ in 0..2 {
+        let error = impatient.whoami().await.unwrap_err();
+        let stage = Stage::Handshaking;
+        assert!(
+            matches!(error, ClientError::Timeout { stage: found, .. } if found == stage),
+            "{error}"
+        );
+    }
+    // What was on its way may still arrive, but it ends.
+    let silent = async { while tokio::time::timeout(SILENCE, watch.next()).await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, silent).await.expect("the watch falls silent");
+
+    let patient = world.client();
+    let waiting = tokio::spawn(async move { patient.whoami().await });
+    world.stand_in.unhang();
+    waiting.await.unwrap().expect("what waited is answered");
+    watch.next().await.unwrap().expect("the watch goes on");
+}
+
+#[tokio::test]
+async fn strangers_are_refused_without_anonymous_access() {
+    let world = start("fra", |config| config.bearer_token = Some("secret".to_owned()));
+    for path in ["/readyz", "/version", "/whoami", "/watch"] {
+        let answer = world.client().get(path).await.unwrap();
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(json(&answer.body)["kind"], "Status");
+    }
+    let wrong = world.client().with_bearer_token("guess");
+    assert_eq!(wrong.get("/readyz").await.unwrap().status, StatusCode::UNAUTHORIZED);
+    let right = world.client().with_bearer_token("secret");
+    assert_eq!(right.whoami().await.unwrap().origin, "fra");
+    assert_eq!(world.stand_in.counters().unauthorized, 5);
+}
+
+#[tokio::test]
+async fn a_client_certificate_counts_as_credentials() {
+    let authority = Authority::generate().unwrap();
+    let pem = authority.certificate_pem();
+    let config = StandInConfig {
+        client_ca: Some(pem.to_owned()),
+        bearer_token: Some("secret".to_owned()),
+        ..StandInConfig::new(authority.issue_server("fra").unwrap())
+    };
+    let stand_in = StandIn::start(config).unwrap();
+    let certificate = authority.issue_client("prober").unwrap();
+    let known = Client::with_certificate(stand_in.addr(), pem, &certificate).unwrap();
+    assert_eq!(known.whoami().await.unwrap().origin, "fra");
+    let stranger = Client::new(stand_in.addr(), pem).unwrap();
+    assert_eq!(stranger.get("/readyz").await.unwrap().status, StatusCode::UNAUTHORIZED);
+    let foreign = Authority::generate().unwrap().issue_client("prober").unwrap();
+    let foreign = Client::with_certificate(stand_in.addr(), pem, &foreign).unwrap();
+    foreign
+        .get("/readyz")
+        .await
+        .expect_err("a certificate of another authority ends the handshake");
+}
+
+#[tokio::test]
+async fn a_client_that_talks_no_tls_is_counted() {
+    let world = start("fra", |_| {});
+    let mut tcp = TcpStream::connect(world.stand_in.addr()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut tcp, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    // An alert, then the end; a reset is as good.
+    let _ = tcp.read_to_end(&mut rest).await;
+    until("the failure is counted", || world.stand_in.counters().tls_failures == 1).await;
+    world.client().whoami().await.unwrap();
+}
+
+#[tokio::test]
+async fn dropping_it_frees_the_port() {
+    let world = start("fra", |_| {});
+    let addr = world.stand_in.addr();
+    world.stand_in.stop().await;
+    std::net::TcpListener::bind(addr).expect("the port is free");
+}
+
+#[test]
+fn names_that_cannot_be_told_apart_are_refused() {
+    let authority = Authority::generate().unwrap();
+    let long = "a".repeat(64);
+    for name in [
+        "",
+        "kubernetes",
+        "localhost",
+        "Fra",
+        "fra_1",
+        "-fra",
+        "fra.",
+        "f\u{fc}r",
+        "7",
+        "fra.7",
+        &long,
+    ] {
+        assert!(matches!(authority.issue_server(name), Err(Error::Usage(_))), "{name:?}");
+    }
+    for name in ["fra", "cp-1", "cp-1.fra", "7a", "7.fra"] {
+        let leaf = authority.issue_server(name).unwrap();
+        let (chain, _) = leaf.to_rustls().unwrap();
+        assert_eq!(authority::origin_name(&chain[0]).as_deref(), Some(name));
+    }
+}
+
+#[tokio::test]
+async fn certificates_survive_their_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let authority = Authority::generate().unwrap();
+    authority.issue_server("fra").unwrap().write(&certificate, &key).unwrap();
+    assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let leaf = Leaf::read("fra", &certificate, &key).unwrap();
+    let stand_in = StandIn::start(StandInConfig::new(leaf)).unwrap();
+    let client = Client::new(stand_in.addr(), authority.certificate_pem()).unwrap();
+    assert_eq!(client.whoami().await.unwrap().origin, "fra");
+
+    std::fs::write(&key, "no key").unwrap();
+    let damaged = StandInConfig::new(Leaf::read("fra", &certificate, &key).unwrap());
+    assert!(matches!(StandIn::start(damaged), Err(Error::Usage(_))));
+}
+
+#[tokio::test]
+async fn a_folder_has_one_authority_for_all_who_use_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("pki");
+    let at_once: Vec<_> = (0..4)
+        .map(|_| {
+            let pki = pki.clone();
+            std::thread::spawn(move || Authority::in_folder(&pki).unwrap())
+        })
+        .collect();
+    let authorities: Vec<Authority> = at_once.into_iter().map(|t| t.join().unwrap()).collect();
+    let ca = std::fs::read_to_string(pki.join("ca.crt")).unwrap();
+    assert_eq!(pki.join("ca.key").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for (index, authority) in authorities.iter().enumerate() {
+        assert_eq!(authority.certificate_pem(), ca);
+        let name = format!("cp-{index}");
+        let leaf = authority.issue_server(&name).unwrap();
+        let stand_in = StandIn::start(StandInConfig::new(leaf)).unwrap();
+        assert_eq!(Client::new(stand_in.addr(), &ca).unwrap().whoami().await.unwrap().origin, name);
+    }
+    std::fs::write(pki.join("ca.key"), "no key").unwrap();
+    assert!(matches!(Authority::in_folder(&pki), Err(Error::Usage(_))));
+}
+
+#[tokio::test]
+async fn a_process_announces_its_port_and_writes_its_authority() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("pki");
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        name: "fra".to_owned(),
+        tls: TlsSource::Folder(pki.clone()),
+        bearer_token: None,
+        watch_interval: Duration::from_secs(1),
+    };
+    let (mut reader, writer) = io::pipe().unwrap();
+    let serving = tokio::spawn(async move {
+        let mut writer = writer;
+        serve_forever(options, &mut writer).await
+    });
+    let line = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(&mut reader), &mut line).map(|_| line)
+    });
+    let line = json(line.await.unwrap().unwrap().as_bytes());
+    assert_eq!(line["name"], "fra");
+    let addr = line["listening"].as_str().unwrap().parse().unwrap();
+    let ca = std::fs::read_to_string(pki.join("ca.crt")).unwrap();
+    let client = Client::new(addr, &ca).unwrap();
+    assert_eq!(client.whoami().await.unwrap().origin, "fra");
+    serving.abort();
+}

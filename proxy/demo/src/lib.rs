@@ -1,0 +1,153 @@
+//! `meshport demo`, and what it and the end-to-end tests are made of, next to the emulated WAN in
+//! [`crate::wan`].
+//!
+//! * [`apiserver`] is a stand-in for a Kubernetes apiserver, with the faults real ones have.
+//! * [`client`] is an HTTPS client that says which origin answered and how long it took.
+//! * [`table`] renders the live table and the summary.
+//! * [`plan`], [`story`] and [`score`] are pure: who takes part, what happens when, how it went.
+//!
+//! [`run`] makes a mesh the way an operator does, runs a real daemon per node as a child process,
+//! sends requests, and judges the answers. Nothing of it outlives the demo.
+
+use std::time::Duration;
+
+use meshport_config::UnixSeconds;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use meshport_daemon::Error;
+
+pub mod apiserver;
+pub mod client;
+mod console;
+mod daemon;
+mod folder;
+mod members;
+pub mod plan;
+pub mod score;
+mod screen;
+mod show;
+pub mod story;
+pub mod table;
+pub mod wan;
+mod world;
+
+pub use daemon::{VERB, end_with_parent};
+pub use screen::Screen;
+
+use client::clock;
+use plan::{DISTANCES_MS, NodePlan, SITES, STAGE};
+use story::Story;
+use table::Summary;
+use world::World;
+
+/// What the demo was asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long requests are sent.
+    pub length: Duration,
+    /// Whether everything stays up afterwards, until a signal.
+    pub keep_running: bool,
+    /// Decides the random draws of the emulated WAN.
+    pub seed: u64,
+    /// The wall time, for credentials.
+    pub now: UnixSeconds,
+}
+
+/// Runs the demo to its end.
+///
+/// # Errors
+/// [`Error::Negative`] when a node does not get ready, a request failed, the nearest was not chosen
+/// or a signal came too early; else what the system refused.
+pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
+    let mut interrupt = Interrupt::listen()?;
+    let story = Story::of(options.length);
+    if let Some(shortened) = story.shortened() {
+        screen.tell(&shortened)?;
+    }
+    let mut world = tokio::select! {
+        world = open(options, screen) => world?,
+        () = interrupt.came() => return Err(interrupted(screen)),
+    };
+    let summary = tokio::select! {
+        summary = show::play(&mut world, &story, screen) => summary?,
+        () = interrupt.came() => return Err(interrupted(screen)),
+    };
+    screen.note("")?;
+    screen.summary(&summary)?;
+    if options.keep_running {
+        tokio::select! {
+            ended = console::play(&mut world, screen) => ended?,
+            // The terminal has shown the keys of the interrupt.
+            () = interrupt.came() => screen.note("")?,
+        }
+    }
+    verdict(&summary, &mut world)
+}
+
+fn interrupted(screen: &mut Screen) -> Error {
+    // The terminal has shown the keys of the interrupt. What cannot be shown does not matter now.
+    let _ = screen.note("");
+    Error::Negative("interrupted before the end; nothing is left behind".to_owned())
+}
+
+/// An error unless all that was promised was seen. The logs of a failure are kept.
+fn verdict(summary: &Summary, world: &mut World) -> Result<(), Error> {
+    let shortcomings = summary.shortcomings();
+    if shortcomings.is_empty() {
+        return Ok(());
+    }
+    let folder = world.keep_folder().display();
+    Err(Error::Negative(format!(
+        "{}\n  all logs and configurations: {folder}",
+        shortcomings.join("; ")
+    )))
+}
+
+/// A world in which every node is ready, introduced to the reader.
+async fn open(options: &Options, screen: &mut Screen) -> Result<World, Error> {
+    let began = clock();
+    screen.note(&introduction())?;
+    let mut world = World::start(options.seed, options.now)?;
+    world.ready().await?;
+    let took = clock().saturating_duration_since(began).as_secs_f64();
+    screen.note(&format!(
+        "Ready after {took:.1} s. A client in {} uses {}; try it from another terminal:\n\n  {}\n",
+        SITES[STAGE],
+        world.local(STAGE),
+        world.curl(STAGE)
+    ))?;
+    Ok(world)
+}
+
+fn introduction() -> String {
+    let distances = DISTANCES_MS.map(|(a, b, ms)| format!("{a}-{b} {ms} ms"));
+    format!(
+        "Three sites on this machine, with an apiserver each, {} real daemons, and an emulated\n\
+         WAN between the sites. Round trips: {}.",
+        NodePlan::all().count(),
+        distances.join(", ")
+    )
+}
+
+/// The signals that end the demo.
+struct Interrupt {
+    signals: [Signal; 3],
+}
+
+impl Interrupt {
+    fn listen() -> Result<Self, Error> {
+        let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(listen);
+        Ok(Self { signals: [interrupt?, terminate?, hangup?] })
+    }
+
+    async fn came(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Where the demo's words go: a table and lines for a person, or one JSON object for a script.
+
+use std::io::{self, Stdout};
+
+use super::table::{Board, Style, Summary, Table};
+use meshport_daemon::Error;
+
+/// What is shown, and how.
+#[derive(Debug)]
+pub enum Screen {
+    /// Nothing but the summary, as JSON; what a person needs to know goes to standard error.
+    Json,
+    /// Everything, as text.
+    Text(Table<Stdout>),
+}
+
+impl Screen {
+    /// For a person: on a terminal of that many columns, or else a line per change.
+    pub fn text(columns: Option<usize>) -> Self {
+        let style = columns.map_or(Style::Changes, |columns| Style::InPlace { columns });
+        Self::Text(Table::new(io::stdout(), style))
+    }
+
+    /// Lines that stay.
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Error> {
+        match self {
+            Self::Json => Ok(()),
+            Self::Text(table) => table.note(text).map_err(lost()),
+        }
+    }
+
+    /// The table as it is now.
+    pub(super) fn draw(&mut self, board: &Board) -> Result<(), Error> {
+        match self {
+            Self::Json => Ok(()),
+            Self::Text(table) => table.draw(board).map_err(lost()),
+        }
+    }
+
+    /// The table as it stays.
+    pub(super) fn draw_last(&mut self, board: &Board) -> Result<(), Error> {
+        self.draw(board)?;
+        if let Self::Text(table) = self {
+            table.release();
+        }
+        Ok(())
+    }
+
+    /// How it went.
+    pub(super) fn summary(&mut self, summary: &Summary) -> Result<(), Error> {
+        match self {
+            Self::Json => write_line(&mut io::stdout(), &summary.json()),
+            Self::Text(table) => table.note(&summary.text()).map_err(lost()),
+        }
+    }
+
+    /// What a person has to know, whatever else is shown.
+    pub(super) fn tell(&mut self, text: &str) -> Result<(), Error> {
+        match self {
+            Self::Json => write_line(&mut io::stderr(), text),
+            Self::Text(table) => table.note(text).map_err(lost()),
+        }
+    }
+}
+
+fn write_line(out: &mut impl io::Write, text: &str) -> Result<(), Error> {
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(lost())
+}
+
+fn lost() -> impl FnOnce(io::Error) -> Error {
+    Error::io("write to standard output")
+}
