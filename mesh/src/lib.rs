@@ -1,51 +1,53 @@
 //! Encrypted datagrams and streams to a `NodeId`, over one UDP socket and without root.
 //!
-//! On the wire this is WireGuard. Inside the tunnels travel IPv6/UDP packets: control messages
-//! that admit a peer, datagrams by port, and QUIC for streams. [`Mesh`] is the handle, [`Incoming`]
-//! what comes from peers.
+//! [`Mesh`] is the handle, [`Incoming`] what comes from peers. `meshport-proto` is the state machine
+//! of peers and tunnels; this crate drives it with sockets, tokio and, for streams, quinn.
 //!
-//! Everything outside `io` is a state machine without sockets, clocks or a runtime; `io` drives it
-//! with tokio and quinn. Every queue and table has a bound and a drop counter in [`MeshCounters`].
+//! `link` joins the state machine with the outer socket; `quic_socket` is what quinn sees of it;
+//! `driver` does what is due without a packet; `streams` keeps the QUIC connections; `mesh` is the
+//! handle. A node with several `shards` has all of these once per shard.
+//!
+//! A shard is meant for one current-thread runtime: what it receives, seals and sends is done
+//! there. Everything is `Send` and `Sync` all the same, so that others may call it now and then:
+//! each lock is held for one turn, never across an await. Lock order: quinn's own locks, then the
+//! link's send lock, then its core lock, then an inbox's.
 
-mod admission;
-mod core;
-mod counters;
-mod error;
-mod event;
+mod backlog;
+mod batched;
+mod congestion;
+mod cubic;
+mod driver;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod inner;
-mod io;
-mod peer;
-mod peers;
-mod processes;
-mod settings;
-mod shard;
-mod tunnel;
-
-pub use counters::MeshCounters;
-pub use error::MeshError;
-pub use event::{MeshEvent, PeerStatus};
-pub use io::{
-    Delivery, Incoming, Mesh, OuterMeta, OuterSocket, OuterTransmit, RecvHalf, SendHalf,
-    ShardStatus, ShardStreams, Shards, Stream, UdpOuter, WallClock,
-};
-pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
-pub use shard::{MAX_SHARDS, is_same_shard};
-
+mod inbox;
+mod link;
+mod mesh;
+mod null_crypto;
+mod outer;
+mod quic_config;
+mod quic_socket;
+mod shards;
+mod steer;
+mod streams;
 #[doc(hidden)]
-pub use io::testing;
+pub mod testing;
+mod udp;
+mod windows;
 
-/// UDP ports inside the tunnel.
-pub mod ports {
-    /// Admission.
-    pub const CONTROL: u16 = 7400;
-    /// QUIC.
-    pub const STREAMS: u16 = 7401;
-    /// Discovery.
-    pub const GOSSIP: u16 = 7402;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use link::WallClock;
+pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
+pub use meshport_proto::{
+    Identity, MAX_DATAGRAM, MAX_MTU, MAX_SHARDS, MIN_MTU, MeshConfig, MeshCounters, MeshError,
+    MeshEvent, PeerStatus, inner, is_same_shard, ports,
+};
+pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
+pub use shards::Shards;
+pub use streams::{Delivery, RecvHalf, SendHalf, Stream};
+pub use udp::UdpOuter;
+
+/// Locks, also after a panic elsewhere: every turn leaves the state consistent.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// Longest datagram, in bytes: as long as the smallest one that QUIC may rely on, so that a probe
-/// shows whether QUIC's pass. With all headers it takes 1328 bytes of an IPv6 path.
-pub const MAX_DATAGRAM: usize = 1200;

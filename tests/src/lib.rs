@@ -17,7 +17,6 @@ pub mod netns;
 pub mod process;
 pub mod repository;
 pub mod sbom;
-pub mod source;
 pub mod tap;
 pub mod ticks;
 pub mod transfer;

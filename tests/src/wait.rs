@@ -4,6 +4,8 @@
 //! A test never sleeps in the hope that something has happened by then. It looks, and looks again,
 //! until the condition holds or the deadline passes, and then says what it waited for.
 
+#![expect(clippy::disallowed_methods, reason = "the one place of this package that may sleep")]
+
 use std::time::{Duration, Instant};
 
 /// Pause between two looks: short against what is waited for, long against the cost of a look.

@@ -14,7 +14,7 @@ use toml::Table;
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The crates of the product.
-const PRODUCT: [&str; 7] = [
+const PRODUCT: [&str; 8] = [
     "meshport",
     "meshport-config",
     "meshport-core",
@@ -22,6 +22,7 @@ const PRODUCT: [&str; 7] = [
     "meshport-demo",
     "meshport-discovery",
     "meshport-mesh",
+    "meshport-proto",
 ];
 
 /// What they use that has no part in keys or the network.
@@ -42,7 +43,7 @@ const BYSTANDERS: [&str; 12] = [
 
 /// What takes bytes apart that a peer, a server, a file or a person has written: the crates of the
 /// product, and decoders that they use, also by way of others.
-const READERS: [&str; 35] = [
+const READERS: [&str; 36] = [
     "boringtun",
     "bytes",
     "data-encoding",
@@ -61,6 +62,7 @@ const READERS: [&str; 35] = [
     "meshport-demo",
     "meshport-discovery",
     "meshport-mesh",
+    "meshport-proto",
     "postcard",
     "quinn",
     "quinn-proto",

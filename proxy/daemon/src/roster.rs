@@ -50,7 +50,7 @@ const PATHS: [&str; 2] = [
 pub(super) struct Source {
     pub(super) host: Host,
     /// This node's own local address of the service.
-    pub(super) local: SocketAddr,
+    pub local: SocketAddr,
     pub(super) kubeconfig: PathBuf,
 }
 

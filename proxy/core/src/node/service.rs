@@ -27,7 +27,7 @@ pub(super) struct Service {
     pub(super) policy: Policy,
     pub(super) health: Option<Health>,
     pub(super) memory: Preference,
-    pub(super) route: Arc<Route>,
+    pub route: Arc<Route>,
     /// What each origin says of its instance, and since when it was known here.
     pub(super) states: BTreeMap<NodeId, (OriginState, Instant)>,
     /// What is known of each way to an instance, also of those that no route uses now.

@@ -1,0 +1,478 @@
+//! The mesh as a state machine without I/O: datagrams and time go in, datagrams and events come
+//! out.
+//!
+//! Owns all peers and decides for every outer datagram whose it is ([`receive`]), seals what is
+//! sent ([`send`]), admits peers ([`admit`]) and does what is due without a packet ([`timers`]).
+//! Time is an argument of every call.
+//!
+//! Invariants: a decrypted packet is processed only when its inner source is the address of the
+//! peer whose session opened it; of a peer that is not admitted only control messages are
+//! processed; a peer's endpoint moves only on packets that its session authenticated.
+//!
+//! Bounds: peers by [`MeshConfig`], waiting packets by [`QUEUE_LIMIT`](crate::peer::QUEUE_LIMIT),
+//! outgoing control datagrams by [`TRANSMIT_LIMIT`], events by [`MeshConfig::max_events`]. What
+//! exceeds a bound is dropped and counted.
+
+mod admit;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod hand_over;
+mod here;
+mod receive;
+mod revoke;
+mod rotate;
+mod send;
+mod succeed;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey, Revocations};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+use crate::event::{MeshEvent, Now, PeerStatus, Route};
+use crate::peer::{ENDPOINT_LIMIT, Peer};
+use crate::peers::{Peers, Slot};
+use crate::settings::{Identity, MeshConfig};
+use crate::shard::Place;
+use crate::tunnel::{Gate, Tunnel};
+use crate::{MeshCounters, MeshError};
+
+pub use hand_over::{Batch, HandOver};
+pub use receive::{Claim, StreamPacket};
+use succeed::Former;
+
+pub use send::{SEAL_OVERHEAD, StreamBatch};
+
+/// Outgoing datagrams that may wait to be polled: one turn makes few, a flood must not make many.
+const TRANSMIT_LIMIT: usize = 1024;
+/// Events beyond [`MeshConfig::max_events`] that are kept when they are not datagrams: changes of
+/// peers matter more, and there are few per peer.
+const STATE_EVENT_RESERVE: usize = 4096;
+
+/// A datagram to put on the wire.
+#[derive(Debug)]
+pub struct Transmit {
+    /// Where to.
+    pub route: Route,
+    /// The whole datagram.
+    pub bytes: Vec<u8>,
+}
+
+/// What happened, for the layer that drives the state machine.
+#[derive(Debug)]
+pub enum Notice {
+    /// A session exists: whoever waits for one may go on.
+    Ready,
+    /// Streams and connections of this peer are dead: it was removed or is another process now.
+    Cut(NodeId, &'static str),
+    /// The streams and connections of the first are the second's from now on.
+    Renamed(NodeId, NodeId),
+    /// An echo request with this token was answered.
+    Pong(NodeId, u32),
+}
+
+/// Everything that leaves the state machine.
+#[derive(Debug)]
+struct Output {
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<MeshEvent>,
+    notices: VecDeque<Notice>,
+    /// Emptied after every turn, which takes in a bounded amount.
+    hand_overs: VecDeque<HandOver>,
+    max_events: usize,
+    counters: MeshCounters,
+}
+
+impl Output {
+    fn transmit(&mut self, route: Route, bytes: Vec<u8>) {
+        if self.transmits.len() >= TRANSMIT_LIMIT {
+            self.counters.dropped_transmit_full += 1;
+        } else {
+            self.transmits.push_back(Transmit { route, bytes });
+        }
+    }
+
+    fn tell(&mut self, event: MeshEvent) {
+        let limit = match event {
+            MeshEvent::Datagram { .. } => self.max_events,
+            _ => self.max_events + STATE_EVENT_RESERVE,
+        };
+        if self.events.len() >= limit {
+            self.counters.dropped_events += 1;
+        } else {
+            self.events.push_back(event);
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        if self.notices.len() >= STATE_EVENT_RESERVE {
+            self.counters.dropped_events += 1;
+        } else {
+            self.notices.push_back(notice);
+        }
+    }
+}
+
+/// The state machine.
+pub struct Core {
+    identity: Identity,
+    config: MeshConfig,
+    node: NodeId,
+    /// Whom this node was before, while others may still speak to that one.
+    former: Option<Former>,
+    credential: Vec<u8>,
+    /// New in every process; peers see a restart by it.
+    instance: u64,
+    gate: Arc<Gate>,
+    place: Place,
+    peers: Peers,
+    /// When each peer is to be looked at; at most one entry per peer.
+    timers: BTreeSet<(Instant, Slot)>,
+    last_stray: Option<Instant>,
+    /// What pre-shared keys are made of.
+    secrets: MeshSecrets,
+    /// The number of a newer secret that the caller was told to keep, and when.
+    offered: Option<(u64, Instant)>,
+    /// What the authority has taken back.
+    revocations: Revocations,
+    /// Nodes whose credential was covered when it was known; at most as many as there are peers.
+    shut_out: BTreeSet<NodeId>,
+    /// When the user was told last that somebody knocks in the name of one of those.
+    knocks: BTreeMap<NodeId, Instant>,
+    out: Output,
+    rng: StdRng,
+    /// One inner packet on its way into a tunnel.
+    scratch: Vec<u8>,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("node", &self.node)
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// `seed` must be new in every process.
+    ///
+    /// # Errors
+    /// When a limit is out of its bounds or the identity is not valid at `now`.
+    pub fn new(
+        identity: Identity,
+        config: MeshConfig,
+        seed: [u8; 32],
+        now: Now,
+    ) -> Result<Self, MeshError> {
+        config.check()?;
+        let node = identity.key.public();
+        let credential = &identity.credential;
+        if credential.node != node {
+            let text = format!("its credential is for node {}, its key is {node}", credential.node);
+            return Err(MeshError::Identity(text));
+        }
+        credential
+            .verify(&credential.mesh, now.wall)
+            .map_err(|error| MeshError::Identity(error.to_string()))?;
+        let mut rng = StdRng::from_seed(seed);
+        let instance = rng.next_u64();
+        Ok(Self {
+            node,
+            former: None,
+            credential: credential.to_bytes(),
+            instance,
+            gate: Arc::new(Gate::new(identity.key.secret(), config.handshakes_per_second)),
+            place: Place::ONLY,
+            peers: Peers::new(rng.next_u32(), Place::ONLY),
+            timers: BTreeSet::new(),
+            last_stray: None,
+            secrets: MeshSecrets::from(identity.secret.clone()),
+            offered: None,
+            revocations: Revocations::default(),
+            shut_out: BTreeSet::new(),
+            knocks: BTreeMap::new(),
+            out: Output {
+                transmits: VecDeque::new(),
+                events: VecDeque::new(),
+                notices: VecDeque::new(),
+                hand_overs: VecDeque::new(),
+                max_events: config.max_events,
+                counters: MeshCounters::default(),
+            },
+            rng,
+            scratch: vec![0; 1 << 16],
+            identity,
+            config,
+        })
+    }
+
+    /// This node's key.
+    pub fn key(&self) -> &NodeKey {
+        &self.identity.key
+    }
+
+    /// How many peers there are, of all kinds.
+    pub fn peer_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// This node's inner address.
+    pub fn address(&self) -> Ipv6Addr {
+        self.inner(&self.node).ip()
+    }
+
+    fn inner(&self, node: &NodeId) -> InnerAddr {
+        InnerAddr::derive(&self.identity.credential.mesh, node)
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.transmits.pop_front()
+    }
+
+    /// The next event for the user.
+    pub fn poll_event(&mut self) -> Option<MeshEvent> {
+        self.out.events.pop_front()
+    }
+
+    /// Whether an event waits.
+    pub fn has_events(&self) -> bool {
+        !self.out.events.is_empty()
+    }
+
+    /// The next notice for the driver.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.out.notices.pop_front()
+    }
+
+    /// Whether a notice waits.
+    pub fn has_notices(&self) -> bool {
+        !self.out.notices.is_empty()
+    }
+
+    /// As [`Core::expect_answer`], by node.
+    pub fn expect_answer_of(&mut self, node: &NodeId) {
+        if let Some(slot) = self.peers.of_node(node)
+            && let Some(peer) = self.peers.get_mut(slot)
+        {
+            peer.expects_answer = true;
+        }
+    }
+
+    /// The application wrote to a stream of the peer at `address`: its next packets are answered
+    /// within a round trip.
+    pub fn expect_answer(&mut self, address: &Ipv6Addr) {
+        if let Some(slot) = self.peers.of_address(address)
+            && let Some(peer) = self.peers.get_mut(slot)
+        {
+            peer.expects_answer = true;
+        }
+    }
+
+    /// When [`Core::handle_timeout`] has to be called, if no packet comes before.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// What was done and dropped so far.
+    pub fn counters(&self) -> &MeshCounters {
+        &self.out.counters
+    }
+
+    /// Names a peer: where it may live, and its credential when it is known already. Repeating
+    /// it changes nothing; an endpoint proven by the peer's own packets stays.
+    pub fn set_peer(
+        &mut self,
+        now: Now,
+        node: NodeId,
+        endpoints: &[SocketAddr],
+        credential: Option<&Arc<Credential>>,
+    ) {
+        if self.is_me(&node) {
+            return;
+        }
+        if let Some(credential) = credential.filter(|it| it.node == node) {
+            self.follow_if_good(credential, now);
+        }
+        if self.is_shut_out(&node) {
+            self.out.counters.peers_refused += 1;
+            return;
+        }
+        let Some(slot) = self.peers.of_node(&node).or_else(|| self.add_configured(node, now))
+        else {
+            self.out.counters.peers_refused += 1;
+            return;
+        };
+        self.peers.settle(slot);
+        let keepalive = self.config.keepalive;
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.configured = true;
+            peer.provisional_until = None;
+            peer.hints.clear();
+            peer.hints.extend(endpoints.iter().map(canonical).take(ENDPOINT_LIMIT));
+            peer.set_persistent(keepalive, now.instant);
+        }
+        if let Some(credential) = credential {
+            self.learn_credential(slot, credential, now);
+        }
+        self.arm(slot);
+    }
+
+    fn add_configured(&mut self, node: NodeId, now: Now) -> Option<Slot> {
+        if !self.gate.agrees_with(&node) {
+            return None;
+        }
+        if self.peers.len() >= self.config.max_peers {
+            let oldest = self.peers.oldest_provisional()?;
+            self.out.counters.provisional_evicted += 1;
+            self.remove(oldest, "pushed out");
+        }
+        Some(self.add(node, now, None))
+    }
+
+    fn add(&mut self, node: NodeId, now: Now, provisional_until: Option<Instant>) -> Slot {
+        let inner = self.inner(&node);
+        let terms = self.terms(self.secrets.current(), self.node, node);
+        let gate = &self.gate;
+        self.peers.insert(|index| {
+            let tunnel = Tunnel::new(gate, &terms, index);
+            let mut peer = Peer::new(node, inner, tunnel, now.instant);
+            peer.provisional_until = provisional_until;
+            peer
+        })
+    }
+
+    /// Forgets a peer: its session, its queue, its streams.
+    pub fn remove_peer(&mut self, node: &NodeId) {
+        if let Some(slot) = self.peers.of_node(node) {
+            self.remove(slot, "peer removed");
+        }
+    }
+
+    /// The caller knows a peer no more. With a session it stays until that is over, as one does
+    /// that nobody named.
+    pub fn release_peer(&mut self, node: &NodeId) {
+        let Some(slot) = self.peers.of_node(node) else { return };
+        match self.peers.get_mut(slot) {
+            Some(peer) if peer.session.is_some() => peer.configured = false,
+            _ => self.remove(slot, "peer released"),
+        }
+    }
+
+    fn remove(&mut self, slot: Slot, reason: &'static str) {
+        let Some(peer) = self.peers.remove(slot) else { return };
+        if let Some(at) = peer.armed {
+            self.timers.remove(&(at, slot));
+        }
+        self.out.counters.dropped_queue_abandoned += peer.queue.len() as u64;
+        if peer.reported_up {
+            self.out.tell(MeshEvent::SessionDown(peer.node));
+        }
+        // Whoever never got a packet through has no streams.
+        if peer.last_received.is_some() {
+            self.out.notice(Notice::Cut(peer.node, reason));
+        }
+    }
+
+    /// Starts a handshake with a peer that has no session.
+    ///
+    /// # Errors
+    /// When the peer is unknown or no address of it is.
+    pub fn connect(&mut self, now: Now, node: &NodeId) -> Result<(), MeshError> {
+        let slot = self.slot(node)?;
+        self.refresh(slot, now);
+        self.want_session(slot, now)
+    }
+
+    /// Whether data can be sent to `node` now.
+    pub fn has_session(&self, node: &NodeId) -> bool {
+        self.peer(node).is_some_and(|peer| peer.session.is_some())
+    }
+
+    /// Round-trip time of the last handshake with `node`.
+    pub fn handshake_rtt(&self, node: &NodeId) -> Option<std::time::Duration> {
+        self.peer(node)?.handshake_rtt
+    }
+
+    /// Where `node` lives: the proven endpoint, else the first hint.
+    pub fn endpoint(&self, node: &NodeId) -> Option<SocketAddr> {
+        self.peer(node)?.candidates().first().map(|route| route.remote)
+    }
+
+    /// The node with this inner address.
+    pub fn node_at(&self, address: &Ipv6Addr) -> Option<NodeId> {
+        self.peers.get(self.peers.of_address(address)?).map(|peer| peer.node)
+    }
+
+    /// What the streams of a known node are kept under.
+    pub fn address_of(&self, node: &NodeId) -> Result<Ipv6Addr, MeshError> {
+        self.peer(node).map(|peer| peer.address).ok_or(MeshError::UnknownPeer(*node))
+    }
+
+    /// The verified credential of an admitted peer.
+    pub fn credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.peer(node).filter(|peer| peer.admitted)?.credential.clone()
+    }
+
+    /// The verified credential of a peer, admitted or not, as it was shown or given here last.
+    pub fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.peer(node)?.credential.clone()
+    }
+
+    /// All peers, in order of their node; the fields about streams are left empty.
+    pub fn status(&self, now: Instant) -> Vec<PeerStatus> {
+        let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
+        let status = |peer: &Peer| PeerStatus {
+            node: peer.node,
+            name: peer.credential.as_ref().map(|credential| credential.name.clone()),
+            address: peer.inner.ip(),
+            endpoint: peer.endpoint.map(|route| route.remote),
+            admitted: peer.admitted,
+            session: peer.session.is_some(),
+            last_handshake: since(peer.session.map(|session| session.since)),
+            last_received: since(peer.last_received),
+            rx_bytes: peer.rx_bytes,
+            tx_bytes: peer.tx_bytes,
+            queued: peer.queue.len(),
+            quic_rtt: None,
+            streams: 0,
+            secret_number: peer.secret_number,
+        };
+        self.peers.iter().map(|(_, peer)| status(peer)).collect()
+    }
+
+    fn peer(&self, node: &NodeId) -> Option<&Peer> {
+        self.peers.get(self.peers.of_node(node)?)
+    }
+
+    fn slot(&self, node: &NodeId) -> Result<Slot, MeshError> {
+        if self.is_me(node) {
+            return Err(MeshError::OwnNode(*node));
+        }
+        self.peers.of_node(node).ok_or(MeshError::UnknownPeer(*node))
+    }
+
+    /// A number from 0 to 1.
+    fn jitter(&mut self) -> f64 {
+        self.rng.random()
+    }
+}
+
+/// IPv4 is never kept in its mapped form, so that one address has one spelling.
+pub fn canonical(address: &SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! Credentials: showing ours, judging theirs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, Error};
+use zeroize::Zeroizing;
+
+use super::revoke::revoked;
+use super::send::udp_packet;
+use super::{Core, Notice};
+use crate::admission::Control;
+use crate::event::{MeshEvent, Now};
+use crate::inner::Udp;
+use crate::peers::Slot;
+use crate::tunnel::SessionId;
+use crate::{MeshError, ports};
+
+/// Least time between two credentials of a peer that are verified, which takes up to four
+/// signatures: less than an honest one waits before it repeats a hello.
+const JUDGE_GAP: Duration = Duration::from_millis(200);
+
+/// From one look at a peer that is not admitted, because it sends something, to the next.
+const ASK_GAP: Duration = Duration::from_secs(1);
+
+/// Why a peer is not admitted.
+enum Refusal {
+    /// What it has shown is not to be believed, or not now. It may show another credential.
+    NotValid(String),
+    /// It says itself that it is covered by a revocation, and nothing proves it.
+    Claimed(String),
+    /// The authority has taken back what it has shown, for ever.
+    Revoked(String),
+    /// It comes too soon after another one. Nothing is answered, so an honest peer repeats it.
+    TooSoon,
+}
+
+impl Core {
+    /// A control message; the UDP checksum is verified.
+    pub(super) fn handle_control(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        udp: &Udp<'_>,
+    ) {
+        let reply_port = udp.flow.source_port;
+        match Control::decode(udp.payload) {
+            Some(Control::Hello { instance, has_yours, credential }) => {
+                self.note_instance(slot, now, instance, has_yours);
+                match self.judge(slot, now, credential) {
+                    Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
+                    Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
+                    Err(Refusal::Claimed(reason)) => {
+                        self.refuse(slot, now, reply_port, reason);
+                        self.remove(slot, "the peer says that it is revoked");
+                    }
+                    Err(Refusal::Revoked(reason)) => {
+                        self.refuse(slot, now, reply_port, reason);
+                        self.shut_peer_out(slot);
+                    }
+                    Err(Refusal::TooSoon) => self.out.counters.dropped_frequent_credential += 1,
+                }
+                self.note_process((slot, session), now, instance);
+                self.serve(slot, now);
+            }
+            Some(Control::Here { instance, you }) => {
+                self.take_here((slot, session), now, instance, you);
+            }
+            Some(Control::Duplicate { at }) => self.take_duplicate(slot, now, at),
+            Some(Control::Ack { instance }) => {
+                if let Some(peer) = self.peers.get_mut(slot)
+                    && instance == self.instance
+                {
+                    peer.showing.acknowledged();
+                    self.move_to_new_key(slot, now);
+                }
+            }
+            Some(Control::Refused { reason }) => {
+                self.out.counters.refused_by_peer += 1;
+                let reason = format!("the peer refuses this node's credential: {reason}");
+                self.tell_refusal(slot, reason);
+            }
+            Some(Control::Number { number, wants_yours }) => {
+                self.take_number(slot, now, number, wants_yours);
+            }
+            Some(Control::Secret { revocations, next }) => {
+                self.take_secret(slot, now, revocations, next);
+            }
+            None => self.out.counters.dropped_control += 1,
+        }
+    }
+
+    /// This node shows another credential from now on: to every peer with a session at once, to the
+    /// others when they have one. No session ends.
+    ///
+    /// # Errors
+    /// It is for another node, or not valid now.
+    pub fn set_credential(&mut self, credential: Credential, now: Now) -> Result<(), MeshError> {
+        if credential.node != self.node || credential.mesh != self.identity.credential.mesh {
+            return Err(MeshError::Identity("the credential is for another node".to_owned()));
+        }
+        self.check_credential(&credential, now).map_err(MeshError::Identity)?;
+        self.credential = credential.to_bytes();
+        self.identity.credential = credential;
+        self.show_to_all(now);
+        Ok(())
+    }
+
+    /// Shows the credential to every peer with a session at once, to the others when they have one.
+    pub(super) fn show_to_all(&mut self, now: Now) {
+        for slot in self.slots() {
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            peer.showing.wanted(now.instant);
+            if peer.session.is_none() {
+                peer.showing.session_down();
+            }
+            self.serve(slot, now);
+            self.arm(slot);
+        }
+    }
+
+    fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let restarted = peer.instance.is_some_and(|known| known != instance);
+        peer.instance = Some(instance);
+        if restarted {
+            peer.showing.wanted(now.instant);
+            // It may have gone back to what it had earlier.
+            peer.secret_number = None;
+            if peer.telling.is_acknowledged() {
+                peer.telling.wanted(now.instant);
+            }
+            self.out.counters.restarts_seen += 1;
+            self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
+        } else if !has_yours {
+            peer.showing.asked(now.instant);
+        }
+    }
+
+    /// Decodes and verifies a shown credential and admits the peer.
+    fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), Refusal> {
+        let credential =
+            Credential::from_bytes(bytes).map_err(|error| Refusal::NotValid(error.to_string()))?;
+        let Some(peer) = self.peers.get_mut(slot) else { return Ok(()) };
+        let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
+        let follows = credential.succession.as_ref().is_some_and(|it| it.former == peer.node);
+        if credential.node != peer.node && !follows {
+            let text = format!("it is for another node, {}", credential.node);
+            return Err(Refusal::NotValid(text));
+        }
+        if !known {
+            let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < JUDGE_GAP;
+            if peer.judged_at.is_some_and(is_recent) {
+                return Err(Refusal::TooSoon);
+            }
+            peer.judged_at = Some(now.instant);
+            // Its session proves who says that it is covered. A key that was succeeded may have
+            // been shown just before that.
+            if let Some(revocation) = self.revocations.covering(&credential)
+                && credential.node == peer.node
+                && revocation.successor().is_none()
+            {
+                // Whoever has the mesh's secret can make up keys and name a revoked invite without
+                // end. Only for a credential that the invite has signed is a place taken, whatever
+                // the time: one that has run out is of a real node.
+                let signed = credential.verify(&self.identity.credential.mesh, now.wall);
+                return Err(match signed {
+                    Ok(()) | Err(Error::NotYetValid { .. } | Error::Expired { .. }) => {
+                        Refusal::Revoked(revoked(revocation))
+                    }
+                    Err(error) => Refusal::Claimed(error.to_string()),
+                });
+            }
+            self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
+            let slot = self.follow(&credential).unwrap_or(slot);
+            let credential = self.latest(slot, now, credential);
+            self.admit(slot, credential);
+            self.note_home(slot, now);
+            self.say_here(slot, now);
+        }
+        Ok(())
+    }
+
+    /// What counts of a node that shows a good credential: a later one of its own that is known
+    /// here, if there is. With fewer roles it was agreed to too, and whoever has an old copy of the
+    /// state folder does not get the former ones back.
+    fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
+        let known = self.peers.get(slot).and_then(|peer| peer.credential.as_deref());
+        let is_later = |known: &&Credential| {
+            known.node == shown.node
+                && known.issued_at > shown.issued_at
+                && self.check_credential(known, now).is_ok()
+        };
+        known.filter(is_later).cloned().unwrap_or(shown)
+    }
+
+    /// Tells the gate where an admitted peer has a session: more are heard from there under load.
+    pub(super) fn note_home(&self, slot: Slot, now: Now) {
+        let peer = self.peers.get(slot).filter(|peer| peer.admitted);
+        if let Some(route) = peer.and_then(|peer| peer.endpoint) {
+            self.gate.settle(route.remote.ip(), now.instant);
+        }
+    }
+
+    fn admit(&mut self, slot: Slot, credential: Credential) {
+        self.peers.settle(slot);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let new = peer.credential.as_deref() != Some(&credential);
+        peer.provisional_until = None;
+        peer.last_refusal = None;
+        if !peer.admitted {
+            self.out.counters.admissions += 1;
+        }
+        peer.admitted = true;
+        if new {
+            peer.credential = Some(Arc::new(credential.clone()));
+            self.out.tell(MeshEvent::Admitted { credential: Box::new(credential) });
+        }
+        self.report_up(slot);
+    }
+
+    /// The caller knows this peer's credential.
+    pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Arc<Credential>, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.credential.as_ref() == Some(credential) {
+            // One copy is enough for both.
+            peer.credential = Some(Arc::clone(credential));
+            return;
+        }
+        let fits = credential.node == peer.node;
+        let verdict = self.check_credential(credential, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        match (fits, verdict) {
+            (true, Ok(())) => {
+                // What the peer itself showed is newer than what others say, unless this one is.
+                let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
+                if peer.admitted && peer.credential.as_ref().is_some_and(older) {
+                    return;
+                }
+                peer.credential = Some(Arc::clone(credential));
+                if peer.session.is_some() {
+                    self.judge_known_credential(slot, now);
+                    self.report_up(slot);
+                }
+            }
+            (false, _) => {
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, "the credential given is for another node".to_owned());
+            }
+            (true, Err(error)) => {
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, error);
+            }
+        }
+    }
+
+    /// A session exists: a peer whose credential is known is admitted, one whose credential has
+    /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough. The
+    /// credential is kept: it may be the clock here that is wrong.
+    pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get(slot) else { return };
+        let Some(credential) = peer.credential.clone() else { return };
+        let verdict = self.check_credential(&credential, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        match verdict {
+            Ok(()) => {
+                if !peer.admitted {
+                    self.out.counters.admissions += 1;
+                }
+                peer.admitted = true;
+                peer.provisional_until = None;
+                self.peers.settle(slot);
+            }
+            Err(error) => {
+                peer.admitted = false;
+                peer.forget_sight();
+                let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
+                self.out.counters.credentials_refused += 1;
+                self.tell_refusal(slot, error);
+                if told {
+                    self.out.tell(MeshEvent::SessionDown(node));
+                    self.out.notice(Notice::Cut(node, "the peer's credential is not valid"));
+                }
+            }
+        }
+    }
+
+    /// A peer that is not admitted sends something. If its credential is known, it may be valid by
+    /// now: the clock here was wrong. If not, the peer is asked for it.
+    pub(super) fn admit_again(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < ASK_GAP;
+        if peer.session.is_none() || peer.here().asked_at.is_some_and(is_recent) {
+            return;
+        }
+        peer.here().asked_at = Some(now.instant);
+        if peer.credential.is_none() {
+            peer.showing.wanted(now.instant);
+            return self.serve(slot, now);
+        }
+        self.judge_known_credential(slot, now);
+        self.report_up(slot);
+        self.say_here(slot, now);
+    }
+
+    fn refuse(&mut self, slot: Slot, now: Now, port: u16, reason: String) {
+        self.out.counters.credentials_refused += 1;
+        self.send_control(slot, now, port, &Control::Refused { reason: reason.clone() });
+        self.tell_refusal(slot, reason);
+    }
+
+    /// Tells the user once per reason and peer.
+    fn tell_refusal(&mut self, slot: Slot, reason: String) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.last_refusal.as_ref() != Some(&reason) {
+            peer.last_refusal = Some(reason.clone());
+            let node = peer.node;
+            self.out.tell(MeshEvent::Refused { node, reason });
+        }
+    }
+
+    pub(super) fn send_hello(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if !peer.showing.take(now.instant) {
+            return;
+        }
+        let has_yours = peer.admitted;
+        let credential = std::mem::take(&mut self.credential);
+        let hello = Control::Hello { instance: self.instance, has_yours, credential: &credential };
+        self.send_control(slot, now, ports::CONTROL, &hello);
+        self.credential = credential;
+    }
+
+    pub(super) fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
+        let Some(flow) = self.flow(slot, ports::CONTROL, port) else { return };
+        let packet = Zeroizing::new(udp_packet(&flow, &message.encode()));
+        self.send_packet(slot, now, &packet);
+    }
+}

@@ -1,0 +1,94 @@
+//! What arrived at one shard and belongs to another.
+
+use std::sync::Arc;
+
+use rand::RngCore;
+
+use super::{Claim, Core};
+use crate::event::Route;
+use crate::peers::Peers;
+use crate::shard::Place;
+use crate::tunnel::Message;
+
+/// Most bytes of one batch: what the kernel joins into one message.
+const MAX_BATCH: usize = 1 << 16;
+
+/// Datagrams of one sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Where they came from.
+    pub route: Route,
+    /// One after the other.
+    pub bytes: Vec<u8>,
+    /// A datagram starts every `stride` bytes; only the last may be shorter.
+    pub stride: usize,
+    /// A handshake initiation that has passed the gate, and what it claims.
+    pub claimed: Option<Claim>,
+}
+
+impl Batch {
+    /// How many datagrams it has.
+    pub fn datagrams(&self) -> u64 {
+        self.bytes.len().div_ceil(self.stride).max(1) as u64
+    }
+}
+
+/// Datagrams for another shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOver {
+    /// Whose they are.
+    pub shard: usize,
+    /// The datagrams.
+    pub batch: Batch,
+}
+
+impl Core {
+    /// Makes this the shard at `place` of a node whose first one is `first`. For one that has no
+    /// peers yet.
+    pub fn join(mut self, place: Place, first: Option<&Core>) -> Self {
+        self.place = place;
+        self.peers = Peers::new(self.rng.next_u32(), place);
+        if let Some(first) = first {
+            self.gate = Arc::clone(&first.gate);
+        }
+        self
+    }
+
+    /// The next datagrams for another shard.
+    pub fn poll_hand_over(&mut self) -> Option<HandOver> {
+        self.out.hand_overs.pop_front()
+    }
+
+    /// The other shard a message is for; none for one that names nobody.
+    pub(super) fn other_owner(&self, message: Message) -> Option<usize> {
+        match message {
+            Message::Data(receiver) | Message::Response(receiver) | Message::Cookie(receiver) => {
+                self.place.other_giver(receiver)
+            }
+            Message::Initiation => None,
+        }
+    }
+
+    /// Hands a datagram to another shard, together with those before it if they fit together.
+    pub(super) fn hand_over(
+        &mut self,
+        shard: usize,
+        route: Route,
+        datagram: &[u8],
+        claimed: Option<Claim>,
+    ) {
+        self.out.counters.handed_over += 1;
+        if let Some(HandOver { shard: to, batch }) = self.out.hand_overs.back_mut()
+            && (*to, batch.route, batch.claimed, claimed) == (shard, route, None, None)
+            && batch.bytes.len().is_multiple_of(batch.stride)
+            && datagram.len() <= batch.stride
+            && batch.bytes.len() + datagram.len() <= MAX_BATCH
+        {
+            batch.bytes.extend_from_slice(datagram);
+            return;
+        }
+        let (bytes, stride) = (datagram.to_vec(), datagram.len().max(1));
+        let batch = Batch { route, bytes, stride, claimed };
+        self.out.hand_overs.push_back(HandOver { shard, batch });
+    }
+}

@@ -1,0 +1,503 @@
+//! From an outer datagram to the peer it belongs to, and from an inner packet to its use.
+
+use std::net::Ipv6Addr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meshport_config::NodeId;
+
+use super::{Core, Notice};
+use crate::event::{MeshEvent, Now, Route};
+use crate::inner::{self, Packet, Udp};
+use crate::peer::Peer;
+use crate::peers::Slot;
+use crate::ports;
+use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classify};
+
+/// Least gap between two initiations of one peer that are answered (50 per second, as
+/// wireguard-go).
+const INITIATION_GAP: Duration = Duration::from_millis(20);
+/// A peer that was heard so recently has no need of a handshake that it cannot begin itself. One
+/// that was restarted repeats its own each second at first; one that is alive may be silent longer,
+/// and a handshake in vain costs little.
+const SESSION_IS_ALIVE: Duration = Duration::from_secs(4);
+/// Least gap between two looks for the owner of data without a session.
+const STRAY_GAP: Duration = Duration::from_millis(100);
+
+/// A QUIC datagram of an admitted peer. It lies in the output buffer of
+/// [`Core::handle_datagram`], behind [`inner::UDP_OVERHEAD`] bytes of headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamPacket {
+    /// What the peer's streams are kept under.
+    pub from: Ipv6Addr,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+/// What an initiation that has passed the gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// This node, or whom it was before: for whose key it was made.
+    pub(crate) own: NodeId,
+    /// Whose it is, if it is authentic.
+    pub(crate) node: NodeId,
+}
+
+impl Core {
+    /// Handles one outer datagram. `out` is scratch space, at least as long as the datagram and
+    /// at least 148 bytes. Answers the QUIC datagram it contained, if it was one; everything else
+    /// becomes events and transmits.
+    pub fn handle_datagram(
+        &mut self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Option<StreamPacket> {
+        let message = classify(datagram);
+        if let Some(owner) = message.and_then(|message| self.other_owner(message)) {
+            self.hand_over(owner, from, datagram, None);
+            return None;
+        }
+        self.out.counters.datagrams_received += 1;
+        self.out.counters.bytes_received += datagram.len() as u64;
+        match message {
+            Some(Message::Data(receiver)) => self.handle_data(now, from, receiver, datagram, out),
+            Some(Message::Initiation) => {
+                self.handle_initiation(now, from, datagram, out);
+                None
+            }
+            Some(Message::Response(receiver)) => {
+                self.handle_response(now, from, receiver, datagram, out);
+                None
+            }
+            Some(Message::Cookie(receiver)) => {
+                self.handle_cookie(now, receiver, datagram, out);
+                None
+            }
+            None => {
+                self.out.counters.dropped_malformed += 1;
+                None
+            }
+        }
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Now,
+        from: Route,
+        receiver: u32,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> Option<StreamPacket> {
+        let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
+            self.out.counters.dropped_unknown_session += 1;
+            self.stray(now, from);
+            return None;
+        };
+        self.refresh(slot, now);
+        let opened = self.peers.get_mut(slot)?.tunnel.open(mark, datagram, out);
+        let length = match opened {
+            Opened::Packet(length) => length,
+            Opened::Nothing | Opened::NotIp | Opened::Reply(_) => 0,
+            Opened::Failed(failure) => {
+                self.count_failed_data(failure);
+                if failure != Failure::Replayed {
+                    self.stray(now, from);
+                }
+                return None;
+            }
+        };
+        let session = SessionId { mark, low: (receiver & 0xff) as u8 };
+        self.authenticated(slot, now, from, session, length);
+        let found = match opened {
+            Opened::Packet(length) => self.handle_inner((slot, session), now, &out[..length]),
+            Opened::NotIp => {
+                self.out.counters.dropped_inner_malformed += 1;
+                None
+            }
+            _ => None,
+        };
+        self.arm(slot);
+        found
+    }
+
+    fn count_failed_data(&mut self, failure: Failure) {
+        let counters = &mut self.out.counters;
+        match failure {
+            Failure::Replayed => counters.dropped_replayed += 1,
+            Failure::NoSession => counters.dropped_unknown_session += 1,
+            Failure::Invalid => counters.dropped_unauthentic += 1,
+        }
+    }
+
+    /// A packet of the peer's session arrived from `from`: it lives there now.
+    fn authenticated(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        from: Route,
+        session: SessionId,
+        bytes: usize,
+    ) {
+        let jitter =
+            if self.peers.get(slot).is_some_and(Peer::has_pending) { self.jitter() } else { 0.0 };
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let mut moved = false;
+        if peer.endpoint != Some(from) {
+            moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
+            self.out.counters.roams += u64::from(moved);
+            peer.endpoint = Some(from);
+        }
+        let confirmed = peer.confirm(session, now.instant, jitter);
+        peer.received(now.instant, bytes);
+        if confirmed {
+            peer.agreed_in(session, now.instant);
+            self.session_up(slot, now);
+        } else if moved {
+            self.say_here(slot, now);
+        }
+    }
+
+    fn handle_initiation(&mut self, now: Now, from: Route, datagram: &[u8], out: &mut [u8]) {
+        let (own, checked) = self.check_initiation(now, from, datagram, out);
+        let claim = match checked {
+            Checked::Initiator(node) if !self.is_me(&node) => Claim { own, node },
+            Checked::Cookie(length) => {
+                self.out.counters.cookies_sent += 1;
+                self.out.transmit(from, out[..length].to_vec());
+                return;
+            }
+            Checked::TooMany => {
+                self.out.counters.dropped_over_share += 1;
+                return;
+            }
+            Checked::BadMac => {
+                self.out.counters.dropped_bad_mac += 1;
+                return;
+            }
+            Checked::Initiator(_) | Checked::Invalid => {
+                self.out.counters.dropped_bad_initiation += 1;
+                return;
+            }
+        };
+        match self.place.other_owner(&claim.node) {
+            Some(owner) => self.hand_over(owner, from, datagram, Some(claim)),
+            None => self.handle_claimed(now, from, datagram, out, claim),
+        }
+    }
+
+    /// Lets the gate judge an initiation: the one whose key it was made for.
+    fn check_initiation(
+        &self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> (NodeId, Checked) {
+        match (self.gate.check(now.instant, from.remote, datagram, out), &self.former) {
+            (Checked::BadMac, Some(former)) => {
+                (former.node, former.gate.check(now.instant, from.remote, datagram, out))
+            }
+            (checked, _) => (self.node, checked),
+        }
+    }
+
+    /// An initiation that has passed the gate and claims to be of a node that belongs here.
+    pub fn handle_claimed(
+        &mut self,
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+        Claim { own, node }: Claim,
+    ) {
+        if self.is_shut_out(&node) {
+            // Its key was read with one of the handshake's computations, and no more are made.
+            self.note_knock(node, now);
+            return;
+        }
+        let known = self.peers.of_node(&node);
+        let peer = known.and_then(|slot| self.peers.get(slot));
+        let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admitted);
+        if is_stranger && !self.gate.takes_stranger(now.instant) {
+            self.out.counters.dropped_over_share += 1;
+            return;
+        }
+        let slot = match known {
+            Some(slot) => slot,
+            None if !self.gate.agrees_with(&node) => {
+                self.out.counters.dropped_bad_initiation += 1;
+                return;
+            }
+            None if self.has_room() => {
+                self.add(node, now, Some(now.instant + self.config.provisional_life))
+            }
+            None => {
+                self.out.counters.dropped_no_room += 1;
+                return;
+            }
+        };
+        let accepted = self.answer_initiation((slot, own), now, from, datagram, out);
+        if known.is_none() {
+            if accepted {
+                self.evict_provisional();
+            } else {
+                // Nothing proved that this node exists: it leaves no trace.
+                self.remove(slot, "not authentic");
+            }
+        }
+        self.arm(slot);
+    }
+
+    /// True when the peer's tunnel accepted the initiation.
+    fn answer_initiation(
+        &mut self,
+        (slot, own): (Slot, NodeId),
+        now: Now,
+        from: Route,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) -> bool {
+        self.refresh(slot, now);
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        let gap = peer.last_initiation.map(|at| now.instant.saturating_duration_since(at));
+        if gap.is_some_and(|gap| gap < INITIATION_GAP) {
+            self.out.counters.dropped_frequent_initiation += 1;
+            return false;
+        }
+        let ids = self.secret_ids(now);
+        self.equip(slot, &ids, own, now);
+        let mut accepted = false;
+        for secret in ids {
+            let Some(peer) = self.peers.get_mut(slot) else { break };
+            let under = Under { secret, own, peer: peer.node };
+            match peer.tunnel.answer(&under, datagram, out) {
+                (mark, Opened::Reply(length)) => {
+                    // Bytes 4 to 8 of a response are the receiver index of the new session.
+                    peer.answered(SessionId { mark, low: out[4] }, now.instant);
+                    // Only data proves that the peer can be reached there: an initiation could be
+                    // a recorded one when this process is new.
+                    peer.endpoint.get_or_insert(from);
+                    self.out.transmit(from, out[..length].to_vec());
+                    accepted = true;
+                }
+                // The other half may be too new to know that.
+                (_, Opened::Failed(Failure::Replayed)) => {
+                    self.out.counters.dropped_replayed_initiation += 1;
+                    self.answer_an_old_clock(slot, now);
+                    break;
+                }
+                _ => {
+                    self.out.counters.dropped_bad_initiation += 1;
+                    break;
+                }
+            }
+        }
+        self.out.counters.initiations_accepted += u64::from(accepted);
+        accepted
+    }
+
+    /// An initiation that is not newer than the last one was repeated by somebody, or it is by a
+    /// process whose clock is behind that of the one before it, and all it sends will be refused
+    /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
+    /// be, unless the session is alive: where the caller says, or for a peer that nobody named,
+    /// such as a leaf, where the packets came from by which it was admitted. Never where the
+    /// initiation came from: whoever has recorded one could draw the peer's traffic through himself
+    /// with it.
+    fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get(slot) else { return };
+        let heard = peer.last_received.is_some_and(|at| at + SESSION_IS_ALIVE > now.instant);
+        if heard || peer.attempt.is_some() || !(peer.configured || peer.admitted) {
+            return;
+        }
+        self.out.counters.handshakes_for_old_clocks += 1;
+        self.initiate(slot, now);
+    }
+
+    /// Whether one more unknown node can be taken in, perhaps in the place of another.
+    fn has_room(&self) -> bool {
+        self.peers.len() < self.config.max_peers || self.peers.provisional() > 0
+    }
+
+    /// Keeps the bounds after an unknown node was taken in: the one that waits longest goes.
+    fn evict_provisional(&mut self) {
+        while self.peers.len() > self.config.max_peers
+            || self.peers.provisional() > self.config.max_provisional
+        {
+            let Some(oldest) = self.peers.oldest_provisional() else { return };
+            self.out.counters.provisional_evicted += 1;
+            self.remove(oldest, "pushed out");
+        }
+    }
+
+    fn handle_response(
+        &mut self,
+        now: Now,
+        from: Route,
+        receiver: u32,
+        datagram: &[u8],
+        out: &mut [u8],
+    ) {
+        let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        };
+        self.refresh(slot, now);
+        let jitter = self.jitter();
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let length = match peer.tunnel.open(mark, datagram, out) {
+            Opened::Reply(length) => length,
+            refused => {
+                self.out.counters.dropped_bad_response += 1;
+                if refused == Opened::Failed(Failure::Invalid) {
+                    self.answer_does_not_fit(slot, now);
+                }
+                return;
+            }
+        };
+        peer.endpoint = Some(from);
+        peer.agreed_as_initiator(now.instant, jitter);
+        let low = (receiver & 0xff) as u8;
+        peer.agreed_in(SessionId { mark, low }, now.instant);
+        peer.received(now.instant, 0);
+        self.out.counters.handshakes_completed += 1;
+        self.out.transmit(from, out[..length].to_vec());
+        self.session_up(slot, now);
+        self.arm(slot);
+    }
+
+    fn handle_cookie(&mut self, now: Now, receiver: u32, datagram: &[u8], out: &mut [u8]) {
+        let found = self.peers.of_receiver(receiver);
+        let found = found.and_then(|(slot, mark)| Some((slot, mark, self.peers.get_mut(slot)?)));
+        let Some((slot, mark, peer)) = found else {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        };
+        if peer.tunnel.open(mark, datagram, out) != Opened::Nothing {
+            self.out.counters.dropped_bad_response += 1;
+            return;
+        }
+        self.out.counters.cookies_received += 1;
+        peer.cookie_received(now.instant);
+        self.arm(slot);
+    }
+
+    /// Data arrived for a session that does not exist. When it comes from where a named peer
+    /// lives, that peer still uses a session of an earlier process of this node: a handshake now
+    /// saves it the wait for its own timers.
+    fn stray(&mut self, now: Now, from: Route) {
+        if self.last_stray.is_some_and(|at| now.instant - at < STRAY_GAP) {
+            return;
+        }
+        self.last_stray = Some(now.instant);
+        let lives_there = |slot: &Slot| {
+            self.peers.get(*slot).is_some_and(|peer| {
+                peer.configured
+                    && peer.session.is_none()
+                    && peer.candidates().iter().any(|route| route.remote == from.remote)
+            })
+        };
+        let found = self.peers.iter().map(|(slot, _)| slot).find(lives_there);
+        if let Some(slot) = found {
+            // No address known is no case here; a handshake under way is fine.
+            let _ = self.want_session(slot, now);
+        }
+    }
+
+    /// An authenticated inner packet.
+    fn handle_inner(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        packet: &[u8],
+    ) -> Option<StreamPacket> {
+        let parsed = match inner::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(inner::InnerError::Checksum) => {
+                self.out.counters.dropped_inner_checksum += 1;
+                return None;
+            }
+            Err(_) => {
+                self.out.counters.dropped_inner_malformed += 1;
+                return None;
+            }
+        };
+        let (source, destination) = match &parsed {
+            Packet::Udp(udp) => (udp.flow.source, udp.flow.destination),
+            Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
+        };
+        let peer = self.peers.get(slot)?;
+        let ends = peer.tunnel.ends_of(session.mark)?;
+        if source != ends.peer {
+            self.out.counters.dropped_inner_source += 1;
+            return None;
+        }
+        if destination != ends.own {
+            self.out.counters.dropped_inner_destination += 1;
+            return None;
+        }
+        let control =
+            matches!(&parsed, Packet::Udp(udp) if udp.flow.destination_port == ports::CONTROL);
+        if !peer.admitted && !control {
+            self.out.counters.dropped_not_admitted += 1;
+            self.admit_again(slot, now);
+            return None;
+        }
+        let node = peer.node;
+        match parsed {
+            Packet::Udp(udp) => self.handle_udp((slot, session), now, &udp),
+            Packet::EchoRequest(echo) => {
+                self.out.counters.echoes_answered += 1;
+                self.send_packet(slot, now, &echo.reply());
+                None
+            }
+            Packet::EchoReply(echo) => {
+                self.out.notice(Notice::Pong(node, echo.token()));
+                None
+            }
+        }
+    }
+
+    fn handle_udp(
+        &mut self,
+        (slot, session): (Slot, SessionId),
+        now: Now,
+        udp: &Udp<'_>,
+    ) -> Option<StreamPacket> {
+        let port = udp.flow.destination_port;
+        if port == ports::STREAMS {
+            // Not verified: the tunnel authenticates every byte, and this is the hot path.
+            let length = udp.payload.len();
+            return Some(StreamPacket { from: self.peers.get(slot)?.address, length });
+        }
+        if !udp.checksum_ok() {
+            self.out.counters.dropped_inner_checksum += 1;
+            return None;
+        }
+        if port == ports::CONTROL {
+            self.handle_control((slot, session), now, udp);
+        } else if let Some(peer) = self.peers.get(slot) {
+            let payload = Bytes::copy_from_slice(udp.payload);
+            let from = peer.node;
+            self.out.tell(MeshEvent::Datagram { from, port, payload, at: now.instant });
+        }
+        None
+    }
+}
+
+impl Peer {
+    /// The peer is under load and wants its cookie: try again with it soon.
+    fn cookie_received(&mut self, now: Instant) {
+        /// A cookie is answered this fast, but only early in an attempt.
+        const COOKIE_GAP: Duration = Duration::from_millis(50);
+        const COOKIE_TRIES: u32 = 3;
+        // The cookie is for the half that asked.
+        self.again = true;
+        if let Some(attempt) = &mut self.attempt
+            && attempt.tries <= COOKIE_TRIES
+        {
+            attempt.next = attempt.next.min(now + COOKIE_GAP);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The mesh's secret and the one that follows it: which of two a handshake uses, and how members
+//! hand over the newest.
+//!
+//! Only the second message of a handshake depends on the secret, and only the initiator learns that
+//! it does not fit. So the responder answers under each secret it has, and the initiator chooses:
+//! the newest with a peer that says it has it, else what worked last, and the other one at every
+//! repetition. An answer that does not fit brings the repetition forward.
+//!
+//! The newest secret goes to admitted peers that say they have an older one, inside the tunnel, and
+//! is handed on only by who knows every revocation that the sender knew.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::{MeshSecret, MeshSecrets, NextSecret, NodeId, SecretId};
+
+use super::Core;
+use crate::admission::Control;
+use crate::event::{MeshEvent, Now};
+use crate::peer::Peer;
+use crate::peers::Slot;
+use crate::ports;
+use crate::tunnel::{Ends, Terms, Under};
+
+/// Least gap between two times the secret is sent to one peer.
+const HAND_GAP: Duration = Duration::from_millis(100);
+/// How long a secret that was handed over may take to the disk before it is taken once more.
+const KEEP_TIME: Duration = Duration::from_secs(5);
+/// An answer under another secret than the initiation's brings the next one forward to this, and
+/// only this early in an attempt, since whoever sees the initiation could make up an answer. Its
+/// sender may have sent the right one just behind it.
+const OTHER_GAP: Duration = Duration::from_millis(50);
+const OTHER_TRIES: u32 = 3;
+
+impl Core {
+    /// Holds these secrets from now on; whoever has an older one is told. No session ends.
+    pub fn set_secrets(&mut self, secrets: MeshSecrets, now: Now) {
+        let is_newer = secrets.number() > self.secrets.number();
+        self.secrets = secrets;
+        self.offered = None;
+        if !is_newer {
+            return;
+        }
+        for slot in self.slots() {
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            peer.telling.wanted(now.instant);
+            if peer.session.is_none() {
+                peer.telling.session_down();
+            }
+            self.serve(slot, now);
+            self.arm(slot);
+        }
+    }
+
+    /// The secrets that open tunnels now, the older first: its half has seen more initiations, so
+    /// that it knows a repeated one.
+    fn valid_secrets(&self, now: Now) -> impl Iterator<Item = &MeshSecret> {
+        let is_over = self.secrets.retires_at().is_some_and(|at| at <= now.wall);
+        let former = self.secrets.former().filter(|_| !is_over);
+        former.into_iter().chain([self.secrets.current()])
+    }
+
+    /// Their names. Without an overlap there is one, and nothing to look at.
+    pub(super) fn secret_ids(&self, now: Now) -> Vec<SecretId> {
+        self.valid_secrets(now).map(SecretId::of).collect()
+    }
+
+    /// The peer's tunnel has a half for this node's key `own` under each of these secrets, and none
+    /// without use for anything else.
+    pub(super) fn equip(&mut self, slot: Slot, ids: &[SecretId], own: NodeId, now: Now) {
+        let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
+        for id in ids {
+            let under = Under { secret: *id, own, peer: node };
+            let is_known = self.peers.get(slot).is_some_and(|peer| peer.tunnel.knows(&under));
+            let secret = self.valid_secrets(now).find(|secret| SecretId::of(secret) == *id);
+            let Some(secret) = secret.filter(|_| !is_known) else { continue };
+            let (terms, gate) = (self.terms(secret, own, node), self.gate_of(&own).cloned());
+            if let (Some(peer), Some(gate)) = (self.peers.get_mut(slot), gate) {
+                peer.tunnel.add(&gate, &terms);
+            }
+        }
+        let (me, former) = (self.node, self.former.as_ref().map(|former| former.node));
+        let is_valid = |under: &Under| {
+            let is_own = under.own == me || Some(under.own) == former;
+            is_own && under.peer == node && ids.contains(&under.secret)
+        };
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.tunnel.retain(is_valid, now.instant);
+        }
+    }
+
+    /// What a half of a peer's tunnel is made from.
+    pub(super) fn terms(&self, secret: &MeshSecret, own: NodeId, peer: NodeId) -> Terms {
+        let under = Under { secret: SecretId::of(secret), own, peer };
+        let ends = Ends { own: self.inner(&own).ip(), peer: self.inner(&peer).ip() };
+        Terms { under, ends, psk: secret.psk(&own, &peer) }
+    }
+
+    /// Under which secret the next initiation to a peer goes.
+    pub(super) fn choose_secret(&self, peer: &Peer, ids: &[SecretId]) -> SecretId {
+        let (former, current) = match ids {
+            [former, current] => (*former, *current),
+            [current] => return *current,
+            _ => return SecretId::of(self.secrets.current()),
+        };
+        let under_way = peer.attempt.filter(|attempt| attempt.tries > 0).and(peer.tried);
+        match (under_way, peer.secret_number) {
+            (Some(tried), _) if peer.again => tried,
+            (Some(tried), _) if tried == current => former,
+            (Some(_), _) => current,
+            (None, Some(number)) if number >= self.secrets.number() => current,
+            (None, Some(_)) => former,
+            (None, None) => peer.agreed_under.filter(|it| ids.contains(it)).unwrap_or(current),
+        }
+    }
+
+    /// An answer that does not open came for a handshake under way.
+    pub(super) fn answer_does_not_fit(&mut self, slot: Slot, now: Now) {
+        if self.secrets.former().is_none() {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(slot)
+            && let Some(attempt) = &mut peer.attempt
+            && attempt.tries <= OTHER_TRIES
+        {
+            attempt.next = attempt.next.min(now.instant + OTHER_GAP);
+        }
+        self.arm(slot);
+    }
+
+    /// A session exists: a peer that may have an older secret is asked.
+    pub(super) fn ask_number(&mut self, slot: Slot, now: Now) {
+        if self.secrets.number() == 0 {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.telling.session_up(now.instant);
+        }
+    }
+
+    pub(super) fn send_number(&mut self, slot: Slot, now: Now) {
+        let due = self.peers.get_mut(slot).is_some_and(|peer| peer.telling.take(now.instant));
+        if due {
+            let number = self.secrets.number();
+            let message = Control::Number { number, wants_yours: true };
+            self.send_control(slot, now, ports::CONTROL, &message);
+        }
+    }
+
+    /// An admitted peer said which secret it has.
+    pub(super) fn take_number(&mut self, slot: Slot, now: Now, number: u64, wants_yours: bool) {
+        let mine = self.secrets.number();
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else {
+            self.out.counters.dropped_not_admitted += 1;
+            return;
+        };
+        peer.secret_number = Some(number);
+        if number == mine {
+            peer.telling.acknowledged();
+        } else if number > mine && peer.telling.due().is_none() {
+            // Asks until it comes: it may be held back until the revocations are known.
+            peer.telling.wanted(now.instant);
+        }
+        if wants_yours || number > mine {
+            let message = Control::Number { number: mine, wants_yours: false };
+            self.send_control(slot, now, ports::CONTROL, &message);
+        }
+        if number < mine {
+            self.hand_secret(slot, now);
+        }
+    }
+
+    fn hand_secret(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < HAND_GAP;
+        if peer.handed.is_some_and(is_recent) {
+            return;
+        }
+        peer.handed = Some(now.instant);
+        let Some(next) = self.secrets.next().and_then(|next| next.to_bytes().ok()) else { return };
+        let revocations = self.known_revocations();
+        self.out.counters.secrets_handed += 1;
+        self.send_control(slot, now, ports::CONTROL, &Control::Secret { revocations, next: &next });
+    }
+
+    /// An admitted peer handed over a secret. It is in use only when the caller has kept it.
+    pub(super) fn take_secret(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        (count, digest): (u32, u64),
+        next: &[u8],
+    ) {
+        let Some(peer) = self.peers.get(slot).filter(|peer| peer.admitted) else {
+            self.out.counters.dropped_not_admitted += 1;
+            return;
+        };
+        let from = peer.node;
+        let (known, own) = self.known_revocations();
+        // More is taken for all of them: sets only grow, and members compare them all the time.
+        if known < count || (known == count && own != digest) {
+            self.out.counters.dropped_early_secret += 1;
+            return;
+        }
+        let mesh = &self.identity.credential.mesh;
+        let taken =
+            NextSecret::from_bytes(next).and_then(|next| self.secrets.take(&next, mesh, now.wall));
+        match taken {
+            Ok(Some(secrets)) => {
+                let number = secrets.number();
+                let is_being_kept = self.offered.is_some_and(|(offered, at)| {
+                    offered >= number && now.instant.saturating_duration_since(at) < KEEP_TIME
+                });
+                if !is_being_kept {
+                    self.offered = Some((number, now.instant));
+                    self.out.tell(MeshEvent::Rotated { from, secrets: Box::new(secrets) });
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.out.counters.dropped_bad_secret += 1,
+        }
+    }
+
+    /// What this node knows of who is shut out has grown: what came too early may come now.
+    pub(super) fn ask_again(&mut self, now: Now) {
+        let mine = self.secrets.number();
+        for slot in self.slots() {
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            if peer.session.is_some() && peer.secret_number.is_some_and(|number| number > mine) {
+                peer.telling.wanted(now.instant);
+                self.arm(slot);
+            }
+        }
+    }
+
+    fn known_revocations(&self) -> (u32, u64) {
+        let count = u32::try_from(self.revocations.len()).unwrap_or(u32::MAX);
+        (count, self.revocations.digest())
+    }
+
+    pub(super) fn slots(&self) -> Vec<Slot> {
+        self.peers.iter().map(|(slot, _)| slot).collect()
+    }
+}

@@ -1,0 +1,205 @@
+//! Sealing what goes out: single packets and whole batches of QUIC datagrams.
+
+use std::net::Ipv6Addr;
+
+use meshport_config::NodeId;
+
+use super::Core;
+use crate::event::{Now, Route};
+use crate::inner::{self, Flow, UDP_OVERHEAD};
+use crate::peer::QUEUE_LIMIT;
+use crate::peers::Slot;
+use crate::tunnel::{DATA_OVERHEAD, Ends, MIN_OUTPUT};
+use crate::{MAX_DATAGRAM, MeshError, ports};
+
+/// Bytes a sealed QUIC datagram is longer than the datagram itself.
+pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
+/// Single packets are filled up to a multiple of this, as WireGuard's are, so that their lengths
+/// tell less. Those of QUIC are not: most are as long as the path takes.
+const PADDING: usize = 16;
+/// Longest QUIC datagram that is sealed; MTU discovery stays far below.
+const MAX_STREAM_DATAGRAM: usize = 60_000;
+
+/// A sealed batch in the output buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamBatch {
+    /// Where to.
+    pub route: Route,
+    /// Bytes of all datagrams together.
+    pub length: usize,
+    /// A datagram starts every `stride` bytes; the last may be shorter.
+    pub stride: usize,
+}
+
+impl Core {
+    /// Seals a batch of QUIC datagrams of `segment` bytes each (the last may be shorter) for the
+    /// peer at `to` into `out`, behind its first `at` bytes; `out` is grown as needed and reused.
+    ///
+    /// `None`: nothing to put on the wire. The packets wait for the peer's handshake, or were
+    /// dropped and counted.
+    pub fn seal_streams(
+        &mut self,
+        now: Now,
+        to: &Ipv6Addr,
+        (contents, segment): (&[u8], usize),
+        out: &mut Vec<u8>,
+        at: usize,
+    ) -> Option<StreamBatch> {
+        let Some(slot) = self.peers.of_address(to) else {
+            self.out.counters.dropped_no_route += 1;
+            return None;
+        };
+        if contents.is_empty() || segment == 0 || segment > MAX_STREAM_DATAGRAM {
+            return None;
+        }
+        self.refresh(slot, now);
+        let flow = self.flow(slot, ports::STREAMS, ports::STREAMS)?;
+        let peer = self.peers.get_mut(slot)?;
+        let (Some(route), Some(_)) = (peer.endpoint, peer.session) else {
+            self.queue_streams(slot, now, &flow, contents.chunks(segment));
+            return None;
+        };
+        let count = contents.len().div_ceil(segment);
+        let room = at + contents.len() + count * SEAL_OVERHEAD + MIN_OUTPUT;
+        if out.len() < room {
+            out.resize(room, 0);
+        }
+        let prompt = std::mem::take(&mut peer.expects_answer);
+        let mut length = 0;
+        for datagram in contents.chunks(segment) {
+            let packet = inner::write_udp(&flow, datagram, &mut self.scratch);
+            let sealed = peer.tunnel.seal(&self.scratch[..packet], &mut out[at + length..])?;
+            peer.sent(now.instant, packet, true, prompt);
+            length += sealed;
+        }
+        self.arm(slot);
+        Some(StreamBatch { route, length, stride: segment + SEAL_OVERHEAD })
+    }
+
+    fn queue_streams<'a>(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        flow: &Flow,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+    ) {
+        for datagram in datagrams {
+            let packet = udp_packet(flow, datagram);
+            if !self.enqueue(slot, packet) {
+                break;
+            }
+        }
+        if self.want_session(slot, now).is_err() {
+            self.drop_queue(slot);
+        }
+    }
+
+    /// Sends a datagram to an inner port of a peer, or queues it while the handshake runs.
+    ///
+    /// # Errors
+    /// Unknown peer, no endpoint, too large, or a full queue.
+    pub fn send_datagram(
+        &mut self,
+        now: Now,
+        to: NodeId,
+        port: u16,
+        payload: &[u8],
+    ) -> Result<(), MeshError> {
+        if payload.len() > MAX_DATAGRAM {
+            return Err(MeshError::TooLarge { length: payload.len(), limit: MAX_DATAGRAM });
+        }
+        let slot = self.slot(&to)?;
+        let flow = self.flow(slot, port, port).ok_or(MeshError::UnknownPeer(to))?;
+        let packet = udp_packet(&flow, payload);
+        self.refresh(slot, now);
+        self.send_or_queue(slot, now, packet)
+    }
+
+    /// Sends an echo request with `token`, or queues it while the handshake runs.
+    ///
+    /// # Errors
+    /// As [`Core::send_datagram`].
+    pub fn send_echo(&mut self, now: Now, to: NodeId, token: u32) -> Result<(), MeshError> {
+        let slot = self.slot(&to)?;
+        self.refresh(slot, now);
+        let ends = self.peers.get(slot).map(|peer| peer.tunnel.ends());
+        let Ends { own, peer } = ends.ok_or(MeshError::UnknownPeer(to))?;
+        self.send_or_queue(slot, now, inner::echo_request(&own, &peer, token))
+    }
+
+    fn send_or_queue(&mut self, slot: Slot, now: Now, packet: Vec<u8>) -> Result<(), MeshError> {
+        let Some(peer) = self.peers.get(slot) else { return Ok(()) };
+        let node = peer.node;
+        if peer.session.is_some() {
+            self.send_packet(slot, now, &packet);
+            self.arm(slot);
+            return Ok(());
+        }
+        if peer.candidates().is_empty() {
+            self.out.counters.dropped_no_route += 1;
+            return Err(MeshError::NoEndpoint(node));
+        }
+        let queued = self.enqueue(slot, packet);
+        self.want_session(slot, now)?;
+        if queued { Ok(()) } else { Err(MeshError::QueueFull(node)) }
+    }
+
+    /// Seals one inner packet to a peer with a session; without one it is dropped and counted.
+    pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let mut sealed = vec![0; (packet.len() + DATA_OVERHEAD).max(MIN_OUTPUT)];
+        let length = peer.tunnel.seal(packet, &mut sealed);
+        let (Some(route), Some(length)) = (peer.endpoint, length) else {
+            self.out.counters.dropped_no_route += 1;
+            return;
+        };
+        sealed.truncate(length);
+        let is_data = !packet.is_empty();
+        let prompt = is_data && std::mem::take(&mut peer.expects_answer);
+        peer.sent(now.instant, packet.len(), is_data, prompt);
+        self.out.transmit(route, sealed);
+    }
+
+    /// Sends what waited for the session.
+    pub(super) fn flush_queue(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        for packet in std::mem::take(&mut peer.queue) {
+            self.send_packet(slot, now, &packet);
+        }
+    }
+
+    /// Drops what waits for a session, counted.
+    pub(super) fn drop_queue(&mut self, slot: Slot) {
+        if let Some(peer) = self.peers.get_mut(slot) {
+            self.out.counters.dropped_queue_abandoned += peer.queue.len() as u64;
+            peer.queue.clear();
+        }
+    }
+
+    /// False when the queue is full; the packet is dropped and counted then.
+    fn enqueue(&mut self, slot: Slot, packet: Vec<u8>) -> bool {
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        if peer.queue.len() >= QUEUE_LIMIT {
+            self.out.counters.dropped_queue_full += 1;
+            return false;
+        }
+        peer.queue.push_back(packet);
+        true
+    }
+
+    /// From this node to a peer, as its next packet is sealed.
+    pub(super) fn flow(&self, slot: Slot, source_port: u16, destination_port: u16) -> Option<Flow> {
+        let Ends { own: source, peer: destination } = self.peers.get(slot)?.tunnel.ends();
+        Some(Flow { source, destination, source_port, destination_port })
+    }
+}
+
+/// A complete inner UDP packet, with zeros behind it that its own length does not count. The
+/// longest gets none: it is as long as paths are tried for.
+pub(super) fn udp_packet(flow: &Flow, payload: &[u8]) -> Vec<u8> {
+    let length = UDP_OVERHEAD + payload.len();
+    let padded = length.next_multiple_of(PADDING).min(UDP_OVERHEAD + MAX_DATAGRAM);
+    let mut packet = vec![0; padded.max(length)];
+    inner::write_udp(flow, payload, &mut packet);
+    packet
+}

@@ -1,0 +1,182 @@
+//! Nodes that go on under another key: peers, and this one.
+//!
+//! A node with another key is another node, with a credential that says whose successor it is and
+//! the former one's agreement in it. Whoever is shown that inside the former one's tunnel, or is
+//! told of it, takes the peer for the new node from that moment on. The session goes on in its half
+//! of the tunnel, with the inner addresses of the old pair of keys, until one with the new key is
+//! agreed; connections and streams never notice, since QUIC knows a peer by one address for ever.
+//!
+//! The node itself shows its new credential to all, begins a handshake with its new key with each
+//! peer that has acknowledged it, and answers initiations to either key until it is told to erase
+//! the former.
+
+use std::sync::Arc;
+
+use meshport_config::{Credential, NodeId};
+
+use super::{Core, Notice};
+use crate::MeshError;
+use crate::event::{MeshEvent, Now};
+use crate::peers::Slot;
+use crate::settings::Identity;
+use crate::tunnel::Gate;
+
+/// Whom this node was before.
+pub(super) struct Former {
+    pub(super) node: NodeId,
+    pub(super) gate: Arc<Gate>,
+}
+
+impl Core {
+    /// Whether this is this node, as it is or was.
+    pub fn is_me(&self, node: &NodeId) -> bool {
+        self.gate_of(node).is_some()
+    }
+
+    /// What answers for a key of this node.
+    pub(super) fn gate_of(&self, own: &NodeId) -> Option<&Arc<Gate>> {
+        let former = self.former.as_ref().filter(|former| former.node == *own);
+        if self.node == *own { Some(&self.gate) } else { former.map(|former| &former.gate) }
+    }
+
+    /// The gate of another identity, for all shards.
+    pub fn gate_for(&self, identity: &Identity) -> Arc<Gate> {
+        Arc::new(Gate::new(identity.key.secret(), self.config.handshakes_per_second))
+    }
+
+    /// As [`Core::follow`], with a credential that came in another way than from its holder.
+    pub(super) fn follow_if_good(&mut self, credential: &Credential, now: Now) {
+        let former = credential.succession.as_ref().map(|succession| succession.former);
+        let concerns = former.is_some_and(|former| self.peers.of_node(&former).is_some());
+        if concerns && self.check_credential(credential, now).is_ok() {
+            self.follow(credential);
+        }
+    }
+
+    /// The peer whose successor has this credential, which is verified, is the successor from now
+    /// on. Gives its place; none when there is no such peer.
+    pub(super) fn follow(&mut self, credential: &Credential) -> Option<Slot> {
+        let (former, node) = (credential.succession.as_ref()?.former, credential.node);
+        let slot = self.peers.of_node(&former)?;
+        if self.is_me(&node) || self.place.other_owner(&node).is_some() {
+            return None;
+        }
+        self.out.counters.peers_succeeded += 1;
+        self.out.notice(Notice::Renamed(former, node));
+        let told = Box::new(credential.clone());
+        self.out.tell(MeshEvent::Succeeded { former, credential: told });
+        let was_up = self.peers.get(slot).is_some_and(|peer| peer.reported_up);
+        if was_up {
+            self.out.tell(MeshEvent::SessionDown(former));
+        }
+        match self.peers.of_node(&node) {
+            Some(stranger) => Some(self.unite(slot, stranger)),
+            None => Some(self.rename(slot, node)),
+        }
+    }
+
+    fn rename(&mut self, slot: Slot, node: NodeId) -> Slot {
+        self.peers.rename(slot, node, self.inner(&node));
+        let Some(peer) = self.peers.get_mut(slot) else { return slot };
+        peer.credential = None;
+        (peer.admitted, peer.reported_up) = (false, false);
+        if peer.session.is_none() {
+            self.restart(slot);
+        }
+        slot
+    }
+
+    /// The successor has shaken hands as a stranger before it could show whom it succeeds: its own
+    /// session goes on, with the streams and addresses of the former.
+    fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
+        let Some(old) = self.peers.remove(former) else { return stranger };
+        if let Some(at) = old.armed {
+            self.timers.remove(&(at, former));
+        }
+        self.out.counters.dropped_queue_abandoned += old.queue.len() as u64;
+        self.peers.settle(stranger);
+        self.peers.readdress(stranger, old.address);
+        if let Some(peer) = self.peers.get_mut(stranger) {
+            peer.configured |= old.configured;
+            peer.provisional_until = None;
+            if peer.hints.is_empty() {
+                peer.hints = old.hints;
+            }
+        }
+        stranger
+    }
+
+    /// Begins the tunnel of a peer without a session anew, between the keys of now.
+    fn restart(&mut self, slot: Slot) {
+        self.drop_queue(slot);
+        let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
+        let terms = self.terms(self.secrets.current(), self.node, node);
+        let gate = &self.gate;
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.tunnel.restart(gate, &terms);
+        }
+    }
+
+    /// This node is `identity` from now on, whose credential names it as its former.
+    ///
+    /// # Errors
+    /// It names another one, is not valid now, or an earlier succession is not over.
+    pub fn succeed(
+        &mut self,
+        identity: Identity,
+        gate: Arc<Gate>,
+        now: Now,
+    ) -> Result<(), MeshError> {
+        let credential = &identity.credential;
+        let node = identity.key.public();
+        let follows = credential.succession.as_ref().is_some_and(|it| it.former == self.node);
+        if !follows || credential.node != node {
+            let text = "its credential does not say that it succeeds this node";
+            return Err(MeshError::Identity(text.to_owned()));
+        }
+        if self.former.is_some() {
+            return Err(MeshError::Identity("the former key is not retired yet".to_owned()));
+        }
+        self.check_credential(credential, now).map_err(MeshError::Identity)?;
+        self.credential = credential.to_bytes();
+        self.identity = identity;
+        let gate = std::mem::replace(&mut self.gate, gate);
+        self.former = Some(Former { node: std::mem::replace(&mut self.node, node), gate });
+        for slot in self.slots() {
+            if self.peers.get(slot).is_some_and(|peer| peer.session.is_none()) {
+                self.restart(slot);
+            }
+        }
+        self.show_to_all(now);
+        Ok(())
+    }
+
+    /// A peer has seen this node's credential: a session with the newest key takes the place of one
+    /// with the former.
+    pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
+        let me = self.node;
+        let lags = self.peers.get(slot).is_some_and(|peer| {
+            peer.session.is_some() && peer.attempt.is_none() && peer.tunnel.under().own != me
+        });
+        if lags {
+            self.initiate(slot, now);
+            self.arm(slot);
+        }
+    }
+
+    /// Erases the former key. Whoever has no session with the present one has none any more.
+    pub fn retire(&mut self, now: Now) {
+        if self.former.take().is_none() {
+            return;
+        }
+        let me = self.node;
+        for slot in self.slots() {
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            if !peer.tunnel.keep_only(&me) {
+                self.restart(slot);
+            }
+            self.check_session(slot, now);
+            self.arm(slot);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What is due without a packet: handshakes, rekeys, keepalives, hellos, expiry.
+
+use meshport_config::SecretId;
+
+use super::{Core, Notice, Output};
+use crate::MeshError;
+use crate::event::{MeshEvent, Now, Route};
+use crate::peer::{Need, Peer};
+use crate::peers::Slot;
+use crate::tunnel::{MIN_OUTPUT, Under};
+
+/// First byte of a handshake initiation.
+const TYPE_INITIATION: u8 = 1;
+/// Things done for one peer in one turn; each moves its own time, so fewer are ever due.
+const NEEDS_PER_TURN: usize = 16;
+
+impl Core {
+    /// Does everything that is due at `now`.
+    pub fn handle_timeout(&mut self, now: Now) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            if at > now.instant {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(peer) = self.peers.get_mut(slot) {
+                peer.armed = None;
+            }
+            self.serve(slot, now);
+            self.arm(slot);
+        }
+    }
+
+    /// Moves the timers in front that packets have put off since they were set, so that nobody is
+    /// woken for them: a peer that asks every few seconds and is answered is never due. For whoever
+    /// is about to sleep; a packet moves one timer at most, so that there are fewer moves than
+    /// packets.
+    pub fn postpone(&mut self) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            let peer = self.peers.get_mut(slot);
+            if peer.as_ref().and_then(|peer| peer.due()).is_some_and(|due| due <= at) {
+                return;
+            }
+            self.timers.pop_first();
+            if let Some(peer) = peer {
+                peer.armed = None;
+            }
+            self.arm(slot);
+        }
+    }
+
+    /// This machine has slept or moved: sessions may have ended at the other side, and the
+    /// addresses packets left from may be gone. Shakes hands anew with every peer there were
+    /// dealings with, wherever it may be. What is sent meanwhile still uses the old session.
+    pub fn wake(&mut self, now: Now) {
+        let concerned = |peer: &Peer| peer.session.is_some() || peer.attempt.is_some();
+        let slots: Vec<Slot> =
+            self.peers.iter().filter(|(_, peer)| concerned(peer)).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.freshen(slot, now);
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
+            peer.restless(now.instant);
+            if !self.initiate(slot, now) {
+                self.give_up(slot, now);
+            }
+            self.arm(slot);
+        }
+    }
+
+    /// Sets the peer's timer when it is due earlier than the timer says. One that is set too early
+    /// is moved by [`Core::postpone`]; to move it later on every packet would cost more.
+    pub(super) fn arm(&mut self, slot: Slot) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let Some(due) = peer.due() else { return };
+        if peer.armed.is_some_and(|armed| armed <= due) {
+            return;
+        }
+        if let Some(armed) = peer.armed.replace(due) {
+            self.timers.remove(&(armed, slot));
+        }
+        self.timers.insert((due, slot));
+    }
+
+    pub(super) fn serve(&mut self, slot: Slot, now: Now) {
+        for _ in 0..NEEDS_PER_TURN {
+            let Some(need) = self.peers.get(slot).and_then(|peer| peer.need(now.instant)) else {
+                return;
+            };
+            match need {
+                Need::Forget => {
+                    self.out.counters.provisional_expired += 1;
+                    self.remove(slot, "no credential in time");
+                    return;
+                }
+                Need::GiveUp => self.give_up(slot, now),
+                Need::Initiate { silence } => {
+                    self.out.counters.handshakes_after_silence += u64::from(silence);
+                    if !self.initiate(slot, now) {
+                        self.give_up(slot, now);
+                    }
+                }
+                Need::Expire => self.expire(slot, now),
+                Need::SeekOther => self.seek_other(slot, now),
+                Need::Hello => {
+                    self.freshen(slot, now);
+                    self.send_hello(slot, now);
+                }
+                Need::Number => {
+                    self.freshen(slot, now);
+                    self.send_number(slot, now);
+                }
+                Need::Keepalive => {
+                    self.freshen(slot, now);
+                    self.keepalive(slot, now);
+                }
+            }
+        }
+    }
+
+    /// A session for a peer that has none: starts a handshake unless one runs.
+    ///
+    /// # Errors
+    /// [`MeshError::NoEndpoint`].
+    pub(super) fn want_session(&mut self, slot: Slot, now: Now) -> Result<(), MeshError> {
+        let Some(peer) = self.peers.get(slot) else { return Ok(()) };
+        if peer.session.is_some() || peer.attempt.is_some() {
+            return Ok(());
+        }
+        let node = peer.node;
+        let started = self.initiate(slot, now);
+        self.arm(slot);
+        if started { Ok(()) } else { Err(MeshError::NoEndpoint(node)) }
+    }
+
+    /// Before a packet: moves the tunnel's clock, and renews an aging session. Only packets do
+    /// that, so that an idle session ends.
+    pub(super) fn refresh(&mut self, slot: Slot, now: Now) {
+        if self.freshen(slot, now) {
+            self.renew(slot, now);
+        }
+    }
+
+    /// Moves the tunnel's clock, if it is old.
+    fn freshen(&mut self, slot: Slot, now: Now) -> bool {
+        let stale = self.peers.get(slot).is_some_and(|peer| peer.stale(now.instant));
+        if stale {
+            self.tick(slot, now, true);
+        }
+        stale
+    }
+
+    fn renew(&mut self, slot: Slot, now: Now) {
+        if self.peers.get(slot).is_some_and(|peer| peer.wants_rekey(now.instant)) {
+            self.initiate(slot, now);
+        }
+    }
+
+    /// `speak`: what the tunnel wants to send is sent.
+    fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
+        let jitter = self.jitter();
+        let ids = self.secret_ids(now);
+        let chosen = self.peers.get(slot).map(|peer| self.choose(peer, &ids));
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        peer.last_tick = now.instant;
+        let mut packet = [0; MIN_OUTPUT];
+        if let Some(length) = peer.tunnel.tick(&mut packet).filter(|_| speak) {
+            let bytes = &packet[..length];
+            if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.under()) {
+                // The next is under something else: the peer begins it, now or soon.
+            } else if bytes[0] == TYPE_INITIATION {
+                let routes = handshake_routes(peer);
+                peer.initiated(now.instant, jitter);
+                (peer.tried, peer.again) = (chosen.map(|under| under.secret), false);
+                self.out.counters.initiations_sent += 1;
+                send_to_all(&mut self.out, &routes, bytes);
+            } else if let Some(route) = peer.endpoint {
+                peer.sent(now.instant, 0, false, false);
+                self.out.transmit(route, bytes.to_vec());
+            }
+        }
+        self.check_session(slot, now);
+    }
+
+    /// The session is over by this clock, whatever the tunnel's own says. The tunnel would renew a
+    /// session that was ever used; nobody needs one now.
+    fn expire(&mut self, slot: Slot, now: Now) {
+        self.tick(slot, now, false);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.tunnel.abandon();
+        }
+        self.check_session(slot, now);
+    }
+
+    /// Notices that the tunnel's session ended.
+    pub(super) fn check_session(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.tunnel.has_session() || peer.session.is_none() {
+            return;
+        }
+        peer.session_lost();
+        if peer.is_at_rest(now.instant) {
+            peer.rest();
+        }
+        let (node, told, configured) = (peer.node, peer.reported_up, peer.configured);
+        peer.reported_up = false;
+        if told {
+            self.out.tell(MeshEvent::SessionDown(node));
+        }
+        // A peer nobody named lives as long as its session, and then as long as a provisional one.
+        if !configured {
+            peer.provisional_until = Some(now.instant + self.config.provisional_life);
+        }
+    }
+
+    /// Sends an initiation and plans the next; false when no address is known.
+    pub(super) fn initiate(&mut self, slot: Slot, now: Now) -> bool {
+        let jitter = self.jitter();
+        let before = self.out.counters.initiations_sent;
+        if self.freshen(slot, now) && self.out.counters.initiations_sent != before {
+            return true;
+        }
+        let ids = self.secret_ids(now);
+        let Some(peer) = self.peers.get(slot).filter(|peer| !self.is_shut_out(&peer.node)) else {
+            return false;
+        };
+        let (under, tried) = (self.choose(peer, &ids), peer.tried);
+        let is_repeated = peer.attempt.is_some_and(|attempt| attempt.tries > 0);
+        let routes = handshake_routes(peer);
+        if routes.is_empty() {
+            return false;
+        }
+        let Some(packet) = self.initiation(slot, now, &ids, under) else { return false };
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
+        peer.initiated(now.instant, jitter);
+        (peer.tried, peer.again) = (Some(under.secret), false);
+        if is_repeated && tried != Some(under.secret) {
+            self.out.counters.initiations_other_secret += 1;
+        }
+        self.out.counters.initiations_sent += 1;
+        send_to_all(&mut self.out, &routes, &packet);
+        true
+    }
+
+    /// Makes an initiation under this.
+    fn initiation(
+        &mut self,
+        slot: Slot,
+        now: Now,
+        ids: &[SecretId],
+        under: Under,
+    ) -> Option<Vec<u8>> {
+        self.equip(slot, ids, under.own, now);
+        let mut packet = vec![0; MIN_OUTPUT];
+        let length = self.peers.get_mut(slot)?.tunnel.initiate(&under, &mut packet)?;
+        packet.truncate(length);
+        Some(packet)
+    }
+
+    /// Sends one initiation to where a peer was, to learn whether it is still there.
+    pub(super) fn seek(&mut self, slot: Slot, now: Now, route: Route) {
+        let ids = self.secret_ids(now);
+        let Some(peer) = self.peers.get(slot) else { return };
+        let under = self.choose(peer, &ids);
+        if let Some(packet) = self.initiation(slot, now, &ids, under) {
+            self.out.counters.initiations_sent += 1;
+            self.out.transmit(route, packet);
+        }
+    }
+
+    /// Under what the next initiation to a peer goes: always this node's newest key.
+    fn choose(&self, peer: &Peer, ids: &[SecretId]) -> Under {
+        Under { secret: self.choose_secret(peer, ids), own: self.node, peer: peer.node }
+    }
+
+    fn give_up(&mut self, slot: Slot, now: Now) {
+        self.drop_queue(slot);
+        self.tick(slot, now, false);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            if peer.attempt.take().is_some() {
+                self.out.counters.handshakes_abandoned += 1;
+            }
+            peer.forget_waiting();
+            if peer.is_at_rest(now.instant) {
+                peer.rest();
+            }
+        }
+    }
+
+    fn keepalive(&mut self, slot: Slot, now: Now) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        peer.keepalive_done(now.instant);
+        if peer.session.is_some() {
+            self.send_packet(slot, now, &[]);
+            self.renew(slot, now);
+        } else {
+            // Without an address there is nothing to keep alive; the next interval tries again.
+            let _ = self.want_session(slot, now);
+        }
+    }
+
+    /// A session exists that did not before, or a new one replaced it.
+    pub(super) fn session_up(&mut self, slot: Slot, now: Now) {
+        self.judge_known_credential(slot, now);
+        self.note_home(slot, now);
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.showing.session_up(now.instant);
+        }
+        self.ask_number(slot, now);
+        self.serve(slot, now);
+        self.flush_queue(slot, now);
+        self.say_here(slot, now);
+        self.report_up(slot);
+        self.out.notice(Notice::Ready);
+    }
+
+    /// Tells the user when the peer has become usable.
+    pub(super) fn report_up(&mut self, slot: Slot) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.admitted && peer.session.is_some() && !peer.reported_up {
+            peer.reported_up = true;
+            self.out.tell(MeshEvent::SessionUp(peer.node));
+        }
+    }
+}
+
+/// A renewal goes where the peer is first; everything else, and a renewal without an answer, goes
+/// to every address known.
+fn handshake_routes(peer: &Peer) -> Vec<Route> {
+    match (peer.endpoint, peer.session, peer.attempt) {
+        (Some(route), Some(_), None) => vec![route],
+        _ => peer.candidates(),
+    }
+}
+
+fn send_to_all(out: &mut Output, routes: &[Route], bytes: &[u8]) {
+    for route in routes {
+        out.transmit(*route, bytes.to_vec());
+    }
+}

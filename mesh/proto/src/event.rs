@@ -1,0 +1,144 @@
+//! What the mesh tells its user.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meshport_config::{Credential, MeshSecrets, NodeId, NodeName, UnixSeconds};
+use serde::Serialize;
+
+/// Both clocks, read once per turn at the edge.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Monotonic time; drives every timer.
+    pub instant: Instant,
+    /// Wall time; judges credentials only.
+    pub wall: UnixSeconds,
+}
+
+/// A way to a peer's socket: its address, and which of our addresses it talks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// The peer's outer address. IPv4 is never written as mapped IPv6.
+    pub remote: SocketAddr,
+    /// The local address to send from, when packets of the peer showed one.
+    pub local: Option<IpAddr>,
+}
+
+impl From<SocketAddr> for Route {
+    fn from(remote: SocketAddr) -> Self {
+        Self { remote, local: None }
+    }
+}
+
+/// Something that happened in the mesh.
+#[derive(Debug)]
+pub enum MeshEvent {
+    /// A datagram of an admitted peer, sent to `port`.
+    Datagram {
+        /// The sender, proven by its session.
+        from: NodeId,
+        /// The inner port it was sent to.
+        port: u16,
+        /// At most [`MAX_DATAGRAM`](crate::MAX_DATAGRAM) bytes from our own kind.
+        payload: Bytes,
+        /// When it was read from the socket.
+        at: Instant,
+    },
+    /// A peer showed a valid credential this node did not have.
+    Admitted {
+        /// The verified credential.
+        credential: Box<Credential>,
+    },
+    /// A peer goes on under another key, with its sessions and streams, and agrees to that itself.
+    Succeeded {
+        /// Whom it was.
+        former: NodeId,
+        /// Who it is, verified.
+        credential: Box<Credential>,
+    },
+    /// An admitted peer has a WireGuard session now and had none before.
+    SessionUp(NodeId),
+    /// A peer that was up has no session any more.
+    SessionDown(NodeId),
+    /// An admitted peer has handed over a newer secret of the mesh, which the authority has signed.
+    /// Keep these on disk and then call [`Mesh::set_secrets`](crate::Mesh::set_secrets); until then
+    /// nothing has changed.
+    Rotated {
+        /// Who handed it over.
+        from: NodeId,
+        /// What this node is to hold from now on.
+        secrets: Box<MeshSecrets>,
+    },
+    /// Somebody begins handshakes in the name of a node that is shut out, and gets no answer. Told
+    /// of each name every ten minutes at most.
+    Knocked {
+        /// Whom it claims to be; nothing has proven it.
+        node: NodeId,
+        /// Why that node is shut out, as the rest of a sentence about it.
+        why: String,
+    },
+    /// An admitted peer sees this node's packets come from there: a hint, and told again only when
+    /// it changes.
+    SeenAt {
+        /// Who says so.
+        by: NodeId,
+        /// The address and port, behind NAT not this node's own.
+        at: SocketAddr,
+    },
+    /// Two processes run with one peer's key, both heard here since the other. Told every few
+    /// seconds at most while they take turns.
+    Duplicate {
+        /// Whose key it is.
+        node: NodeId,
+        /// Where the two are, the one heard last first.
+        at: [SocketAddr; 2],
+    },
+    /// An admitted peer says that another process runs with this node's own key.
+    OwnDuplicate {
+        /// Who says so.
+        by: NodeId,
+        /// Where the other one is.
+        at: SocketAddr,
+    },
+    /// A credential was refused, the peer's by this node or this node's by the peer.
+    Refused {
+        /// The peer.
+        node: NodeId,
+        /// Which of the two and why.
+        reason: String,
+    },
+}
+
+/// One peer as an operator wants to see it.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerStatus {
+    /// The peer.
+    pub node: NodeId,
+    /// Its name, once its credential is known.
+    pub name: Option<NodeName>,
+    /// Its inner address.
+    pub address: Ipv6Addr,
+    /// Where its authenticated packets come from.
+    pub endpoint: Option<SocketAddr>,
+    /// Whether its credential is accepted.
+    pub admitted: bool,
+    /// Whether a WireGuard session exists.
+    pub session: bool,
+    /// Time since the current session was agreed.
+    pub last_handshake: Option<Duration>,
+    /// Time since the last authenticated packet of the peer.
+    pub last_received: Option<Duration>,
+    /// Inner bytes received from the peer.
+    pub rx_bytes: u64,
+    /// Inner bytes sent to the peer.
+    pub tx_bytes: u64,
+    /// Packets waiting for the handshake.
+    pub queued: usize,
+    /// Smoothed RTT of the QUIC connection this node opened, or of the peer's.
+    pub quic_rtt: Option<Duration>,
+    /// Streams open with the peer, both directions.
+    pub streams: usize,
+    /// The number of the mesh's secret that the peer says it has; none until it says so.
+    pub secret_number: Option<u64>,
+}

@@ -1,0 +1,103 @@
+//! What a mesh is started with, and the limits it keeps.
+
+use std::time::Duration;
+
+use meshport_config::{Credential, MeshSecret, NodeKey};
+
+use crate::MeshError;
+
+/// Who this node is. The mesh it belongs to is the one its credential names.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The node's X25519 key; its public half is the `NodeId`.
+    pub key: NodeKey,
+    /// The authority's statement about that key.
+    pub credential: Credential,
+    /// The secret shared by the mesh, source of every pre-shared key. While another one follows it:
+    /// [`Mesh::set_secrets`](crate::Mesh::set_secrets).
+    pub secret: MeshSecret,
+}
+
+/// Smallest outer MTU supported: the minimum of IPv6.
+pub const MIN_MTU: u16 = 1280;
+/// Largest outer MTU supported: jumbo frames.
+pub const MAX_MTU: u16 = 9200;
+
+/// Settings and limits of a [`Mesh`](crate::Mesh). `Default` is right for a product node.
+#[derive(Debug, Clone)]
+pub struct MeshConfig {
+    /// Largest packet sent and received, in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`].
+    /// What passes to a peer is found by trying, up to it or up to what the first link takes,
+    /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
+    /// [`UdpOuter::bind_for_mtu`](crate::UdpOuter::bind_for_mtu) then.
+    pub mtu: u16,
+    /// Interval of empty packets to configured peers, for NATs that forget; `None` sends none.
+    pub keepalive: Option<Duration>,
+    /// Handshake initiations per second beyond which initiators must prove their address with a
+    /// cookie; a quarter of them may come at once. One costs about 0.28 ms of CPU.
+    pub handshakes_per_second: u32,
+    /// Peers known at once to a shard, all kinds together. One takes about 1 KiB, and
+    /// 12 more from the first handshake until its last session is over.
+    pub max_peers: usize,
+    /// Unknown initiators that have not shown a credential, at once.
+    pub max_provisional: usize,
+    /// How long an unknown initiator may take to show a credential.
+    pub provisional_life: Duration,
+    /// How long opening a stream may take in all when the peer does not answer.
+    pub connect_timeout: Duration,
+    /// Events that may wait for the consumer.
+    pub max_events: usize,
+    /// Incoming streams of a shard that may wait for the consumer.
+    pub max_waiting_streams: usize,
+    /// Streams a peer may have open at once on its connection to this node.
+    pub max_streams_per_peer: u32,
+}
+
+impl Default for MeshConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MAX_MTU,
+            keepalive: None,
+            handshakes_per_second: 200,
+            // All that a full directory names, 16,383; all leaves, 4,096, who are in none; and
+            // those who have still to show who they are.
+            max_peers: 20_736,
+            max_provisional: 256,
+            provisional_life: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            max_events: 1024,
+            max_waiting_streams: 256,
+            max_streams_per_peer: 16_384,
+        }
+    }
+}
+
+impl MeshConfig {
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// [`MeshError::Config`] names the first value out of its bounds.
+    pub fn check(&self) -> Result<(), MeshError> {
+        let bound = |good: bool, what| if good { Ok(()) } else { Err(MeshError::Config(what)) };
+        bound((MIN_MTU..=MAX_MTU).contains(&self.mtu), "mtu must be 1280 to 9200 bytes")?;
+        bound(self.handshakes_per_second > 0, "handshakes-per-second must be at least 1")?;
+        bound((1..=MAX_PEERS).contains(&self.max_peers), "max-peers must be 1 to 65535")?;
+        bound(self.max_provisional > 0, "max-provisional must be at least 1")?;
+        bound(self.max_events > 0, "max-events must be at least 1")?;
+        bound(self.max_waiting_streams > 0, "max-waiting-streams must be at least 1")?;
+        bound(
+            self.max_streams_per_peer >= FIRST_STREAMS,
+            "max-streams-per-peer must be at least 28",
+        )?;
+        let keepalive = self.keepalive.is_none_or(|every| every >= Duration::from_secs(1));
+        bound(keepalive, "keepalive must be at least 1 s")
+    }
+}
+
+/// Upper bound of [`MeshConfig::max_peers`]: one less than the 16 bits a receiver index has for
+/// peers, since a newcomer is taken in before another one goes.
+const MAX_PEERS: usize = 65_535;
+/// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
+/// permitted stream, in two hash tables that are seven eighths full at most: one stream more would
+/// double both.
+pub const FIRST_STREAMS: u32 = 28;

@@ -1,0 +1,100 @@
+//! Which shard of a node a peer belongs to.
+//!
+//! A node with several cores runs several shards, each with its own peers, socket and thread. A
+//! peer belongs to one of them by its `NodeId`, so every process of the same settings decides
+//! alike. The receiver indices that this node gives out name the shard in the lowest bits of the
+//! peer's part, so whatever reads a datagram (the kernel's filter, or the shard where it arrived)
+//! knows its owner without any table. Only a handshake initiation names nobody: the shard where
+//! it arrives reads the static key and hands it over.
+
+use meshport_config::NodeId;
+
+/// Most shards of a node: what two bits can name. A core carries some 3 Gbit/s.
+pub const MAX_SHARDS: usize = 4;
+/// Bits of a peer's index that name its shard.
+pub const SHARD_BITS: u32 = 2;
+/// These bits.
+const SHARD_MASK: u32 = (1 << SHARD_BITS) - 1;
+
+/// A shard's place among those of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    index: usize,
+    of: usize,
+}
+
+impl Place {
+    /// The only shard.
+    pub(crate) const ONLY: Self = Self { index: 0, of: 1 };
+
+    /// Shard `index` of `of`, which is at most [`MAX_SHARDS`].
+    pub fn new(index: usize, of: usize) -> Self {
+        debug_assert!(index < of && of <= MAX_SHARDS, "shard {index} of {of}");
+        Self { index, of }
+    }
+
+    /// The other shard that `node` belongs to; none when it belongs here.
+    pub(crate) fn other_owner(&self, node: &NodeId) -> Option<usize> {
+        Some(owner(node, self.of)).filter(|owner| *owner != self.index)
+    }
+
+    /// The other shard that gave out `receiver`; none when it was this one.
+    pub(crate) fn other_giver(&self, receiver: u32) -> Option<usize> {
+        let bits = (index_of(receiver) & SHARD_MASK) as usize;
+        Some(bits % self.of).filter(|giver| *giver != self.index)
+    }
+
+    /// What the indices given out here end in.
+    pub(crate) fn bits(&self) -> u32 {
+        u32::try_from(self.index).unwrap_or(0) & SHARD_MASK
+    }
+}
+
+/// The peer's slot and half from a receiver index: the low 8 bits count sessions.
+pub(crate) fn index_of(receiver: u32) -> u32 {
+    receiver >> 8
+}
+
+/// The shard of `of` that `node` belongs to. A public key is as good as random; whoever chooses
+/// his chooses the shard that serves him, not how well.
+pub fn owner(node: &NodeId, of: usize) -> usize {
+    usize::from(u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]])) % of.max(1)
+}
+
+/// Whether two nodes belong to the same shard of any other one, however many it has: a node that
+/// goes on as the other one stays where its sessions are.
+pub fn is_same_shard(one: &NodeId, other: &NodeId) -> bool {
+    (1..=MAX_SHARDS).all(|of| owner(one, of) == owner(other, of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_spread_over_all_shards() {
+        for of in 1..=MAX_SHARDS {
+            let mut counts = vec![0_usize; of];
+            for number in 0..=u16::MAX {
+                let mut bytes = [9; 32];
+                bytes[..2].copy_from_slice(&number.to_le_bytes());
+                counts[owner(&NodeId::from_bytes(bytes), of)] += 1;
+            }
+            let fair = 65_536 / of;
+            assert!(counts.iter().all(|count| count.abs_diff(fair) <= 1), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_names_the_shard_that_gave_it_out() {
+        for of in 1..=MAX_SHARDS {
+            for index in 0..of {
+                let place = Place::new(index, of);
+                let receiver = (0x00ab_cdec | place.bits()) << 8 | 0x77;
+                assert_eq!(place.other_giver(receiver), None);
+                let other = Place::new((index + 1) % of, of);
+                assert_eq!(other.other_giver(receiver), (of > 1).then_some(index));
+            }
+        }
+    }
+}

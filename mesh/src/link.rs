@@ -1,0 +1,454 @@
+//! The state machine, the outer socket and the clock, joined.
+//!
+//! A *turn* locks the core, calls it with the current time and lets out what it produced: outgoing
+//! datagrams go to the socket, events to the user, and the driver is woken when it has to set its
+//! timer earlier or has notices to handle. Bounded: [`BACKLOG`] sealed batches wait while the
+//! socket is full, everything beyond is dropped and counted.
+//!
+//! QUIC hands over ten datagrams at a time, the kernel takes more than forty in one call. Full
+//! batches are therefore collected in a [`Run`] of at most one call; it leaves when it is full,
+//! when QUIC ran out of data (its last datagram is short) or when a round of the other tasks has
+//! added nothing ([`Link::poll_flush`]). A datagram on its own never waits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use meshport_config::UnixSeconds;
+use tokio::sync::{Notify, mpsc};
+
+use super::inbox::Inboxes;
+use super::lock;
+use super::outer::{OuterSocket, OuterTransmit};
+use meshport_proto::core::{Core, SEAL_OVERHEAD, StreamBatch};
+use meshport_proto::event::{MeshEvent, Now, Route};
+use meshport_proto::{MeshCounters, MeshError};
+
+/// Gives the wall clock's time, for judging credentials.
+pub type WallClock = Arc<dyn Fn() -> UnixSeconds + Send + Sync>;
+
+/// Sealed batches kept while the socket is full. QUIC stops sending after one; the rest is room for
+/// control packets.
+const BACKLOG: usize = 64;
+/// Most bytes in one send with segments: the kernel's limit is a UDP datagram's 65,507.
+const MAX_SEND: usize = 65_000;
+/// Most segments in one send, the kernel's limit.
+const MAX_SEGMENTS: usize = 64;
+
+/// Counts of the socket side; the rest of [`MeshCounters`] is the core's.
+#[derive(Debug, Default)]
+pub(super) struct SocketCounters {
+    sent: AtomicU64,
+    sent_bytes: AtomicU64,
+    errors: AtomicU64,
+    too_large: AtomicU64,
+    backlog_full: AtomicU64,
+    full: AtomicU64,
+    inbox_full: AtomicU64,
+}
+
+/// Sealed datagrams the socket had no room for.
+#[derive(Debug)]
+struct Sealed {
+    route: Route,
+    bytes: Vec<u8>,
+    stride: usize,
+}
+
+/// Sealed datagrams for one call of the socket, all but the last of one size.
+#[derive(Debug, Default)]
+struct Run {
+    /// Reused; grows to the largest run.
+    bytes: Vec<u8>,
+    /// How much of `bytes` is filled.
+    length: usize,
+    /// A datagram starts every `stride` bytes.
+    stride: usize,
+    /// Where it goes; nowhere while it is empty.
+    route: Option<Route>,
+    /// Something was added since [`Link::poll_flush`] looked.
+    grown: bool,
+}
+
+/// The sending half of the link.
+#[derive(Debug, Default)]
+struct Sender {
+    run: Run,
+    /// Wakes the task of [`Link::poll_flush`].
+    flusher: Option<Waker>,
+    backlog: VecDeque<Sealed>,
+}
+
+/// A core under its lock, and what the driver's timer is set to.
+#[derive(Debug)]
+struct Timed {
+    core: Core,
+    timer: Option<Instant>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Link {
+    timed: Mutex<Timed>,
+    sender: Mutex<Sender>,
+    pub(super) socket: Arc<dyn OuterSocket>,
+    pub(super) counters: SocketCounters,
+    clock: Clock,
+    events: mpsc::Sender<MeshEvent>,
+    pub(super) inboxes: Inboxes,
+    /// The driver has something to do.
+    pub(super) wake: Notify,
+    /// A session came up somewhere.
+    pub(super) ready: Notify,
+    closed: AtomicBool,
+}
+
+struct Clock(WallClock);
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        core: Core,
+        socket: Arc<dyn OuterSocket>,
+        wall: WallClock,
+        events: mpsc::Sender<MeshEvent>,
+        inboxes: Inboxes,
+    ) -> Self {
+        Self {
+            timed: Mutex::new(Timed { core, timer: None }),
+            sender: Mutex::default(),
+            socket,
+            counters: SocketCounters::default(),
+            clock: Clock(wall),
+            events,
+            inboxes,
+            wake: Notify::new(),
+            ready: Notify::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        now(&self.clock.0)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the driver. Nothing is sent or received for the user any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if let Some(flusher) = lock(&self.sender).flusher.take() {
+            flusher.wake();
+        }
+        self.wake.notify_one();
+        self.ready.notify_waiters();
+    }
+
+    /// Fails once the mesh is closed.
+    pub(super) fn check_open(&self) -> Result<(), MeshError> {
+        if self.is_closed() { Err(MeshError::Closed) } else { Ok(()) }
+    }
+
+    /// Reads the core without changing it.
+    pub(super) fn look<T>(&self, read: impl FnOnce(&Core) -> T) -> T {
+        read(&lock(&self.timed).core)
+    }
+
+    /// One turn: `work` on the core, then out with what it made.
+    pub(super) fn turn<T>(&self, work: impl FnOnce(&mut Core, Now) -> T) -> T {
+        let now = self.now();
+        let mut sender = lock(&self.sender);
+        let mut timed = lock(&self.timed);
+        let result = work(&mut timed.core, now);
+        self.let_out(&mut timed, &mut sender);
+        result
+    }
+
+    /// Takes over a changed core's output.
+    fn let_out(&self, timed: &mut MutexGuard<'_, Timed>, sender: &mut Sender) {
+        while let Some(transmit) = timed.core.poll_transmit() {
+            let length = transmit.bytes.len();
+            self.send(sender, transmit.route, &transmit.bytes, length);
+        }
+        while let Some(hand_over) = timed.core.poll_hand_over() {
+            let datagrams = hand_over.batch.datagrams();
+            if !self.inboxes.send(hand_over) {
+                self.counters.inbox_full.fetch_add(datagrams, Ordering::Relaxed);
+            }
+        }
+        let waiting = !self.hand_out_events(&mut timed.core);
+        let earlier = match (timed.core.poll_timeout(), timed.timer) {
+            (Some(due), Some(timer)) => due < timer,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if waiting || earlier || timed.core.has_notices() || !sender.backlog.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// False when the user's queue is full and events wait.
+    fn hand_out_events(&self, core: &mut Core) -> bool {
+        while core.has_events() {
+            match self.events.try_reserve() {
+                Ok(permit) => {
+                    if let Some(event) = core.poll_event() {
+                        permit.send(event);
+                    }
+                }
+                Err(mpsc::error::TrySendError::Full(())) => return false,
+                // Nobody listens any more; that is the user's choice.
+                Err(mpsc::error::TrySendError::Closed(())) => drop(core.poll_event()),
+            }
+        }
+        true
+    }
+
+    /// Waits until the user's queue has room again.
+    pub(super) async fn room_for_events(&self) {
+        drop(self.events.reserve().await);
+    }
+
+    /// Notes when the driver will look next and answers what it has to know for that.
+    pub(super) fn plan(&self) -> Plan {
+        let mut sender = lock(&self.sender);
+        let blocked = !self.flush(&mut sender);
+        let mut timed = lock(&self.timed);
+        let events_wait = !self.hand_out_events(&mut timed.core);
+        timed.core.postpone();
+        timed.timer = timed.core.poll_timeout();
+        Plan { timer: timed.timer, events_wait, blocked }
+    }
+
+    /// The next notice for the driver.
+    pub(super) fn poll_notice(&self) -> Option<meshport_proto::core::Notice> {
+        lock(&self.timed).core.poll_notice()
+    }
+
+    /// Seals a batch of QUIC datagrams and sends it, or lets it wait for more of the same. A full
+    /// socket keeps it; nothing is ever sealed twice.
+    pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
+        let now = self.now();
+        let mut sender = lock(&self.sender);
+        // On its own: an answer, a request or an acknowledgement, and somebody waits for it.
+        let alone = sender.run.length == 0 && contents.len() <= segment;
+        let ends = alone || !contents.len().is_multiple_of(segment.max(1));
+        let mut rest = contents;
+        while !rest.is_empty() && segment > 0 {
+            let room = self.room(&mut sender, segment);
+            let (these, later) = rest.split_at(rest.len().min(room * segment));
+            self.seal(&mut sender, now, to, (these, segment));
+            rest = later;
+        }
+        if ends {
+            self.send_run(&mut sender);
+        } else if let Some(flusher) = sender.flusher.as_ref().filter(|_| sender.run.length > 0) {
+            flusher.wake_by_ref();
+        }
+    }
+
+    /// How many datagrams of `segment` bytes the run has room for, at least one. What these cannot
+    /// be added to is sent first.
+    fn room(&self, sender: &mut Sender, segment: usize) -> usize {
+        let most = self.segments(segment + SEAL_OVERHEAD);
+        let run = &sender.run;
+        // Only the last of a run may be shorter.
+        if run.length > 0 && segment + SEAL_OVERHEAD <= run.stride {
+            let left = self.segments(run.stride).saturating_sub(run.length / run.stride);
+            let left = if segment + SEAL_OVERHEAD < run.stride { left.min(1) } else { left };
+            if left > 0 {
+                return left;
+            }
+        }
+        self.send_run(sender);
+        most
+    }
+
+    /// Adds sealed datagrams to the run. It leaves when it is full.
+    fn seal(
+        &self,
+        sender: &mut Sender,
+        now: Now,
+        to: &std::net::Ipv6Addr,
+        (contents, segment): (&[u8], usize),
+    ) {
+        let mut run = std::mem::take(&mut sender.run);
+        let mut timed = lock(&self.timed);
+        let batch =
+            timed.core.seal_streams(now, to, (contents, segment), &mut run.bytes, run.length);
+        self.let_out(&mut timed, sender);
+        drop(timed);
+        let Some(StreamBatch { route, length, stride }) = batch else {
+            sender.run = run;
+            return;
+        };
+        if run.route.is_some_and(|other| other != route) {
+            self.send(sender, run.route.unwrap_or(route), &run.bytes[..run.length], run.stride);
+            run.bytes.copy_within(run.length..run.length + length, 0);
+            run.length = 0;
+        }
+        if run.length == 0 {
+            (run.route, run.stride) = (Some(route), stride);
+        }
+        run.length += length;
+        run.grown = true;
+        let is_full = run.length / run.stride >= self.segments(run.stride);
+        let is_closed = !run.length.is_multiple_of(run.stride);
+        sender.run = run;
+        if is_full || is_closed {
+            self.send_run(sender);
+        }
+    }
+
+    /// Most datagrams of `stride` bytes in one call of the socket.
+    fn segments(&self, stride: usize) -> usize {
+        let segments = self.socket.max_gso_segments().clamp(1, MAX_SEGMENTS);
+        segments.min(MAX_SEND / stride).max(1)
+    }
+
+    fn send_run(&self, sender: &mut Sender) {
+        let mut run = std::mem::take(&mut sender.run);
+        if let Some(route) = run.route.take() {
+            self.send(sender, route, &run.bytes[..run.length], run.stride);
+        }
+        sender.run = Run { bytes: run.bytes, ..Run::default() };
+    }
+
+    /// Sends the run once a round of the other tasks has added nothing to it. For one task; ready
+    /// when the link is closed.
+    pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_closed() {
+            return Poll::Ready(());
+        }
+        let sender = &mut *lock(&self.sender);
+        if !sender.flusher.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            sender.flusher = Some(cx.waker().clone());
+        }
+        if std::mem::take(&mut sender.run.grown) {
+            cx.waker().wake_by_ref();
+        } else {
+            self.send_run(sender);
+        }
+        Poll::Pending
+    }
+
+    /// Sends `bytes`, a datagram every `stride` bytes, or keeps what the socket has no room for.
+    fn send(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
+        if !self.flush(sender) {
+            self.keep(sender, route, bytes, stride);
+            return;
+        }
+        if let Some(rest) = self.send_now(route, bytes, stride) {
+            self.counters.full.fetch_add(1, Ordering::Relaxed);
+            self.keep(sender, route, &bytes[rest..], stride);
+        }
+    }
+
+    fn keep(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
+        if sender.backlog.len() >= BACKLOG {
+            self.counters.backlog_full.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        sender.backlog.push_back(Sealed { route, bytes: bytes.to_vec(), stride });
+        self.wake.notify_one();
+    }
+
+    /// True when nothing is kept any more.
+    fn flush(&self, sender: &mut Sender) -> bool {
+        while let Some(sealed) = sender.backlog.front_mut() {
+            if let Some(rest) = self.send_now(sealed.route, &sealed.bytes, sealed.stride) {
+                sealed.bytes.drain(..rest);
+                return false;
+            }
+            sender.backlog.pop_front();
+        }
+        true
+    }
+
+    /// True when the socket has taken everything so far.
+    pub(super) fn flush_backlog(&self) -> bool {
+        self.flush(&mut lock(&self.sender))
+    }
+
+    /// Sends as much as the socket takes. `Some(offset)` of the first byte it had no room for.
+    fn send_now(&self, route: Route, bytes: &[u8], stride: usize) -> Option<usize> {
+        let mut offset = 0;
+        while offset < bytes.len() {
+            let segments = self.segments(stride);
+            let end = bytes.len().min(offset + segments * stride);
+            let transmit = OuterTransmit {
+                destination: route.remote,
+                source: route.local,
+                contents: &bytes[offset..end],
+                segment: stride,
+            };
+            match self.socket.try_send(&transmit) {
+                Ok(()) => self.count_sent(end - offset, stride),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(offset),
+                // The socket may have stopped taking batches with this very call: once more,
+                // in pieces.
+                Err(_) if segments > 1 && self.socket.max_gso_segments() == 1 => continue,
+                Err(error) => self.count_error(&error),
+            }
+            offset = end;
+        }
+        None
+    }
+
+    fn count_sent(&self, bytes: usize, stride: usize) {
+        let datagrams = bytes.div_ceil(stride) as u64;
+        self.counters.sent.fetch_add(datagrams, Ordering::Relaxed);
+        self.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_error(&self, error: &io::Error) {
+        /// `EMSGSIZE` on Linux; the standard library has no kind for it.
+        const TOO_LARGE: i32 = 90;
+        if error.raw_os_error() == Some(TOO_LARGE) {
+            self.counters.too_large.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, "the socket refused a datagram");
+        }
+    }
+
+    /// The core's counters and the socket's; those of the streams are zero.
+    pub(super) fn counters(&self) -> MeshCounters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MeshCounters {
+            datagrams_sent: load(&self.counters.sent),
+            bytes_sent: load(&self.counters.sent_bytes),
+            dropped_send_error: load(&self.counters.errors),
+            dropped_send_too_large: load(&self.counters.too_large),
+            dropped_send_backlog: load(&self.counters.backlog_full),
+            socket_full: load(&self.counters.full),
+            dropped_hand_over: load(&self.counters.inbox_full),
+            ..self.look(|core| *core.counters())
+        }
+    }
+}
+
+/// What the driver has to wait for.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) timer: Option<Instant>,
+    pub(super) events_wait: bool,
+    pub(super) blocked: bool,
+}
+
+/// Both clocks. Tokio's is used for the monotonic one, so that tests can stop it.
+pub(super) fn now(wall: &WallClock) -> Now {
+    #[expect(clippy::disallowed_methods, reason = "the edge where the mesh reads the clock")]
+    let instant = tokio::time::Instant::now().into_std();
+    Now { instant, wall: wall() }
+}

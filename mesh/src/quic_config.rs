@@ -1,0 +1,248 @@
+//! How QUIC is set up inside the tunnels.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hkdf::Hkdf;
+use meshport_config::NodeKey;
+use quinn::{ClientConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig};
+use quinn::{TransportConfig, VarInt};
+use quinn_proto::crypto::{CryptoError, HmacKey};
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, NoneTokenStore, ValidationTokenConfig};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use sha2::Sha256;
+
+use super::congestion::BoundedCubic;
+use super::lock;
+use super::null_crypto::{NoTokens, NullCrypto};
+use super::windows::{self, Grants, Pools};
+use meshport_proto::inner::UDP_OVERHEAD;
+use meshport_proto::settings::FIRST_STREAMS;
+use meshport_proto::tunnel::DATA_OVERHEAD;
+use meshport_proto::{MeshConfig, MeshError};
+
+/// Datagrams quinn puts into one batch at most; its own limit is 10.
+pub(super) const MAX_BATCH: usize = 64;
+/// Bytes of a connection that were written and not acknowledged: what fills the longest path that
+/// is filled, and what waits in its streams.
+const SEND_WINDOW: u64 = 64 << 20;
+/// A connection without any packet ends after this: what a peer that has vanished may still hold of
+/// this node. Failures are found long before, by the probes of paths and origins.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// The side that opened a connection sends something this often. Each costs both sides two turns,
+/// and an origin has thousands of peers.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// First guess of the RTT when the handshake did not measure it.
+const DEFAULT_RTT: Duration = Duration::from_millis(50);
+/// Added to a measured RTT for the work at both ends.
+const RTT_MARGIN: Duration = Duration::from_millis(5);
+/// Largest first guess: quinn's own default.
+const MAX_RTT: Duration = Duration::from_millis(333);
+/// The outer MTU when the system does not say.
+const USUAL_MTU: u16 = 1500;
+/// Smallest datagram QUIC may rely on.
+const MIN_DATAGRAM: u16 = 1200;
+/// Bytes of handshake data buffered per connection; one exchange needs about 300.
+const CRYPTO_BUFFER: usize = 8192;
+/// Connection attempts of peers in progress at once.
+const MAX_INCOMING: usize = 1024;
+/// Bytes buffered for one of them until it is accepted, and for all together.
+const INCOMING_BUFFER: u64 = 64 << 10;
+const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
+/// Length of our connection ids, in bytes.
+const CID_LENGTH: usize = 8;
+/// Length of the first destination id a client invents.
+const INITIAL_CID_LENGTH: usize = 16;
+
+/// What is known of a path before a connection uses it.
+#[derive(Debug, Default)]
+pub(super) struct PathHints {
+    /// The outer address of the peer.
+    pub(super) remote: Option<SocketAddr>,
+    /// What the WireGuard handshake took.
+    pub(super) rtt: Option<Duration>,
+    /// The largest packet of the first link.
+    pub(super) mtu: Option<u16>,
+}
+
+impl PathHints {
+    /// The round-trip time that windows are made for.
+    fn window_rtt(&self) -> Duration {
+        self.rtt.unwrap_or(DEFAULT_RTT)
+    }
+}
+
+/// Makes the configurations of one endpoint. All randomness comes from one seed.
+#[derive(Debug)]
+pub(super) struct QuicSetup {
+    crypto: Arc<NullCrypto>,
+    random: Random,
+    mtu: u16,
+    pools: Pools,
+}
+
+type Random = Arc<Mutex<StdRng>>;
+
+/// 32 bytes for one purpose, from a secret.
+fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    Hkdf::<Sha256>::new(Some(b"meshport quic v1"), secret)
+        .expand(purpose, &mut out)
+        .expect("32 bytes are a permitted length");
+    out
+}
+
+impl QuicSetup {
+    /// `seed` is new in every process.
+    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32], pools: Pools) -> Self {
+        let random: Random = Arc::new(Mutex::new(StdRng::from_seed(derive(seed, b"ids"))));
+        let source = random.clone();
+        let crypto = Arc::new(NullCrypto::new(move |bytes| lock(&source).fill_bytes(bytes)));
+        Self { crypto, random, mtu: config.mtu, pools }
+    }
+
+    /// Largest QUIC datagram for a path.
+    fn datagram(&self, path: &PathHints) -> u16 {
+        let ip = if path.remote.is_some_and(|remote| remote.is_ipv4()) { 20 } else { 40 };
+        let overhead = u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX);
+        let mtu = self.mtu.min(path.mtu.unwrap_or(USUAL_MTU));
+        mtu.saturating_sub(overhead).max(MIN_DATAGRAM)
+    }
+
+    /// Largest QUIC datagram accepted from anyone.
+    pub(super) fn max_datagram(&self) -> u16 {
+        let remote = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
+        self.datagram(&PathHints { remote, mtu: Some(self.mtu), ..PathHints::default() })
+    }
+
+    /// The reset key outlives the process, so that a new one can end connections of the old.
+    ///
+    /// # Errors
+    /// When the largest datagram is out of QUIC's bounds.
+    pub(super) fn endpoint(
+        &self,
+        key: &NodeKey,
+        seed: &[u8; 32],
+    ) -> Result<EndpointConfig, MeshError> {
+        let reset = ResetKey(derive(&key.secret().to_bytes(), b"stateless reset"));
+        let mut config = EndpointConfig::new(Arc::new(reset));
+        let random = self.random.clone();
+        config
+            .rng_seed(Some(derive(seed, b"endpoint")))
+            .cid_generator(move || Box::new(Ids(random.clone())))
+            .max_udp_payload_size(self.max_datagram())
+            .map_err(|_| MeshError::Config("mtu is out of QUIC's bounds"))?;
+        Ok(config)
+    }
+
+    /// For one outgoing connection.
+    pub(super) fn client(&self, path: &PathHints) -> ClientConfig {
+        let mut transport = self.transport(path);
+        // The peer opens streams on a connection of its own.
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
+        transport.keep_alive_interval(Some(KEEP_ALIVE));
+        let mut config = ClientConfig::new(self.crypto.clone());
+        let random = self.random.clone();
+        config
+            .transport_config(Arc::new(transport))
+            .token_store(Arc::new(NoneTokenStore))
+            .initial_dst_cid_provider(Arc::new(move || random_id(&random, INITIAL_CID_LENGTH)));
+        config
+    }
+
+    /// For incoming connections.
+    pub(super) fn server(&self, path: &PathHints) -> ServerConfig {
+        let mut transport = self.transport(path);
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(FIRST_STREAMS));
+        let mut config = ServerConfig::new(self.crypto.clone(), Arc::new(NoTokens));
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.sent(0);
+        config
+            .transport_config(Arc::new(transport))
+            .migration(false)
+            .validation_token_config(tokens)
+            .max_incoming(MAX_INCOMING)
+            .incoming_buffer_size(INCOMING_BUFFER)
+            .incoming_buffer_size_total(INCOMING_BUFFER_TOTAL);
+        config
+    }
+
+    /// What the window of a connection on a path is made of.
+    pub(super) fn grants(&self, path: &PathHints) -> Grants {
+        Grants::new(&self.pools, path.window_rtt())
+    }
+
+    fn transport(&self, path: &PathHints) -> TransportConfig {
+        let mut transport = TransportConfig::default();
+        let largest = self.datagram(path);
+        let discovery = (largest > MIN_DATAGRAM).then(|| {
+            let mut discovery = MtuDiscoveryConfig::default();
+            discovery.upper_bound(largest);
+            discovery
+        });
+        let rtt = path.rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
+        let stream_window = windows::stream_window(path.window_rtt());
+        transport
+            .mtu_discovery_config(discovery)
+            .initial_rtt(rtt)
+            .stream_receive_window(VarInt::from_u32(stream_window))
+            .receive_window(VarInt::from_u32(windows::FIRST_WINDOW))
+            .send_window(SEND_WINDOW)
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .datagram_receive_buffer_size(None)
+            .crypto_buffer_size(CRYPTO_BUFFER)
+            .congestion_controller_factory(Arc::new(BoundedCubic::new(self.pools.clone())))
+            .allow_spin(false)
+            .max_idle_timeout(Some(idle_timeout()));
+        transport
+    }
+}
+
+fn idle_timeout() -> IdleTimeout {
+    IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
+}
+
+/// Random connection ids.
+struct Ids(Random);
+
+impl ConnectionIdGenerator for Ids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        random_id(&self.0, CID_LENGTH)
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_LENGTH
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+fn random_id(random: &Random, length: usize) -> ConnectionId {
+    let mut bytes = [0; INITIAL_CID_LENGTH];
+    lock(random).fill_bytes(&mut bytes);
+    ConnectionId::new(&bytes[..length])
+}
+
+/// Makes the tokens of stateless resets: HKDF of the connection id under a key that is the same
+/// after a restart.
+struct ResetKey([u8; 32]);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
+        signature_out.copy_from_slice(&derive(&self.0, data));
+    }
+
+    fn signature_len(&self) -> usize {
+        32
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let expected = derive(&self.0, data);
+        let differs = expected.iter().zip(signature).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
+    }
+}

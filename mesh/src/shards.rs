@@ -1,0 +1,105 @@
+//! Where shards run: the first on the runtime that starts the mesh, each further one on a thread
+//! with a runtime of its own. A shard without work sleeps in the kernel and costs a stack that is
+//! hardly touched.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use socket2::Socket;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use super::outer::OuterSocket;
+use super::udp::UdpOuter;
+use meshport_proto::shard::MAX_SHARDS;
+
+/// Stack of a shard's thread in bytes; what it does not touch costs nothing.
+const STACK: usize = 2 << 20;
+
+/// A thread that runs tasks until this is dropped. It is not waited for: the last handle may go on
+/// that very thread.
+#[derive(Debug)]
+struct Worker {
+    _stop: oneshot::Sender<()>,
+}
+
+impl Worker {
+    fn start(number: usize) -> io::Result<(Self, Handle)> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = move || {
+            // Fails when the sender is dropped, which is the sign to end.
+            let _ = runtime.block_on(stopped);
+        };
+        thread::Builder::new().name(format!("shard-{number}")).stack_size(STACK).spawn(run)?;
+        Ok((Self { _stop: stop }, handle))
+    }
+}
+
+/// Where one shard runs and what it sends and receives through.
+#[derive(Debug)]
+pub(super) struct Berth {
+    pub(super) socket: Arc<dyn OuterSocket>,
+    pub(super) runtime: Handle,
+    worker: Option<Worker>,
+}
+
+impl Berth {
+    /// What has to be kept for as long as the shard is to run.
+    pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
+        self.worker
+    }
+}
+
+/// Where the shards of a mesh run.
+#[derive(Debug)]
+pub struct Shards(pub(super) Vec<Berth>);
+
+impl Shards {
+    /// One shard, on the runtime this is called in.
+    pub fn one(socket: Arc<dyn OuterSocket>) -> Self {
+        Self(vec![Berth { socket, runtime: Handle::current(), worker: None }])
+    }
+
+    /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the runtime this
+    /// is called in, the others on threads of their own. `mtu` is as in
+    /// [`UdpOuter::bind_for_mtu`]. Where the system does not let sockets share a port, there is
+    /// one shard.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or the system has no thread or descriptor left.
+    pub fn bind(address: SocketAddr, mtu: u16, count: usize) -> io::Result<Self> {
+        Self::on(UdpOuter::open_group(address, count.clamp(1, MAX_SHARDS))?, mtu)
+    }
+
+    /// A shard on each of these sockets.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor left.
+    pub(super) fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
+        let mut berths = Vec::with_capacity(group.len());
+        for (number, socket) in group.into_iter().enumerate() {
+            let (worker, runtime) = match number {
+                0 => (None, Handle::current()),
+                _ => {
+                    let (worker, runtime) = Worker::start(number)?;
+                    (Some(worker), runtime)
+                }
+            };
+            // The runtime entered is the one that watches the socket.
+            let entered = runtime.enter();
+            let socket = UdpOuter::new(socket, mtu)?;
+            drop(entered);
+            berths.push(Berth { socket: Arc::new(socket), runtime, worker });
+        }
+        Ok(Self(berths))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,573 @@
+//! QUIC connections and streams by node.
+//!
+//! Each side of a pair opens streams on a connection of its own: at most one outgoing connection
+//! per peer, opened on demand and shared by everyone who asks meanwhile, and at most one incoming
+//! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
+//! cut at once instead of waiting for its idle timeout. One that nobody has used for [`UNUSED`] is
+//! closed by the side that made it: an origin has thousands of peers, and each connection costs it
+//! memory and keepalives. The next stream makes a new one and pays a round trip.
+//!
+//! Bounds: streams per peer and streams that wait for the user are
+//! [`MeshConfig`](meshport_proto::MeshConfig)'s, pings under way are [`PINGS`].
+
+mod halves;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshport_config::NodeId;
+use quinn::{Connection, Endpoint, VarInt};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use halves::{RecvHalf, SendHalf, Stream};
+
+use super::backlog::Backlog;
+use super::congestion;
+use super::link::Link;
+use super::lock;
+use super::quic_config::{PathHints, QuicSetup};
+use super::windows::{Grants, Window};
+use meshport_proto::settings::FIRST_STREAMS;
+use meshport_proto::{MeshCounters, MeshError, PeerStatus, ports};
+
+/// Echo requests that may be unanswered at once.
+const PINGS: usize = 256;
+/// How long an incoming stream waits for the user before it is refused.
+const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
+/// An outgoing connection is closed when no stream was open on it, and none asked for, from one of
+/// these moments to the next.
+pub(super) const UNUSED: Duration = Duration::from_secs(300);
+/// Close code: the mesh is closed.
+pub(super) const CODE_CLOSED: u32 = 0;
+/// Close code: the connection belongs to a state of the peer that is gone.
+const CODE_CUT: u32 = 1;
+/// Close code: the peer has opened a newer connection.
+const CODE_REPLACED: u32 = 2;
+/// Stream code: nobody took the stream in time.
+const CODE_BUSY: u32 = 3;
+/// Close code: nobody uses the connection.
+const CODE_UNUSED: u32 = 5;
+
+/// Nothing was said against the connection.
+const TRUSTED: u64 = u64::MAX;
+
+/// A live connection and what is counted about it. Clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Live(Arc<Counted>);
+
+#[derive(Debug)]
+pub(super) struct Counted {
+    connection: Connection,
+    /// Streams open on it.
+    streams: Arc<AtomicUsize>,
+    /// Somebody wanted it since [`Streams::close_unused`] looked.
+    wanted: AtomicBool,
+    /// What had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
+    doubted: AtomicU64,
+    backlog: Arc<Backlog>,
+    window: Arc<Window>,
+}
+
+impl Deref for Live {
+    type Target = Counted;
+
+    fn deref(&self) -> &Counted {
+        &self.0
+    }
+}
+
+impl Live {
+    fn new(connection: Connection, grants: Grants) -> Self {
+        Self(Arc::new(Counted {
+            backlog: congestion::backlog(&connection),
+            window: Arc::new(Window::new(connection.clone(), grants)),
+            connection,
+            streams: Arc::default(),
+            wanted: true.into(),
+            doubted: TRUSTED.into(),
+        }))
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection.close_reason().is_none()
+    }
+
+    fn is(&self, other: &Live) -> bool {
+        self.connection.stable_id() == other.connection.stable_id()
+    }
+}
+
+/// How far a peer has acknowledged what streams to it have sent. Two that differ tell that in
+/// between something sent on them arrived there and that an answer came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    connection: usize,
+    acknowledged: u64,
+}
+
+/// The outcome of a connection attempt, once there is one.
+type Outcome = watch::Receiver<Option<Result<Live, MeshError>>>;
+
+/// The outgoing connection to one peer.
+#[derive(Debug)]
+enum Outgoing {
+    Connecting(u64, Outcome),
+    Ready(Live),
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    opened: AtomicU64,
+    accepted: AtomicU64,
+    cut: AtomicU64,
+    unused: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    streams_opened: AtomicU64,
+    streams_accepted: AtomicU64,
+    streams_refused: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Streams {
+    link: Arc<Link>,
+    /// Where connections live, whoever asks for them.
+    runtime: Handle,
+    setup: QuicSetup,
+    connect_timeout: Duration,
+    max_streams: u32,
+    outgoing: Mutex<BTreeMap<NodeId, Outgoing>>,
+    incoming: Mutex<BTreeMap<NodeId, Live>>,
+    attempts: AtomicU64,
+    pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
+    counters: Counters,
+}
+
+impl Streams {
+    pub(super) fn new(
+        link: Arc<Link>,
+        runtime: Handle,
+        setup: QuicSetup,
+        (connect_timeout, max_streams): (Duration, u32),
+    ) -> Self {
+        Self {
+            link,
+            runtime,
+            setup,
+            connect_timeout,
+            max_streams,
+            outgoing: Mutex::default(),
+            incoming: Mutex::default(),
+            attempts: AtomicU64::new(0),
+            pings: Mutex::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Opens a stream, with everything that has to happen before.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        node: NodeId,
+    ) -> Result<Stream, MeshError> {
+        let opening = self.open_now(endpoint, node);
+        match tokio::time::timeout(self.connect_timeout, opening).await {
+            Ok(result) => result,
+            Err(_) => Err(MeshError::Unreachable(node)),
+        }
+    }
+
+    async fn open_now(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        node: NodeId,
+    ) -> Result<Stream, MeshError> {
+        let address = self.link.look(|core| core.address_of(&node))?;
+        loop {
+            self.link.check_open()?;
+            let live = self.connection(endpoint, node).await?;
+            self.link.turn(|core, _| core.expect_answer(&address));
+            match live.connection.open_bi().await {
+                Ok((send, recv)) => {
+                    count(&self.counters.streams_opened);
+                    let link = self.link.clone();
+                    return Ok(Stream::new(node, (send, recv), &live, link, address));
+                }
+                // The cached connection died in between; the next round makes a new one.
+                Err(error) => {
+                    tracing::debug!(%node, %error, "cached connection is dead");
+                    self.forget(&node, &live);
+                }
+            }
+        }
+    }
+
+    /// The outgoing connection: cached, being made, or made now.
+    async fn connection(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        node: NodeId,
+    ) -> Result<Live, MeshError> {
+        let mut outcome = match self.cached(endpoint, node) {
+            Ok(live) => return Ok(live),
+            Err(outcome) => outcome,
+        };
+        let done = outcome.wait_for(Option::is_some).await;
+        match done.as_deref() {
+            Ok(Some(result)) => result.clone(),
+            // The attempt's task was dropped: the runtime is going down.
+            _ => Err(MeshError::Closed),
+        }
+    }
+
+    fn cached(self: &Arc<Self>, endpoint: &Endpoint, node: NodeId) -> Result<Live, Outcome> {
+        let mut outgoing = lock(&self.outgoing);
+        match outgoing.get(&node) {
+            Some(Outgoing::Ready(live)) if live.is_open() => {
+                live.wanted.store(true, Ordering::Relaxed);
+                return Ok(live.clone());
+            }
+            Some(Outgoing::Connecting(_, outcome)) => return Err(outcome.clone()),
+            _ => {}
+        }
+        let (done, outcome) = watch::channel(None);
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        outgoing.insert(node, Outgoing::Connecting(attempt, outcome.clone()));
+        let (streams, endpoint) = (self.clone(), endpoint.clone());
+        self.runtime.spawn(async move {
+            let result = streams.connect(&endpoint, node).await;
+            streams.settle(node, attempt, &result);
+            // Those who asked may have given up meanwhile.
+            let _ = done.send(Some(result));
+        });
+        Err(outcome)
+    }
+
+    async fn connect(&self, endpoint: &Endpoint, node: NodeId) -> Result<Live, MeshError> {
+        let attempt = async {
+            self.session(node).await?;
+            let address = self.link.look(|core| core.address_of(&node))?;
+            let address = SocketAddr::new(IpAddr::V6(address), ports::STREAMS);
+            let lost = |reason: String| MeshError::ConnectionLost { node, reason };
+            let path = self.path_to(&node);
+            let (config, grants) = (self.setup.client(&path), self.setup.grants(&path));
+            let connecting = endpoint
+                .connect_with(config, address, "mesh")
+                .map_err(|error| lost(error.to_string()))?;
+            self.link.turn(|core, _| core.expect_answer_of(&node));
+            let connected = connecting.await.map(|connection| Live::new(connection, grants));
+            connected.map_err(|error| match error {
+                quinn::ConnectionError::TimedOut => MeshError::Unreachable(node),
+                error => lost(error.to_string()),
+            })
+        };
+        match tokio::time::timeout(self.connect_timeout, attempt).await {
+            Ok(result) => result,
+            Err(_) => Err(MeshError::Unreachable(node)),
+        }
+    }
+
+    /// What is known of the path to a peer.
+    fn path_to(&self, node: &NodeId) -> PathHints {
+        let (remote, rtt) = self.link.look(|core| (core.endpoint(node), core.handshake_rtt(node)));
+        let mtu = remote.and_then(|remote| self.link.socket.mtu_towards(remote));
+        PathHints { remote, rtt, mtu }
+    }
+
+    /// Waits until a WireGuard session with `node` exists; starts the handshake.
+    async fn session(&self, node: NodeId) -> Result<(), MeshError> {
+        loop {
+            self.link.check_open()?;
+            let ready = self.link.ready.notified();
+            tokio::pin!(ready);
+            ready.as_mut().enable();
+            let up = self
+                .link
+                .turn(|core, now| core.connect(now, &node).map(|()| core.has_session(&node)))?;
+            if up {
+                return Ok(());
+            }
+            ready.await;
+        }
+    }
+
+    /// Puts a finished attempt into the cache, unless something newer is there.
+    fn settle(&self, node: NodeId, attempt: u64, result: &Result<Live, MeshError>) {
+        count(if result.is_ok() { &self.counters.opened } else { &self.counters.failed });
+        let mut outgoing = lock(&self.outgoing);
+        let ours = |entry: &Outgoing| matches!(entry, Outgoing::Connecting(a, _) if *a == attempt);
+        if outgoing.get(&node).is_some_and(ours) {
+            match result {
+                Ok(live) => outgoing.insert(node, Outgoing::Ready(live.clone())),
+                Err(_) => outgoing.remove(&node),
+            };
+        }
+    }
+
+    fn forget(&self, node: &NodeId, dead: &Live) {
+        let mut outgoing = lock(&self.outgoing);
+        let same = |entry: &Outgoing| matches!(entry, Outgoing::Ready(live) if live.is(dead));
+        if outgoing.get(node).is_some_and(same) {
+            outgoing.remove(node);
+        }
+    }
+
+    /// Ends all connections with a peer.
+    pub(super) fn cut(&self, node: &NodeId, reason: &str) {
+        let incoming = lock(&self.incoming).remove(node);
+        for live in self.take_outgoing(node).into_iter().chain(incoming) {
+            self.close(&live, reason);
+        }
+    }
+
+    /// The peer's silence is known: what is open now is doubted until something more arrives.
+    pub(super) fn doubt(&self, node: &NodeId) {
+        if let Some(Outgoing::Ready(live)) = lock(&self.outgoing).get(node) {
+            live.doubted.store(congestion::acknowledged(&live.connection), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the outgoing connection if nothing has arrived on it since it was doubted, so that the
+    /// next stream begins with a new one.
+    pub(super) fn renew(&self, node: &NodeId, reason: &str) {
+        let is_stuck = match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) => {
+                let doubted = live.doubted.swap(TRUSTED, Ordering::Relaxed);
+                doubted == congestion::acknowledged(&live.connection)
+            }
+            _ => false,
+        };
+        if is_stuck && let Some(live) = self.take_outgoing(node) {
+            self.close(&live, reason);
+        }
+    }
+
+    /// The outgoing connection, which is nobody's from now on. An attempt under way goes on: its
+    /// packets are repeated until the peer answers, whichever process that is.
+    fn take_outgoing(&self, node: &NodeId) -> Option<Live> {
+        let mut outgoing = lock(&self.outgoing);
+        let Some(Outgoing::Ready(live)) = outgoing.get(node) else { return None };
+        let live = live.clone();
+        outgoing.remove(node);
+        Some(live)
+    }
+
+    /// Closes the outgoing connections that nobody has used since the last call.
+    pub(super) fn close_unused(&self) {
+        lock(&self.outgoing).retain(|_, entry| {
+            let Outgoing::Ready(live) = entry else { return true };
+            // Both are asked: a stream that stays open wants its connection.
+            let is_used = live.streams.load(Ordering::Relaxed) > 0;
+            let keep = live.wanted.swap(is_used, Ordering::Relaxed) || is_used;
+            if !keep && live.is_open() {
+                count(&self.counters.unused);
+                live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
+            }
+            keep
+        });
+    }
+
+    /// A peer is another node from now on, and its connections stay. An attempt under way serves
+    /// those who wait for it and nobody later.
+    pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
+        let mut outgoing = lock(&self.outgoing);
+        if let Some(Outgoing::Ready(live)) = outgoing.remove(former) {
+            outgoing.entry(node).or_insert(Outgoing::Ready(live));
+        }
+        let mut incoming = lock(&self.incoming);
+        if let Some(live) = incoming.remove(former) {
+            incoming.entry(node).or_insert(live);
+        }
+    }
+
+    /// Whose connection it is now; it was `node`'s.
+    fn holder(&self, live: &Live, node: NodeId) -> NodeId {
+        match live.connection.remote_address().ip() {
+            IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)).unwrap_or(node),
+            IpAddr::V4(_) => node,
+        }
+    }
+
+    fn close(&self, live: &Live, reason: &str) {
+        if live.is_open() {
+            count(&self.counters.cut);
+            live.connection.close(VarInt::from_u32(CODE_CUT), reason.as_bytes());
+        }
+    }
+
+    /// Ends all connections with all peers.
+    pub(super) fn cut_all(&self, reason: &str) {
+        let mut nodes: BTreeSet<NodeId> = lock(&self.outgoing).keys().copied().collect();
+        nodes.extend(lock(&self.incoming).keys());
+        nodes.iter().for_each(|node| self.cut(node, reason));
+    }
+
+    /// Serves connections of peers until the endpoint is closed.
+    pub(super) async fn accept(
+        self: Arc<Self>,
+        endpoint: Endpoint,
+        streams: mpsc::Sender<(NodeId, Stream)>,
+    ) {
+        while let Some(incoming) = endpoint.accept().await {
+            let known = match incoming.remote_address().ip() {
+                IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)),
+                IpAddr::V4(_) => None,
+            };
+            let Some(node) = known else {
+                count(&self.counters.refused);
+                incoming.ignore();
+                continue;
+            };
+            let path = self.path_to(&node);
+            let (config, grants) = (self.setup.server(&path), self.setup.grants(&path));
+            match incoming.accept_with(Arc::new(config)) {
+                Ok(connecting) => {
+                    let new = (connecting, grants);
+                    self.runtime.spawn(self.clone().serve(node, new, streams.clone()));
+                }
+                Err(error) => {
+                    count(&self.counters.refused);
+                    tracing::debug!(%node, %error, "incoming connection is not usable");
+                }
+            }
+        }
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        node: NodeId,
+        (connecting, grants): (quinn::Connecting, Grants),
+        streams: mpsc::Sender<(NodeId, Stream)>,
+    ) {
+        let connection = match tokio::time::timeout(self.connect_timeout, connecting).await {
+            Ok(Ok(connection)) => connection,
+            _ => return count(&self.counters.refused),
+        };
+        count(&self.counters.accepted);
+        let live = Live::new(connection, grants);
+        let old = lock(&self.incoming).insert(node, live.clone());
+        if let Some(old) = old.filter(Live::is_open) {
+            count(&self.counters.cut);
+            old.connection.close(VarInt::from_u32(CODE_REPLACED), b"replaced by a newer one");
+        }
+        self.take_streams(node, &live, &streams).await;
+        let node = self.holder(&live, node);
+        let mut incoming = lock(&self.incoming);
+        if incoming.get(&node).is_some_and(|current| current.is(&live)) {
+            incoming.remove(&node);
+        }
+    }
+
+    /// Hands the peer's streams to the user until the connection ends.
+    async fn take_streams(
+        &self,
+        node: NodeId,
+        live: &Live,
+        streams: &mpsc::Sender<(NodeId, Stream)>,
+    ) {
+        let Ok(address) = self.link.look(|core| core.address_of(&node)) else { return };
+        let mut permitted = FIRST_STREAMS;
+        while let Ok((mut send, mut recv)) = live.connection.accept_bi().await {
+            let slot = tokio::time::timeout(ACCEPT_PATIENCE, streams.reserve()).await;
+            let Ok(Ok(slot)) = slot else {
+                count(&self.counters.streams_refused);
+                // Both fail only when the stream is closed already.
+                let _ = send.reset(VarInt::from_u32(CODE_BUSY));
+                let _ = recv.stop(VarInt::from_u32(CODE_BUSY));
+                continue;
+            };
+            count(&self.counters.streams_accepted);
+            let (link, node) = (self.link.clone(), self.holder(live, node));
+            slot.send((node, Stream::new(node, (send, recv), live, link, address)));
+            // Every permitted stream costs memory whether it is used or not.
+            let open = live.streams.load(Ordering::Relaxed);
+            if open * 2 > permitted as usize && permitted < self.max_streams {
+                permitted = permitted.saturating_mul(2).min(self.max_streams);
+                live.connection.set_max_concurrent_bi_streams(VarInt::from_u32(permitted));
+            }
+        }
+    }
+
+    /// Measures the round trip of an echo request through the tunnel.
+    pub(super) async fn ping(&self, node: NodeId, limit: Duration) -> Result<Duration, MeshError> {
+        let token = u32::try_from(self.attempts.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff);
+        let key = (node, token.unwrap_or_default());
+        let (done, answered) = oneshot::channel();
+        {
+            let mut pings = lock(&self.pings);
+            // Whoever stopped waiting does not take up room.
+            pings.retain(|_, waiting| !waiting.is_closed());
+            if pings.len() >= PINGS {
+                return Err(MeshError::QueueFull(node));
+            }
+            pings.insert(key, done);
+        }
+        let sent = self.link.now().instant;
+        let result = match self.link.turn(|core, now| core.send_echo(now, node, key.1)) {
+            Ok(()) => match tokio::time::timeout(limit, answered).await {
+                Ok(Ok(())) => Ok(self.link.now().instant.saturating_duration_since(sent)),
+                _ => Err(MeshError::Unreachable(node)),
+            },
+            Err(error) => Err(error),
+        };
+        lock(&self.pings).remove(&key);
+        result
+    }
+
+    /// An echo request was answered.
+    pub(super) fn pong(&self, node: &NodeId, token: u32) {
+        let waiting = lock(&self.pings).remove(&(*node, token));
+        if let Some(waiting) = waiting {
+            // The one who asked may have given up.
+            let _ = waiting.send(());
+        }
+    }
+
+    /// How far the delivery on the outgoing connection has come.
+    pub(super) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
+        match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) => {
+                let acknowledged = congestion::acknowledged(&live.connection);
+                Some(Delivery { connection: live.connection.stable_id(), acknowledged })
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds what is known about connections.
+    pub(super) fn complete(&self, status: &mut PeerStatus) {
+        let outgoing = match lock(&self.outgoing).get(&status.node) {
+            Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
+            _ => None,
+        };
+        let incoming = lock(&self.incoming).get(&status.node).cloned();
+        for live in outgoing.iter().chain(&incoming) {
+            status.streams += live.streams.load(Ordering::Relaxed);
+        }
+        status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
+    }
+
+    /// Adds the counters kept here.
+    pub(super) fn count_into(&self, total: &mut MeshCounters) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        total.connections_opened = load(&self.counters.opened);
+        total.connections_accepted = load(&self.counters.accepted);
+        total.connections_cut = load(&self.counters.cut);
+        total.connections_unused = load(&self.counters.unused);
+        total.connections_failed = load(&self.counters.failed);
+        total.connections_refused = load(&self.counters.refused);
+        total.streams_opened = load(&self.counters.streams_opened);
+        total.streams_accepted = load(&self.counters.streams_accepted);
+        total.streams_refused = load(&self.counters.streams_refused);
+    }
+}
