@@ -1,4 +1,4 @@
-//! The keys of a result are those of the table in the README, and null where it says so.
+//! The keys of a result are those of the table in REFERENCE.md, and null where it says so.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use meshport_simulations::report::keys::{self, KEYS, Level};
 use serde_json::Value;
 
-const README: &str = include_str!("../README.md");
+const REFERENCE: &str = include_str!("../REFERENCE.md");
 /// Two sites between which nothing passes any more, though no way is down, which is a violation.
 const SILENT: &str = "
 description = \"Two sites that do not hear each other\"
@@ -95,12 +95,12 @@ fn what_the_full_level_cannot_know_is_null_and_nothing_else() {
 }
 
 #[test]
-fn the_table_of_keys_in_the_readme_is_that_of_the_code() {
-    let (_, rest) = README.split_once("<!-- result: begin -->\n").expect("a begin");
+fn the_table_of_keys_in_the_reference_is_that_of_the_code() {
+    let (_, rest) = REFERENCE.split_once("<!-- result: begin -->\n").expect("a begin");
     let (kept, _) = rest.split_once("\n<!-- result: end -->").expect("an end");
     assert!(
         kept.trim() == keys::markdown().trim(),
-        "simulations/README.md is old: put the output of `meshport-sim reference --result` \
-         between the marks"
+        "simulations/REFERENCE.md is outdated: put the output of `meshport-sim reference \
+         --result` between the markers"
     );
 }

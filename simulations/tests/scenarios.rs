@@ -13,6 +13,7 @@ use meshport_simulations::world::{Options, World};
 const THREE_SITES: &str = include_str!("../scenarios/three-sites.toml");
 const SITE_LOSS: &str = include_str!("../scenarios/site-loss.toml");
 const README: &str = include_str!("../README.md");
+const REFERENCE: &str = include_str!("../REFERENCE.md");
 /// A run that took nothing: what it takes is not of the scenario.
 const NO_EFFORT: Effort = Effort { wall: Duration::ZERO, processor: Duration::ZERO, memory: 0 };
 /// Lines of commentary that make a story.
@@ -75,14 +76,14 @@ fn the_first_scenario_in_the_readme_gives_what_it_says() {
     assert!(lines.len() > 10, "{printed}");
     for line in lines {
         let is_said = said.lines().any(|other| other == line);
-        assert!(is_said, "simulations/README.md is old: {line}\nis not in\n{said}");
+        assert!(is_said, "simulations/README.md is outdated: {line}\nis not in\n{said}");
     }
     let (_, rest) = rest.split_once("```text\n").expect("what its trace has");
     let (kept, _) = rest.split_once("```").expect("its end");
     let trace = String::from_utf8(std::mem::take(&mut *seen.0.lock().expect("nobody panics")));
     let trace = trace.expect("words");
     let first: Vec<&str> = trace.lines().take(kept.lines().count()).collect();
-    assert_eq!(first, kept.lines().collect::<Vec<_>>(), "simulations/README.md is old");
+    assert_eq!(first, kept.lines().collect::<Vec<_>>(), "simulations/README.md is outdated");
 }
 
 /// What is written of a trace.
@@ -116,12 +117,13 @@ fn worlds_that_found_mistakes_keep_the_rules() {
 }
 
 #[test]
-fn the_reference_in_the_readme_is_that_of_the_code() {
-    let (_, rest) = README.split_once("<!-- reference: begin -->\n").expect("a begin");
+fn the_reference_is_that_of_the_code() {
+    let (_, rest) = REFERENCE.split_once("<!-- reference: begin -->\n").expect("a begin");
     let (kept, _) = rest.split_once("\n<!-- reference: end -->").expect("an end");
     assert!(
         kept.trim() == reference::markdown().trim(),
-        "simulations/README.md is old: put the output of `meshport-sim reference` between the marks"
+        "simulations/REFERENCE.md is outdated: put the output of `meshport-sim reference` \
+         between the markers"
     );
     assert!(reference::schema().contains("\"rolling-restart\""));
 }

@@ -33,7 +33,7 @@ const MAX_SECOND: f64 = 1e8;
     version,
     after_help = "Exit status: 0 when all is well, 1 when a rule was violated or a comparison \
                   found more violations, 2 for a wrong command line, 3 when something could not be \
-                  read, run or written.\nScenarios are described in simulations/README.md."
+                  read, run or written.\nScenarios are described in simulations/REFERENCE.md."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -82,7 +82,7 @@ enum Verb {
     Shrink(shrink::Arguments),
     /// Prints the JSON schema of scenarios.
     Schema,
-    /// Prints the reference of all keys of scenarios, as in the README.
+    /// Prints the reference of all scenario keys, as in simulations/REFERENCE.md.
     Reference {
         /// Of the keys of a result instead.
         #[arg(long)]

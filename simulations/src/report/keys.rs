@@ -1,7 +1,7 @@
 //! The keys of a result: what each of them says, and at which level nobody can know it. There it is
 //! null, since a 0 would look like something that was measured.
 //!
-//! The table in the README is made from this one, and [`super::json`] goes by it.
+//! The table in REFERENCE.md is made from this one, and [`super::json`] goes by it.
 
 use std::fmt::Write;
 

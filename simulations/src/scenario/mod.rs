@@ -1,9 +1,9 @@
 //! What a run is made from: a TOML file, strictly read.
 //!
 //! The types in here are the format: `serde` reads them, `schemars` makes the JSON schema from
-//! them, and the reference in `simulations/README.md` is made from that schema. What a file means
-//! for a seed (which node "any" is, when a random time is) is decided by [`timeline`]. Bounds:
-//! [`MAX_NODES`], [`MAX_SITES`], [`MAX_HAPPENINGS`].
+//! them, and the tables in `simulations/REFERENCE.md` are generated from that schema. What a file
+//! means for a seed (which node "any" is, when a random time is) is decided by [`timeline`].
+//! Bounds: [`MAX_NODES`], [`MAX_SITES`], [`MAX_HAPPENINGS`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
