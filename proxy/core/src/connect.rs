@@ -4,7 +4,9 @@
 //! the latest one has been silent for its hedge delay: then both run, and the first answer wins
 //! (Dean, Barroso, "The Tail at Scale", hedged requests). When all have failed they are tried again
 //! after a pause, in rounds, until the deadline. A client whose bytes must not go out twice is
-//! raced only until one instance is connected.
+//! raced only until one instance is connected. An attempt is over when its [`Patience`] is: what it
+//! waits for is to be connected, and then, once the instance was asked something, its answer. What
+//! the client sends meanwhile prolongs nothing.
 //!
 //! Owns no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
 //! reports what became of it. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 use meshport_config::ServiceSettings;
 
 use super::evidence::{Attempted, Verdict};
+use super::patience::Patience;
 use super::route::{Candidate, Line, Route, Standing};
 
 /// Attempts of one client at once: with three, two dead instances cost no more than two delays.
@@ -86,8 +89,6 @@ pub enum Action {
         id: u32,
         /// Whom to try.
         candidate: Candidate,
-        /// How often all candidates were tried before.
-        round: u32,
         /// Time until the deadline of the search.
         left: Duration,
         /// Whether it races against others that are still running.
@@ -97,6 +98,8 @@ pub enum Action {
     Cancel {
         /// Which one.
         id: u32,
+        /// Whether it was silent for longer than its patience.
+        overdue: bool,
     },
     /// Tell the client that nobody answers.
     GiveUp,
@@ -117,7 +120,12 @@ struct Running {
     id: u32,
     candidate: Candidate,
     connected: bool,
+    patience: Patience,
     began: Instant,
+    /// Since when it waits for what it waits for now.
+    since: Instant,
+    /// It was looked at too late once, and got another moment.
+    spared: bool,
     hedge_at: Option<Instant>,
     /// Another candidate was tried because this one was silent.
     slow: bool,
@@ -128,6 +136,16 @@ struct Running {
 impl Running {
     fn shows(&self, verdict: Verdict) -> Attempted {
         Attempted { line: self.candidate.origin.line, verdict, began: self.began }
+    }
+
+    /// When its patience is over. An instance that was not asked anything may wait for as long as
+    /// its client does.
+    fn overdue_at(&self, kind: Kind) -> Option<Instant> {
+        match (self.connected, kind) {
+            (false, _) => Some(self.since + self.patience.open),
+            (true, Kind::Open) => None,
+            (true, Kind::Tls | Kind::Other) => Some(self.since + self.patience.answer),
+        }
     }
 }
 
@@ -214,8 +232,12 @@ impl Connect {
             return;
         }
         self.note_wait(now);
+        let is_first = self.kind == Kind::Open;
         self.kind = kind;
         for running in &mut self.running {
+            if running.connected && is_first {
+                running.since = now;
+            }
             running.hedge_at = match kind {
                 Kind::Tls if running.slow => None,
                 // The instance is asked from now on.
@@ -227,9 +249,11 @@ impl Connect {
     }
 
     /// An attempt's instance is connected. Unless the client speaks TLS, it is the one.
-    pub fn handle_connected(&mut self, id: u32) {
+    pub fn handle_connected(&mut self, id: u32, now: Instant) {
         if let Some(running) = self.running.iter_mut().find(|it| it.id == id) {
-            running.connected = true;
+            if !std::mem::replace(&mut running.connected, true) {
+                running.since = now;
+            }
             if self.kind != Kind::Tls {
                 (running.hedge_at, running.slow) = (None, false);
                 let others = self.running.iter().filter(|it| it.id != id);
@@ -266,7 +290,7 @@ impl Connect {
     /// What to do now; to be asked until there is nothing.
     pub fn poll(&mut self, now: Instant, around: &mut impl Surroundings) -> Option<Action> {
         if let Some(id) = self.cancels.pop_front() {
-            return Some(Action::Cancel { id });
+            return Some(Action::Cancel { id, overdue: false });
         }
         self.note_wait(now);
         if self.waited {
@@ -277,6 +301,9 @@ impl Connect {
             let silent = self.running.drain(..).filter(|it| it.slow);
             self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
             return Some(Action::GiveUp);
+        }
+        if let Some(id) = self.take_overdue(now) {
+            return Some(Action::Cancel { id, overdue: true });
         }
         loop {
             if self.resume_at.is_some_and(|at| at > now) || self.running.len() >= MAX_RACING {
@@ -306,7 +333,29 @@ impl Connect {
         }
         let hedges = self.running.iter().filter_map(|it| it.hedge_at);
         let hedges = hedges.filter(|_| self.running.len() < MAX_RACING && !self.is_exhausted());
-        hedges.chain(self.resume_at).chain([self.deadline()]).min()
+        let overdue = self.running.iter().filter_map(|it| it.overdue_at(self.kind));
+        hedges.chain(overdue).chain(self.resume_at).chain([self.deadline()]).min()
+    }
+
+    /// Ends an attempt whose patience is over. One that is looked at too late for that is spared
+    /// once: its answer may well lie there unread.
+    fn take_overdue(&mut self, now: Instant) -> Option<u32> {
+        let kind = self.kind;
+        let lateness = |it: &Running| now.checked_duration_since(it.overdue_at(kind)?);
+        loop {
+            let at = self.running.iter().position(|it| lateness(it).is_some())?;
+            let running = &mut self.running[at];
+            let is_lag = lateness(running).is_some_and(|late| late > LAG);
+            if !is_lag || std::mem::replace(&mut running.spared, true) {
+                let overdue = self.running.remove(at);
+                self.verdicts.push(overdue.shows(Verdict::Silent));
+                self.replace = true;
+                return Some(overdue.id);
+            }
+            let patience =
+                if running.connected { running.patience.answer } else { running.patience.open };
+            running.since = now + LAG - patience;
+        }
     }
 
     /// Whether an instance is connected and it is the client's turn: some open connections long
@@ -358,12 +407,15 @@ impl Connect {
             id,
             candidate: candidate.clone(),
             connected: false,
+            patience: Patience::new(&candidate, self.round),
             began: now,
+            since: now,
+            spared: false,
             hedge_at,
             slow: false,
             excused: false,
         });
-        Some(Action::Start { id, candidate, round: self.round, left, hedge })
+        Some(Action::Start { id, candidate, left, hedge })
     }
 
     fn hedge(

@@ -3,22 +3,23 @@
 //! An attempt opens the way (a stream through the mesh, or a plain connection to this node's own
 //! instance or to an address outside of the mesh), sends the client's first bytes along as far as
 //! they may go, and is over with the first byte of the answer. Until then the client has seen
-//! nothing, so a failed attempt costs it only time. Each step has its own patience, from the path's
-//! round-trip time. Several attempts of one client may run at once; what they share is `shared`.
+//! nothing, so a failed attempt costs it only time. Whoever runs it says when it has taken too long
+//! ([`meshport_core::connect`]). Several attempts of one client may run at once; what they share is
+//! `shared`.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use meshport_core::connect::Kind;
 use meshport_core::evidence::{Attempted, Verdict};
-use meshport_core::route::{Candidate, Line};
+use meshport_core::patience::Patience;
+use meshport_core::route::Line;
 use meshport_core::wire::Answer;
 
-use super::clock;
 use super::tcp::Host;
 
 use self::link::Link;
@@ -30,17 +31,6 @@ mod shared;
 pub(super) use self::certificate::certificate;
 pub(super) use self::link::Way;
 pub(super) use self::shared::Shared;
-
-/// The shortest wait for any step: scheduling on a busy machine must not look like a dead path.
-const MIN_PATIENCE: Duration = Duration::from_millis(400);
-/// The longest wait for one step of one candidate while others are untried.
-const MAX_PATIENCE: Duration = Duration::from_secs(3);
-/// What an instance may take for its first answer byte besides the path: accepting a connection and
-/// one asymmetric signature on a loaded machine.
-const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
-/// Round trips in opening a stream to a peer without a session: WireGuard handshake, QUIC
-/// handshake, the stream itself, and one lost packet.
-const OPENING_ROUND_TRIPS: u32 = 4;
 
 /// The way to a candidate's instance, and what has passed on it already.
 #[derive(Debug)]
@@ -102,26 +92,6 @@ impl Failure {
     }
 }
 
-/// How long the steps of an attempt may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    open: Duration,
-    answer: Duration,
-}
-
-impl Patience {
-    /// From the candidate's cost; `round` counts how often all candidates were tried before, and
-    /// doubles everything each time, so that slowness everywhere is not taken for death.
-    pub(super) fn new(candidate: &Candidate, round: u32, left: Duration) -> Self {
-        let factor = 1 << round.min(4);
-        let within = |wait: Duration| (wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor).min(left);
-        Self {
-            open: within(candidate.cost * OPENING_ROUND_TRIPS),
-            answer: within(candidate.cost * 2 + ANSWER_ALLOWANCE),
-        }
-    }
-}
-
 /// Where and what to try.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -133,27 +103,22 @@ pub(super) struct Target {
     pub(super) own: Option<String>,
     /// Time until nobody waits for the answer any more.
     pub(super) left: Duration,
-    pub(super) patience: Patience,
 }
 
-/// Tries one candidate.
+/// Tries one candidate, for as long as its caller has patience.
 pub(super) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<Upstream, Failure> {
-    let patience = target.patience;
-    let mut link = timeout(patience.open, Link::open(&target))
-        .await
-        .map_err(|_| Failure::Path(format!("no way opened in {:?}", patience.open)))??;
-    let (sent, first) = exchange(&shared, id, &mut link, patience).await?;
+    let mut link = Link::open(&target).await?;
+    let (sent, first) = exchange(&shared, id, &mut link).await?;
     Ok(Upstream { line: target.line, link, sent, first })
 }
 
 /// Whether a candidate's instance accepts a connection now; else what that says about its line.
 /// Nothing is sent to it.
-pub(super) async fn answers(target: Target) -> Result<(), Option<Verdict>> {
-    let patience = target.patience.open;
-    let opened = timeout(patience, Link::open(&target)).await;
+pub(super) async fn answers(target: Target, patience: Patience) -> Result<(), Option<Verdict>> {
+    let opened = timeout(patience.open, Link::open(&target)).await;
     let mut link = opened.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
     while !link.connected {
-        let heard = timeout(patience, link.recv()).await;
+        let heard = timeout(patience.open, link.recv()).await;
         heard.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
     }
     Ok(())
@@ -165,11 +130,9 @@ async fn exchange(
     shared: &Shared,
     id: u32,
     link: &mut Link,
-    patience: Patience,
 ) -> Result<(usize, Vec<Bytes>), Failure> {
     let mut states = shared.subscribe();
     let mut sent = 0;
-    let mut waiting = Waiting::new();
     let mut announced = false;
     loop {
         if link.connected && !std::mem::replace(&mut announced, true) {
@@ -178,13 +141,11 @@ async fn exchange(
         states.mark_unchanged();
         let (kind, bytes) = shared.take(id, link.connected, sent);
         if let Some(bytes) = bytes {
-            sent += link.forward(bytes, patience.open).await?;
+            sent += link.forward(bytes).await?;
             if link.connected && kind == Kind::Other {
                 return Ok((sent, Vec::new()));
             }
         }
-        waiting.note(link.connected, sent > 0);
-        let (until, wait) = waiting.until(patience);
         tokio::select! {
             biased;
             answer = link.recv() => {
@@ -202,43 +163,6 @@ async fn exchange(
                 return Ok((sent, first));
             }
             _ = states.changed() => {}
-            () = passed(until) => {
-                return Err(Failure::Path(format!("no answer in {wait:?}")));
-            }
         }
-    }
-}
-
-/// What an attempt waits for, and since when: what the client sends meanwhile prolongs nothing.
-struct Waiting {
-    connected: bool,
-    asked: bool,
-    since: Instant,
-}
-
-impl Waiting {
-    fn new() -> Self {
-        Self { connected: false, asked: false, since: Instant::from_std(clock::now()) }
-    }
-
-    fn note(&mut self, connected: bool, asked: bool) {
-        if (connected, connected && asked) != (self.connected, self.connected && self.asked) {
-            self.since = Instant::from_std(clock::now());
-        }
-        (self.connected, self.asked) = (connected, asked);
-    }
-
-    /// Until when it waits, and how long that is. An instance that was asked something has to
-    /// answer in time; one that was not may wait for as long as its client does.
-    fn until(&self, patience: Patience) -> (Option<Instant>, Duration) {
-        let wait = if self.connected { patience.answer } else { patience.open };
-        ((!self.connected || self.asked).then(|| self.since + wait), wait)
-    }
-}
-
-async fn passed(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until).await,
-        None => std::future::pending().await,
     }
 }

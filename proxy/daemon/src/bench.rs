@@ -6,7 +6,7 @@ use std::io;
 use bytes::Bytes;
 use meshport_mesh::Stream;
 
-use super::opening::Opening;
+use meshport_core::opening::Opening;
 use super::splice::{self, Carried, Early};
 use super::tcp::Tcp;
 

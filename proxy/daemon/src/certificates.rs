@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::attempt::{self, Patience, Target};
+use super::attempt::{self, Target};
 use super::tcp::Host;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
@@ -72,7 +72,6 @@ pub(super) async fn ask(
             line: candidate.origin.line,
             own: own.clone(),
             left: limit,
-            patience: Patience::new(&candidate, 0, limit),
         };
         asked.spawn(async move {
             let read = timeout(limit, attempt::certificate(&target)).await;

@@ -32,7 +32,6 @@ mod listen;
 mod load;
 mod log_budget;
 mod node;
-mod opening;
 mod pacing;
 mod parts;
 mod ping;

@@ -15,19 +15,20 @@ use meshport_config::ServiceName;
 use meshport_mesh::Mesh;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::debug;
 
 use meshport_core::connect::{
     Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
 };
 use meshport_core::evidence::{Attempted, Verdict};
-use meshport_core::route::{Candidate, Line, Route};
+use meshport_core::opening::Opening;
+use meshport_core::patience::Patience;
+use meshport_core::route::{Line, Route};
 use meshport_core::wire::MAX_DEADLINE;
 
-use super::attempt::{self, Failure, Patience, Shared, Target, Upstream, Way, attempt};
+use super::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
 use super::clock;
-use super::opening::Opening;
 use super::pacing::{LASTS, Pacing, Paid};
 use super::sessions::{End, Guard, Sessions, Side, Totals, bump};
 use super::splice::{self, Carried, Early, Ending, Unfinished};
@@ -261,8 +262,8 @@ impl Ingress {
         let mut trials = JoinSet::new();
         for candidate in route.candidates.iter().take(MAX_TRIALS) {
             let line = candidate.origin.line;
-            let target = self.target(candidate, 0, MAX_DEADLINE);
-            trials.spawn(async move { (line, attempt::answers(target).await) });
+            let (target, patience) = (self.target(line, MAX_DEADLINE), Patience::new(candidate, 0));
+            trials.spawn(async move { (line, attempt::answers(target, patience).await) });
         }
         while let Some(ended) = trials.join_next().await {
             match ended {
@@ -276,15 +277,14 @@ impl Ingress {
         false
     }
 
-    fn target(&self, candidate: &Candidate, round: u32, left: Duration) -> Target {
+    fn target(&self, line: Line, left: Duration) -> Target {
         Target {
             mesh: self.place.mesh.clone(),
             host: self.place.host.clone(),
             service: self.service.clone(),
-            line: candidate.origin.line,
+            line,
             own: self.limits.borrow().own.clone(),
             left,
-            patience: Patience::new(candidate, round, left),
         }
     }
 
@@ -430,6 +430,12 @@ impl<'a> Search<'a> {
             self.take_bytes(bytes)?;
         }
         loop {
+            // What has ended by now is not overdue.
+            while let Some(done) = self.attempts.try_join_next() {
+                if let Some(found) = self.take_end(done)? {
+                    return Ok(found);
+                }
+            }
             while let Some(action) = self.connect.poll(clock::now(), &mut Around(self.ingress)) {
                 if !self.carry_out(action) {
                     return Err(std::mem::replace(&mut self.last, Failure::Client));
@@ -439,17 +445,16 @@ impl<'a> Search<'a> {
             let due = self.connect.poll_timeout();
             tokio::select! {
                 Some(done) = self.attempts.join_next(), if !self.attempts.is_empty() => {
-                    // The error is that of an attempt that was given up.
-                    let Ok((id, result)) = done else { continue };
-                    if let Some(found) = self.take_result(id, result)? {
+                    if let Some(found) = self.take_end(done)? {
                         return Ok(found);
                     }
                 }
                 bytes = splice::read(client), if reads => self.take_bytes(bytes)?,
                 changed = states.changed() => {
                     changed.map_err(|_| Failure::Client)?;
-                    let connected = states.borrow_and_update().connected.clone();
-                    connected.into_iter().for_each(|id| self.connect.handle_connected(id));
+                    let connected = states.borrow_and_update().connected().to_vec();
+                    let now = clock::now();
+                    connected.into_iter().for_each(|id| self.connect.handle_connected(id, now));
                 }
                 Ok(()) = self.routes.changed() => self.take_route(),
                 () = passed(due) => {}
@@ -461,7 +466,7 @@ impl<'a> Search<'a> {
     fn carry_out(&mut self, action: Action) -> bool {
         let ingress = self.ingress;
         match action {
-            Action::Start { id, candidate, round, left, hedge } => {
+            Action::Start { id, candidate, left, hedge } => {
                 if hedge {
                     bump(&ingress.totals.hedged);
                 } else if id > 0 {
@@ -469,29 +474,33 @@ impl<'a> Search<'a> {
                 }
                 let line = candidate.origin.line;
                 let guard = ingress.place.sessions.open(&ingress.service, Side::Client, line);
-                let target = ingress.target(&candidate, round, left);
+                let target = ingress.target(line, left);
                 let shared = self.shared.clone();
                 let attempt =
                     self.attempts.spawn(async move { (id, attempt(shared, id, target).await) });
                 self.running.insert(id, (attempt, guard));
             }
-            Action::Cancel { id } => {
-                if let Some((attempt, _)) = self.running.remove(&id) {
-                    attempt.abort();
-                    self.shared.release(id);
+            Action::Cancel { id, overdue } => {
+                let Some((attempt, _)) = self.running.remove(&id) else { return true };
+                attempt.abort();
+                if !overdue {
                     bump(&ingress.totals.cancelled);
+                } else if !self.fail(id, Failure::Path("no answer in time".into())) {
+                    return false;
                 }
+                self.shared.release(id);
             }
             Action::GiveUp => return false,
         }
         true
     }
 
-    fn take_result(
+    fn take_end(
         &mut self,
-        id: u32,
-        result: Result<Upstream, Failure>,
+        ended: Result<(u32, Result<Upstream, Failure>), JoinError>,
     ) -> Result<Option<(Upstream, Guard)>, Failure> {
+        // The error is that of an attempt that was given up.
+        let Ok((id, result)) = ended else { return Ok(None) };
         // One that was given up just as it ended does not count.
         let Some((_, guard)) = self.running.remove(&id) else { return Ok(None) };
         match result {
@@ -502,17 +511,22 @@ impl<'a> Search<'a> {
                 Ok(Some((upstream, guard)))
             }
             Err(failure) => {
-                if self.shared.is_spent_by(id) {
-                    return Err(failure);
-                }
-                debug!(service = %self.ingress.service, %failure, "next candidate");
-                self.shared.release(id);
                 self.connect.handle_failure(id, failure.verdict());
-                self.ingress.tell(self.connect.take_verdicts());
-                self.last = failure;
+                if !self.fail(id, failure) {
+                    return Err(std::mem::replace(&mut self.last, Failure::Client));
+                }
+                self.shared.release(id);
                 Ok(None)
             }
         }
+    }
+
+    /// An attempt has failed. False when the client's bytes are out and must not go out again.
+    fn fail(&mut self, id: u32, failure: Failure) -> bool {
+        debug!(service = %self.ingress.service, %failure, "next candidate");
+        self.last = failure;
+        self.ingress.tell(self.connect.take_verdicts());
+        !self.shared.is_spent_by(id)
     }
 
     fn take_route(&mut self) {

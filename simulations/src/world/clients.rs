@@ -44,12 +44,8 @@ pub(super) struct Attempt {
     pub(super) origin: usize,
     /// The node its flights go to first: the origin, or a relay.
     pub(super) hop: usize,
-    /// What its path costs, as the node sees it.
-    pub(super) cost: Duration,
     /// When it began.
     pub(super) since: Duration,
-    /// Its instance has accepted the connection.
-    pub(super) accepted: bool,
 }
 
 impl Session {

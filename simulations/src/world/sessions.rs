@@ -20,11 +20,6 @@ use crate::rules;
 use crate::scenario::target::Target;
 use crate::scenario::{Arrival, Lie};
 
-/// The bounds of the patience for one step, as in the daemon.
-const MIN_PATIENCE: Duration = Duration::from_millis(400);
-const MAX_PATIENCE: Duration = Duration::from_secs(3);
-const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
-const OPENING_ROUND_TRIPS: u32 = 4;
 /// Sessions that come at once in bursts.
 const BURST: usize = 10;
 
@@ -36,8 +31,6 @@ const FIRST_REQUEST: u32 = 1 << 16;
 pub(super) enum Timer {
     /// The search wants to be asked.
     Ask,
-    /// The patience for a step of this attempt is over: its opening, or the answer after that.
-    Patience { id: u32, accepted: bool },
     /// The own instance has answered this attempt, or refused.
     Own { id: u32, good: bool },
     /// The answer to this request from outside of the mesh.
@@ -130,15 +123,15 @@ impl World {
             let (going, budget) = (&clients.going, &mut clients.budget);
             let mut around = Around { going, budget, searching };
             match search.poll(now, &mut around) {
-                Some(Action::Start { id, candidate, round, left, hedge }) => {
+                Some(Action::Start { id, candidate, hedge, .. }) => {
                     self.measures.sessions.hedged += u64::from(hedge);
                     self.measures.sessions.attempts += u64::from(!hedge && id > 0);
                     if id == 0 {
                         self.check_choice(node, &candidate);
                     }
-                    self.attempt(node, (place, number), (id, &candidate), (round, left));
+                    self.attempt(node, (place, number), id, &candidate);
                 }
-                Some(Action::Cancel { id }) => {
+                Some(Action::Cancel { id, .. }) => {
                     self.drop_attempt(node, place, id);
                 }
                 Some(Action::GiveUp) => return self.give_up(node, place),
@@ -161,35 +154,29 @@ impl World {
         &mut self,
         node: usize,
         (place, number): (u32, u64),
-        (id, candidate): (u32, &Candidate),
-        (round, left): (u32, Duration),
+        id: u32,
+        candidate: &Candidate,
     ) {
         let line = candidate.origin.line;
         let number_of = |id: Option<NodeId>| id.and_then(|id| self.by_id.get(&id)).copied();
         let ends = number_of(line.origin()).zip(number_of(line.first_hop()));
         let (origin, hop) = ends.unwrap_or((OUTSIDE, OUTSIDE));
-        let (cost, since) = (candidate.cost, self.now);
-        let session = self.session(node, place);
-        session.attempts.push(Attempt { id, line, origin, hop, cost, since, accepted: false });
+        let since = self.now;
+        self.session(node, place).attempts.push(Attempt { id, line, origin, hop, since });
         self.enter(node, line);
-        let factor = 1 << round.min(4);
-        let within = |wait: Duration| (wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor).min(left);
-        let patience = Timer::Patience { id, accepted: false };
         if origin == OUTSIDE {
             // A connection, and a hello that is answered: two round trips.
             let wait = self.scenario.fallback_rtt() * 2 + ANSWER_TIME;
             return self.session_later(node, (place, number), wait, Timer::Own { id, good: true });
         }
         if origin == node {
-            let (wait, timer) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
-                Instance::Ready | Instance::Unready => (ANSWER_TIME, Timer::Own { id, good: true }),
-                Instance::Down => (Duration::ZERO, Timer::Own { id, good: false }),
-                Instance::Hung => (within(ANSWER_ALLOWANCE), patience),
+            let (wait, good) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
+                Instance::Ready | Instance::Unready => (ANSWER_TIME, true),
+                Instance::Down => (Duration::ZERO, false),
+                Instance::Hung => return self.accepted(node, (place, number), id),
             };
-            return self.session_later(node, (place, number), wait, timer);
+            return self.session_later(node, (place, number), wait, Timer::Own { id, good });
         }
-        let open = within(cost * OPENING_ROUND_TRIPS);
-        self.session_later(node, (place, number), open, patience);
         let (what, bytes) = self.opening(node, hop);
         let flight = self.flight_of((node, place, number), (origin, hop), (id, what, bytes));
         self.send(node, hop, Payload::Flight(Box::new(flight)));
@@ -270,15 +257,10 @@ impl World {
 
     /// An attempt's instance has accepted the connection and has yet to answer.
     fn accepted(&mut self, node: usize, (place, number): (u32, u64), id: u32) {
-        let session = self.session(node, place);
-        let Some(attempt) = session.attempts.iter_mut().find(|it| it.id == id) else { return };
-        attempt.accepted = true;
-        let wait = (attempt.cost * 2 + ANSWER_ALLOWANCE).clamp(MIN_PATIENCE, MAX_PATIENCE);
-        if let Some(search) = &mut session.search {
-            search.handle_connected(id);
+        let now = self.epoch + self.now;
+        if let Some(search) = &mut self.session(node, place).search {
+            search.handle_connected(id, now);
         }
-        let timer = Timer::Patience { id, accepted: true };
-        self.session_later(node, (place, number), wait, timer);
         self.ask(node, place, number);
     }
 
@@ -292,12 +274,6 @@ impl World {
             Timer::Ask => {
                 session.asked_at = None;
                 self.ask(node, place, number);
-            }
-            Timer::Patience { id, accepted } => {
-                let attempt = session.attempts.iter().find(|it| it.id == id);
-                if !is_open && attempt.is_some_and(|it| it.accepted == accepted) {
-                    self.failed(node, (place, number), id, Verdict::Silent);
-                }
             }
             Timer::Own { id, good } if !is_open => {
                 if good {

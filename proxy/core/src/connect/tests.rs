@@ -121,12 +121,12 @@ fn a_silent_one_is_raced_after_its_delay_and_loses() {
 fn a_client_that_was_silent_for_an_hour_does_not_pay_for_its_instance() {
     let mut bench = Bench::new(config(), &[1, 20]);
     bench.started();
-    bench.connect.handle_connected(0);
+    bench.connect.handle_connected(0, bench.now);
     assert_eq!(bench.poll(), None);
     bench.now += ms(3_600_000);
     bench.connect.handle_failure(0, Some(Verdict::Silent));
     assert_eq!(bench.started(), Some((1, 2)), "and not given up");
-    assert_eq!(bench.connect.poll_timeout(), Some(bench.now + ms(8000)));
+    assert_eq!(bench.connect.deadline(), bench.now + ms(8000));
 }
 
 #[test]
@@ -182,7 +182,10 @@ fn without_hedging_one_after_another_is_tried() {
     let mut bench = Bench::new(ConnectConfig { hedge: None, ..config() }, &[1, 20]);
     bench.started();
     bench.connect.handle_kind(Kind::Tls, bench.now);
-    assert_eq!(bench.sleep(), ms(8000));
+    assert_eq!(bench.sleep(), ms(400), "the patience for an opening");
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: true }));
+    assert_eq!(bench.started(), Some((1, 2)));
+    bench.now = bench.connect.deadline();
     assert_eq!(bench.poll(), Some(Action::GiveUp));
 }
 
@@ -214,18 +217,18 @@ fn whoever_is_connected_first_has_a_client_that_is_not_tls() {
     bench.started();
     bench.sleep();
     assert_eq!(bench.started(), Some((1, 2)), "nobody has got any byte yet");
-    bench.connect.handle_connected(1);
-    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    bench.connect.handle_connected(1, bench.now);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert_eq!(bench.poll(), None);
     bench.connect.handle_kind(Kind::Other, bench.now);
-    assert_eq!(bench.sleep(), ms(8000), "no racing from here on");
+    assert_eq!(bench.sleep(), ms(1040), "no racing from here on, only the patience");
 }
 
 #[test]
 fn a_client_that_says_hello_late_is_raced_from_then_on() {
     let mut bench = Bench::new(config(), &[1, 20]);
     bench.started();
-    bench.connect.handle_connected(0);
+    bench.connect.handle_connected(0, bench.now);
     bench.now += ms(60_000);
     assert_eq!(bench.poll(), None, "nothing was asked");
     assert_eq!(bench.connect.poll_timeout(), None);
@@ -244,9 +247,58 @@ fn all_are_tried_again_after_a_pause() {
     assert_eq!(bench.poll(), None);
     assert_eq!(bench.sleep(), ROUND_PAUSE);
     match bench.poll() {
-        Some(Action::Start { id: 2, round: 1, hedge: false, .. }) => {}
+        Some(Action::Start { id: 2, hedge: false, .. }) => assert_eq!(bench.connect.round, 1),
         other => panic!("{other:?} instead of the second round"),
     }
+}
+
+/// Waits until the attempt is overdue, through races with others; how long that was.
+fn until_overdue(bench: &mut Bench, id: u32) -> Duration {
+    let began = bench.now;
+    loop {
+        match bench.poll() {
+            Some(Action::Cancel { id: over, overdue: true }) if over == id => {
+                return bench.now - began;
+            }
+            Some(Action::GiveUp) => panic!("given up"),
+            Some(_) => {}
+            None => drop(bench.sleep()),
+        }
+    }
+}
+
+#[test]
+fn patience_is_that_of_the_step_and_doubles_with_each_round() {
+    let config = ConnectConfig { connect_timeout: ms(60_000), hold: ms(3000), hedge: None };
+    let mut bench = Bench::new(config, &[200]);
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    assert_eq!(until_overdue(&mut bench, 0), ms(800), "four round trips");
+    assert_eq!(bench.verdicts(), [(line(1), Verdict::Silent)]);
+    for (id, open) in [(1, 1600), (2, 3200), (3, 6400), (4, 12_800), (5, 12_800)] {
+        assert_eq!(bench.poll(), None);
+        assert_eq!(bench.sleep(), ROUND_PAUSE);
+        assert_eq!(bench.started(), Some((id, 1)));
+        if id == 1 {
+            bench.now += ms(1500);
+            bench.connect.handle_connected(id, bench.now);
+            assert_eq!(until_overdue(&mut bench, id), ms(2800), "two round trips and a second");
+            continue;
+        }
+        assert_eq!(until_overdue(&mut bench, id), ms(open), "attempt {id}");
+    }
+}
+
+#[test]
+fn an_answer_that_may_lie_unread_gets_another_moment_once() {
+    let mut bench = Bench::new(ConnectConfig { hedge: None, ..config() }, &[1, 20]);
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.now += ms(2000);
+    assert_eq!(bench.poll(), None, "this process stood still");
+    assert_eq!(bench.sleep(), LAG);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: true }));
+    assert_eq!(bench.started(), Some((1, 2)));
 }
 
 #[test]
@@ -265,7 +317,7 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
     ];
     let (dead, _) = choose(dead, &Policy::Spread, &Preference::default(), bench.now);
     bench.connect.handle_route(Arc::new(dead), bench.now);
-    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert_eq!(bench.started(), Some((1, 2)));
 }
 
@@ -277,8 +329,11 @@ fn when_all_are_down_what_runs_goes_on() {
     let (down, _) = choose(down, &Policy::Spread, &Preference::default(), bench.now);
     bench.connect.handle_route(Arc::new(down), bench.now);
     assert_eq!(bench.poll(), None);
-    assert_eq!(bench.connect.poll_timeout(), Some(bench.now + ms(3000)));
+    let deadline = bench.now + ms(3000);
+    assert_eq!(bench.connect.deadline(), deadline);
     bench.sleep();
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: true }));
+    bench.now = deadline;
     assert_eq!(bench.poll(), Some(Action::GiveUp));
 }
 
@@ -302,7 +357,7 @@ fn slowness_is_no_reason_to_leave_the_mesh() {
     assert_eq!(bench.poll(), None, "it is slow, not gone");
     let dead = OriginView { path: PathView::Dead, ..near };
     bench.connect.handle_route(route(&dead), bench.now);
-    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0 }));
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert!(matches!(bench.poll(), Some(Action::Start { id: 1, .. })));
 }
 
@@ -363,7 +418,7 @@ proptest! {
                 }
                 Happens::Connects(at) if at < running.len() => {
                     running[at].1 = true;
-                    bench.connect.handle_connected(running[at].0);
+                    bench.connect.handle_connected(running[at].0, bench.now);
                 }
                 Happens::Speaks(tls) if kind == Kind::Open => {
                     kind = if tls { Kind::Tls } else { Kind::Other };
@@ -377,13 +432,14 @@ proptest! {
             }
             while let Some(action) = bench.poll() {
                 match action {
-                    Action::Cancel { id } => running.retain(|it| it.0 != id),
+                    Action::Cancel { id, .. } => running.retain(|it| it.0 != id),
                     Action::GiveUp => {
                         prop_assert!(bench.now >= bench.connect.deadline());
                         over = true;
                         break;
                     }
-                    Action::Start { id, candidate, round, left, .. } => {
+                    Action::Start { id, candidate, left, .. } => {
+                        let round = bench.connect.round;
                         prop_assert!(seen.insert((round, candidate.origin.line)));
                         prop_assert!(bench.now + left <= bench.connect.deadline());
                         running.push((id, false));

@@ -12,7 +12,7 @@ pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, String> {
     let mut link = Link::open(target).await.map_err(text)?;
     let mut handshake = Handshake::new()?;
     loop {
-        send(&mut link, &mut handshake, target).await.map_err(text)?;
+        send(&mut link, &mut handshake).await.map_err(text)?;
         let Some(chunks) = link.recv().await.map_err(text)? else { continue };
         if chunks.iter().all(bytes::Bytes::is_empty) {
             return Err("it closed the connection without a certificate".into());
@@ -22,7 +22,7 @@ pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, String> {
         }
         if let Some(certificate) = handshake.certificate() {
             // The certificate is here, whatever becomes of the goodbye.
-            let _ = send(&mut link, &mut handshake, target).await;
+            let _ = send(&mut link, &mut handshake).await;
             if let Way::Mesh(Stream { mut send, .. }) = link.take_way() {
                 let _ = send.finish();
             }
@@ -31,10 +31,10 @@ pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, String> {
     }
 }
 
-async fn send(link: &mut Link, handshake: &mut Handshake, target: &Target) -> Result<(), Failure> {
+async fn send(link: &mut Link, handshake: &mut Handshake) -> Result<(), Failure> {
     let bytes = handshake.outgoing();
     if !bytes.is_empty() {
-        link.forward(bytes.into(), target.patience.open).await?;
+        link.forward(bytes.into()).await?;
     }
     Ok(())
 }

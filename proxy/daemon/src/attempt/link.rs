@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use meshport_config::NodeId;
 use meshport_mesh::Stream;
-use tokio::time::timeout;
 
 use super::super::clock;
 use super::super::splice::{self, ABORTED};
@@ -99,27 +98,17 @@ impl Link {
     }
 
     /// Sends bytes of the client; returns how many.
-    pub(super) async fn forward(
-        &mut self,
-        bytes: Bytes,
-        patience: Duration,
-    ) -> Result<usize, Failure> {
+    pub(super) async fn forward(&mut self, bytes: Bytes) -> Result<usize, Failure> {
         let length = bytes.len();
-        let send = async {
-            match self.way() {
-                Way::Mesh(stream) => {
-                    stream.send.write_chunk(bytes).await.map_err(|error| error.to_string())
-                }
-                Way::Plain(tcp) => {
-                    splice::write(tcp, &mut [bytes]).await.map_err(|error| error.to_string())
-                }
+        let sent = match self.way() {
+            Way::Mesh(stream) => {
+                stream.send.write_chunk(bytes).await.map_err(|error| error.to_string())
+            }
+            Way::Plain(tcp) => {
+                splice::write(tcp, &mut [bytes]).await.map_err(|error| error.to_string())
             }
         };
-        match timeout(patience, send).await {
-            Ok(Ok(())) => Ok(length),
-            Ok(Err(error)) => Err(Failure::Path(error)),
-            Err(_elapsed) => Err(Failure::Path(format!("nothing taken in {patience:?}"))),
-        }
+        sent.map(|()| length).map_err(Failure::Path)
     }
 
     /// The next thing the candidate says: `Ok(None)` is its "connected", `Ok(Some)` the first bytes

@@ -12,11 +12,15 @@
 
 use bytes::{Bytes, BytesMut};
 
-use meshport_core::connect::Kind;
+use super::connect::Kind;
+
+pub use claims::Claims;
+
+mod claims;
 
 /// Most bytes kept. A TLS client sends one hello (below 2 KiB, with post-quantum keys below 4) and
 /// then waits.
-pub(super) const MAX_KEPT: usize = 64 * 1024;
+pub const MAX_KEPT: usize = 64 * 1024;
 /// First byte of a TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
 /// First byte of a TLS record with data of the application.
@@ -30,12 +34,12 @@ const TLS_MESSAGE_HEADER: usize = 4;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
 
-/// See the module's doc.
+/// What a client has said so far. See the module's doc.
 #[derive(Debug, Default)]
-pub(super) struct Opening {
+pub struct Opening {
     kept: BytesMut,
     /// The client has half-closed already.
-    pub(super) ended: bool,
+    pub ended: bool,
     /// Bytes went out that must not go out again.
     spent: bool,
 }
@@ -43,17 +47,17 @@ pub(super) struct Opening {
 impl Opening {
     /// Keeps what the client sent next, also once it is spent: the attempt that has the earlier
     /// bytes takes these along.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
     }
 
     /// How many more bytes may be read from the client now.
-    pub(super) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         MAX_KEPT.saturating_sub(self.kept.len())
     }
 
     /// What the bytes so far are.
-    pub(super) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         match self.kept.as_ref() {
             [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,
             _ if !self.begins_tls() => Kind::Other,
@@ -63,7 +67,7 @@ impl Opening {
     }
 
     /// Whether the bytes so far begin a TLS handshake.
-    pub(super) fn begins_tls(&self) -> bool {
+    pub fn begins_tls(&self) -> bool {
         matches!(self.kept.as_ref(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
     }
 
@@ -95,7 +99,7 @@ impl Opening {
     }
 
     /// Whether the bytes may go to a candidate, whose instance is `connected` or not known to be.
-    pub(super) fn may_go(&self, connected: bool) -> bool {
+    pub fn may_go(&self, connected: bool) -> bool {
         match self.kind() {
             Kind::Open => false,
             Kind::Tls => true,
@@ -104,17 +108,17 @@ impl Opening {
     }
 
     /// Whether another candidate may still be tried.
-    pub(super) fn may_retry(&self) -> bool {
+    pub fn may_retry(&self) -> bool {
         !self.spent
     }
 
     /// Whether the client has sent anything.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
     /// The bytes from `from` on that may go to a candidate before it has answered.
-    pub(super) fn before_answer(&self, from: usize) -> Bytes {
+    pub fn before_answer(&self, from: usize) -> Bytes {
         let end = if self.kind() == Kind::Tls { self.handshake() } else { self.kept.len() };
         Bytes::copy_from_slice(self.kept.get(from..end).unwrap_or_default())
     }
@@ -134,12 +138,12 @@ impl Opening {
     }
 
     /// The bytes from `from` on, for the candidate that has answered.
-    pub(super) fn after(&self, from: usize) -> Bytes {
+    pub fn after(&self, from: usize) -> Bytes {
         Bytes::copy_from_slice(self.kept.get(from..).unwrap_or_default())
     }
 
     /// Notes that bytes other than TLS go out now; from here on there is one candidate.
-    pub(super) fn spend(&mut self) {
+    pub fn spend(&mut self) {
         self.spent = self.spent || self.kind() != Kind::Tls;
     }
 }

@@ -1,0 +1,40 @@
+//! How long the steps of an attempt may take.
+
+use std::time::Duration;
+
+use super::route::Candidate;
+
+/// The shortest wait for any step: scheduling on a busy machine must not look like a dead path.
+const MIN_PATIENCE: Duration = Duration::from_millis(400);
+/// The longest wait for one step of one candidate while others are untried.
+const MAX_PATIENCE: Duration = Duration::from_secs(3);
+/// What an instance may take for its first answer byte besides the path: accepting a connection and
+/// one asymmetric signature on a loaded machine.
+const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
+/// Round trips in opening a stream to a peer without a session: WireGuard handshake, QUIC
+/// handshake, the stream itself, and one lost packet.
+const OPENING_ROUND_TRIPS: u32 = 4;
+/// Rounds that double the patience: from 400 ms to 6.4 s, then no more.
+const MAX_DOUBLINGS: u32 = 4;
+
+/// How long the steps of an attempt may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// From its beginning until the instance is connected.
+    pub open: Duration,
+    /// From the question until the first byte of the answer.
+    pub answer: Duration,
+}
+
+impl Patience {
+    /// From the candidate's cost. `round` counts how often all candidates were tried before, and
+    /// doubles everything each time, so that slowness everywhere is not taken for death.
+    pub fn new(candidate: &Candidate, round: u32) -> Self {
+        let factor = 1 << round.min(MAX_DOUBLINGS);
+        let within = |wait: Duration| wait.clamp(MIN_PATIENCE, MAX_PATIENCE) * factor;
+        Self {
+            open: within(candidate.cost * OPENING_ROUND_TRIPS),
+            answer: within(candidate.cost * 2 + ANSWER_ALLOWANCE),
+        }
+    }
+}
