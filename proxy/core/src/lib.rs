@@ -7,10 +7,12 @@
 pub mod access;
 pub mod changes;
 pub mod connect;
+pub mod draw;
 pub mod drift;
 pub mod duplicates;
 pub mod evidence;
 pub mod health;
+pub mod ledger;
 pub mod node;
 pub mod opening;
 pub mod pace;

@@ -6,9 +6,9 @@ use std::io;
 use bytes::Bytes;
 use meshport_mesh::Stream;
 
-use meshport_core::opening::Opening;
 use super::splice::{self, Carried, Early};
 use super::tcp::Tcp;
+use meshport_core::opening::Opening;
 
 /// Carries between a connection and a stream until both are done; how many bytes that were.
 ///

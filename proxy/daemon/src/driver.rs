@@ -25,6 +25,7 @@ use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
 use meshport_core::drift::{Cause, DriftConfig, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question as Probe};
+use meshport_core::ledger::{Cut, Side};
 use meshport_core::node::{Event, NodeCore};
 use meshport_core::reach::BOTH_BEHIND_NAT;
 use meshport_core::route::{Line, Policy, Route};
@@ -42,7 +43,7 @@ use super::report::Reporter;
 use super::rotation::Rotating;
 use super::services::Addition;
 use super::session::Finding;
-use super::sessions::{Cut, Sessions, Side};
+use super::sessions::Sessions;
 use super::succession::{Next, Succeeding};
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
@@ -180,7 +181,7 @@ impl Driver {
                 () = self.sessions.busy_changed() => {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }
-                () = sleep_until(wake) => {
+                () = clock::sleep_until(wake) => {
                     self.credit_deliveries();
                     self.note_load();
                     self.core.handle_timeout(clock::now(), clock::wall());
@@ -586,11 +587,4 @@ fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
     let Revoked::Node(node) = revoked else { return None };
     let last = all.successor_of(node);
     (last != *node && !all.has_node(&last)).then_some(last)
-}
-
-async fn sleep_until(wake: Option<Instant>) {
-    match wake {
-        Some(wake) => tokio::time::sleep_until(wake.into()).await,
-        None => std::future::pending().await,
-    }
 }

@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use meshport_core::access::{self, Denial};
+use meshport_core::ledger::{Crowded, Side};
 use meshport_core::relay::{self, Receive};
 use meshport_core::route::Line;
 use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
@@ -31,9 +32,10 @@ use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
 use super::audit::Audit;
 use super::clock;
 use super::session::{Finding, Place};
-use super::sessions::{Crowded, Guard, Held, Side, bump};
+use super::sessions::Guard;
 use super::splice::{self, ABORTED, Carried, Early, Ending};
 use super::tcp::{Host, Tcp};
+use super::totals::bump;
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +81,7 @@ impl From<Denial> for Refused {
 /// A stream that is let in.
 struct Admitted {
     address: String,
-    open: Held,
+    open: Guard,
     /// Whose client it is.
     holder: Arc<Credential>,
 }
@@ -323,9 +325,13 @@ impl Egress {
             Err(refused) => Err(refused),
         };
         match opened {
-            Ok((next, [mut guard, _for_peer])) => {
+            Ok((next, [guard, _for_peer])) => {
                 bump(&totals.relayed);
-                let ended = splice::between_streams(stream, next, rest, guard.cut(0.0)).await;
+                let carried = Carried::default();
+                let end = async {
+                    guard.end(&carried).await;
+                };
+                let ended = splice::between_streams(stream, next, rest, end).await;
                 if let Err(error) = ended {
                     let (peer, origin) = (peer.short(), target.short());
                     debug!(%peer, %origin, %error, "relayed session broke");
@@ -353,7 +359,7 @@ impl Egress {
         access::may_use(&holder, clock::wall())?;
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
-        let of_peer = self.place.sessions.count_peer(Side::RelayedFor, from);
+        let of_peer = self.place.sessions.look(|ledger| ledger.count_peer(Side::RelayedFor, from));
         if self.place.sessions.count_all(Side::Relayed) >= most
             || of_peer >= most.div_ceil(RELAYED_SHARE)
         {

@@ -54,6 +54,7 @@ mod tell;
 #[cfg(test)]
 pub(crate) mod testing;
 mod told;
+mod totals;
 pub mod vigil;
 pub mod who;
 

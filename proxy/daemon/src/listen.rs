@@ -15,8 +15,8 @@ use crate::Error;
 use super::clock;
 use super::pacing::{Admission, Paid};
 use super::session::Ingress;
-use super::sessions::bump;
 use super::tcp::{Closed, Host, Listener, Tcp};
+use super::totals::bump;
 
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.

@@ -91,15 +91,9 @@ impl Pacing {
     /// Resolves when [`Pacing::next`] may have a client.
     pub(super) async fn due(&self) {
         let due = self.lock().poll_timeout();
-        let passed = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = self.repaid.notified() => {}
-            () = passed => {}
+            () = clock::sleep_until(due) => {}
         }
     }
 

@@ -30,7 +30,8 @@ use super::audit::Audit;
 use super::certificates::Origins;
 use super::floods::Floods;
 use super::session::SessionLimits;
-use super::sessions::{Sessions, Side};
+use super::sessions::Sessions;
+use meshport_core::ledger::Side;
 
 pub(super) mod access;
 pub(super) mod authority;

@@ -21,7 +21,9 @@ use tracing::debug;
 use meshport_core::connect::{
     Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
 };
+use meshport_core::draw::mix;
 use meshport_core::evidence::{Attempted, Verdict};
+use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;
 use meshport_core::patience::Patience;
 use meshport_core::route::{Line, Route};
@@ -30,9 +32,10 @@ use meshport_core::wire::MAX_DEADLINE;
 use super::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
 use super::clock;
 use super::pacing::{LASTS, Pacing, Paid};
-use super::sessions::{End, Guard, Sessions, Side, Totals, bump};
+use super::sessions::{Guard, Sessions};
 use super::splice::{self, Carried, Early, Ending, Unfinished};
 use super::tcp::{Host, Tcp};
+use super::totals::{Totals, bump};
 
 /// How often candidates that are said to be down are tried while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,8 +103,6 @@ pub(super) struct Ingress {
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
-    /// Draws for the places of sessions in a window of resets.
-    places: AtomicU64,
 }
 
 /// A client's place among those a service may have.
@@ -131,7 +132,6 @@ impl Ingress {
             budget: Mutex::default(),
             searches: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
-            places: AtomicU64::new(0),
         }
     }
 
@@ -153,7 +153,7 @@ impl Ingress {
         let unfinished = Unfinished::new(&client);
         // Boxed: what a search needs is given back when the session begins, which may last.
         match Box::pin(self.find(&client)).await {
-            Ok((shared, upstream, mut guard)) => {
+            Ok((shared, upstream, guard)) => {
                 bump(&self.totals.connected);
                 unfinished.done();
                 if !upstream.first.is_empty() {
@@ -163,7 +163,7 @@ impl Ingress {
                 let (ingress, moves) = (self.clone(), place.is_some());
                 let carried = Box::pin(async move {
                     let Ok(client) = client.move_here_if(moves) else { return };
-                    ingress.carry(client, &shared, upstream, (&mut guard, &mut paid)).await;
+                    ingress.carry(client, &shared, upstream, (&guard, &mut paid)).await;
                 });
                 match place {
                     Some(place) => run_on(&place, carried).await,
@@ -293,17 +293,15 @@ impl Ingress {
         client: Tcp,
         shared: &Shared,
         upstream: Upstream,
-        (guard, paid): (&mut Guard, &mut Paid),
+        (guard, paid): (&Guard, &mut Paid),
     ) {
         // Without an answer it does not count as alive: what was said of it may well hold.
-        if !upstream.first.is_empty() {
-            guard.forgive();
-        }
+        guard.handle_carried(!upstream.first.is_empty());
         let late = shared.look(|opening| opening.after(upstream.sent));
         let carried = Carried { up: AtomicU64::new(upstream.sent as u64), ..Carried::default() };
         let early = Early { up: late, down: upstream.first.clone() };
         let end = async {
-            match guard.end(self.share(), &carried).await {
+            match guard.end(&carried).await {
                 End::Cut => {
                     bump(&self.totals.cut);
                     Ending::Reset
@@ -338,12 +336,6 @@ impl Ingress {
         }
         self.totals.up_bytes.fetch_add(up, Ordering::Relaxed);
         self.totals.down_bytes.fetch_add(down, Ordering::Relaxed);
-    }
-
-    /// A place between 0 and 1, another one for each session.
-    fn share(&self) -> f64 {
-        let place = mix(self.places.fetch_add(1, Ordering::Relaxed));
-        f64::from(u32::try_from(place >> 32).expect("half of the bits")) / f64::from(u32::MAX)
     }
 
     fn ticket(&self, route: &Route) -> u64 {
@@ -457,7 +449,7 @@ impl<'a> Search<'a> {
                     connected.into_iter().for_each(|id| self.connect.handle_connected(id, now));
                 }
                 Ok(()) = self.routes.changed() => self.take_route(),
-                () = passed(due) => {}
+                () = clock::sleep_until(due) => {}
             }
         }
     }
@@ -552,22 +544,6 @@ impl<'a> Search<'a> {
         self.connect.handle_kind(kind?, clock::now());
         Ok(())
     }
-}
-
-async fn passed(due: Option<std::time::Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
-/// Generators"): spreads a counter over all 64 bits.
-fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

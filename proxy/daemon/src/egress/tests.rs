@@ -8,7 +8,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::sessions::{Crowding, Holder, Sessions};
+use meshport_core::ledger::{Crowding, Holder};
+
+use super::super::sessions::Sessions;
 use super::super::testing::{
     Node, credential, pair, pair_with, revocations, service, three, three_with,
 };

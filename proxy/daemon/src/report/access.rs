@@ -9,8 +9,8 @@ use meshport_discovery::{Entry, Liveness};
 use crate::admin::api::ServiceStatus;
 use meshport_core::node::NodeCore;
 
-use super::super::sessions::{Crowding, Holder};
 use super::Reporter;
+use meshport_core::ledger::{Crowding, Holder};
 
 /// Origins or nodes that are warned of, each in a sentence.
 const MAX_SHOWN: usize = 3;

@@ -15,8 +15,8 @@ use meshport_core::node::NodeCore;
 use meshport_core::relay::Offer;
 use meshport_core::route::{Candidate, Line, PathView};
 
-use super::super::sessions::Side;
 use super::{Reporter, age_s, in_ms};
+use meshport_core::ledger::Side;
 
 /// Relays shown per origin: the one in use and what would come next.
 const MAX_RELAYS_SHOWN: usize = 5;

@@ -9,7 +9,7 @@ use crate::admin::api::ServiceStatus;
 use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
-use super::super::sessions::Totals;
+use super::super::totals::Totals;
 use super::Reporter;
 
 /// So long after a client last had to wait it is over.

@@ -12,7 +12,9 @@ use crate::admin::api::{Sample, Status};
 use meshport_core::node::NodeCore;
 use meshport_core::wire::Answer;
 
-use super::super::sessions::{Side, Totals};
+use meshport_core::ledger::Side;
+
+use super::super::totals::Totals;
 use super::Reporter;
 
 /// Stands for all services that only other nodes name.

@@ -98,7 +98,7 @@ async fn no_more_is_served_than_there_are_descriptors_for() {
     };
     // The clients of this machine take two each.
     let own = [client(), client()];
-    let open: Vec<Held> = (2..5).map(|number| serve(number).expect("there is room")).collect();
+    let open: Vec<Guard> = (2..5).map(|number| serve(number).expect("there is room")).collect();
     assert_eq!(serve(5).err(), Some(Crowded::Full));
     assert!(sessions.lacks_descriptors());
     drop(own);

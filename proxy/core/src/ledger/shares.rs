@@ -29,7 +29,7 @@ const MAX_NAMED: usize = 3;
 
 /// One of those that sessions are counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Holder {
+pub enum Holder {
     /// A node, with the streams of its own clients.
     Node(NodeId),
     /// A relay, with all it carries here.
@@ -64,7 +64,7 @@ impl Holder {
 
 /// Why there is no place for one more session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Crowded {
+pub enum Crowded {
     /// None is left for anybody.
     Full,
     /// One that has so many already may have no more while others come.
@@ -73,11 +73,11 @@ pub(crate) enum Crowded {
 
 /// That streams of others find no place, for whoever is to do something about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Crowding {
+pub struct Crowding {
     /// Streams that found none, since the start.
-    pub(crate) turned_away: u64,
+    pub turned_away: u64,
     /// Who has most sessions.
-    pub(crate) most: Vec<(Holder, u64)>,
+    pub most: Vec<(Holder, u64)>,
 }
 
 /// Streams that found no place.
@@ -145,6 +145,7 @@ impl Shares {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 mod tests {
     use super::*;
 
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn who_has_most_is_named_for_a_minute_and_a_line_is_due_once_in_it() {
-        let (mut shares, now) = (Shares::default(), crate::clock::now());
+        let (mut shares, now) = (Shares::default(), Instant::now());
         for (who, sessions) in [(1, 2), (2, 5), (3, 1), (4, 4)] {
             for _ in 0..sessions {
                 assert_eq!(shares.take(node(who), node(who), PLACES), Ok(()));

@@ -1,0 +1,421 @@
+//! The sessions that are open, whom they count for, and which of them are to end.
+//!
+//! Each entry is one session, or one attempt to open it. The caller opens and closes them, says what
+//! they have carried, and asks each what becomes of it: [`Ledger::poll`] and
+//! [`Ledger::poll_timeout`]. After a call that may change what others have to do,
+//! [`Ledger::poll_changed`] names those that want to be asked again. Counts are kept more than once
+//! so that no question has to add up: a node may serve thousands. Nothing is named here longer than
+//! its last session, since peers name the services of what they want relayed.
+//!
+//! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is served,
+//! and the daemon's own limit for what is relayed.
+
+use std::collections::btree_map::Entry as Place;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use meshport_config::{NodeId, ServiceName};
+
+use super::draw;
+use super::route::Line;
+
+pub use life::{Cut, End, MAX_UNREST, QUIET};
+pub use shares::{Crowded, Crowding, Holder};
+
+use life::Life;
+use shares::Shares;
+
+mod life;
+mod shares;
+
+/// Sessions of other nodes that this node serves at once, over all services: the ports of one local
+/// address, from which their instances are dialled. What stopped readers hold is bounded by the
+/// mesh's windows, per stream and per peer. Who may have how many of them: `shares`.
+pub const MAX_SERVED: u64 = 32_768;
+
+/// Descriptors of a session with a client of this machine: the client's, and the local instance's.
+const CLIENT_DESCRIPTORS: u64 = 2;
+
+/// Which side of the mesh a session is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// A client of this node, going there.
+    Client,
+    /// The given node's client, served by this node's own instance.
+    Served,
+    /// A client of some node, carried on to the given origin.
+    Relayed,
+    /// The same session, under the node whose client it is.
+    RelayedFor,
+}
+
+impl Side {
+    const COUNT: usize = 4;
+
+    /// Whether its sessions leave this node on the line they are counted under.
+    fn goes_out(self) -> bool {
+        matches!(self, Self::Client | Self::Relayed)
+    }
+}
+
+/// Names an entry for as long as it is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(u64);
+
+type Key = (ServiceName, Side, Line);
+
+/// The sessions of one service on one side with one node, in the order in which they move.
+#[derive(Debug, Default)]
+struct Group {
+    sessions: BTreeSet<SessionId>,
+    /// Those that are carried and have no leave to move, with their turn; the first goes first.
+    waiting: BTreeMap<u64, SessionId>,
+    /// Leave to move that no session has taken yet.
+    spare: u64,
+    /// Whether those that are never quiet have to go as well.
+    insist: bool,
+}
+
+#[derive(Debug)]
+struct Session {
+    key: Key,
+    /// Peer and node of one that is served, for whom it counts.
+    holder: Option<(NodeId, NodeId)>,
+    /// Its turn to move, if it waits for one.
+    turn: Option<u64>,
+    life: Life,
+}
+
+impl Session {
+    /// Waits for its turn to move.
+    fn wait(&mut self, id: SessionId, group: &mut Group, turns: &mut u64) {
+        *turns += 1;
+        self.turn = Some(*turns);
+        group.waiting.insert(*turns, id);
+    }
+}
+
+/// All sessions of a node. See the module's doc.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    sessions: BTreeMap<SessionId, Session>,
+    last: u64,
+    turns: u64,
+    by_line: BTreeMap<Key, Group>,
+    by_side: BTreeMap<(ServiceName, Side), u64>,
+    by_peer: BTreeMap<(Side, Line), u64>,
+    all: [u64; Side::COUNT],
+    shares: Shares,
+    /// Nodes that have another key by now, while sessions from before are open: they stay under
+    /// the line they began on, and are the successor's to everybody who asks.
+    renamed: BTreeMap<NodeId, NodeId>,
+    /// Sessions that have something to do now, or another time at which they will.
+    changed: VecDeque<SessionId>,
+    /// Whether [`Ledger::busy`] may have changed since that was last asked.
+    busy_changed: bool,
+}
+
+impl Ledger {
+    /// Opens an entry. Clients of this node have places of their own in a window of resets; what is
+    /// relayed is reset at once, and spread by the nodes whose clients they are.
+    pub fn open(&mut self, service: &ServiceName, side: Side, line: Line) -> SessionId {
+        self.last += 1;
+        let place = if side == Side::Client { draw::fraction(self.last) } else { 0.0 };
+        let (id, key) = (SessionId(self.last), (service.clone(), side, line));
+        self.all[side as usize] += 1;
+        *self.by_side.entry((service.clone(), side)).or_insert(0) += 1;
+        *self.by_peer.entry((side, line)).or_insert(0) += 1;
+        let group = self.by_line.entry(key.clone()).or_default();
+        group.sessions.insert(id);
+        self.busy_changed |= group.sessions.len() == 1 && side.goes_out();
+        self.sessions.insert(id, Session { key, holder: None, turn: None, life: Life::new(place) });
+        id
+    }
+
+    /// Opens an entry for a session that `peer` has opened, for a client of `node`, in a process
+    /// that may open so many descriptors.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub fn serve(
+        &mut self,
+        service: &ServiceName,
+        peer: NodeId,
+        node: NodeId,
+        descriptors: u64,
+    ) -> Result<SessionId, Crowded> {
+        let free = self.free(descriptors);
+        self.shares.take(peer, node, free)?;
+        let id = self.open(service, Side::Served, Line::Direct(peer));
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.holder = Some((peer, node));
+        }
+        Ok(id)
+    }
+
+    /// Closes an entry.
+    pub fn close(&mut self, id: SessionId) {
+        let Some(Session { key, holder, turn, .. }) = self.sessions.remove(&id) else { return };
+        if let Some((peer, node)) = holder {
+            self.shares.give_back(peer, node);
+        }
+        let (service, side, line) = &key;
+        self.all[*side as usize] -= 1;
+        take_one(&mut self.by_side, (service.clone(), *side));
+        take_one(&mut self.by_peer, (*side, *line));
+        let Some(group) = self.by_line.get_mut(&key) else { return };
+        group.sessions.remove(&id);
+        turn.and_then(|turn| group.waiting.remove(&turn));
+        if group.sessions.is_empty() {
+            self.by_line.remove(&key);
+            self.busy_changed |= side.goes_out();
+        }
+    }
+
+    /// The origin of a session has answered, and its client is carried from now on. What was said
+    /// before that does not concern it, if an answer `shows` anything, unless its line is over.
+    pub fn handle_carried(&mut self, id: SessionId, shows: bool, now: Instant) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if shows {
+            session.life.handle_answer();
+        }
+        let Some(group) = self.by_line.get_mut(&session.key) else { return };
+        if group.spare > 0 {
+            group.spare -= 1;
+            session.life.grant(group.insist, now);
+        } else {
+            session.wait(id, group, &mut self.turns);
+        }
+    }
+
+    /// What becomes of a session now, which has carried so many bytes.
+    pub fn poll(&mut self, id: SessionId, carried: u64, now: Instant) -> Option<End> {
+        let session = self.sessions.get_mut(&id)?;
+        let had_leave = session.life.has_leave();
+        let end = session.life.poll(carried, now);
+        if end.is_none()
+            && had_leave
+            && !session.life.has_leave()
+            && let Some(group) = self.by_line.get_mut(&session.key)
+        {
+            session.wait(id, group, &mut self.turns);
+        }
+        end
+    }
+
+    /// When [`Ledger::poll`] next has something to say of its own accord.
+    pub fn poll_timeout(&self, id: SessionId) -> Option<Instant> {
+        self.sessions.get(&id)?.life.poll_timeout()
+    }
+
+    /// A session that wants to be asked again.
+    pub fn poll_changed(&mut self) -> Option<SessionId> {
+        self.changed.pop_front()
+    }
+
+    /// Resets the sessions from here that go on a line. Returns how many they are.
+    pub fn cut(&mut self, service: &ServiceName, line: Line, how: Cut, now: Instant) -> u64 {
+        let sides = [Side::Client, Side::Relayed];
+        let keys = sides.into_iter().flat_map(|side| self.keys(service, side, line));
+        let keys: Vec<Key> = keys.collect();
+        self.cut_all(&keys, how, now)
+    }
+
+    /// Ends the sessions from here that lead to a node, or through one, of which `is_over` holds,
+    /// and those that are being opened. Returns how many they are.
+    pub fn end(&mut self, is_over: impl Fn(&NodeId) -> bool, now: Instant) -> u64 {
+        let leads_there = |line: &Line| {
+            let line = self.now(*line);
+            [line.origin(), line.first_hop()].iter().flatten().any(&is_over)
+        };
+        let keys = self.by_line.keys();
+        let ended = keys.filter(|(_, side, line)| side.goes_out() && leads_there(line));
+        let ended: Vec<Key> = ended.cloned().collect();
+        self.cut_all(&ended, Cut::ForGood, now)
+    }
+
+    fn cut_all(&mut self, keys: &[Key], how: Cut, now: Instant) -> u64 {
+        let mut count = 0;
+        for group in keys.iter().filter_map(|key| self.by_line.get(key)) {
+            count += group.sessions.len() as u64;
+            for id in &group.sessions {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.life.handle_cut(how, now);
+                    self.changed.push_back(*id);
+                }
+            }
+        }
+        count
+    }
+
+    /// Lets `count` sessions of this node's clients on a line end, the longest open ones first, as
+    /// soon as each is quiet, or after a while anyway when `insist`. What an earlier call granted
+    /// and nobody took is void; with a `count` of 0 also what was taken by sessions still there.
+    pub fn release(
+        &mut self,
+        service: &ServiceName,
+        line: Line,
+        count: u64,
+        insist: bool,
+        now: Instant,
+    ) {
+        let mut left = count;
+        for key in self.keys(service, Side::Client, line).collect::<Vec<_>>() {
+            let Some(group) = self.by_line.get_mut(&key) else { continue };
+            group.insist = insist;
+            group.spare = left.min(group.sessions.len() as u64);
+            left -= group.spare;
+            let mut recalled = Vec::new();
+            for id in &group.sessions {
+                let Some(session) = self.sessions.get_mut(id) else { continue };
+                session.life.insist(insist);
+                if count == 0 && session.life.has_leave() {
+                    session.life.recall();
+                    recalled.push(*id);
+                }
+            }
+            for id in recalled {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.wait(id, group, &mut self.turns);
+                }
+            }
+            while group.spare > 0 {
+                let Some((_, id)) = group.waiting.pop_first() else { break };
+                group.spare -= 1;
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.turn = None;
+                    session.life.grant(insist, now);
+                    self.changed.push_back(id);
+                }
+            }
+        }
+    }
+
+    /// A node goes on under another key: its sessions are the successor's from now on.
+    pub fn rename(&mut self, former: NodeId, node: NodeId) {
+        // Names that nothing is open under any more; a chain is kept as a whole.
+        let is_used = |name: &NodeId| {
+            self.by_line.keys().any(|(_, _, line)| match line {
+                Line::Direct(node) => node == name,
+                Line::Relayed { origin, relay } => origin == name || relay == name,
+                Line::Outside(_) => false,
+            })
+        };
+        if !self.renamed.keys().any(is_used) {
+            self.renamed.clear();
+        }
+        self.renamed.insert(former, node);
+        self.busy_changed = true;
+    }
+
+    /// A stream found no place; whether it is time for a line about it.
+    pub fn turn_away(&mut self, now: Instant) -> bool {
+        self.shares.turn_away(now)
+    }
+
+    /// What is wrong, if a stream found no place lately.
+    pub fn crowding(&self, now: Instant) -> Option<Crowding> {
+        self.shares.crowding(now)
+    }
+
+    /// Open sessions of one service on one side and line.
+    pub fn count_line(&self, service: &ServiceName, side: Side, line: Line) -> u64 {
+        let groups = self.keys(service, side, line).filter_map(|key| self.by_line.get(&key));
+        groups.map(|group| group.sessions.len() as u64).sum()
+    }
+
+    /// The lines of one service that have open sessions on one side, with how many.
+    pub fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
+        let groups = self.by_line.iter().filter(|((of, at, _), _)| of == service && *at == side);
+        let mut lines: BTreeMap<Line, u64> = BTreeMap::new();
+        for ((_, _, line), group) in groups {
+            *lines.entry(self.now(*line)).or_default() += group.sessions.len() as u64;
+        }
+        lines.into_iter().collect()
+    }
+
+    /// Open sessions on one side and line over all services.
+    pub fn count_peer(&self, side: Side, line: Line) -> u64 {
+        if self.renamed.is_empty() {
+            return self.by_peer.get(&(side, line)).copied().unwrap_or(0);
+        }
+        let of = self.by_peer.iter().filter(|((at, on), _)| *at == side && self.now(*on) == line);
+        of.map(|(_, count)| count).sum()
+    }
+
+    /// Open sessions of one service on one side.
+    pub fn count_side(&self, service: &ServiceName, side: Side) -> u64 {
+        self.by_side.get(&(service.clone(), side)).copied().unwrap_or(0)
+    }
+
+    /// Open sessions on one side over all services.
+    pub fn count_all(&self, side: Side) -> u64 {
+        self.all[side as usize]
+    }
+
+    /// All open sessions.
+    pub fn count(&self) -> u64 {
+        [Side::Client, Side::Served, Side::Relayed].map(|side| self.count_all(side)).iter().sum()
+    }
+
+    /// The lines that carry sessions from here: of this node's clients, or relayed ones.
+    pub fn busy(&self) -> BTreeSet<Line> {
+        let keys = self.by_line.keys();
+        keys.filter(|(_, side, _)| side.goes_out()).map(|(_, _, line)| self.now(*line)).collect()
+    }
+
+    /// Whether [`Ledger::busy`] may have changed since the last call.
+    pub fn take_busy_changed(&mut self) -> bool {
+        std::mem::take(&mut self.busy_changed)
+    }
+
+    /// How many more sessions can be served: a session takes a port and a descriptor.
+    fn free(&self, descriptors: u64) -> u64 {
+        let [clients, served] = [Side::Client, Side::Served].map(|side| self.all[side as usize]);
+        let used = served.saturating_add(clients.saturating_mul(CLIENT_DESCRIPTORS));
+        MAX_SERVED.saturating_sub(served).min(descriptors.saturating_sub(used))
+    }
+
+    /// The line as it is called now.
+    fn now(&self, line: Line) -> Line {
+        let mut line = line;
+        // A bound for names that lead in a circle.
+        for _ in 0..self.renamed.len() {
+            let names = [line.origin(), line.first_hop()];
+            let old = names.into_iter().flatten().find_map(|it| self.renamed.get_key_value(&it));
+            let Some((former, node)) = old else { break };
+            line = line.renamed(*former, *node);
+        }
+        line
+    }
+
+    /// The groups of a service on one side of a line, whatever it was called when they began.
+    fn keys(
+        &self,
+        service: &ServiceName,
+        side: Side,
+        line: Line,
+    ) -> impl Iterator<Item = Key> + use<'_> {
+        let own = (service.clone(), side, line);
+        let (service, has_own) = (service.clone(), self.by_line.contains_key(&own));
+        let former = self.by_line.keys().filter(move |(of, at, on)| {
+            *on != line && *at == side && *of == service && self.now(*on) == line
+        });
+        // There are none to look for as long as nobody has another key.
+        let former = (!self.renamed.is_empty()).then_some(former);
+        has_own.then_some(own).into_iter().chain(former.into_iter().flatten().cloned())
+    }
+}
+
+/// Takes one from a count that ends with zero.
+fn take_one<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
+    if let Place::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
