@@ -13,6 +13,7 @@ use meshport_config::{
     Settings, UnixSeconds,
 };
 use meshport_core::connect::ConnectConfig;
+use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::route::Standing;
@@ -25,6 +26,7 @@ pub(crate) use meshport_core::connect::{
     Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, Surroundings,
 };
 pub(crate) use meshport_core::evidence::{Attempted, Verdict};
+pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
 
 /// Who a node is, and what its process starts with.
@@ -52,9 +54,9 @@ pub(crate) enum Wish {
     /// The route changed; whether its first candidate did.
     Route { first_changed: bool },
     /// Sessions on this line are to be reset within this time.
-    Reset { line: Line, window: Duration, why: &'static str },
-    /// So many sessions on this line may end as soon as they are quiet.
-    Move { line: Line, count: u64 },
+    Reset { line: Line, how: Cut, why: &'static str },
+    /// So many sessions on this line may end as soon as they are quiet, or have to.
+    Move { line: Line, count: u64, insist: bool },
     /// The own instance is in another state.
     Own(OriginState),
     /// A node may be reached there.
@@ -195,11 +197,13 @@ impl Brain {
         if let Some(event) = self.core.poll_event() {
             return Some(match event {
                 Event::Route { change, .. } => Wish::Route { first_changed: change.is_some() },
-                Event::Reset { line, spread_percent, why, .. } => {
+                Event::Reset { line, spread_percent, forgives, why, .. } => {
                     let window = self.cut_window * spread_percent / 100;
-                    Wish::Reset { line, window, why }
+                    Wish::Reset { line, how: Cut::Within { window, forgives }, why }
                 }
-                Event::Move { leave, .. } => Wish::Move { line: leave.line, count: leave.count },
+                Event::Move { leave: Leave { line, count, cause }, .. } => {
+                    Wish::Move { line, count, insist: cause == Cause::Drain }
+                }
                 Event::Own { state, .. } => Wish::Own(state),
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),

@@ -1,12 +1,17 @@
 //! The clients of one node: their sessions, and how many go to which origin.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::brain::{Connect, HedgeBudget, Line, MAX_CALM_SEARCHES, Surroundings};
+use meshport_config::ServiceName;
+
+use crate::brain::{
+    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SessionId, Side, Surroundings,
+};
+use crate::scenario::service;
 
 /// Sessions of one node at once; the daemon's own limit is 10,000.
 pub(super) const MAX_SESSIONS: usize = 10_000;
@@ -23,6 +28,8 @@ pub(super) struct Session {
     pub(super) search: Option<Box<Connect>>,
     /// When the search is next asked.
     pub(super) asked_at: Option<Duration>,
+    /// When it is next looked at whether it is to end.
+    pub(super) look_at: Option<Instant>,
     /// Attempts under way, or the one that succeeded.
     pub(super) attempts: Vec<Attempt>,
     /// When its client connected.
@@ -39,6 +46,8 @@ pub(super) struct Session {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt {
     pub(super) id: u32,
+    /// Its entry among the node's sessions.
+    pub(super) entry: SessionId,
     pub(super) line: Line,
     /// The node of its instance, or [`OUTSIDE`].
     pub(super) origin: usize,
@@ -53,6 +62,11 @@ impl Session {
         self.search.is_none()
     }
 
+    /// What it has carried, as far as it matters whether that is another number than before.
+    pub(super) fn carried(&self) -> u64 {
+        u64::from(self.step) * 2 + u64::from(self.request.is_none())
+    }
+
     /// The origin it goes to.
     pub(super) fn target(&self) -> Option<&Attempt> {
         self.attempts.first().filter(|_| self.is_open())
@@ -62,16 +76,26 @@ impl Session {
 /// A session that a relay carries on: its client's node, and its place and number there.
 pub(super) type Carried = (usize, u32, u64);
 
+/// Whose an entry among a node's sessions is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Owner {
+    /// A session of its own clients, in this place.
+    Own(u32),
+    /// One that it carries on.
+    Carried(Carried),
+}
+
 /// What a search has to know of a node's other sessions.
 pub(super) struct Around<'a> {
-    pub(super) going: &'a BTreeMap<Line, u64>,
+    pub(super) ledger: &'a Ledger,
+    pub(super) service: &'a ServiceName,
     pub(super) budget: &'a mut HedgeBudget,
     pub(super) searching: u64,
 }
 
 impl Surroundings for Around<'_> {
     fn open(&self, line: &Line) -> u64 {
-        self.going.get(line).copied().unwrap_or(0)
+        self.ledger.count_line(self.service, Side::Client, *line)
     }
 
     fn may_hedge(&mut self) -> bool {
@@ -97,10 +121,13 @@ pub(super) struct Clients {
     pub(super) sessions: Vec<Option<Session>>,
     free: Vec<u32>,
     numbers: u64,
-    /// Sessions and attempts by line.
-    pub(super) going: BTreeMap<Line, u64>,
-    /// Sessions of other nodes that this one carries on, by the line on which they leave it.
-    carried: BTreeSet<(Line, Carried)>,
+    /// The daemon's own: sessions and attempts of its clients, and what it carries on for others.
+    pub(super) ledger: Ledger,
+    pub(super) service: ServiceName,
+    /// Whose the entries are.
+    owners: BTreeMap<SessionId, Owner>,
+    /// The entries of sessions of other nodes that this one carries on.
+    carried: BTreeMap<Carried, SessionId>,
     /// The most there were on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
@@ -121,8 +148,10 @@ impl Clients {
             sessions: Vec::new(),
             free: Vec::new(),
             numbers: 0,
-            going: BTreeMap::new(),
-            carried: BTreeSet::new(),
+            ledger: Ledger::default(),
+            service: service(),
+            owners: BTreeMap::new(),
+            carried: BTreeMap::new(),
             peaks: BTreeMap::new(),
             tickets: 0,
             budget: HedgeBudget::default(),
@@ -145,6 +174,7 @@ impl Clients {
             number: self.numbers,
             search: Some(Box::new(search)),
             asked_at: None,
+            look_at: None,
             attempts: Vec::new(),
             since,
             step: 0,
@@ -177,51 +207,49 @@ impl Clients {
         Some(session)
     }
 
-    /// The lines that carry sessions, of this node's clients or of others', or attempts.
-    pub(super) fn busy(&self) -> BTreeSet<Line> {
-        let carried = self.carried.iter().map(|(line, _)| *line);
-        self.going.keys().copied().chain(carried).collect()
-    }
-
     /// One more session that is carried on.
     pub(super) fn carry(&mut self, line: Line, session: Carried) {
-        self.carried.insert((line, session));
+        let entry = self.ledger.open(&self.service, Side::Relayed, line);
+        self.carried.insert(session, entry);
+        self.owners.insert(entry, Owner::Carried(session));
     }
 
     /// One less; nothing happens if this process does not carry it.
-    pub(super) fn carry_no_more(&mut self, line: Line, session: Carried) {
-        self.carried.remove(&(line, session));
+    pub(super) fn carry_no_more(&mut self, session: Carried) {
+        if let Some(entry) = self.carried.remove(&session) {
+            self.quit(entry);
+        }
     }
 
-    /// The sessions that are carried on on a line.
-    pub(super) fn carried_on(&self, line: Line) -> Vec<Carried> {
-        let those = self.carried.iter().filter(|(on, _)| *on == line);
-        those.map(|(_, session)| *session).collect()
-    }
-
-    /// One more for this line; true if it is the first.
-    pub(super) fn enter(&mut self, line: Line) -> bool {
-        let count = self.going.entry(line).or_default();
-        *count += 1;
+    /// One more session or attempt in a place, on this line.
+    pub(super) fn enter(&mut self, line: Line, place: u32) -> SessionId {
+        let entry = self.ledger.open(&self.service, Side::Client, line);
+        self.owners.insert(entry, Owner::Own(place));
+        let count = self.count(line);
         let peak = self.peaks.entry(line).or_default();
-        *peak = (*peak).max(*count);
-        *count == 1
+        *peak = (*peak).max(count);
+        entry
+    }
+
+    /// One less.
+    pub(super) fn quit(&mut self, entry: SessionId) {
+        self.owners.remove(&entry);
+        self.ledger.close(entry);
+    }
+
+    /// Whose an entry is.
+    pub(super) fn owner(&self, entry: SessionId) -> Option<Owner> {
+        self.owners.get(&entry).copied()
+    }
+
+    /// Sessions and attempts on a line.
+    pub(super) fn count(&self, line: Line) -> u64 {
+        self.ledger.count_line(&self.service, Side::Client, line)
     }
 
     /// The most sessions and attempts there were on a line since the process began.
     pub(super) fn peak(&self, line: &Line) -> u64 {
         self.peaks.get(line).copied().unwrap_or(0)
-    }
-
-    /// One less for this line; true if it was the last.
-    pub(super) fn quit(&mut self, line: Line) -> bool {
-        let Some(count) = self.going.get_mut(&line) else { return false };
-        *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
-            self.going.remove(&line);
-        }
-        is_last
     }
 
     /// Where the open sessions go, with their places and numbers.
@@ -245,7 +273,8 @@ impl Clients {
         self.closed += open;
         self.sessions.clear();
         self.free.clear();
-        self.going.clear();
+        self.ledger = Ledger::default();
+        self.owners.clear();
         self.carried.clear();
         self.peaks.clear();
         self.searching = 0;

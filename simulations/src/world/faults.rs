@@ -156,7 +156,7 @@ impl World {
                 let onward = if hop == origin { Duration::ZERO } else { onward };
                 let way = (self.network.rtt(node, hop) + onward) / 2;
                 let is_it = |target: &Attempt| target.origin == origin && target.hop == hop;
-                self.later_for_sessions(node, is_it, |_| way);
+                self.later_for_sessions(node, is_it, way);
             }
         }
     }
@@ -167,31 +167,22 @@ impl World {
             if self.network.connects(node, relay) {
                 let way = self.network.rtt(node, relay) / 2;
                 let is_it = |target: &Attempt| target.hop == relay && target.origin != relay;
-                self.later_for_sessions(node, is_it, |_| way);
+                self.later_for_sessions(node, is_it, way);
             }
         }
     }
 
-    /// Ends some open sessions of a node, each after a time of its own.
+    /// Ends some open sessions of a node after a while.
     pub(super) fn later_for_sessions(
         &mut self,
         node: usize,
         is_it: impl Fn(&Attempt) -> bool,
-        mut after: impl FnMut(&mut rand_chacha::ChaCha8Rng) -> Duration,
+        wait: Duration,
     ) {
-        let clients = &mut self.nodes[node].clients;
-        let mut due = Vec::new();
-        for (place, session) in clients.sessions.iter().enumerate() {
-            let Some(session) = session else { continue };
-            if session.target().is_some_and(&is_it) {
-                due.push((place, session.number, after(&mut clients.rng)));
+        for (target, place, number) in self.nodes[node].clients.targets() {
+            if is_it(&target) {
+                self.session_later(node, (place, number), wait, Timer::Cut);
             }
-        }
-        let boot = self.nodes[node].boot;
-        for (place, number, wait) in due {
-            let session = u32::try_from(place).expect("at most MAX_SESSIONS");
-            let event = Event::Session { node, boot, session, number, timer: Timer::Cut };
-            self.queue.push(self.now + wait, event);
         }
     }
 }

@@ -130,8 +130,8 @@ impl World {
 
     /// Such a session has ended.
     pub(super) fn carry_no_more(&mut self, target: &Attempt, session: Carried) {
-        if let Some(line) = self.line_onward(target) {
-            self.nodes[target.hop].clients.carry_no_more(line, session);
+        if self.line_onward(target).is_some() {
+            self.nodes[target.hop].clients.carry_no_more(session);
             self.tell_busy(target.hop);
         }
     }
@@ -140,17 +140,6 @@ impl World {
     fn line_onward(&self, target: &Attempt) -> Option<Line> {
         let is_relayed = target.origin != OUTSIDE && target.hop != target.origin;
         is_relayed.then(|| Line::Direct(self.nodes[target.origin].credential.node))
-    }
-
-    /// A relay resets what it carries on on a line; clients see it after the way back.
-    pub(super) fn cut_carried(&mut self, relay: usize, line: Line) {
-        for (node, session, number) in self.nodes[relay].clients.carried_on(line) {
-            if self.network.connects(relay, node) {
-                let (way, boot) = (self.network.rtt(relay, node) / 2, self.nodes[node].boot);
-                let event = Event::Session { node, boot, session, number, timer: Timer::Cut };
-                self.queue.push(self.now + way, event);
-            }
-        }
     }
 
     /// A liar passes a stream to any node but the one it is for, with its target and no hop left.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use meshport_config::NodeId;
 use meshport_discovery::{Liveness, OriginState};
-use rand::Rng;
 
 use super::World;
 use super::clients::{Attempt, OUTSIDE};
@@ -237,23 +236,6 @@ impl World {
         let suspicions = self.measures.suspicions.get_or_insert_default();
         suspicions.raised += 1;
         suspicions.wrong += u64::from(is_wrong);
-    }
-
-    /// Sessions on a line are reset, each at its moment within the window.
-    pub(super) fn cut_sessions(
-        &mut self,
-        at: usize,
-        line: Line,
-        window: Duration,
-        why: &'static str,
-    ) {
-        let origin = line.origin().and_then(|origin| self.by_id.get(&origin));
-        let name = origin.map_or("an upstream outside", |origin| &self.nodes[*origin].name);
-        let words = format!("resets sessions to {name}: {why}");
-        self.trace.node(self.now, at, words);
-        let is_it = |target: &Attempt| target.line == line;
-        self.later_for_sessions(at, is_it, |rng| window.mul_f64(rng.random::<f64>()));
-        self.cut_carried(at, line);
     }
 
     /// A session has reached an origin: how good was the choice?

@@ -32,6 +32,7 @@ use crate::tunnel::Spread;
 
 mod clients;
 mod costs;
+mod ends;
 mod faults;
 mod flights;
 mod following;
@@ -448,7 +449,7 @@ impl World {
         let now = self.epoch + self.now;
         let Node { brain, clients, .. } = &mut self.nodes[node];
         if let Some(brain) = brain {
-            let open = |line: &_| clients.going.get(line).copied().unwrap_or(0);
+            let open = |line: &_| clients.count(*line);
             self.costs.timed(node, || brain.counts(open, now));
         }
         self.with_brain(node, Brain::timeout);
@@ -490,8 +491,8 @@ impl World {
                 self.queue.push(self.now + delay, event);
             }
             Wish::Route { first_changed } => self.route_changed(at, first_changed),
-            Wish::Reset { line, window, why } => self.cut_sessions(at, line, window, why),
-            Wish::Move { line, count } => self.move_sessions(at, line, count),
+            Wish::Reset { line, how, why } => self.cut_sessions(at, line, how, why),
+            Wish::Move { line, count, insist } => self.move_sessions(at, line, count, insist),
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(node::address);

@@ -66,7 +66,7 @@ impl World {
     /// Some sessions of a line have leave to go home: not too many at once?
     pub(super) fn check_moves(&mut self, node: usize, line: Line, count: u64) {
         let percent = u64::from(self.service_settings(node).drift_percent);
-        let open = self.nodes[node].clients.going.get(&line).copied().unwrap_or(0);
+        let open = self.nodes[node].clients.count(line);
         let leave = Leave { at: self.now, count, open, percent };
         let Given { count: given, most, percent } = self.guard.pace.note(node, line, leave);
         // The share is of the most that were there since the move began, which is not known here.

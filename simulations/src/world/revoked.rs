@@ -61,15 +61,7 @@ impl World {
             }
         }
         self.nodes[at].tunnels.remove(number(subject));
-        self.later_for_sessions(at, |target| target.hop == subject, |_| Duration::ZERO);
-        // It relays to it no more.
-        for node in 0..self.nodes.len() {
-            if node != at && self.network.connects(node, at) {
-                let way = self.network.rtt(node, at) / 2;
-                let is_it = |it: &super::clients::Attempt| it.hop == at && it.origin == subject;
-                self.later_for_sessions(node, is_it, |_| way);
-            }
-        }
+        self.end_sessions(at, subject);
     }
 
     /// Whether a node processes nothing of another one, not even a handshake.

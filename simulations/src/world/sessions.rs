@@ -12,7 +12,9 @@ use rand::Rng;
 
 use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
 use super::{Event, World};
-use crate::brain::{Action, Attempted, Candidate, Line, Verdict};
+use meshport_core::draw::mix;
+
+use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::measure::SLOW;
@@ -41,8 +43,10 @@ pub(super) enum Timer {
     Given(u32),
     /// The client ends it.
     Done,
-    /// It is reset.
+    /// Its way has ended under it.
     Cut,
+    /// The node looks whether it is to end.
+    Look,
     /// A flight is sent again.
     Repeat(Box<Flight>),
 }
@@ -95,7 +99,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, node: usize, request: Request, until: Duration) {
+    pub(super) fn begin(&mut self, node: usize, request: Request, until: Duration) {
         self.measures.sessions.begun += 1;
         let now = self.now;
         let Some(brain) = &self.nodes[node].brain else { return };
@@ -120,8 +124,9 @@ impl World {
             let Some(session) = slot.as_mut().filter(|it| it.number == number) else { return };
             let Some(search) = &mut session.search else { return };
             let searching = clients.searching as u64;
-            let (going, budget) = (&clients.going, &mut clients.budget);
-            let mut around = Around { going, budget, searching };
+            let (ledger, service) = (&clients.ledger, &clients.service);
+            let budget = &mut clients.budget;
+            let mut around = Around { ledger, service, budget, searching };
             match search.poll(now, &mut around) {
                 Some(Action::Start { id, candidate, hedge, .. }) => {
                     self.measures.sessions.hedged += u64::from(hedge);
@@ -162,8 +167,10 @@ impl World {
         let ends = number_of(line.origin()).zip(number_of(line.first_hop()));
         let (origin, hop) = ends.unwrap_or((OUTSIDE, OUTSIDE));
         let since = self.now;
-        self.session(node, place).attempts.push(Attempt { id, line, origin, hop, since });
-        self.enter(node, line);
+        let entry = self.nodes[node].clients.enter(line, place);
+        let attempt = Attempt { id, entry, line, origin, hop, since };
+        self.session(node, place).attempts.push(attempt);
+        self.tell_busy(node);
         if origin == OUTSIDE {
             // A connection, and a hello that is answered: two round trips.
             let wait = self.scenario.fallback_rtt() * 2 + ANSWER_TIME;
@@ -186,7 +193,7 @@ impl World {
         let attempts = &mut self.session(node, place).attempts;
         let at = attempts.iter().position(|attempt| attempt.id == id)?;
         let attempt = attempts.remove(at);
-        self.quit(node, attempt.line);
+        self.quit(node, attempt.entry);
         Some(attempt)
     }
 
@@ -206,27 +213,6 @@ impl World {
         for (place, number) in asked {
             let place = u32::try_from(place).expect("at most MAX_SESSIONS");
             self.session_later(node, (place, number), Duration::ZERO, Timer::Ask);
-        }
-    }
-
-    /// Some sessions of a line may end at a quiet moment; their clients come again.
-    pub(super) fn move_sessions(&mut self, node: usize, line: Line, count: u64) {
-        self.check_moves(node, line, count);
-        let sessions = self.nodes[node].clients.sessions.iter().enumerate();
-        let quiet = sessions.filter_map(|(place, session)| {
-            let session = session.as_ref()?;
-            let is_there = session.target().is_some_and(|target| target.line == line);
-            (is_there && session.request.is_none()).then_some(place)
-        });
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        for place in quiet.take(count).collect::<Vec<_>>() {
-            let place = u32::try_from(place).expect("at most MAX_SESSIONS");
-            let Some(session) = self.end(node, place) else { continue };
-            self.measures.sessions.moved += 1;
-            if session.until > self.now {
-                let request = Request { since: self.now, repeated: false };
-                self.begin(node, request, session.until);
-            }
         }
     }
 
@@ -303,6 +289,7 @@ impl World {
                 self.end(node, place);
             }
             Timer::Cut if is_open => self.broken(node, place),
+            Timer::Look => self.look_at(node, place),
             _ => {}
         }
     }
@@ -330,7 +317,7 @@ impl World {
         clients.opened += 1;
         clients.searching -= 1;
         for loser in losers {
-            self.quit(node, loser.line);
+            self.quit(node, loser.entry);
         }
         let connected = target.filter(|it| !matches!(it.line, Line::Direct(_)));
         let connected = connected.map(|it| (it.line, Verdict::Connected(now - it.since)));
@@ -340,7 +327,9 @@ impl World {
             self.measures.sessions.relayed += u64::from(target.hop != target.origin);
             self.measures.sessions.outside += u64::from(target.origin == OUTSIDE);
             self.measure_choice(node, &target, now.saturating_sub(since));
+            self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);
             self.carry(&target, (node, place, number));
+            self.look_at(node, place);
         }
         if let Some(request) = request {
             self.request_over(node, request, true);
@@ -428,12 +417,19 @@ impl World {
         let Some(session) = self.end(node, place) else { return };
         self.measures.sessions.broken += 1;
         self.measures.second(self.now).broken += 1;
+        let fresh = Request { since: self.now, repeated: true };
+        self.come_again(node, &session, fresh);
+    }
+
+    /// The client of a session that was ended comes back for what it still wants: the request that
+    /// has no answer, unless that was sent again before, or else a `fresh` one.
+    pub(super) fn come_again(&mut self, node: usize, session: &Session, fresh: Request) {
         let again = match session.request {
             Some(request) if request.repeated => {
                 return self.request_over(node, request, false);
             }
             Some(request) => Request { repeated: true, ..request },
-            None => Request { since: self.now, repeated: true },
+            None => fresh,
         };
         if session.until > self.now || session.request.is_some() {
             self.begin(node, again, session.until);
@@ -479,36 +475,33 @@ impl World {
         }
     }
 
-    fn end(&mut self, node: usize, place: u32) -> Option<Session> {
+    pub(super) fn end(&mut self, node: usize, place: u32) -> Option<Session> {
         let session = self.nodes[node].clients.remove(place)?;
         self.measures.sessions.closed += u64::from(session.is_open());
         if let Some(target) = session.target() {
             self.carry_no_more(target, (node, place, session.number));
         }
         for attempt in &session.attempts {
-            self.quit(node, attempt.line);
+            self.quit(node, attempt.entry);
         }
         Some(session)
     }
 
-    fn enter(&mut self, node: usize, line: Line) {
-        if self.nodes[node].clients.enter(line) {
-            self.tell_busy(node);
-        }
+    fn quit(&mut self, node: usize, entry: SessionId) {
+        self.nodes[node].clients.quit(entry);
+        self.tell_busy(node);
     }
 
-    fn quit(&mut self, node: usize, line: Line) {
-        if self.nodes[node].clients.quit(line) {
-            self.tell_busy(node);
-        }
-    }
-
+    /// Tells a node which lines carry sessions or attempts, if they are others than before.
     pub(super) fn tell_busy(&mut self, node: usize) {
-        let busy = self.nodes[node].clients.busy();
-        self.with_brain(node, |brain, now, _| brain.busy(busy, now));
+        let ledger = &mut self.nodes[node].clients.ledger;
+        if ledger.take_busy_changed() {
+            let busy = ledger.busy();
+            self.with_brain(node, |brain, now, _| brain.busy(busy, now));
+        }
     }
 
-    fn session_later(
+    pub(super) fn session_later(
         &mut self,
         node: usize,
         (session, number): (u32, u64),
@@ -520,16 +513,8 @@ impl World {
         self.queue.push(self.now + after, event);
     }
 
-    fn session(&mut self, node: usize, place: u32) -> &mut Session {
+    pub(super) fn session(&mut self, node: usize, place: u32) -> &mut Session {
         let session = self.nodes[node].clients.sessions[place as usize].as_mut();
         session.expect("whoever asks has just looked it up")
     }
-}
-
-/// The finaliser of SplitMix64, as in the daemon: spreads a counter over all bits.
-fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,0 +1,84 @@
+//! Which sessions end before their time: what the daemon's own ledger says, carried out.
+
+use super::World;
+use super::clients::{Owner, Request};
+use super::sessions::Timer;
+use crate::brain::{Cut, End, Line};
+
+impl World {
+    /// Sessions on a line are reset.
+    pub(super) fn cut_sessions(&mut self, at: usize, line: Line, how: Cut, why: &'static str) {
+        let origin = line.origin().and_then(|origin| self.by_id.get(&origin));
+        let name = origin.map_or("an upstream outside", |origin| &self.nodes[*origin].name);
+        let words = format!("resets sessions to {name}: {why}");
+        self.trace.node(self.now, at, words);
+        let (now, clients) = (self.epoch + self.now, &mut self.nodes[at].clients);
+        clients.ledger.cut(&clients.service, line, how, now);
+        self.wake_sessions(at);
+    }
+
+    /// Some sessions of a line may move to a better origin; their clients come again.
+    pub(super) fn move_sessions(&mut self, at: usize, line: Line, count: u64, insist: bool) {
+        self.check_moves(at, line, count);
+        let (now, clients) = (self.epoch + self.now, &mut self.nodes[at].clients);
+        clients.ledger.release(&clients.service, line, count, insist, now);
+        self.wake_sessions(at);
+    }
+
+    /// A node ends what leads to another one, or through it.
+    pub(super) fn end_sessions(&mut self, at: usize, subject: usize) {
+        let subject = self.nodes[subject].credential.node;
+        let now = self.epoch + self.now;
+        self.nodes[at].clients.ledger.end(|node| *node == subject, now);
+        self.wake_sessions(at);
+    }
+
+    /// Looks at the sessions of a node that have something to do.
+    fn wake_sessions(&mut self, at: usize) {
+        while let Some(entry) = self.nodes[at].clients.ledger.poll_changed() {
+            match self.nodes[at].clients.owner(entry) {
+                Some(Owner::Own(place)) => self.look_at(at, place),
+                Some(Owner::Carried((node, place, number))) => {
+                    let now = self.epoch + self.now;
+                    let end = self.nodes[at].clients.ledger.poll(entry, 0, now);
+                    // Its client sees the end after the way back.
+                    if end.is_some() && self.network.connects(at, node) {
+                        let way = self.network.rtt(at, node) / 2;
+                        self.session_later(node, (place, number), way, Timer::Cut);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Whether a session is to end, or when it is to be looked at again.
+    pub(super) fn look_at(&mut self, node: usize, place: u32) {
+        let now = self.epoch + self.now;
+        let clients = &mut self.nodes[node].clients;
+        let session = clients.sessions.get_mut(place as usize).and_then(Option::as_mut);
+        let Some(session) = session else { return };
+        let Some(entry) = session.target().map(|target| target.entry) else { return };
+        match clients.ledger.poll(entry, session.carried(), now) {
+            Some(End::Cut) => self.broken(node, place),
+            Some(End::Moved { .. }) => self.moved(node, place),
+            None => {
+                let Some(due) = clients.ledger.poll_timeout(entry) else { return };
+                let is_set = session.look_at.is_some_and(|at| at > now && at <= due);
+                if !is_set {
+                    session.look_at = Some(due);
+                    let (number, wait) = (session.number, due.saturating_duration_since(now));
+                    self.session_later(node, (place, number), wait, Timer::Look);
+                }
+            }
+        }
+    }
+
+    /// A session has ended so that its client comes again, for what it still wants.
+    fn moved(&mut self, node: usize, place: u32) {
+        let Some(session) = self.end(node, place) else { return };
+        self.measures.sessions.moved += 1;
+        let fresh = Request { since: self.now, repeated: false };
+        self.come_again(node, &session, fresh);
+    }
+}
