@@ -412,6 +412,18 @@ impl Discovery {
         self.paths.doubt(node, now);
     }
 
+    /// Long packets that sessions send to a peer are not acknowledged: the path may have become too
+    /// narrow for them, which only their sender notices. Tries the path if it is measured here, and
+    /// tells the peer, whose clients may be waiting for what was lost.
+    pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
+        self.paths.doubt(node, now);
+        // A leaf serves nobody, so no client is waiting at the peer.
+        if self.attach.is_none() {
+            self.send(node, &Message::Unacknowledged);
+        }
+        self.settle(now);
+    }
+
     /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
     /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
     pub fn leave(&mut self, now: Instant) {
@@ -484,6 +496,7 @@ impl Discovery {
             }
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
             Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
+            Message::Unacknowledged => self.paths.doubt(from, now),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             _ if self.own.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),

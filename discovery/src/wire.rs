@@ -174,6 +174,9 @@ pub(crate) enum Message<'a> {
     WideProbe(Wide<'a>),
     /// The answer to a `WideProbe`, which is as long.
     WideEcho(Wide<'a>),
+    /// The receiver does not acknowledge long packets of the sender's, so it should find out whether
+    /// the path between them still takes these. A version that does not know it drops it.
+    Unacknowledged,
 }
 
 /// Bytes that an answer repeats, and as many as fill a datagram to [`WIDE_DATAGRAM`].
@@ -249,6 +252,7 @@ impl<'a> Message<'a> {
             | Self::Echo(_)
             | Self::Revoked(_)
             | Self::Revocations(_)
+            | Self::Unacknowledged
             | Self::Same => true,
         }
     }
@@ -272,14 +276,14 @@ pub fn family(datagram: &[u8]) -> Family {
     match datagram.get(1) {
         Some(0) => Family::Swim,
         Some(6..=8) => Family::News,
-        Some(9 | 10 | 15 | 16) => Family::Path,
+        Some(9 | 10 | 15..=17) => Family::Path,
         _ => Family::Sync,
     }
 }
 
 /// What an encoded datagram is, in a word, for traces.
 pub fn kind(datagram: &[u8]) -> &'static str {
-    const KINDS: [&str; 17] = [
+    const KINDS: [&str; 18] = [
         "swim",
         "root",
         "summary",
@@ -297,6 +301,7 @@ pub fn kind(datagram: &[u8]) -> &'static str {
         "ask",
         "wide-probe",
         "wide-echo",
+        "unacknowledged",
     ];
     let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
     KINDS.get(code).copied().unwrap_or("unknown")

@@ -7,6 +7,8 @@
 //!
 //! It is also the one who knows what has left the streams: it keeps the connection's [`Backlog`].
 //!
+//! It also notices when long packets are not acknowledged ([`Unacknowledged`]), and says so.
+//!
 //! *Short*: a window grows until something is lost. Between two fast nodes nothing is: what is in
 //! flight beyond the path lies in the socket of the receiver, which is busy, and every small
 //! request waits behind it. So no more is in flight than fills the path and a queue of
@@ -14,30 +16,42 @@
 //! take turns.
 
 use std::any::Any;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use meshport_proto::Unacknowledged;
 use quinn::Connection;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::backlog::Backlog;
 use super::cubic::Cubic;
+use super::link::Link;
 use super::windows::{InFlight, Pools, QUEUE_BYTES};
 
 /// The fastest path that is filled, in bytes per second: more than a core seals.
 const PATH_RATE: u64 = 500_000_000;
+
+/// The peer at the other end of a connection, and who is told of it.
+#[derive(Debug, Clone)]
+pub(super) struct Remote {
+    pub(super) link: Arc<Link>,
+    pub(super) address: Ipv6Addr,
+}
 
 /// Makes such controllers, all for one connection.
 #[derive(Debug)]
 pub(super) struct BoundedCubic {
     pools: Pools,
     backlog: Arc<Backlog>,
+    remote: Option<Remote>,
 }
 
 impl BoundedCubic {
-    pub(super) fn new(pools: Pools) -> Self {
-        Self { pools, backlog: Arc::default() }
+    /// `remote` is known unless the connection serves nobody.
+    pub(super) fn new(pools: Pools, remote: Option<Remote>) -> Self {
+        Self { pools, backlog: Arc::default(), remote }
     }
 }
 
@@ -47,6 +61,9 @@ impl ControllerFactory for BoundedCubic {
             cubic: Cubic::new(current_mtu),
             in_flight: InFlight::new(&self.pools),
             acknowledged: 0,
+            long: Unacknowledged::default(),
+            rtt: Duration::ZERO,
+            remote: self.remote.clone(),
             bound: bound(Duration::ZERO),
             backlog: self.backlog.clone(),
         })
@@ -74,6 +91,10 @@ struct Bounded {
     cubic: Cubic,
     in_flight: InFlight,
     acknowledged: u64,
+    long: Unacknowledged,
+    /// The round-trip time, zero before it is measured.
+    rtt: Duration,
+    remote: Option<Remote>,
     /// Most bytes in flight on this path.
     bound: u64,
     backlog: Arc<Backlog>,
@@ -86,9 +107,14 @@ fn bound(rtt: Duration) -> u64 {
 }
 
 impl Controller for Bounded {
-    fn on_sent(&mut self, _now: Instant, bytes: u64, _last_packet_number: u64) {
+    fn on_sent(&mut self, now: Instant, bytes: u64, _last_packet_number: u64) {
         self.backlog.sent(bytes);
         self.in_flight.add(bytes);
+        if self.long.sent(bytes, self.rtt, now)
+            && let Some(Remote { link, address }) = &self.remote
+        {
+            link.turn(|core, now| core.note_unacknowledged(now, address));
+        }
     }
 
     fn on_ack(
@@ -100,6 +126,8 @@ impl Controller for Bounded {
         rtt: &RttEstimator,
     ) {
         self.acknowledged += bytes;
+        self.long.acknowledged(bytes);
+        self.rtt = rtt.get();
         self.bound = bound(rtt.min());
         // A window that is not used must not grow, or a loss would change nothing.
         let is_used = !app_limited && self.cubic.window() <= self.window();
@@ -179,7 +207,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
     fn the_window_is_cubics_up_to_the_bound() {
         let now = Instant::now();
-        let factory = Arc::new(BoundedCubic::new(Pools::default()));
+        let factory = Arc::new(BoundedCubic::new(Pools::default(), None));
         let mut controller = factory.build(now, 1200);
         let first = controller.window();
         assert_eq!(first, controller.initial_window());

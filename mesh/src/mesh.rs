@@ -106,7 +106,7 @@ impl Shard {
         let entered = runtime.enter();
         let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config,
-            Some(setup.server(&PathHints::default())),
+            Some(setup.server(&PathHints::default(), None)),
             Arc::new(quic_socket),
             Arc::new(TokioRuntime),
         )

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use sha2::Sha256;
 
-use super::congestion::BoundedCubic;
+use super::congestion::{BoundedCubic, Remote};
 use super::lock;
 use super::null_crypto::{NoTokens, NullCrypto};
 use super::windows::{self, Grants, Pools};
@@ -138,8 +138,8 @@ impl QuicSetup {
     }
 
     /// For one outgoing connection.
-    pub(super) fn client(&self, path: &PathHints) -> ClientConfig {
-        let mut transport = self.transport(path);
+    pub(super) fn client(&self, path: &PathHints, remote: Remote) -> ClientConfig {
+        let mut transport = self.transport(path, Some(remote));
         // The peer opens streams on a connection of its own.
         transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
         transport.keep_alive_interval(Some(KEEP_ALIVE));
@@ -152,9 +152,9 @@ impl QuicSetup {
         config
     }
 
-    /// For incoming connections.
-    pub(super) fn server(&self, path: &PathHints) -> ServerConfig {
-        let mut transport = self.transport(path);
+    /// For incoming connections, of a peer if it is known.
+    pub(super) fn server(&self, path: &PathHints, remote: Option<Remote>) -> ServerConfig {
+        let mut transport = self.transport(path, remote);
         transport.max_concurrent_bidi_streams(VarInt::from_u32(FIRST_STREAMS));
         let mut config = ServerConfig::new(self.crypto.clone(), Arc::new(NoTokens));
         let mut tokens = ValidationTokenConfig::default();
@@ -174,7 +174,7 @@ impl QuicSetup {
         Grants::new(&self.pools, path.window_rtt())
     }
 
-    fn transport(&self, path: &PathHints) -> TransportConfig {
+    fn transport(&self, path: &PathHints, remote: Option<Remote>) -> TransportConfig {
         let mut transport = TransportConfig::default();
         let largest = self.datagram(path);
         let discovery = (largest > MIN_DATAGRAM).then(|| {
@@ -183,6 +183,7 @@ impl QuicSetup {
             discovery
         });
         let rtt = path.rtt.map_or(DEFAULT_RTT, |rtt| (rtt + RTT_MARGIN).min(MAX_RTT));
+        let congestion = BoundedCubic::new(self.pools.clone(), remote);
         let stream_window = windows::stream_window(path.window_rtt());
         transport
             .mtu_discovery_config(discovery)
@@ -193,7 +194,7 @@ impl QuicSetup {
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .crypto_buffer_size(CRYPTO_BUFFER)
-            .congestion_controller_factory(Arc::new(BoundedCubic::new(self.pools.clone())))
+            .congestion_controller_factory(Arc::new(congestion))
             .allow_spin(false)
             .max_idle_timeout(Some(idle_timeout()));
         transport

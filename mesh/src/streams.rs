@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use halves::{RecvHalf, SendHalf, Stream};
 
 use super::backlog::Backlog;
-use super::congestion;
+use super::congestion::{self, Remote};
 use super::link::Link;
 use super::lock;
 use super::quic_config::{PathHints, QuicSetup};
@@ -257,10 +257,11 @@ impl Streams {
         let attempt = async {
             self.session(node).await?;
             let address = self.link.look(|core| core.address_of(&node))?;
+            let remote = Remote { link: self.link.clone(), address };
             let address = SocketAddr::new(IpAddr::V6(address), ports::STREAMS);
             let lost = |reason: String| MeshError::ConnectionLost { node, reason };
             let path = self.path_to(&node);
-            let (config, grants) = (self.setup.client(&path), self.setup.grants(&path));
+            let (config, grants) = (self.setup.client(&path, remote), self.setup.grants(&path));
             let connecting = endpoint
                 .connect_with(config, address, "mesh")
                 .map_err(|error| lost(error.to_string()))?;
@@ -420,16 +421,19 @@ impl Streams {
     ) {
         while let Some(incoming) = endpoint.accept().await {
             let known = match incoming.remote_address().ip() {
-                IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)),
+                IpAddr::V6(address) => {
+                    self.link.look(|core| Some((core.node_at(&address)?, address)))
+                }
                 IpAddr::V4(_) => None,
             };
-            let Some(node) = known else {
+            let Some((node, address)) = known else {
                 count(&self.counters.refused);
                 incoming.ignore();
                 continue;
             };
-            let path = self.path_to(&node);
-            let (config, grants) = (self.setup.server(&path), self.setup.grants(&path));
+            let (path, link) = (self.path_to(&node), self.link.clone());
+            let config = self.setup.server(&path, Some(Remote { link, address }));
+            let grants = self.setup.grants(&path);
             match incoming.accept_with(Arc::new(config)) {
                 Ok(connecting) => {
                     let new = (connecting, grants);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::Switch;
-use meshport_mesh::{Delivery, Mesh};
+use meshport_mesh::{Delivery, Mesh, MeshEvent, Stream, ports};
 
 /// Both sides write all the time; returns whether the delivery moved in each of ten half-seconds.
 async fn moves(mesh: &Mesh) -> Vec<bool> {
@@ -57,4 +57,96 @@ async fn delivery_moves_while_data_is_acknowledged_and_not_while_only_the_peer_i
     switch.clear_filter();
     assert!(moves(&a.mesh).await.contains(&true));
     drop(b);
+}
+
+/// How long a path is watched, and how soon it has to be told of.
+const WATCHED: Duration = Duration::from_secs(20);
+const TOLD: Duration = Duration::from_secs(2);
+
+/// When a node is told that its peer does not acknowledge long packets, from now on.
+#[expect(clippy::disallowed_methods, reason = "tokio's clock, which is stopped")]
+async fn told(node: &mut Node) -> Vec<Duration> {
+    let begun = tokio::time::Instant::now();
+    let mut told = Vec::new();
+    let watched = async {
+        loop {
+            if let MeshEvent::Unacknowledged(peer) = state_event(node).await {
+                assert!([id(1), id(2)].contains(&peer));
+                told.push(begun.elapsed());
+            }
+        }
+    };
+    let _ = tokio::time::timeout(WATCHED, watched).await;
+    told
+}
+
+/// Two nodes, the first of which has a stream to the second; only datagrams up to these lengths reach
+/// the second, and the first.
+async fn joined(widest: [usize; 2]) -> ((Node, Stream), (Node, Stream)) {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(20));
+    let (a, mut b) = pair(&switch);
+    let mut one = a.mesh.open_stream(id(2)).await.unwrap();
+    write(&mut one.send, &[7; 10]).await;
+    let (_, mut other) = b.incoming.streams.recv().await.unwrap();
+    read_some(&mut other.recv).await.unwrap();
+    switch.set_filter(move |datagram| {
+        datagram.bytes.len() <= widest[usize::from(datagram.to == at(1))]
+    });
+    ((a, one), (b, other))
+}
+
+/// Says something short every 100 ms for as long as the task lives.
+fn chat(mesh: &Mesh, to: u8) {
+    let mesh = mesh.clone();
+    tokio::spawn(async move {
+        loop {
+            let _ = mesh.send_datagram(id(to), ports::GOSSIP, b"still here");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_sender_is_told_of_a_path_that_loses_long_packets() {
+    // An MTU of 1280 bytes leaves 1252 for WireGuard, and QUIC's smallest packet needs 1280.
+    for widest in [[1500, 1252], [1252, 1252], [1252, 1500]] {
+        let ((mut a, mut one), (mut b, mut other)) = joined(widest).await;
+        chat(&a.mesh, 2);
+        chat(&b.mesh, 1);
+        let up = widest[0] < 1280;
+        let (down, length) = (widest[1] < 1280, 20_000);
+        if down {
+            write(&mut other.send, &vec![7; length]).await;
+        }
+        if up {
+            write(&mut one.send, &vec![7; length]).await;
+        }
+        let (at_a, at_b) = tokio::join!(told(&mut a), told(&mut b));
+        for (told, is_sender) in [(at_a, up), (at_b, down)] {
+            assert_eq!(!told.is_empty(), is_sender, "{widest:?}: {told:?}");
+            assert!(told.first().is_none_or(|first| *first < TOLD), "{widest:?}: {told:?}");
+            assert!(told.len() < 40, "not more often than there is patience: {told:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_of_paths_that_are_well_or_dead_or_lose_a_little() {
+    for widest in [1500, 0] {
+        let ((mut a, _one), (mut b, mut other)) = joined([widest; 2]).await;
+        write(&mut other.send, &[7; 20_000]).await;
+        let (at_a, at_b) = tokio::join!(told(&mut a), told(&mut b));
+        assert!(at_a.is_empty(), "{at_a:?}");
+        // For two seconds a peer counts as heard that has just fallen silent.
+        let most = if widest == 0 { 3 } else { 0 };
+        assert!(at_b.len() <= most, "{widest}: {at_b:?}");
+    }
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(20));
+    switch.set_loss(0.05);
+    let (mut a, mut b) = pair(&switch);
+    talk(b.mesh.clone(), 1);
+    let (at_b, at_a) = tokio::join!(told(&mut b), told(&mut a));
+    assert!(at_a.is_empty() && at_b.len() <= 1, "{at_a:?} {at_b:?}");
 }

@@ -162,6 +162,11 @@ impl Brain {
         self.core.handle_busy(lines, now);
     }
 
+    /// A peer does not acknowledge long packets of sessions.
+    pub(crate) fn unacknowledged(&mut self, peer: NodeId, now: Instant) {
+        self.core.handle_unacknowledged(peer, now);
+    }
+
     /// What sessions have found out.
     pub(crate) fn verdicts(&mut self, verdicts: Vec<Attempted>, now: Instant) {
         let service = self.service.clone();

@@ -3,12 +3,14 @@
 //! Only their consequences are simulated: a first datagram waits for a handshake, a lost handshake
 //! is repeated, a restarted peer understands nothing until a new handshake, a session that is used
 //! in vain makes one, a used session is renewed, and an idle one ends. Constants are those of the
-//! WireGuard paper and of the mesh.
+//! WireGuard paper and of the mesh. What is noticed about long packets is the mesh's own decision.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use meshport_mesh::Unacknowledged;
 
 use crate::flight::Payload;
 
@@ -150,6 +152,8 @@ pub(crate) struct Tunnels {
     all: HashMap<u32, Tunnel, BuildHasherDefault<Spread>>,
     /// Payloads that wait for a handshake, apart since few tunnels have any.
     waiting: HashMap<u32, Vec<Payload>, BuildHasherDefault<Spread>>,
+    /// Of those that have lost long packets of sessions since the last one that arrived.
+    unacknowledged: HashMap<u32, Unacknowledged, BuildHasherDefault<Spread>>,
 }
 
 impl Tunnels {
@@ -164,6 +168,25 @@ impl Tunnels {
     /// The tunnel to a peer, which is made if there is none.
     pub(crate) fn to(&mut self, peer: u32) -> &mut Tunnel {
         self.all.entry(peer).or_default()
+    }
+
+    /// What becomes of a packet of sessions that was sent now, in bytes for QUIC; true if long ones
+    /// are overdue.
+    pub(crate) fn note_fate(
+        &mut self,
+        peer: u32,
+        bytes: usize,
+        is_lost: bool,
+        (rtt, now): (Duration, Instant),
+    ) -> bool {
+        let bytes = bytes as u64;
+        if is_lost {
+            return self.unacknowledged.entry(peer).or_default().sent(bytes, rtt, now);
+        }
+        if let Some(known) = self.unacknowledged.get_mut(&peer) {
+            known.acknowledged(bytes);
+        }
+        false
     }
 
     /// Lets a payload wait for a handshake, if there is room for it.
@@ -185,6 +208,7 @@ impl Tunnels {
     pub(crate) fn remove(&mut self, peer: u32) {
         self.all.remove(&peer);
         self.waiting.remove(&peer);
+        self.unacknowledged.remove(&peer);
     }
 }
 

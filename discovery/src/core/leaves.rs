@@ -106,6 +106,7 @@ impl Discovery {
             Message::Echo(nonce) => self.paths.handle_echo(from, nonce, now),
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
             Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
+            Message::Unacknowledged => self.paths.doubt(from, now),
             Message::Same => self.heard_answer(from, now),
             Message::Items(items) => {
                 self.take_items(from, &items, items::Channel::Sync, now);

@@ -4,7 +4,9 @@
 //! probes and requests through and loses every answer of some length: nothing is silent, and
 //! nothing works. So now and then a probe is as long as [`crate::wire::WIDE_DATAGRAM`], and its
 //! echo too. As many of them lost in a row as it takes small ones to call a path dead say that
-//! QUIC cannot use it: that is as good as dead, until a long one is answered.
+//! QUIC cannot use it: that is as good as dead, until a long one is answered. Whoever sends long
+//! packets of sessions and gets no acknowledgement has the path tried at once, here and at the
+//! peer, whose clients may be the ones who wait.
 //!
 //! A path with next to no bandwidth loses most of the long ones and a few of the small ones: its
 //! queue has room for these more often. So a long one that is lost where small ones are lost too,
@@ -256,7 +258,7 @@ impl Paths {
         }
     }
 
-    /// Sessions find the way to a peer slow: maybe it is too narrow for them.
+    /// Sessions find the way to a peer slow, or long packets are lost on it: it may be too narrow.
     pub(crate) fn doubt(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         self.schedule.remove(prober.due, node);

@@ -66,6 +66,7 @@ fn families_follow_the_kinds() {
     assert_eq!(of(Message::Echo([0; 8])), Family::Path);
     assert_eq!(of(Message::WideProbe(Wide::of([0; 8]))), Family::Path);
     assert_eq!(of(Message::WideEcho(Wide::of([0; 8]))), Family::Path);
+    assert_eq!(of(Message::Unacknowledged), Family::Path);
 }
 
 #[test]
@@ -85,6 +86,8 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
     let wide = Message::WideProbe(Wide::of([1; 8])).encode().unwrap();
     assert_eq!((wide.len(), kind(&wide)), (WIDE_DATAGRAM, "wide-probe"));
+    let word = Message::Unacknowledged.encode().unwrap();
+    assert_eq!((word.len(), kind(&word)), (2, "unacknowledged"));
     let narrow = Message::WideProbe(Wide { nonce: [1; 8], padding: &[0; 100] });
     assert_eq!(Message::decode(&narrow.encode().unwrap()), Err(BadDatagram::Malformed));
     let short_summary = Message::Summary(&[1; 8]).encode().unwrap();

@@ -28,7 +28,7 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey, Revocations};
 use rand::rngs::StdRng;
@@ -53,6 +53,9 @@ const TRANSMIT_LIMIT: usize = 1024;
 /// Events beyond [`MeshConfig::max_events`] that are kept when they are not datagrams: changes of
 /// peers matter more, and there are few per peer.
 const STATE_EVENT_RESERVE: usize = 4096;
+/// A peer that was heard so recently is not silent: a path that carries sessions is probed several
+/// times in that time.
+const HEARD: Duration = Duration::from_secs(2);
 
 /// A datagram to put on the wire.
 #[derive(Debug)]
@@ -99,7 +102,7 @@ impl Output {
 
     fn tell(&mut self, event: MeshEvent) {
         let limit = match event {
-            MeshEvent::Datagram { .. } => self.max_events,
+            MeshEvent::Datagram { .. } | MeshEvent::Unacknowledged(_) => self.max_events,
             _ => self.max_events + STATE_EVENT_RESERVE,
         };
         if self.events.len() >= limit {
@@ -280,6 +283,16 @@ impl Core {
         }
     }
 
+    /// The peer at `address` does not acknowledge long packets. One that is silent is not told of:
+    /// that says more, and is noticed otherwise.
+    pub fn note_unacknowledged(&mut self, now: Now, address: &Ipv6Addr) {
+        let peer = self.peers.of_address(address).and_then(|slot| self.peers.get(slot));
+        let heard = |at: Instant| now.instant.saturating_duration_since(at) < HEARD;
+        if let Some(peer) = peer.filter(|peer| peer.last_received.is_some_and(heard)) {
+            self.out.tell(MeshEvent::Unacknowledged(peer.node));
+        }
+    }
+
     /// When [`Core::handle_timeout`] has to be called, if no packet comes before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
@@ -401,7 +414,7 @@ impl Core {
     }
 
     /// Round-trip time of the last handshake with `node`.
-    pub fn handshake_rtt(&self, node: &NodeId) -> Option<std::time::Duration> {
+    pub fn handshake_rtt(&self, node: &NodeId) -> Option<Duration> {
         self.peer(node)?.handshake_rtt
     }
 

@@ -78,6 +78,9 @@ pub enum MeshEvent {
         /// Why that node is shut out, as the rest of a sentence about it.
         why: String,
     },
+    /// A peer has not acknowledged long packets of streams for a while, though short ones may get
+    /// through: the path to it may have become too narrow. Told again while that lasts.
+    Unacknowledged(NodeId),
     /// An admitted peer sees this node's packets come from there: a hint, and told again only when
     /// it changes.
     SeenAt {

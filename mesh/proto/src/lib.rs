@@ -19,12 +19,14 @@ mod processes;
 pub mod settings;
 pub mod shard;
 pub mod tunnel;
+mod unacknowledged;
 
 pub use counters::MeshCounters;
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
 pub use shard::{MAX_SHARDS, is_same_shard};
+pub use unacknowledged::Unacknowledged;
 
 /// UDP ports inside the tunnel.
 pub mod ports {

@@ -285,6 +285,12 @@ impl NodeCore {
         self.discovery.handle_delivery(node);
     }
 
+    /// Takes word that a node does not acknowledge long packets of sessions.
+    pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
+        self.discovery.handle_unacknowledged(node, now);
+        self.settle(now);
+    }
+
     /// This machine has slept or moved: measures every path anew.
     pub fn wake(&mut self, now: Instant) {
         self.discovery.wake(now);

@@ -251,6 +251,7 @@ impl Driver {
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
             MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
+            MeshEvent::Unacknowledged(node) => self.core.handle_unacknowledged(node, now),
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
             MeshEvent::OwnDuplicate { by, at } => {

@@ -118,6 +118,9 @@ impl World {
             Err(_) => {}
         }
         if !stage.is_copy {
+            if is_flight {
+                self.note_fate(&journey.packet, stage.size, fate.is_err());
+            }
             let (at, kind, size) = (journey.sent, journey.kind, stage.size);
             let (from, to, lost) = (journey.packet.from, journey.packet.to, fate.err());
             self.trace.datagram(Sent { at, from, to, size, kind, lost });

@@ -49,6 +49,8 @@ pub(super) enum Timer {
     Look,
     /// A flight is sent again.
     Repeat(Box<Flight>),
+    /// A peer does not acknowledge long packets.
+    Unacknowledged,
 }
 
 impl Session {
@@ -253,6 +255,10 @@ impl World {
     pub(super) fn session_timer(&mut self, (node, place, number): (usize, u32, u64), timer: Timer) {
         if let Timer::Repeat(flight) = timer {
             return self.repeat(node, place as usize, *flight);
+        }
+        if timer == Timer::Unacknowledged {
+            let peer = self.nodes[place as usize].credential.node;
+            return self.with_brain(node, |brain, now, _| brain.unacknowledged(peer, now));
         }
         let Some(session) = self.nodes[node].clients.get(place, number) else { return };
         let (step, is_open) = (session.step, session.is_open());

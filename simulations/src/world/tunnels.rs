@@ -6,6 +6,7 @@ use meshport_discovery::{family, kind};
 use rand::Rng;
 
 use super::journey::{Journey, parcel, stages};
+use super::sessions::Timer;
 use super::{Body, Event, Packet, World, number};
 use crate::brain::Brain;
 use crate::flight::{Flight, Payload};
@@ -101,6 +102,7 @@ impl World {
                 Err(_) => lost += payload(size),
             }
             self.note(&packet, size, "session", fate.err());
+            self.note_fate(&packet, size, fate.is_err());
         }
         if !under_way.is_empty() {
             let journey = Journey::new(packet, (self.now, address, "session"), under_way);
@@ -110,6 +112,18 @@ impl World {
         match lost {
             0 => self.queue.push(arrival, Event::Packet(packet)),
             _ => self.repeat_later(&packet, flight, (now, lost, has_arrived)),
+        }
+    }
+
+    /// What becomes of one datagram of a session, of so many bytes on the wire: whoever sends long
+    /// ones notices when they are not acknowledged, as QUIC's congestion control does.
+    pub(super) fn note_fate(&mut self, packet: &Packet, size: usize, is_lost: bool) {
+        let (node, peer, boot) = (packet.from, number(packet.to), packet.from_boot);
+        let time = (self.network.rtt(node, packet.to), self.epoch + self.now);
+        let bytes = size.saturating_sub(OVERHEAD);
+        if self.nodes[node].tunnels.note_fate(peer, bytes, is_lost, time) {
+            let (session, number, timer) = (peer, 0, Timer::Unacknowledged);
+            self.queue.push(self.now, Event::Session { node, boot, session, number, timer });
         }
     }
 

@@ -167,6 +167,35 @@ fn an_active_path_dies_in_about_a_second_and_comes_back() {
     assert_eq!(net.get(5).counters().dropped_transmits, 0);
 }
 
+/// Small packets pass, and whoever uses the path sends nothing long: it is the origin that notices.
+#[test]
+fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
+    let mut net = Net::with_nodes(19, 6, 3, 2);
+    net.run(secs(40));
+    let origin = net.id(0);
+    net.with(5, |node, now| node.set_path_interest(origin, Some(PathUse::Active), now));
+    net.run(secs(2));
+    let state = |net: &Net| net.get(5).paths().get(&origin).expect("measured").state;
+    net.narrow = Some((0, 5));
+    net.run(secs(4));
+    assert_eq!(state(&net), PathState::Up, "nothing long was sent yet");
+    let user = net.id(5);
+    net.with(0, |node, now| node.handle_unacknowledged(user, now));
+    net.until(ms(1500), "the user leaves the path", |net| state(net) == PathState::Dead);
+    assert!(net.get(5).paths().get(&origin).expect("measured").narrow);
+    // One that sends itself needs nobody's word, and a path that is well stays up.
+    let other = net.id(1);
+    net.with(5, |node, now| node.set_path_interest(other, Some(PathUse::Active), now));
+    net.run(secs(2));
+    net.with(1, |node, now| node.handle_unacknowledged(user, now));
+    net.run(secs(2));
+    net.narrow = Some((5, 1));
+    net.with(5, |node, now| node.handle_unacknowledged(other, now));
+    let path = |net: &Net| net.get(5).paths().get(&other).expect("measured").state;
+    assert_eq!(path(&net), PathState::Up);
+    net.until(ms(3500), "it leaves that one too", |net| path(net) == PathState::Dead);
+}
+
 #[test]
 fn loss_of_two_percent_kills_no_path() {
     let mut net = Net::with_nodes(20, 6, 3, 3);

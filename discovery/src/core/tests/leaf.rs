@@ -59,6 +59,22 @@ fn nobody_takes_a_leaf_for_a_member() {
 }
 
 #[test]
+fn a_leaf_tries_a_path_on_which_an_origin_loses_long_packets() {
+    let (mut net, leaf) = with_leaf(47);
+    net.until(secs(5), "the origins are measured", |net| (0..3).all(|it| is_up(net, leaf, it)));
+    net.run(secs(2));
+    let (origin, person) = (net.id(0), net.id(leaf));
+    net.narrow = Some((0, leaf));
+    net.with(0, |node, now| node.handle_unacknowledged(person, now));
+    net.until(ms(2500), "the leaf leaves the path", |net| !is_up(net, leaf, 0));
+    // It serves nobody, so it has nothing to tell.
+    let dropped = net.get(0).counters().dropped_leaf;
+    net.with(leaf, |node, now| node.handle_unacknowledged(origin, now));
+    net.run(secs(1));
+    assert_eq!(net.get(0).counters().dropped_leaf, dropped);
+}
+
+#[test]
 fn what_a_leaf_announces_is_not_heard() {
     let (mut net, leaf) = with_leaf(42);
     net.run(secs(10));

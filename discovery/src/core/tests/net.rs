@@ -58,6 +58,8 @@ pub(super) struct Net {
     pub(super) config: DiscoveryConfig,
     /// Share of datagrams lost on any link, in percent.
     pub(super) loss_percent: usize,
+    /// The way on which datagrams as long as QUIC needs are lost.
+    pub(super) narrow: Option<(usize, usize)>,
     /// One-way latency in milliseconds between sites.
     pub(super) latency: fn(usize, usize) -> u64,
     pub(super) hash: u64,
@@ -83,6 +85,7 @@ impl Net {
             nodes: Vec::new(),
             config: DiscoveryConfig::default(),
             loss_percent: 0,
+            narrow: None,
             latency: |a, b| if a == b { 0 } else { 10 + 7 * (a + b) as u64 },
             hash: 0xcbf2_9ce4_8422_2325,
             unroutable: 0,
@@ -474,7 +477,8 @@ impl Net {
             for word in [at.as_micros() as u64, from as u64, to as u64, bytes.len() as u64] {
                 self.hash = (self.hash ^ word).wrapping_mul(0x0100_0000_01b3);
             }
-            if !self.lost(from, to) {
+            let is_stuck = self.narrow == Some((from, to)) && bytes.len() > crate::MAX_DATAGRAM;
+            if !is_stuck && !self.lost(from, to) {
                 self.push(at, What::Deliver { from, to, bytes });
             }
         } else if self.nodes[from].routable.contains(&to) {

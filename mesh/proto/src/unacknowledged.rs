@@ -1,0 +1,130 @@
+//! Notices that a peer does not acknowledge the long packets of a connection.
+//!
+//! A path whose MTU has dropped loses long packets and delivers short ones. Only the sender of the
+//! long ones can know: the peer has no reason to expect them, and its own short packets are
+//! answered. QUIC sends what was lost again, so a long packet that leaves while an earlier one has
+//! been without acknowledgement for [`PATIENCE`], and none of its length since, says that the path
+//! should be tried.
+
+use std::time::{Duration, Instant};
+
+/// How long a packet may go without acknowledgement: several probe timeouts of QUIC on usual
+/// paths, and short enough that clients do not give up before the path is left.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Round trips that it has at least.
+const ROUND_TRIPS: u32 = 3;
+/// From this length on a packet is long, in bytes. Probes of paths tell what becomes of shorter
+/// ones.
+const LONG: u64 = 512;
+/// QUIC's smallest full packet, in bytes. Longer ones prove no more: QUIC falls back to it by
+/// itself.
+const FULL: u64 = 1200;
+/// What was sent that long ago, in multiples of the patience, and not since, is not under way any
+/// more: its stream was reset.
+const STALE: u32 = 8;
+
+/// What is known of a connection's long packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unacknowledged {
+    oldest: Option<Packet>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    /// When it left, or when it was last said to be overdue.
+    since: Instant,
+    /// Packets from this length on, in bytes, show that it would get through.
+    proof: u64,
+}
+
+impl Unacknowledged {
+    /// Packets of so many bytes in all leave, each of one length but the last. True if long ones
+    /// are overdue on a path of this round-trip time; once in each patience.
+    pub fn sent(&mut self, bytes: u64, rtt: Duration, now: Instant) -> bool {
+        if bytes < LONG {
+            return false;
+        }
+        let length = bytes.min(FULL);
+        // Packets vary in length by what else is in them.
+        let fresh = Packet { since: now, proof: length - length / 8 };
+        let oldest = self.oldest.get_or_insert(fresh);
+        let patience = PATIENCE.max(rtt * ROUND_TRIPS);
+        let waited = now.saturating_duration_since(oldest.since);
+        if waited < patience {
+            return false;
+        }
+        *oldest = Packet { since: now, ..*oldest };
+        waited < patience * STALE
+    }
+
+    /// A packet of so many bytes is acknowledged.
+    pub fn acknowledged(&mut self, bytes: u64) {
+        self.oldest = self.oldest.filter(|oldest| bytes < oldest.proof);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
+
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(20);
+
+    /// Packets of these lengths leave at these times, in milliseconds; those up to `widest` are
+    /// acknowledged after a round trip. When the sender says that they are overdue.
+    fn overdue(packets: &[(u64, u64)], widest: u64, rtt: Duration) -> Vec<u64> {
+        let (start, mut known) = (Instant::now(), Unacknowledged::default());
+        let rtt_ms = u64::try_from(rtt.as_millis()).unwrap();
+        let sent = packets.iter().map(|(at, bytes)| (*at, 1, *bytes));
+        let passing = packets.iter().filter(|(_, bytes)| *bytes <= widest);
+        let answers = passing.map(|(at, bytes)| (at + rtt_ms, 0, *bytes));
+        let mut all: Vec<_> = sent.chain(answers).collect();
+        all.sort_unstable();
+        let overdue = all.into_iter().filter(|(at, is_sent, bytes)| match is_sent {
+            0 => {
+                known.acknowledged(*bytes);
+                false
+            }
+            _ => known.sent(*bytes, rtt, start + Duration::from_millis(*at)),
+        });
+        overdue.map(|(at, ..)| at).collect()
+    }
+
+    #[test]
+    fn long_packets_that_are_repeated_without_acknowledgement_are_overdue() {
+        // QUIC's probes, each after twice the time of the one before, and short packets between.
+        let lost = [0, 60, 180, 420, 900, 1860, 3780].map(|at| (at, 1200));
+        let short = (0..40).map(|at| (at * 100 + 5, 90));
+        let all: Vec<_> = lost.into_iter().chain(short).collect();
+        assert_eq!(overdue(&all, 1172, RTT), [900, 1860, 3780]);
+        assert_eq!(overdue(&all, 1200, RTT), []);
+        // The hole may be anywhere, and the packets of any length.
+        let lost: Vec<_> = all.iter().map(|(at, bytes)| (*at, bytes * 3 / 4)).collect();
+        assert_eq!(overdue(&lost, 800, RTT), [900, 1860, 3780]);
+    }
+
+    #[test]
+    fn a_transfer_that_runs_into_a_hole_is_overdue_though_its_short_ends_pass() {
+        // Batches, whose last packets are short, and what was under way before.
+        let before = (0..100).map(|at| (at * 10, 1200));
+        let known_before = overdue(&before.clone().collect::<Vec<_>>(), 1200, RTT);
+        assert_eq!(known_before, []);
+        let after = (100..300).flat_map(|at| [(at * 10, 9600), (at * 10, 400)]);
+        let all: Vec<_> = before.chain(after).collect();
+        // All of the first second are acknowledged by 1010 ms.
+        assert_eq!(overdue(&all, 1200, RTT), [1510, 2010, 2510]);
+    }
+
+    #[test]
+    fn a_long_path_is_waited_for_and_what_was_given_up_is_forgotten() {
+        let slow = Duration::from_millis(600);
+        let lost = [0, 900, 1700, 1900].map(|at| (at, 1200));
+        assert_eq!(overdue(&lost, 1172, slow), [1900]);
+        let later = [(0, 1200), (60_000, 1200), (60_100, 1200)];
+        assert_eq!(overdue(&later, 1172, RTT), []);
+        // Discovery of a larger MTU and jumbo frames prove nothing that matters.
+        let jumbo = [(0, 8900), (60, 1200), (600, 1200)];
+        assert_eq!(overdue(&jumbo, 1200, RTT), []);
+    }
+}
