@@ -26,7 +26,7 @@ pub(crate) use meshport_core::connect::{
     Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, Surroundings,
 };
 pub(crate) use meshport_core::evidence::{Attempted, Verdict};
-pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side};
+pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
 
 /// Who a node is, and what its process starts with.

@@ -374,7 +374,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
         name: "cut-window",
         about: "When a path dies or an instance hangs or stalls, its sessions are reset in this \
                 time, each at a moment of its own, so that their clients do not all come back at \
-                once. At once when no other origin is healthy.",
+                once. Sessions whose clients are waiting for an answer go first. At once when no \
+                other origin is healthy.",
         example: None,
         kind: period!(cut_window, Duration::ZERO, Duration::from_secs(10)),
     },

@@ -19,7 +19,7 @@ use meshport_config::{NodeId, ServiceName};
 use super::draw;
 use super::route::Line;
 
-pub use life::{Cut, End, MAX_UNREST, QUIET};
+pub use life::{Cut, End, MAX_UNREST, QUIET, Traffic};
 pub use shares::{Crowded, Crowding, Holder};
 
 use life::Life;
@@ -188,11 +188,11 @@ impl Ledger {
         }
     }
 
-    /// What becomes of a session now, which has carried so many bytes.
-    pub fn poll(&mut self, id: SessionId, carried: u64, now: Instant) -> Option<End> {
+    /// What becomes of a session now.
+    pub fn poll(&mut self, id: SessionId, traffic: Traffic, now: Instant) -> Option<End> {
         let session = self.sessions.get_mut(&id)?;
         let had_leave = session.life.has_leave();
-        let end = session.life.poll(carried, now);
+        let end = session.life.poll(traffic, now);
         if end.is_none()
             && had_leave
             && !session.life.has_leave()

@@ -14,6 +14,12 @@
 //! | unready, refusing, unknown | stay |
 //! | draining, and another origin is healthy | move there, within the drain window |
 //! | none, but a better origin has been healthy for a while | move there, slowly |
+//!
+//! Sessions are reset at different moments of a window, so that their clients do not all return at
+//! once. A client that is waiting for an answer has waited since the fault began, so its session
+//! goes first ([`reset_after`]).
+
+use std::time::Duration;
 
 use meshport_discovery::OriginState;
 
@@ -39,6 +45,16 @@ pub enum Fate {
         /// Why, as a phrase.
         why: &'static str,
     },
+}
+
+/// The part of the window in which sessions are reset whose clients are waiting: one in this many.
+const WAITING_PART: f64 = 10.0;
+
+/// When a session is reset, from the news on. `place` is its place in the window, from 0 to 1;
+/// `waits` tells whether its client is waiting for an answer.
+pub fn reset_after(window: Duration, place: f64, waits: bool) -> Duration {
+    let place = place.clamp(0.0, 1.0);
+    window.mul_f64(if waits { place / WAITING_PART } else { place })
 }
 
 /// The fate of the sessions on the line of `view`, while new ones follow `route`.
@@ -81,7 +97,7 @@ fn is_outside(view: &OriginView) -> bool {
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
     use crate::route::tests::origin;
@@ -216,5 +232,14 @@ mod tests {
         // Ready again: new sessions stay with the far one for a while, and nobody moves either way.
         assert_eq!(decide(OriginState::Ready, 21), [Fate::Stay; 2]);
         assert_eq!(decide(OriginState::Ready, 32), [Fate::Stay, Fate::Move(Cause::Home)]);
+    }
+
+    #[test]
+    fn sessions_are_reset_throughout_the_window_and_waiting_ones_first() {
+        let window = Duration::from_secs(1);
+        let ms = |place, waits| reset_after(window, place, waits).as_millis();
+        assert_eq!([0.0, 0.5, 1.0].map(|place| ms(place, false)), [0, 500, 1000]);
+        assert_eq!([0.0, 0.5, 1.0].map(|place| ms(place, true)), [0, 50, 100]);
+        assert_eq!(ms(7.0, false), 1000, "no place is outside of the window");
     }
 }

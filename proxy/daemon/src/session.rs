@@ -298,7 +298,7 @@ impl Ingress {
         // Without an answer it does not count as alive: what was said of it may well hold.
         guard.handle_carried(!upstream.first.is_empty());
         let late = shared.look(|opening| opening.after(upstream.sent));
-        let carried = Carried { up: AtomicU64::new(upstream.sent as u64), ..Carried::default() };
+        let carried = Carried::after(upstream.sent as u64);
         let early = Early { up: late, down: upstream.first.clone() };
         let end = async {
             match guard.end(&carried).await {

@@ -214,7 +214,7 @@ impl Guard {
     pub(super) async fn end(&self, carried: &Carried) -> End {
         loop {
             let (end, due) = self.sessions.change(|ledger| {
-                let end = ledger.poll(self.id, carried.total(), clock::now());
+                let end = ledger.poll(self.id, carried.traffic(), clock::now());
                 (end, ledger.poll_timeout(self.id))
             });
             if let Some(end) = end {

@@ -12,11 +12,12 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use meshport_core::ledger::Traffic;
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
 use tokio::time::timeout;
 
@@ -32,16 +33,43 @@ const MAX_FAREWELL: Duration = Duration::from_secs(2);
 /// side's connection broke.
 pub(super) const ABORTED: u32 = 1;
 
-/// How many bytes have gone each way so far.
+/// What has been carried so far.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
-    /// From the TCP connection.
+    /// Bytes from the TCP connection.
     pub(super) up: AtomicU64,
-    /// To the TCP connection.
+    /// Bytes to the TCP connection.
     pub(super) down: AtomicU64,
+    /// The last of them came from the TCP connection.
+    asked: AtomicBool,
 }
 
 impl Carried {
+    /// Of a session that has sent so many bytes already and waits for the answer.
+    pub(super) fn after(sent: u64) -> Self {
+        Self { up: sent.into(), down: AtomicU64::new(0), asked: (sent > 0).into() }
+    }
+
+    pub(super) fn add_up(&self, bytes: u64) {
+        self.add(&self.up, bytes, true);
+    }
+
+    fn add_down(&self, bytes: u64) {
+        self.add(&self.down, bytes, false);
+    }
+
+    fn add(&self, count: &AtomicU64, bytes: u64, asks: bool) {
+        if bytes > 0 {
+            count.fetch_add(bytes, Ordering::Relaxed);
+            self.asked.store(asks, Ordering::Relaxed);
+        }
+    }
+
+    /// As the ledger of sessions wants to know it.
+    pub(super) fn traffic(&self) -> Traffic {
+        Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
+    }
+
     /// Both ways together.
     pub(super) fn total(&self) -> u64 {
         self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
@@ -77,11 +105,11 @@ pub(super) async fn with_stream(
 ) -> io::Result<()> {
     let unfinished = Unfinished::new(&tcp);
     let Stream { mut send, mut recv } = stream;
-    let Carried { up, down } = carried;
     let result = {
         let both = pin!(async {
-            let to_tcp = to_tcp(&mut recv, &tcp, early.down, down);
-            tokio::try_join!(to_stream(&tcp, &mut send, early.up, up), to_tcp).map(drop)
+            // What was read of the stream came before what was not sent yet.
+            let to_tcp = to_tcp(&mut recv, &tcp, early.down, carried);
+            tokio::try_join!(to_tcp, to_stream(&tcp, &mut send, early.up, carried)).map(drop)
         });
         unless(pin!(end), both).await
     };
@@ -109,10 +137,10 @@ pub(super) async fn with_tcp(
     end: impl Future<Output = Ending>,
 ) -> io::Result<()> {
     let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
-    let Carried { up, down } = carried;
     let both = pin!(async {
-        let up = between(&one, &two, vec![early.up], up);
-        tokio::try_join!(up, between(&two, &one, early.down, down)).map(drop)
+        let down = between(&two, &one, early.down, |bytes| carried.add_down(bytes));
+        let up = between(&one, &two, vec![early.up], |bytes| carried.add_up(bytes));
+        tokio::try_join!(down, up).map(drop)
     });
     let result = unless(pin!(end), both).await;
     if let Over::Ended(Ending::Farewell) = result {
@@ -237,14 +265,14 @@ async fn to_stream(
     tcp: &Tcp,
     send: &mut SendHalf,
     early: Bytes,
-    count: &AtomicU64,
+    carried: &Carried,
 ) -> io::Result<()> {
     let mut next = Some(early);
     while let Some(bytes) = next {
         let length = bytes.len() as u64;
         if length > 0 {
             send.write_chunk(bytes).await.map_err(io::Error::other)?;
-            count.fetch_add(length, Ordering::Relaxed);
+            carried.add_up(length);
         }
         next = read(tcp).await?;
     }
@@ -255,13 +283,13 @@ async fn to_tcp(
     recv: &mut RecvHalf,
     tcp: &Tcp,
     mut first: Vec<Bytes>,
-    count: &AtomicU64,
+    carried: &Carried,
 ) -> io::Result<()> {
-    count.fetch_add(total(&first), Ordering::Relaxed);
+    carried.add_down(total(&first));
     write(tcp, &mut first).await?;
     let mut chunks = Vec::new();
     while gather(recv, &mut chunks).await? {
-        count.fetch_add(total(&chunks), Ordering::Relaxed);
+        carried.add_down(total(&chunks));
         write(tcp, &mut chunks).await?;
     }
     tcp.finish();
@@ -347,11 +375,16 @@ async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Resu
     send.finish().map_err(io::Error::other)
 }
 
-async fn between(from: &Tcp, to: &Tcp, mut first: Vec<Bytes>, count: &AtomicU64) -> io::Result<()> {
-    count.fetch_add(total(&first), Ordering::Relaxed);
+async fn between(
+    from: &Tcp,
+    to: &Tcp,
+    mut first: Vec<Bytes>,
+    count: impl Fn(u64),
+) -> io::Result<()> {
+    count(total(&first));
     write(to, &mut first).await?;
     while let Some(bytes) = read(from).await? {
-        count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        count(bytes.len() as u64);
         write(to, &mut [bytes]).await?;
     }
     to.finish();

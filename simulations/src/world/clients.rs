@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use meshport_config::ServiceName;
 
 use crate::brain::{
-    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SessionId, Side, Surroundings,
+    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SessionId, Side, Surroundings, Traffic,
 };
 use crate::scenario::service;
 
@@ -62,9 +62,10 @@ impl Session {
         self.search.is_none()
     }
 
-    /// What it has carried, as far as it matters whether that is another number than before.
-    pub(super) fn carried(&self) -> u64 {
-        u64::from(self.step) * 2 + u64::from(self.request.is_none())
+    /// What it has carried: questions and answers instead of bytes.
+    pub(super) fn traffic(&self) -> Traffic {
+        let waits = self.request.is_some();
+        Traffic { bytes: u64::from(self.step) * 2 + u64::from(!waits), waits }
     }
 
     /// The origin it goes to.

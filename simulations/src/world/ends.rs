@@ -3,7 +3,7 @@
 use super::World;
 use super::clients::{Owner, Request};
 use super::sessions::Timer;
-use crate::brain::{Cut, End, Line};
+use crate::brain::{Cut, End, Line, Traffic};
 
 impl World {
     /// Sessions on a line are reset.
@@ -40,7 +40,7 @@ impl World {
                 Some(Owner::Own(place)) => self.look_at(at, place),
                 Some(Owner::Carried((node, place, number))) => {
                     let now = self.epoch + self.now;
-                    let end = self.nodes[at].clients.ledger.poll(entry, 0, now);
+                    let end = self.nodes[at].clients.ledger.poll(entry, Traffic::default(), now);
                     // Its client sees the end after the way back.
                     if end.is_some() && self.network.connects(at, node) {
                         let way = self.network.rtt(at, node) / 2;
@@ -59,7 +59,7 @@ impl World {
         let session = clients.sessions.get_mut(place as usize).and_then(Option::as_mut);
         let Some(session) = session else { return };
         let Some(entry) = session.target().map(|target| target.entry) else { return };
-        match clients.ledger.poll(entry, session.carried(), now) {
+        match clients.ledger.poll(entry, session.traffic(), now) {
             Some(End::Cut) => self.broken(node, place),
             Some(End::Moved { .. }) => self.moved(node, place),
             None => {

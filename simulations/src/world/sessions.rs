@@ -381,28 +381,33 @@ impl World {
         let Some(load) = &self.scenario.load else { return };
         let bytes = u32::try_from(load.request_bytes).expect("at most MAX_BYTES");
         let given = Duration::from_secs_f64(load.timeout_s);
+        self.request_later(node, place);
         let session = self.session(node, place);
         // One at a time: a client that waits for an answer does not ask again.
-        if session.request.is_none() {
-            session.step += 1;
-            session.request = Some(Request { since: now, repeated: false });
-            let (number, step) = (session.number, session.step);
-            let target = session.target().map(|target| (target.origin, target.hop));
-            self.session_later(node, (place, number), given, Timer::Given(step));
-            match target.filter(|(origin, _)| *origin != node) {
-                Some((OUTSIDE, _)) => {
-                    let wait = self.scenario.fallback_rtt() + ANSWER_TIME;
-                    self.session_later(node, (place, number), wait, Timer::Outside(step));
-                }
-                Some((origin, hop)) => {
-                    let what = (step, Step::Request, bytes);
-                    let flight = self.flight_of((node, place, number), (origin, hop), what);
-                    self.send(node, hop, Payload::Flight(Box::new(flight)));
-                }
-                None => self.ask_own(node, place),
-            }
+        if session.request.is_some() {
+            return;
         }
-        self.request_later(node, place);
+        session.step += 1;
+        session.request = Some(Request { since: now, repeated: false });
+        let (number, step) = (session.number, session.step);
+        let target = session.target().map(|target| (target.origin, target.hop));
+        self.session_later(node, (place, number), given, Timer::Given(step));
+        match target.filter(|(origin, _)| *origin != node) {
+            Some((OUTSIDE, _)) => {
+                let wait = self.scenario.fallback_rtt() + ANSWER_TIME;
+                self.session_later(node, (place, number), wait, Timer::Outside(step));
+            }
+            Some((origin, hop)) => {
+                let what = (step, Step::Request, bytes);
+                let flight = self.flight_of((node, place, number), (origin, hop), what);
+                self.send(node, hop, Payload::Flight(Box::new(flight)));
+            }
+            None => self.ask_own(node, place),
+        }
+        // One that is to be reset does not keep a client waiting that asks.
+        if self.nodes[node].clients.get(place, number).is_some() {
+            self.look_at(node, place);
+        }
     }
 
     fn ask_own(&mut self, node: usize, place: u32) {

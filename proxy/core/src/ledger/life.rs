@@ -3,11 +3,26 @@
 
 use std::time::{Duration, Instant};
 
+use crate::policy::reset_after;
+
 /// A session that carries nothing for this long is between two exchanges, as far as anyone can tell
 /// who does not read them: the best moment to end it.
 pub const QUIET: Duration = Duration::from_millis(200);
 /// How long a session that is to move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
+
+/// How often a session that is to be reset is looked at meanwhile: a client that asks now is spared
+/// the rest of the window.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a session has carried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes so far, both ways; only a difference counts.
+    pub bytes: u64,
+    /// Whether its client may be waiting for an answer: it spoke last.
+    pub waits: bool,
+}
 
 /// How sessions are reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +54,17 @@ pub enum End {
 /// A reset that is due.
 #[derive(Debug, Clone, Copy)]
 struct Due {
-    at: Instant,
+    since: Instant,
+    window: Duration,
     forgives: bool,
+    /// When it was last looked at.
+    looked: Instant,
+}
+
+impl Due {
+    fn at(&self, place: f64, waits: bool) -> Instant {
+        self.since + reset_after(self.window, place, waits)
+    }
 }
 
 /// Leave to move.
@@ -50,7 +74,7 @@ struct Leave {
     /// Whether it goes at the end even if it is never quiet.
     insist: bool,
     /// What was carried when that was last another number, and when that was.
-    carried: Option<u64>,
+    bytes: Option<u64>,
     since: Instant,
 }
 
@@ -59,27 +83,30 @@ struct Leave {
 pub(super) struct Life {
     /// Its place in a window of resets, from 0 to 1.
     place: f64,
+    /// Whether its client was waiting when it was last looked at.
+    waits: bool,
     due: Option<Due>,
     leave: Option<Leave>,
 }
 
 impl Life {
     pub(super) fn new(place: f64) -> Self {
-        Self { place: place.clamp(0.0, 1.0), due: None, leave: None }
+        Self { place: place.clamp(0.0, 1.0), waits: false, due: None, leave: None }
     }
 
     /// It is to be reset; an earlier reset stands.
     pub(super) fn handle_cut(&mut self, how: Cut, now: Instant) {
-        let due = match how {
-            Cut::Within { window, forgives } => {
-                Due { at: now + window.mul_f64(self.place), forgives }
-            }
-            Cut::ForGood => Due { at: now, forgives: false },
+        let (window, forgives) = match how {
+            Cut::Within { window, forgives } => (window, forgives),
+            Cut::ForGood => (Duration::ZERO, false),
         };
-        let is_earlier = self.due.is_none_or(|it| due.at < it.at);
-        let forgives = due.forgives && self.due.is_none_or(|it| it.forgives);
-        let at = if is_earlier { due.at } else { self.due.map_or(due.at, |it| it.at) };
-        self.due = Some(Due { at, forgives });
+        let new = Due { since: now, window, forgives, looked: now };
+        let first = match self.due {
+            Some(due) if due.at(self.place, false) <= new.at(self.place, false) => due,
+            Some(_) | None => new,
+        };
+        let forgives = forgives && self.due.is_none_or(|it| it.forgives);
+        self.due = Some(Due { forgives, ..first });
     }
 
     /// Its origin has just answered: what was said before that does not concern it, unless its line
@@ -90,7 +117,7 @@ impl Life {
 
     /// It may move.
     pub(super) fn grant(&mut self, insist: bool, now: Instant) {
-        self.leave = Some(Leave { until: now + MAX_UNREST, insist, carried: None, since: now });
+        self.leave = Some(Leave { until: now + MAX_UNREST, insist, bytes: None, since: now });
     }
 
     pub(super) fn has_leave(&self) -> bool {
@@ -109,15 +136,20 @@ impl Life {
         self.leave = None;
     }
 
-    /// What becomes of it now, when so much has been carried. One that is never quiet loses its
-    /// leave after [`MAX_UNREST`], unless it has to go.
-    pub(super) fn poll(&mut self, carried: u64, now: Instant) -> Option<End> {
-        if self.due.is_some_and(|it| it.at <= now) {
-            return Some(End::Cut);
+    /// What becomes of it now. One that is never quiet loses its leave after [`MAX_UNREST`], unless
+    /// it has to go.
+    pub(super) fn poll(&mut self, traffic: Traffic, now: Instant) -> Option<End> {
+        let Traffic { bytes, waits } = traffic;
+        self.waits = waits;
+        if let Some(due) = &mut self.due {
+            due.looked = now;
+            if due.at(self.place, waits) <= now {
+                return Some(End::Cut);
+            }
         }
         let leave = self.leave.as_mut()?;
-        if leave.carried != Some(carried) {
-            (leave.carried, leave.since) = (Some(carried), now);
+        if leave.bytes != Some(bytes) {
+            (leave.bytes, leave.since) = (Some(bytes), now);
         }
         let quiet = now.saturating_duration_since(leave.since) >= QUIET;
         let is_over = leave.until <= now;
@@ -131,8 +163,12 @@ impl Life {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let resets = self.due.map(|due| {
+            let at = due.at(self.place, self.waits);
+            if self.waits { at } else { at.min(due.looked + LOOK) }
+        });
         let looks = self.leave.map(|it| (it.since + QUIET).min(it.until));
-        self.due.map(|it| it.at).into_iter().chain(looks).min()
+        resets.into_iter().chain(looks).min()
     }
 }
 
@@ -145,17 +181,25 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn carried(bytes: u64) -> Traffic {
+        Traffic { bytes, waits: false }
+    }
+
     #[test]
     fn each_is_reset_at_its_place_in_the_window() {
         let now = Instant::now();
         let mut life = Life::new(0.25);
         life.handle_cut(Cut::Within { window: ms(1000), forgives: true }, now);
-        assert_eq!(life.poll_timeout(), Some(now + ms(250)));
-        assert_eq!((life.poll(0, now), life.poll(0, now + ms(250))), (None, Some(End::Cut)));
+        assert_eq!(life.poll_timeout(), Some(now + LOOK));
+        assert_eq!(
+            (life.poll(carried(0), now), life.poll(carried(0), now + ms(250))),
+            (None, Some(End::Cut))
+        );
         life.handle_cut(Cut::Within { window: ms(4000), forgives: true }, now + ms(1));
+        assert_eq!(life.poll(carried(0), now + ms(210)), None);
         assert_eq!(life.poll_timeout(), Some(now + ms(250)), "the earlier one stands");
         life.handle_cut(Cut::ForGood, now + ms(2));
-        assert_eq!(life.poll(0, now + ms(2)), Some(End::Cut));
+        assert_eq!(life.poll(carried(0), now + ms(2)), Some(End::Cut));
     }
 
     #[test]
@@ -171,14 +215,14 @@ mod tests {
                 life.handle_cut(cut, now);
                 life.handle_answer();
             }
-            assert_eq!(life.poll(0, now).is_some(), later || !forgives);
+            assert_eq!(life.poll(carried(0), now).is_some(), later || !forgives);
         }
         // One that nothing spares is not spared by another that would be.
         let mut life = Life::new(1.0);
         life.handle_cut(Cut::Within { window: ms(100), forgives: false }, now);
         life.handle_cut(Cut::Within { window: ms(50), forgives: true }, now);
         life.handle_answer();
-        assert_eq!(life.poll(0, now + ms(50)), Some(End::Cut));
+        assert_eq!(life.poll(carried(0), now + ms(50)), Some(End::Cut));
     }
 
     #[test]
@@ -187,25 +231,40 @@ mod tests {
         for insist in [false, true] {
             let mut life = Life::new(0.0);
             life.grant(insist, now);
-            let (mut at, mut carried, mut end) = (now, 0, None);
+            let (mut at, mut bytes, mut end) = (now, 0, None);
             // Never quiet.
             while end.is_none() && life.has_leave() {
                 at = life.poll_timeout().expect("it is looked at") - ms(1);
-                carried += 1;
-                assert_eq!(life.poll(carried, at), None);
-                end = life.poll(carried + 1, at + ms(1));
-                carried += 1;
+                bytes += 1;
+                assert_eq!(life.poll(carried(bytes), at), None);
+                end = life.poll(carried(bytes + 1), at + ms(1));
+                bytes += 1;
             }
             assert!(at + ms(1) - now >= MAX_UNREST);
             assert_eq!(end, insist.then_some(End::Moved { quiet: false }));
         }
         let mut life = Life::new(0.0);
         life.grant(false, now);
-        assert_eq!(life.poll(7, now), None);
-        assert_eq!(life.poll(9, now + ms(150)), None, "it was busy");
+        assert_eq!(life.poll(carried(7), now), None);
+        assert_eq!(life.poll(carried(9), now + ms(150)), None, "it was busy");
         assert_eq!(life.poll_timeout(), Some(now + ms(350)));
-        assert_eq!(life.poll(9, now + ms(350)), Some(End::Moved { quiet: true }));
+        assert_eq!(life.poll(carried(9), now + ms(350)), Some(End::Moved { quiet: true }));
         life.recall();
-        assert_eq!((life.poll(9, now + ms(900)), life.poll_timeout()), (None, None));
+        assert_eq!((life.poll(carried(9), now + ms(900)), life.poll_timeout()), (None, None));
+    }
+
+    /// A client that asks, before the news or while its session waits for its turn, is not kept
+    /// waiting.
+    #[test]
+    fn who_waits_for_an_answer_is_reset_before_who_is_idle() {
+        let now = Instant::now();
+        let mut life = Life::new(0.9);
+        life.handle_cut(Cut::Within { window: ms(1000), forgives: true }, now);
+        assert_eq!(life.poll(carried(0), now), None);
+        assert_eq!(life.poll(Traffic { bytes: 0, waits: true }, now), None);
+        assert_eq!(life.poll_timeout(), Some(now + ms(90)), "nothing to look for until then");
+        let asks = Traffic { bytes: 7, waits: true };
+        assert_eq!(life.poll(carried(0), now + ms(300)), None);
+        assert_eq!(life.poll(asks, now + ms(350)), Some(End::Cut));
     }
 }

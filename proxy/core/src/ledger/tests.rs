@@ -24,6 +24,10 @@ fn client(ledger: &mut Ledger, line: Line, now: Instant) -> SessionId {
     id
 }
 
+fn carried(bytes: u64) -> Traffic {
+    Traffic { bytes, waits: false }
+}
+
 /// Those that have something to do.
 fn changed(ledger: &mut Ledger) -> Vec<SessionId> {
     std::iter::from_fn(|| ledger.poll_changed()).collect()
@@ -38,9 +42,12 @@ fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
     assert_eq!(ledger.cut(&service(), dead, AT_ONCE, now), 1);
     let late = client(&mut ledger, dead, now);
     assert_eq!(changed(&mut ledger), [one]);
-    assert_eq!(ledger.poll(one, 0, now), Some(End::Cut));
+    assert_eq!(ledger.poll(one, carried(0), now), Some(End::Cut));
     for spared in [other, late] {
-        assert_eq!((ledger.poll(spared, 0, now), ledger.poll_timeout(spared)), (None, None));
+        assert_eq!(
+            (ledger.poll(spared, carried(0), now), ledger.poll_timeout(spared)),
+            (None, None)
+        );
     }
     assert_eq!(ledger.cut(&service(), line(3), AT_ONCE, now), 0);
 }
@@ -55,7 +62,7 @@ fn an_attempt_that_is_answered_after_a_cut_goes_on_unless_its_line_is_over() {
         let id = ledger.open(&service(), Side::Client, line(1));
         ledger.cut(&service(), line(1), how, now);
         ledger.handle_carried(id, shows, now);
-        assert_eq!(ledger.poll(id, 0, now).is_some(), ends, "{how:?}, {shows}");
+        assert_eq!(ledger.poll(id, carried(0), now).is_some(), ends, "{how:?}, {shows}");
     }
 }
 
@@ -84,7 +91,7 @@ fn sessions_of_a_node_with_a_new_key_are_its_successors() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     let relayed = |relay| Line::Relayed { origin: node(9), relay: node(relay) };
     let one = client(&mut ledger, line(1), now);
-    let carried = client(&mut ledger, relayed(1), now);
+    let through = client(&mut ledger, relayed(1), now);
     let served = ledger.open(&service(), Side::Served, line(1));
     ledger.rename(node(1), node(2));
     ledger.rename(node(2), node(3));
@@ -97,8 +104,8 @@ fn sessions_of_a_node_with_a_new_key_are_its_successors() {
     assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);
     // What happens to the successor's line happens to all of them.
     assert_eq!(ledger.cut(&service(), line(3), AT_ONCE, now), 2);
-    assert_eq!([one, two].map(|id| ledger.poll(id, 0, now)), [Some(End::Cut); 2]);
-    [one, two, carried, served].into_iter().for_each(|id| ledger.close(id));
+    assert_eq!([one, two].map(|id| ledger.poll(id, carried(0), now)), [Some(End::Cut); 2]);
+    [one, two, through, served].into_iter().for_each(|id| ledger.close(id));
     assert!(ledger.busy().is_empty() && ledger.by_line.is_empty());
     ledger.rename(node(5), node(6));
     assert_eq!(ledger.renamed.len(), 1, "names that nobody needs are forgotten");
@@ -110,7 +117,7 @@ fn what_leads_to_a_revoked_node_or_through_it_ends_for_good() {
     let through = Line::Relayed { origin: node(2), relay: node(1) };
     let those = [line(1), through, line(2)].map(|line| client(&mut ledger, line, now));
     assert_eq!(ledger.end(|it| *it == node(1), now), 2);
-    let ends = those.map(|id| ledger.poll(id, 0, now));
+    let ends = those.map(|id| ledger.poll(id, carried(0), now));
     assert_eq!(ends, [Some(End::Cut), Some(End::Cut), None]);
 }
 
@@ -121,17 +128,18 @@ fn as_many_as_have_leave_move_the_longest_open_first_and_only_when_they_are_quie
     ledger.release(&service(), line(1), 2, false, now);
     assert_eq!(changed(&mut ledger), [one, two]);
     let all = [one, two, three];
-    assert_eq!(all.map(|id| ledger.poll(id, 5, now)), [None; 3]);
+    assert_eq!(all.map(|id| ledger.poll(id, carried(5), now)), [None; 3]);
     let later = now + QUIET;
     let moved = Some(End::Moved { quiet: true });
-    let ends = [(one, 5), (two, 6), (three, 5)].map(|(id, sum)| ledger.poll(id, sum, later));
+    let ends =
+        [(one, 5), (two, 6), (three, 5)].map(|(id, sum)| ledger.poll(id, carried(sum), later));
     assert_eq!(ends, [moved, None, None], "the second was busy, the third has no leave");
     // The second is never quiet, and the third goes in its place; then the second's turn is over.
     let mut at = later;
     while at < now + MAX_UNREST {
         at = ledger.poll_timeout(two).expect("it is looked at");
         let sum = 7 + (at - now).as_millis() as u64;
-        assert_eq!(ledger.poll(two, sum, at), None);
+        assert_eq!(ledger.poll(two, carried(sum), at), None);
     }
     ledger.close(one);
     ledger.release(&service(), line(1), 1, false, at);
@@ -139,7 +147,11 @@ fn as_many_as_have_leave_move_the_longest_open_first_and_only_when_they_are_quie
     ledger.release(&service(), line(1), 1, true, at);
     assert_eq!(changed(&mut ledger), [two]);
     let end = at + MAX_UNREST;
-    assert_eq!(ledger.poll(two, 0, end), Some(End::Moved { quiet: false }), "it has to go");
+    assert_eq!(
+        ledger.poll(two, carried(0), end),
+        Some(End::Moved { quiet: false }),
+        "it has to go"
+    );
 }
 
 #[test]
@@ -149,12 +161,16 @@ fn leave_that_is_taken_back_ends_nobody() {
     // It is being opened: leave lies there for it.
     let two = ledger.open(&service(), Side::Client, line(1));
     ledger.release(&service(), line(1), 2, true, now);
-    assert_eq!(ledger.poll(one, 0, now), None);
+    assert_eq!(ledger.poll(one, carried(0), now), None);
     ledger.release(&service(), line(1), 0, false, now);
     ledger.handle_carried(two, true, now);
     changed(&mut ledger);
     let later = now + QUIET * 4;
-    assert_eq!([one, two].map(|id| ledger.poll(id, 0, later)), [None; 2], "they were to stay");
+    assert_eq!(
+        [one, two].map(|id| ledger.poll(id, carried(0), later)),
+        [None; 2],
+        "they were to stay"
+    );
     // Those that were opened with leave lying there go.
     ledger.release(&service(), line(1), 3, true, later);
     let three = client(&mut ledger, line(1), later);

@@ -216,3 +216,31 @@ async fn a_local_connection_holds_three_reads() {
         assert!(size >= 3 * READ_BYTES, "{size} bytes");
     }
 }
+
+/// The one who spoke last is waiting.
+#[tokio::test]
+async fn a_session_waits_from_each_question_to_its_answer() {
+    for host in hosts() {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let carried = std::sync::Arc::new(Carried::default());
+        let inside = carried.clone();
+        let splice =
+            tokio::spawn(
+                async move { with_tcp(near, far, Early::default(), &inside, pending()).await },
+            );
+        assert!(!carried.traffic().waits, "nobody has said anything");
+        for _ in 0..3 {
+            client.write_all(b"question").await.expect("writes");
+            server.read_exact(&mut [0; 8]).await.expect("arrives");
+            assert!(carried.traffic().waits);
+            server.write_all(b"answer").await.expect("writes");
+            client.read_exact(&mut [0; 6]).await.expect("arrives");
+            assert!(!carried.traffic().waits);
+        }
+        drop((client, server));
+        // How it ends is not this test's matter.
+        let _ = splice.await.expect("no panic");
+    }
+    assert!(Carried::after(1).traffic().waits && !Carried::after(0).traffic().waits);
+}
