@@ -113,7 +113,7 @@ fn text(case: &Case) -> String {
 fn judge(case: &Case, level: Level, (number, seed): (usize, &str)) -> Option<String> {
     let words = format!("{}, seed {seed}, {level:?}", case.words());
     let output = faults::play(&text(case), level, &format!("single-{number}"), seed);
-    let Seen { total, failed, violated, errors } = match Seen::of(&output) {
+    let Seen { total, failed, violated, errors, .. } = match Seen::of(&output) {
         Ok(seen) => seen,
         Err(errors) => return Some(format!("{words}: {errors}")),
     };
@@ -153,6 +153,45 @@ fn judge_relayed(level: Level, (number, fault): (usize, &str)) -> Option<String>
         }
         Ok(seen) => {
             Some(format!("{words}: {} of {} failed; {}", seen.failed, seen.total, seen.errors))
+        }
+        Err(errors) => Some(format!("{words}: {errors}")),
+    }
+}
+
+/// Ways that lose long packets for a while, in a world, and the origin at their end. It is unready,
+/// so it keeps its sessions and gets no new ones, whose searches would find out.
+const HOLES: [(&str, &str, &str); 3] = [
+    (WORLD, "fra-1", "[\"fra\", \"vie\"]"),
+    (RELAYED, "b-1", "[\"r\", \"b\"]"),
+    (RELAYED, "b-1", "[\"a\", \"r\"]"),
+];
+/// What is lost: answers, or requests as well.
+const REQUEST_BYTES: [u32; 2] = [500, 20_000];
+/// How long a request may take whose answer, or which itself, is lost: what the sender needs to
+/// notice it, to find the path narrow and to be told, and its client to try again.
+const MOST_INTO_A_HOLE_MS: f64 = 4000.0;
+
+fn judge_hole(level: Level, (number, bytes): (usize, u32)) -> Option<String> {
+    let (world, origin, way) = HOLES[number];
+    let load = format!("request-bytes = {bytes}");
+    let world = match world.contains("[load]\n") {
+        true => world.replace("[load]\n", &format!("[load]\n{load}\n")),
+        false => world.replace("load = { ", &format!("load = {{ {load}, ")),
+    };
+    let text = format!(
+        "{world}\n[[event]]\nat-s = 60\nunready = \"{origin}\"\nfor-s = 30\n\
+         [[event]]\nat-s = 68\ndegrade = {{ between = {way}, mtu = 1280 }}\nfor-s = 22\n"
+    );
+    let words = format!("{way}, requests of {bytes} bytes, {level:?}");
+    match Seen::of(&faults::play(&text, level, &format!("hole-{number}-{bytes}"), "1")) {
+        Ok(Seen { total, failed: 0, violated: 0, slowest_ms, .. })
+            if slowest_ms <= MOST_INTO_A_HOLE_MS && total > LEAST_RELAYED =>
+        {
+            println!("{words}: the slowest of {total} took {slowest_ms} ms");
+            None
+        }
+        Ok(Seen { total, failed, slowest_ms, errors, .. }) => {
+            Some(format!("{words}: {failed} of {total} failed, slowest {slowest_ms} ms; {errors}"))
         }
         Err(errors) => Some(format!("{words}: {errors}")),
     }
@@ -215,6 +254,59 @@ fn one_fault_on_the_way_through_a_relay_costs_no_request() {
         faults::all(&runs, |(level, number, fault)| judge_relayed(*level, (*number, fault)));
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Only the sender of long packets can know that they are lost: the origin, a relay, or the node of
+/// the client.
+#[test]
+#[ignore = "a dozen runs, optimised: ./tests/run sim"]
+fn sessions_into_a_hole_in_the_mtu_are_moved_before_a_client_gives_up() {
+    let holes = (0..HOLES.len()).flat_map(|hole| REQUEST_BYTES.map(|bytes| (hole, bytes)));
+    let holes: Vec<_> = holes.collect();
+    let runs = [Level::Wide, Level::Full];
+    let runs: Vec<_> =
+        runs.iter().flat_map(|level| holes.iter().map(move |it| (*level, *it))).collect();
+    let wrong = faults::all(&runs, |(level, hole)| judge_hole(*level, *hole));
+    let wrong: Vec<String> = wrong.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Clients that ask often, in sessions that are opened often.
+const BUSY: [(&str, &str); 4] = [
+    ("duration-s = 130", "duration-s = 80"),
+    ("sessions-per-s = 0.5", "sessions-per-s = 2"),
+    ("hold-s = 10", "hold-s = 8"),
+    ("requests-per-s = 0.5", "requests-per-s = 2"),
+];
+/// Moments between two probes of a path, in hundredths of a second.
+const MOMENTS: u32 = 100;
+/// Between two moments, likewise.
+const MOMENT_STEP: usize = 4;
+/// How long a request may take that a partition leaves without an answer: until the path is dead,
+/// and what is left of a tenth of the window of resets.
+const MOST_AT_A_PARTITION_MS: f64 = 1500.0;
+
+/// Sessions that a partition leaves without an answer are reset before those that are idle. Those
+/// that were opened at that very moment are among them: their client has seen the server's hello.
+#[test]
+#[ignore = "some dozen runs, optimised: ./tests/run sim"]
+fn a_partition_at_any_moment_lets_no_client_wait() {
+    let busy = BUSY.iter().fold(WORLD.to_owned(), |text, (from, to)| text.replace(from, to));
+    let moments: Vec<u32> = (0..MOMENTS).step_by(MOMENT_STEP).collect();
+    let seen = faults::all(&moments, |moment| {
+        let cut = "cut = [\"fra\", \"vie\"]\nfor-s = 10";
+        let text = format!("{busy}\n[[event]]\nat-s = 60.{moment:02}\n{cut}\n");
+        let seen = Seen::of(&faults::play(&text, Level::Wide, &format!("moment-{moment}"), "1"));
+        (*moment, seen.expect("a run"))
+    });
+    let total: u64 = seen.iter().map(|(_, seen)| seen.total).sum();
+    let slow: u64 = seen.iter().map(|(_, seen)| seen.slow).sum();
+    println!("{slow} of {total} took longer than a second");
+    for (moment, seen) in seen {
+        assert!(seen.failed == 0 && seen.violated == 0, "{moment}: {}", seen.errors);
+        let slowest_ms = seen.slowest_ms;
+        assert!(slowest_ms <= MOST_AT_A_PARTITION_MS, "60.{moment:02} s: {slowest_ms} ms");
+    }
 }
 
 /// What is left out at the full level is left out because it cannot be played there.
