@@ -53,7 +53,7 @@ pub use directory::{
 pub use error::DiscoveryError;
 pub use paths::{IDLE_PROBES_PER_S, MAX_PATHS, Path, PathState, PathUse, Paths};
 pub use seeds::MAX_SEEDS;
-pub use snapshot::{MAX_SNAPSHOT_BYTES, snapshot_of};
+pub use snapshot::{MAX_SNAPSHOT_BYTES, SavedMember, members_of, snapshot_of};
 pub use state::{
     Distance, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, MAX_STATE_BYTES, NodeState, OriginState,
     SignedState,

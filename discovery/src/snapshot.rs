@@ -4,6 +4,8 @@
 //! checksum tells a damaged file from a good one; it proves nothing, and every record is verified
 //! again as if it came from the network. Any damage is an error value and restores nothing.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::{Credential, MeshId, UnixSeconds};
@@ -13,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::directory::{Directory, Liveness, MAX_MEMBERS, Record};
 use crate::error::DiscoveryError;
 use crate::state::SignedState;
+use crate::verify::{Direct, Verifier};
 
 /// Bytes of the largest snapshot that is read: a full directory of the largest records.
 pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
@@ -68,6 +71,42 @@ pub fn snapshot_of<'a>(
 ) -> Vec<u8> {
     let nodes = nodes.map(|(credential, state)| (credential, Some(state), None));
     encode(nodes, *mesh.as_bytes(), wall)
+}
+
+/// A node of a snapshot.
+#[derive(Debug, Clone)]
+pub struct SavedMember {
+    /// Its credential, verified.
+    pub credential: Arc<Credential>,
+    /// Where it said that it can be reached.
+    pub endpoints: Vec<SocketAddr>,
+    /// Whether it was down or had left when the snapshot was taken.
+    pub is_away: bool,
+}
+
+/// The nodes of a snapshot whose credential is valid at `wall`, at most [`MAX_MEMBERS`], for a
+/// program that has no directory of its own.
+///
+/// # Errors
+///
+/// [`DiscoveryError`] when the bytes are damaged, of another format or of another mesh.
+pub fn members_of(
+    bytes: &[u8],
+    mesh: &MeshId,
+    wall: UnixSeconds,
+) -> Result<Vec<SavedMember>, DiscoveryError> {
+    let body = read(bytes)?;
+    if body.mesh != *mesh.as_bytes() {
+        return Err(DiscoveryError::SnapshotForeign);
+    }
+    let member = |node: &Node<'_>| {
+        let credential = Direct.credential(node.credential, mesh, wall).ok()?;
+        let state = node.state.and_then(|it| Direct.state(it, mesh, &credential.record_key).ok());
+        let state = state.filter(|state| state.get().node == credential.node);
+        let endpoints = state.map(|state| state.get().endpoints.clone()).unwrap_or_default();
+        Some(SavedMember { credential, endpoints, is_away: node.over_s.is_some() })
+    };
+    Ok(body.nodes.iter().take(MAX_MEMBERS).filter_map(member).collect())
 }
 
 fn encode<'a>(

@@ -152,7 +152,8 @@ impl Discovery {
         self.attach.iter_mut().for_each(|attach| attach.hasten(now));
     }
 
-    /// The seeds, then other members by chance, none of them in use.
+    /// Seeds and other known members by turns and by chance, none of them in use: seeds that are
+    /// all down must not take the places of members that are not.
     fn members_to_try(&mut self) -> Vec<NodeId> {
         let mut start = [0; 32];
         start[..8].copy_from_slice(&self.dice.bytes());
@@ -162,9 +163,18 @@ impl Discovery {
                 && matches!(entry.liveness, Liveness::Alive | Liveness::Unknown)
         };
         let known = self.directory.around(NodeId::from_bytes(start)).filter(may_be_there);
-        let all = self.seeds.nodes().chain(known.map(|(node, _)| *node));
         let in_use = |node: &NodeId| self.attach.as_ref().is_some_and(|it| it.is_attached(node));
-        all.filter(|node| !in_use(node)).take(MAX_CANDIDATES).collect()
+        let is_other = |node: &NodeId| !in_use(node) && !self.seeds.contains(node);
+        let mut known = known.map(|(node, _)| *node).filter(is_other);
+        let mut seeds: Vec<NodeId> = self.seeds.nodes().filter(|node| !in_use(node)).collect();
+        let first = usize::from(start[0]) % seeds.len().max(1);
+        seeds.rotate_left(first);
+        let mut seeds = seeds.into_iter();
+        let by_turns = std::iter::from_fn(|| {
+            let pair = [seeds.next(), known.next()];
+            pair.iter().any(Option::is_some).then_some(pair)
+        });
+        by_turns.flatten().flatten().take(MAX_CANDIDATES).collect()
     }
 
     /// This machine has slept or moved: measures every path anew and asks everybody at once.

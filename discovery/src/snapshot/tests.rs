@@ -68,6 +68,46 @@ fn a_snapshot_brings_back_records_and_asks_for_peers() {
 }
 
 #[test]
+fn a_program_without_a_directory_reads_who_was_where() {
+    let mesh = Mesh::new(1);
+    let bytes = informed(&mesh).snapshot();
+    let id = mesh.member(1, "a", "node").credential.mesh;
+    let members = members_of(&bytes, &id, WALL).expect("whole");
+    let of = |number| {
+        let node = mesh.member(number, "a", "node").credential.node;
+        let found = members.iter().find(|it| it.credential.node == node).expect("known");
+        (found.endpoints.len(), found.is_away)
+    };
+    assert_eq!((members.len(), of(2), of(3), of(4)), (5, (1, false), (1, true), (0, false)));
+    let much_later = UnixSeconds(WALL.0 + 3 * 365 * 24 * 3600);
+    assert!(members_of(&bytes, &id, much_later).expect("whole").is_empty());
+    let other = Mesh::new(2).member(1, "a", "node").credential.mesh;
+    assert!(matches!(members_of(&bytes, &other, WALL), Err(DiscoveryError::SnapshotForeign)));
+    assert!(members_of(&bytes[..bytes.len() - 1], &id, WALL).is_err());
+}
+
+#[test]
+fn a_leaf_whose_seeds_are_all_down_asks_members_of_the_saved_directory() {
+    let mesh = Mesh::new(1);
+    let bytes = informed(&mesh).snapshot();
+    let member = mesh.member(9, "a", "operator");
+    let record_key = member.record_key();
+    let me = LocalNode { credential: member.credential, record_key };
+    let leaf_of = Some(vec![meshport_config::ServiceName::kube_apiserver()]);
+    let config = DiscoveryConfig { leaf_of, ..DiscoveryConfig::default() };
+    let mut leaf = Discovery::new(config, me, 1, [3; 32], base());
+    let seeds = (100..108).map(|number| mesh.member(number, "b", "node").credential.node);
+    leaf.set_seeds(seeds.collect(), base());
+    leaf.restore(&bytes, base(), WALL).expect("whole");
+    let second = mesh.member(2, "a", "node").credential.node;
+    let is_asked = (0..20).any(|step| {
+        leaf.handle_timeout(base() + Duration::from_millis(500) * step, WALL);
+        std::iter::from_fn(|| leaf.poll_transmit()).any(|transmit| transmit.to == second)
+    });
+    assert!(is_asked, "dead seeds take all places for 10 s");
+}
+
+#[test]
 fn credentials_that_ran_out_meanwhile_are_left_out() {
     let mesh = Mesh::new(1);
     let bytes = informed(&mesh).snapshot();
