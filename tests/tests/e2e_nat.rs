@@ -1,0 +1,160 @@
+//! Nodes behind a real NAT: a Linux router in a network namespace that masquerades and forgets UDP
+//! mappings after some seconds. From outside a node is in reach only while its mapping lasts, and
+//! what the node sends keeps it: probes of paths to origins by default, `mesh.keepalive` elsewhere.
+
+use std::fs;
+use std::time::Duration;
+
+use meshport_tests::netns::{self, Namespace};
+use meshport_tests::process::{Process, meshport, run, run_ok};
+use meshport_tests::wait;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// The node outside, which is an origin.
+const OUTSIDE: &str = "198.51.100.1";
+/// The router's address towards it: where it sees the nodes inside.
+const ROUTER: &str = "198.51.100.2";
+const INSIDE: &str = "192.168.7.2";
+/// How long the router keeps the mapping of a silent flow, in seconds: more than lies between two
+/// probes of an idle path (5 s by default), less than the 10 s after which WireGuard speaks.
+const MAPPING_S: u64 = 8;
+/// No gossip that would keep a mapping for another reason than the one under test.
+const NO_GOSSIP: &str = "[discovery]\nprobe-interval = \"60s\"\nprobe-timeout = \"5s\"\n\
+                         suspicion = \"5m\"\nsync-interval = \"1h\"\n";
+/// No probes of paths either.
+const NO_PROBES: &str = "path-probe-active = \"60s\"\npath-probe-idle = \"5m\"\n";
+
+/// A node inside: its name, the port of its mesh, settings of the tables `mesh` and `discovery`.
+type Plan = (&'static str, u16, &'static str, &'static str);
+/// As far as paths go, with default settings.
+const PROBING: Plan = ("probing", 51820, "", "");
+const KEPT: Plan = ("kept", 51821, "keepalive = \"2s\"\n", NO_PROBES);
+const SILENT: Plan = ("silent", 51822, "", NO_PROBES);
+
+/// Processes end before their namespaces do.
+struct Nat {
+    daemons: Vec<Process>,
+    folder: TempDir,
+    outside: Namespace,
+    inside: Namespace,
+    router: Namespace,
+}
+
+/// Where a node is.
+#[derive(Clone, Copy)]
+enum Place {
+    Outside,
+    Inside,
+}
+
+impl Nat {
+    fn new() -> Self {
+        netns::remove_stale();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (outside, inside, router) = (Namespace::new(), Namespace::new(), Namespace::new());
+        let ends = [format!("{OUTSIDE}/24"), format!("{ROUTER}/24")];
+        let [_, wan] = netns::cable(&outside, &ends[0], &router, &ends[1]);
+        netns::cable(&inside, &format!("{INSIDE}/24"), &router, "192.168.7.1/24");
+        inside.ip(&["route", "add", "default", "via", "192.168.7.1"]);
+        // A chain of nat sees the first packet of each flow only, so that it counts mappings.
+        let counters = [PROBING, KEPT, SILENT]
+            .map(|(_, port, ..)| format!("ip saddr {INSIDE} udp sport {port} counter\n"));
+        let rules = format!(
+            "table ip nat {{\n chain out {{\n type nat hook postrouting priority srcnat;\n{}\
+             oifname \"{wan}\" masquerade random\n }}\n}}\n",
+            counters.concat()
+        );
+        let file = folder.path().join("nat.nft");
+        fs::write(&file, rules).expect("the folder can be written");
+        router.run("nft", &["-f", &file.to_string_lossy()]);
+        let forget = ["udp_timeout", "udp_timeout_stream"]
+            .map(|name| format!("echo {MAPPING_S} >/proc/sys/net/netfilter/nf_conntrack_{name}"));
+        let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward";
+        router.run("sh", &["-ec", &format!("{}; {forward}", forget.join("; "))]);
+        Self { daemons: Vec::new(), folder, outside, inside, router }
+    }
+
+    fn state(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn start(&mut self, name: &str, place: Place, mesh: &str, rest: &str) {
+        let state = self.state(name);
+        let config = self.folder.path().join(format!("{name}.toml"));
+        let text = format!(
+            "site = \"x\"\nstate-dir = \"{state}\"\n[mesh]\n{mesh}[admin]\nhttp = \"off\"\n\
+             {NO_GOSSIP}{rest}"
+        );
+        fs::write(&config, text).expect("the folder can be written");
+        let host = match place {
+            Place::Outside => &self.outside,
+            Place::Inside => &self.inside,
+        };
+        let mut command = host.command(&meshport().to_string_lossy());
+        command.arg("run").arg("--config").arg(&config);
+        let log = self.folder.path().join(format!("{name}.log"));
+        self.daemons.push(Process::start(name, &mut command, &log));
+        wait::until("it answers", SETTLE, || self.ask(name, &["status"]));
+    }
+
+    /// What a daemon answers a verb that succeeds.
+    fn ask(&self, name: &str, verb: &[&str]) -> Option<Value> {
+        let state = self.state(name);
+        let all = [verb, &["--json", "--state-dir", &state]].concat();
+        let output = run(&meshport().to_string_lossy(), &all);
+        serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+    }
+
+    /// Whether the node outside reaches that one now, at the first attempt.
+    fn is_reached(&self, name: &str) -> bool {
+        self.ask("outside", &["ping", name, "--count", "1"]).is_some()
+    }
+
+    /// How many mappings the router has made for a node.
+    fn mappings(&self, (_, port, ..): Plan) -> u64 {
+        let rules = self.router.run("nft", &["list", "table", "ip", "nat"]);
+        let (_, after) = rules.split_once(&format!("sport {port} counter packets ")).expect("set");
+        let count = after.split(' ').next().and_then(|count| count.parse().ok());
+        count.expect("a counter has a number")
+    }
+}
+
+#[test]
+#[ignore = "needs root for network namespaces, and nft: ./tests/run e2e"]
+fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
+    let mut nat = Nat::new();
+    let binary = meshport().to_string_lossy();
+    let home = nat.state("outside");
+    let roles = ["--role", "node", "--role", "origin:kube-apiserver"];
+    let init = ["init", "--site", "x", "--name", "outside", "--state-dir", &home];
+    run_ok(&binary, &[&init[..], &roles].concat());
+    let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
+    let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
+    nat.start("outside", Place::Outside, &advertise, &format!("{NO_PROBES}{origin}"));
+    let nodes = [PROBING, KEPT, SILENT];
+    for (name, port, mesh, discovery) in nodes {
+        let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
+        let state = nat.state(name);
+        run_ok(&binary, &["join", invite.trim(), "--name", name, "--state-dir", &state]);
+        let mesh = format!("listen = \"0.0.0.0:{port}\"\n{mesh}");
+        let service = "[service.kube-apiserver]\nlisten = []\n";
+        nat.start(name, Place::Inside, &mesh, &format!("{discovery}{service}"));
+    }
+    for (name, ..) in nodes {
+        let what = format!("the node outside reaches {name}");
+        wait::until(&what, SETTLE, || nat.is_reached(name).then_some(()));
+    }
+    let begun = wait::now();
+    wait::until(
+        "the mapping of a silent node ends, and its next word makes another",
+        SETTLE,
+        || (nat.mappings(SILENT) > 1).then_some(()),
+    );
+    println!("the mapping of the silent node had ended within {:?}", begun.elapsed());
+    for plan in [PROBING, KEPT] {
+        assert_eq!(nat.mappings(plan), 1, "{}: its mapping has ended", plan.0);
+        assert!(nat.is_reached(plan.0), "{} is out of reach", plan.0);
+    }
+}
