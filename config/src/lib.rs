@@ -17,6 +17,7 @@ mod keys;
 pub mod planted;
 mod revocation;
 mod rotation;
+mod seed;
 mod settings;
 mod succession;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub use revocation::{
     Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, MAX_SUCCESSIONS, Revocation, Revocations, Revoked,
 };
 pub use rotation::{MAX_NEXT_SECRET_BYTES, MeshSecrets, NextSecret, Rotation, SecretId};
+pub use seed::NamedSeed;
 pub use settings::{
     AdminSettings, Allow, Defaults, Difference, DiscoverySettings, HealthMode, HealthSettings,
     LogFormat, LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN,

@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, shown};
 use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
-use crate::invite::Seed;
+use crate::seed::NamedSeed;
 
 pub use self::allow::Allow;
 pub use self::parse::{parse, parse_leniently, parse_with};
@@ -205,8 +205,9 @@ pub struct MeshSettings {
     pub listen: SocketAddr,
     /// Where others reach this node, besides what they observe. At most [`MAX_ADVERTISE`].
     pub advertise: Vec<Endpoint>,
-    /// Members to begin with, besides those in the state folder. At most [`MAX_SETTINGS_SEEDS`].
-    pub seeds: Vec<Seed>,
+    /// Members to begin with, in addition to those in the state folder. At most
+    /// [`MAX_SETTINGS_SEEDS`].
+    pub seeds: Vec<NamedSeed>,
     /// The largest IP packet tried on outer paths, in bytes, 1280 to 9200. Default 9200: what
     /// passes is found out for each path.
     pub mtu: u16,

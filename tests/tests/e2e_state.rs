@@ -83,6 +83,34 @@ fn a_damaged_directory_is_told_and_learned_again_from_others() {
 }
 
 #[test]
+fn a_seed_by_name_is_found_in_the_saved_directory() {
+    let mut world = World::new();
+    for name in ["cp", NODE] {
+        world.node(&NodePlan::new(name, "a"));
+    }
+    world.meet();
+    // A node that said goodbye is looked for only by those to whom it is a seed.
+    let process = world.node_mut("cp").process();
+    process.signal("TERM");
+    assert!(process.ended(SETTLE).success());
+    wait::until("the goodbye is heard", SETTLE, || (world.at(NODE).alive() == 1).then_some(()));
+    stop(&mut world);
+    fs::remove_file(file(&world, "seeds")).expect("join wrote it");
+    fs::remove_file(world.at("cp").state().join("directory")).expect("it was saved");
+    let config = world.path(&format!("{NODE}.toml"));
+    let text = fs::read_to_string(&config).expect("a node has settings");
+    let named = text.replace("[mesh]\n", "[mesh]\nseeds = [\"cp\", \"nobody\"]\n");
+    fs::write(&config, named).expect("it is ours");
+    for name in ["cp", NODE] {
+        world.start(name);
+    }
+    world.meet();
+    let said = world.node_mut(NODE).process().output();
+    let unknown: Vec<&str> = said.lines().filter(|it| it.contains("saved directory has")).collect();
+    assert!(matches!(unknown[..], [line] if line.contains("nobody")), "{unknown:?}");
+}
+
+#[test]
 fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
     let mut world = three_nodes();
     let gone = world.invite("cp", &NodePlan::new("x", "a"));

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::endpoint::{Endpoint, Host};
 use crate::ids::ServiceName;
-use crate::invite::Seed;
+use crate::seed::NamedSeed;
 
 /// The longest path of a Unix socket, in bytes: that of Linux (`sun_path`, without its NUL).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -132,13 +132,17 @@ impl Rules<'_, '_> {
         }
     }
 
-    fn seeds_differ(&mut self, seeds: &[Seed]) {
+    fn seeds_differ(&mut self, seeds: &[NamedSeed]) {
         if !self.are_good(&["mesh.seeds"]) {
             return;
         }
+        let who = |seed: &NamedSeed| match seed {
+            NamedSeed::Name(name) => name.to_string(),
+            NamedSeed::Whole(seed) => seed.node.to_string(),
+        };
         for (index, seed) in seeds.iter().enumerate() {
-            if seeds[..index].iter().any(|earlier| earlier.node == seed.node) {
-                let found = format!("{} a second time", seed.node);
+            if seeds[..index].iter().any(|earlier| who(earlier) == who(seed)) {
+                let found = format!("{} a second time", who(seed));
                 self.conflict(
                     "mesh.seeds",
                     Some(index),

@@ -151,15 +151,16 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "seeds",
-        about: "Members to begin with, with those of the invite: the node id, and where the node \
-                listens, as NODEID@HOST:PORT with more endpoints after commas. HOST may be a DNS \
-                name, which is looked up again every minute. `meshport peers --seeds` on a node \
-                prints such lines.",
+        about: "Members to begin with, in addition to those of the invite: node names, or node ids \
+                with where the node listens, as NODEID@HOST:PORT with more endpoints after \
+                commas. A node name means the node that has it in the directory, which is saved \
+                in the state folder. HOST may be a DNS name, which is looked up again every \
+                minute. `meshport peers --seeds` on a node prints such lines.",
         example: None,
         kind: list!(
             seeds,
             MAX_SETTINGS_SEEDS,
-            "a node id and 1 to 8 endpoints, as \"NODEID@HOST:PORT,HOST:PORT\"",
+            "a node name, or a node id and 1 to 8 endpoints, as \"NODEID@HOST:PORT,HOST:PORT\"",
             parsed
         ),
     },
@@ -180,7 +181,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     Key {
         name: "keepalive",
         about: "Time between packets to silent peers, so that a NAT in front of this node keeps \
-                letting them in. Whole seconds; \"25s\" suits most.",
+                letting them in. Paths to origins are probed more often anyway: this is for an \
+                origin or a relay behind NAT. Whole seconds; \"25s\" suits most.",
         example: None,
         kind: Kind::PeriodOrOff {
             min: SECOND,

@@ -118,6 +118,7 @@ const CASES: &[Case] = &[
     ("[mesh]\nkeepalive = 25", 3, 13, "mesh.keepalive", "25", "\"off\", or a duration", ""),
     ("[mesh]\nadvertise = [\n  \"0.0.0.0:1\",\n]", 4, 3, "mesh.advertise", "0.0.0.0:1", "host", ""),
     ("[mesh]\nseeds = [\"a@b:1\"]", 3, 10, "mesh.seeds", "a@b:1", "NODEID@HOST:PORT", ""),
+    ("[mesh]\nseeds = [\"192.0.2.1\"]", 3, 10, "mesh.seeds", "192.0.2.1", "NODEID@HOST", ""),
     ("[mesh]\nseeds = \"x\"", 3, 9, "mesh.seeds", "\"x\"", "a list of at most 64", ""),
     ("[admin]\nhttp = \"0.0.0.0:7446\"", 3, 8, "admin.http", "0.0.0.0", "loopback", ""),
     ("[admin]\nhttp = 1979-05-27", 3, 8, "admin.http", "a date", "loopback", ""),
@@ -412,7 +413,7 @@ fn messages_read_well() {
 
 #[test]
 fn all_problems_are_reported_at_once_in_file_order() {
-    let text = "name = \"No Name\"\nport = 1\n[mesh]\nmtu = 1\nseeds = [\"x\", 3]\n[log]\n\
+    let text = "name = \"No Name\"\nport = 1\n[mesh]\nmtu = 1\nseeds = [\"X\", 3]\n[log]\n\
                 levl = \"info\"\n[admin]\nhttp = \"10.0.0.1:1\"\n[service.web]\n\
                 origin = \"127.0.0.1:1\"\nhold = \"1d\"\n[service.web.health]\nfall = 0\n";
     let list = problems(text);
@@ -495,6 +496,8 @@ fn shared_ports_are_fine_where_addresses_differ() {
     assert_eq!(only(loops).key, "service.web.origin");
     let twice = format!("[mesh]\nseeds = [\"{NODE}@a:1\", \"{NODE}@b:1\"]");
     assert_eq!((only(&twice).key.as_str(), only(&twice).column), ("mesh.seeds", 62));
+    assert_eq!(only("[mesh]\nseeds = [\"cp-1\", \"cp-2\", \"cp-1\"]").column, 26);
+    assert!(good("[mesh]\nseeds = [\"cp-1\", \"cp-2\"]").mesh.seeds.len() == 2);
 }
 
 #[test]

@@ -22,6 +22,15 @@ const MAX_SEEN: usize = 2;
 pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path; give a member that both reach \
                                    the role relay, or set mesh.advertise on one of the two";
 
+/// Where this node is reached from outside, as it knows without asking peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnEndpoints {
+    /// The settings say so, and so how NAT is passed.
+    Advertised(Vec<SocketAddr>),
+    /// From the addresses of this machine.
+    Guessed(Vec<SocketAddr>),
+}
+
 /// What a peer sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sight {
@@ -41,9 +50,12 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Where this node is by itself; `is_set` when the settings say so.
-    pub fn set_own(&mut self, own: Vec<SocketAddr>, is_set: bool) {
-        (self.own, self.is_set) = (own, is_set);
+    /// Takes where this node is without asking peers.
+    pub fn set_own(&mut self, own: OwnEndpoints) {
+        (self.own, self.is_set) = match own {
+            OwnEndpoints::Advertised(at) => (at, true),
+            OwnEndpoints::Guessed(at) => (at, false),
+        };
     }
 
     /// A peer sees this node there; `is_own` when that is an address of this machine.
@@ -104,7 +116,7 @@ mod tests {
 
     fn reach(seen: &[(&str, bool)]) -> Reach {
         let mut reach = Reach::default();
-        reach.set_own(vec![at(OWN)], false);
+        reach.set_own(OwnEndpoints::Guessed(vec![at(OWN)]));
         for (number, (seen, is_own)) in (0..).zip(seen) {
             reach.note(peer(number), at(seen), *is_own);
         }
@@ -144,10 +156,10 @@ mod tests {
     #[test]
     fn what_the_settings_say_is_believed_and_what_is_gone_is_forgotten() {
         let mut reach = reach(&[("203.0.113.7:41000", false)]);
-        reach.set_own(vec![at("203.0.113.7:7442")], true);
+        reach.set_own(OwnEndpoints::Advertised(vec![at("203.0.113.7:7442")]));
         assert!(!reach.is_behind_nat());
         assert_eq!(reach.endpoints(), [at("203.0.113.7:7442")]);
-        reach.set_own(vec![at(OWN)], false);
+        reach.set_own(OwnEndpoints::Guessed(vec![at(OWN)]));
         assert!(reach.is_behind_nat());
         reach.forget(&peer(0));
         assert!(!reach.is_behind_nat());

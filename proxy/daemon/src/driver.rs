@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, Revocation, Revocations, Revoked,
-    ServiceName, UnixSeconds,
+    Added, Credential, MAX_REVOCATIONS, MeshSecrets, NodeId, NodeName, Revocation, Revocations,
+    Revoked, ServiceName, UnixSeconds,
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
@@ -27,7 +27,7 @@ use meshport_core::drift::{Cause, DriftConfig, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question as Probe};
 use meshport_core::ledger::{Cut, Side};
 use meshport_core::node::{Event, NodeCore};
-use meshport_core::reach::BOTH_BEHIND_NAT;
+use meshport_core::reach::{BOTH_BEHIND_NAT, OwnEndpoints};
 use meshport_core::route::{Line, Policy, Route};
 
 use super::certificates;
@@ -59,8 +59,8 @@ type OutcomeOf = (ServiceName, Probe, Outcome);
 pub(super) enum Order {
     /// Announce to these nodes, which are reached there.
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
-    /// This node is there, and whether the settings say so.
-    Endpoints(Vec<SocketAddr>, bool),
+    /// This node is reached there.
+    Endpoints(OwnEndpoints),
     /// Spread a service's sessions so from now on.
     Policy(ServiceName, Policy),
     /// Reset a service's sessions within this time from now on.
@@ -124,8 +124,10 @@ pub(super) struct Driver {
     pub(super) findings: mpsc::Receiver<Finding>,
     pub(super) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     pub(super) probers: BTreeMap<ServiceName, Prober>,
-    /// Where the configuration says that nodes are.
+    /// The seeds, and where the configuration says that they are.
     pub(super) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// The seeds that the settings name without saying where they are.
+    pub(super) seed_names: Vec<NodeName>,
     pub(super) sessions: Sessions,
     pub(super) load: Load,
     /// How far data had come on the paths whose probes are overdue.
@@ -378,6 +380,7 @@ impl Driver {
                 info!(%service, %state, detail, "own instance changed state");
             }
             Event::Peer { node, endpoints, credential } => {
+                self.recognise_seed(&credential);
                 let configured = self.seeds.get(&node).map_or(&[][..], Vec::as_slice);
                 let hints = endpoints::hints(configured, &endpoints);
                 self.mesh.set_peer(node, &hints, Some(&credential));
@@ -398,7 +401,7 @@ impl Driver {
                 if let Revoked::Succeeded { node, by } = revocation.revoked {
                     self.sessions.rename(node, by);
                     let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
-                    self.obey(Order::Seeds(seeds));
+                    self.set_seeds(seeds);
                 } else {
                     warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
                 }
@@ -495,17 +498,8 @@ impl Driver {
     pub(super) fn obey(&mut self, order: Order) {
         let now = clock::now();
         match order {
-            Order::Seeds(seeds) => {
-                let seeds = self.called_now(seeds);
-                for (node, configured) in &seeds {
-                    let entry = self.core.discovery().directory().get(node);
-                    let announced = entry.map_or(&[][..], meshport_discovery::Entry::endpoints);
-                    self.mesh.set_peer(*node, &endpoints::hints(configured, announced), None);
-                }
-                self.core.set_seeds(seeds.iter().map(|(node, _)| *node).collect(), now);
-                self.seeds = seeds.into_iter().collect();
-            }
-            Order::Endpoints(own, is_set) => self.set_own_endpoints(own, is_set),
+            Order::Seeds(seeds) => self.set_seeds(seeds),
+            Order::Endpoints(own) => self.set_own_endpoints(own),
             Order::Policy(service, policy) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.policy = policy.clone();

@@ -12,6 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+use meshport_core::reach::OwnEndpoints;
+
 use super::driver::Order;
 
 /// From one look-up of all names to the next.
@@ -46,7 +48,7 @@ pub(super) async fn follow(
         let mut complete = true;
         // What the driver guessed when nothing is advertised is left alone.
         if !wanted.is_empty() && refresh(&mut own, &wanted, MAX_ADDRESSES, &mut complete).await {
-            changed.push(Order::Endpoints(own.clone(), true));
+            changed.push(Order::Endpoints(OwnEndpoints::Advertised(own.clone())));
         }
         let mut moved = false;
         for (seed, (_, addresses)) in seeds.iter().zip(&mut known) {
@@ -234,7 +236,10 @@ mod tests {
         for wanted in ["192.0.2.1:7", "192.0.2.2:7"] {
             sender.send_replace(endpoints(&[wanted]));
             let order = timeout(LOOKUP_TIMEOUT, received.recv()).await.expect("soon");
-            assert!(matches!(order, Some(Order::Endpoints(own, true)) if own == [address(wanted)]));
+            let Some(Order::Endpoints(OwnEndpoints::Advertised(own))) = order else {
+                panic!("{order:?}")
+            };
+            assert_eq!(own, [address(wanted)]);
         }
     }
 }

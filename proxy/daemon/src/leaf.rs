@@ -171,6 +171,7 @@ impl Leaf {
             routes: BTreeMap::new(),
             probers: BTreeMap::new(),
             seeds: BTreeMap::new(),
+            seed_names: Vec::new(),
             sessions: sessions.clone(),
             load: super::load::Load::default(),
             deliveries: BTreeMap::new(),

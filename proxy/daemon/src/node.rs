@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    Credential, Endpoint, MeshSecrets, NodeId, Revocations, Seed, ServiceName, Settings,
+    Credential, Endpoint, MeshSecrets, NamedSeed, NodeId, Revocations, Seed, ServiceName, Settings,
 };
 use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use crate::Error;
 use meshport_core::duplicates::Duplicates;
 use meshport_core::node::NodeCore;
-use meshport_core::reach::Reach;
+use meshport_core::reach::{OwnEndpoints, Reach};
 use meshport_core::route::Route;
 
 use super::audit::Audit;
@@ -41,7 +41,7 @@ use super::sessions::Sessions;
 use super::state::{self, Identity};
 use super::succession::{Next, Succeeding};
 use super::tcp::Host;
-use super::{Handle, clock, descriptors, endpoints, fallback, parts};
+use super::{Handle, clock, descriptors, endpoints, fallback, parts, seeds};
 
 /// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ pub struct Ground {
     /// Above that of every earlier start.
     pub generation: u64,
     /// Nodes to announce to, those of the settings included.
-    pub seeds: Vec<Seed>,
+    pub seeds: Vec<NamedSeed>,
     /// What an earlier process saved.
     pub directory: Option<Vec<u8>>,
     /// What the authority has taken back, as far as this node knew.
@@ -111,6 +111,7 @@ impl Node {
     /// valid now.
     pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
         let Ground { shards, host, seed, generation, seeds, .. } = ground;
+        let (seeds, seed_names) = seeds::split(seeds);
         let [mesh_seed, core_seed] = parts::two_seeds(seed);
         let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
@@ -140,6 +141,7 @@ impl Node {
             routes: BTreeMap::new(),
             probers: parts::probers(&host, settings)?,
             seeds: BTreeMap::new(),
+            seed_names,
             sessions: sessions.clone(),
             load: super::load::Load::default(),
             deliveries: BTreeMap::new(),
@@ -410,13 +412,12 @@ fn announce_start(reporter: &Reporter) {
 fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
     let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
-    let is_set = !settings.mesh.advertise.is_empty();
-    let own = match is_set {
-        true => endpoints::plain(&settings.mesh.advertise),
-        false => endpoints::guess(driver.mesh.local_addr(), &plain),
-    };
-    driver.obey(Order::Endpoints(own, is_set));
-    driver.obey(Order::Seeds(plain));
+    driver.set_own_endpoints(match settings.mesh.advertise.as_slice() {
+        [] => OwnEndpoints::Guessed(endpoints::guess(driver.mesh.local_addr(), &plain)),
+        set => OwnEndpoints::Advertised(endpoints::plain(set)),
+    });
+    driver.set_seeds(plain);
+    driver.warn_of_unknown_seeds();
 }
 
 pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {

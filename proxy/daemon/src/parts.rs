@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use meshport_config::{Allow, Credential, Role, Seed, ServiceName, ServiceSettings, Settings};
+use meshport_config::{Allow, Credential, NamedSeed, Role, ServiceName, ServiceSettings, Settings};
 use meshport_discovery::LocalNode;
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
 use rand::rngs::StdRng;
@@ -170,15 +170,17 @@ pub(super) fn warn_of_lists(settings: &Settings) {
 
 /// The seeds of the settings, then those of the state folder. Says so when those cannot be read: a
 /// node that was in the mesh before knows others from its directory too.
-pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<Seed> {
+pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed> {
     let mut seeds = settings.mesh.seeds.clone();
     let stored = state.seeds().unwrap_or_else(|error| {
         warn!(%error, "starting without the seeds of the state folder");
         Vec::new()
     });
     for seed in stored {
-        if !seeds.iter().any(|known| known.node == seed.node) {
-            seeds.push(seed);
+        let is_it =
+            |known: &NamedSeed| matches!(known, NamedSeed::Whole(it) if it.node == seed.node);
+        if !seeds.iter().any(is_it) {
+            seeds.push(seed.into());
         }
     }
     seeds

@@ -5,13 +5,15 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use meshport_config::NodeId;
 use tracing::{debug, info, warn};
 
+use meshport_core::reach::OwnEndpoints;
+
 use super::clock;
 use super::driver::Driver;
 
 impl Driver {
-    /// Takes where this node is by itself; `is_set` when the settings say so.
-    pub(super) fn set_own_endpoints(&mut self, own: Vec<SocketAddr>, is_set: bool) {
-        self.reporter.reach.set_own(own, is_set);
+    /// Takes where this node is without asking peers.
+    pub(super) fn set_own_endpoints(&mut self, own: OwnEndpoints) {
+        self.reporter.reach.set_own(own);
         self.announce();
     }
 

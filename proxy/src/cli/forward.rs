@@ -27,6 +27,7 @@ use super::kubeconfig::Evidence;
 use super::paths::Paths;
 use super::{clock, local, logging, runtime};
 use meshport_daemon::Error;
+use meshport_daemon::StateDir;
 use meshport_daemon::leaf::{Destination, Leaf, Options};
 
 /// The folder in the state folder.
@@ -104,14 +105,16 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     if let Some(level) = args.log_level {
         logging::start(false, level.as_str())?;
     }
-    let folder = match &args.credential {
-        Some(folder) => folder.clone(),
-        None => Paths::of_this_user()?.state_dir().join(FOLDER),
-    };
+    let paths = Paths::of_this_user()?;
+    let folder = args.credential.clone().unwrap_or_else(|| paths.state_dir().join(FOLDER));
+    // A node's, where this machine is one and its state is readable.
+    let node = StateDir::open(paths.state_dir()).ok();
     let context = Context::find(args)?;
     let start = match &args.invite {
-        Some(invite) => identity::from_invite(invite, args, &folder, clock::wall())?,
-        None => identity::saved(&folder, clock::wall())?,
+        Some(invite) => {
+            identity::from_invite(invite, args, (&folder, node.as_ref()), clock::wall())?
+        }
+        None => identity::saved(&folder, node.as_ref(), clock::wall())?,
     };
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))
 }

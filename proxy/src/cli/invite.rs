@@ -1,19 +1,18 @@
 //! `meshport invite`: one line that lets a machine become a node.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use clap::Args;
 use meshport_config::{
-    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MeshSecret, NodeName, Role,
-    Roles, Seed, SiteName, UnixSeconds,
+    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MeshSecret, NamedSeed,
+    NodeName, Role, Roles, Seed, SiteName, UnixSeconds,
 };
 use rand_core::OsRng;
 use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::paths::Paths;
-use super::{clock, load, output, runtime};
+use super::{clock, load, output, runtime, saved};
 use meshport_core::seeds::{self, Known};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::SeedRow;
@@ -45,8 +44,8 @@ pub(crate) struct InviteArgs {
     /// running daemon announces]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<Endpoint>,
-    /// A node to begin with: a name, for a node that the running daemon here knows, or as `meshport
-    /// peers --seeds` prints it; HOST may be a DNS name. May be repeated
+    /// A node to begin with: a name, for a node that the daemon here or its saved directory knows,
+    /// or as `meshport peers --seeds` prints it; HOST may be a DNS name. May be repeated
     #[arg(long = "seed", value_name = "NAME|NODEID@HOST:PORT")]
     pub(crate) seeds: Vec<NamedSeed>,
     /// Allow a line without any seed: the new node waits until others reach it
@@ -64,26 +63,6 @@ pub(crate) struct InviteArgs {
     /// Show the line and what it allows as JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// A seed as a person names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NamedSeed {
-    /// By its name in the mesh.
-    Name(NodeName),
-    /// By its key and where it is.
-    Whole(Seed),
-}
-
-impl FromStr for NamedSeed {
-    type Err = meshport_config::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.contains('@') {
-            true => text.parse().map(Self::Whole),
-            false => text.parse().map(Self::Name),
-        }
-    }
 }
 
 /// The line and what it allows.
@@ -114,8 +93,9 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
         false => args.endpoints.clone(),
     };
     let socket = load::socket(args.config.as_deref(), args.state_dir.as_deref())?;
-    let known = members(&AdminClient::new(socket))?;
-    let report = invite(args, &state_dir, (&advertised, &known), clock::wall())?;
+    let now = clock::wall();
+    let known = members(&AdminClient::new(socket), &state_dir, now)?;
+    let report = invite(args, &state_dir, (&advertised, &known), now)?;
     if args.json {
         return output::json(&report);
     }
@@ -124,16 +104,22 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the running daemon knows; nothing where none answers.
-fn members(daemon: &AdminClient) -> Result<Vec<SeedRow>, Error> {
-    match runtime()?.block_on(daemon.seeds()) {
-        Err(Error::NoDaemon { .. }) => Ok(Vec::new()),
-        Err(error) => {
-            output::advice(&format!("the line names no member that the daemon knows: {error}"));
-            Ok(Vec::new())
+/// The members that the running daemon knows; where none answers, those of the saved directory.
+fn members(
+    daemon: &AdminClient,
+    state_dir: &Path,
+    now: UnixSeconds,
+) -> Result<Vec<SeedRow>, Error> {
+    let known = match runtime()?.block_on(daemon.seeds()) {
+        Err(Error::NoDaemon { .. }) => {
+            StateDir::open(state_dir).and_then(|state| saved::members(&state, now))
         }
         outcome => outcome,
-    }
+    };
+    Ok(known.unwrap_or_else(|error| {
+        output::advice(&format!("no other member is added to the invite: {error}"));
+        Vec::new()
+    }))
 }
 
 /// Makes the line. `advertised` is where this node is reached, `known` what a daemon here knows.
@@ -269,8 +255,8 @@ fn whole(seed: &NamedSeed, known: &[SeedRow]) -> Result<Seed, Error> {
     let row = known.iter().find(|row| row.name == *name);
     row.map(|row| row.seed.clone()).ok_or_else(|| {
         Error::Usage(format!(
-            "no member that a daemon here knows is called {name}; give its seed as `meshport peers \
-             --seeds` prints it on a node: NODEID@HOST:PORT"
+            "neither the daemon here nor its saved directory knows a node {name}; give its seed as \
+             `meshport peers --seeds` prints it on a node: NODEID@HOST:PORT"
         ))
     })
 }

@@ -34,6 +34,7 @@ mod revoke;
 mod rotate_key;
 mod rotate_secret;
 mod run;
+mod saved;
 mod signer;
 mod stand_in;
 mod text;

@@ -7,10 +7,10 @@ use clap::{Args, value_parser};
 use meshport_config::{Period, ServiceName};
 
 use super::load::{socket, state_dir};
-use super::{clock, output, render, runtime, watch};
+use super::{clock, output, render, runtime, saved, watch};
 use meshport_daemon::Error;
 use meshport_daemon::StateDir;
-use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest};
+use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest, SeedRow};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::explain::Explanation;
 
@@ -196,7 +196,12 @@ fn select(
 pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
     if args.seeds {
-        let seeds = runtime()?.block_on(client.seeds())?;
+        let seeds = match runtime()?.block_on(client.seeds()) {
+            Err(error @ Error::NoDaemon { .. }) if args.query.daemon.socket.is_none() => {
+                saved_seeds(&args.query.daemon, error)?
+            }
+            seeds => seeds?,
+        };
         if args.query.json {
             return output::json(&seeds);
         }
@@ -209,6 +214,17 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
         return output::json(&peers);
     }
     output::answer(&render::peers(&peers, output::look()))
+}
+
+/// The members of the saved directory, where no daemon answers; its error when there are none.
+fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error> {
+    let Ok(state) = daemon.state() else { return Err(silent) };
+    let seeds = saved::members(&state, clock::wall())?;
+    if seeds.is_empty() {
+        return Err(silent);
+    }
+    output::advice(&format!("{silent}; these are from the saved directory"));
+    Ok(seeds)
 }
 
 /// One request per probe, so that each line stands as soon as its answer does. An interrupt ends

@@ -142,7 +142,8 @@ EXAMPLES:
   meshport peers
   meshport peers --json | jq '.[] | select(.liveness == \"down\").name'
 
-  For `mesh.seeds`, or --seed of `meshport invite` where no daemon runs:
+  For `mesh.seeds`, or --seed of `meshport invite` on another machine (where no
+  daemon runs, from the saved directory):
     meshport peers --seeds
 ";
 

@@ -85,7 +85,7 @@ impl Node {
             host: self.host.clone(),
             seed: bytes32(&mut rng),
             generation: self.generation,
-            seeds,
+            seeds: seeds.into_iter().map(Into::into).collect(),
             directory: self.directory.clone(),
             revocations: self.revocations.clone(),
             admin_http: None,

@@ -94,7 +94,8 @@ fn any_settings() -> impl Strategy<Value = Settings> {
             settings.mesh.shards = u32::from(mesh.0) % 5;
             settings.mesh.keepalive = mesh.1.map(Duration::from_secs);
             settings.mesh.listen = SocketAddr::new(mesh.2.ip(), mesh.2.port());
-            settings.mesh.seeds = vec![format!("{NODE}@a:1,b:2").parse().unwrap()];
+            settings.mesh.seeds =
+                ["cp-1", &format!("{NODE}@a:1,b:2")].map(|seed| seed.parse().unwrap()).to_vec();
             settings.discovery.probe_interval = interval;
             settings.discovery.probe_timeout = interval / 2;
             settings.discovery.suspicion = interval;

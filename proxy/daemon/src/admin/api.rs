@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use meshport_config::{
-    NodeId, NodeName, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
+    Credential, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -234,6 +234,20 @@ pub struct SeedRow {
     pub is_relay: bool,
     /// Whether it is the daemon that answers.
     pub own: bool,
+}
+
+impl SeedRow {
+    /// The member that has this credential.
+    pub fn new(seed: Seed, credential: &Credential, own: bool) -> Self {
+        Self {
+            seed,
+            name: credential.name.clone(),
+            site: credential.site.clone(),
+            is_origin: credential.roles.iter().any(|role| matches!(role, Role::Origin(_))),
+            is_relay: credential.roles.contains(&Role::Relay),
+            own,
+        }
+    }
 }
 
 /// `meshport ping NAME`: round trips through the tunnel.

@@ -1,6 +1,6 @@
 //! The members as other nodes can begin with them.
 
-use meshport_config::{MAX_ENDPOINTS, Role, Seed};
+use meshport_config::{MAX_ENDPOINTS, Seed};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::SeedRow;
@@ -24,14 +24,6 @@ impl Reporter {
         }
         let endpoints = entry.endpoints().iter().filter_map(|at| (*at).try_into().ok());
         let seed = Seed::new(entry.node(), endpoints.take(MAX_ENDPOINTS).collect()).ok()?;
-        let credential = &entry.credential;
-        Some(SeedRow {
-            seed,
-            name: credential.name.clone(),
-            site: credential.site.clone(),
-            is_origin: credential.roles.iter().any(|role| matches!(role, Role::Origin(_))),
-            is_relay: credential.roles.contains(&Role::Relay),
-            own,
-        })
+        Some(SeedRow::new(seed, &entry.credential, own))
     }
 }

@@ -13,7 +13,7 @@ use meshport_config::{
 use rand_core::OsRng;
 
 use super::ForwardArgs;
-use crate::cli::{join, line, output};
+use crate::cli::{join, line, output, saved as directories};
 use meshport_daemon::Error;
 use meshport_daemon::Identity;
 use meshport_daemon::state::{Existing, StateDir, StateLock};
@@ -60,12 +60,17 @@ pub(super) struct Fresh {
     seeds: Vec<Seed>,
 }
 
-/// The first saved identity that no other process uses.
+/// The first saved identity that no other process uses. `node` is the state folder of the node on
+/// this machine, whose saved directory names members too.
 ///
 /// # Errors
 /// [`Error::State`] when nothing is saved or all are in use; [`Error::Trust`] when the credential
 /// has ended.
-pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
+pub(super) fn saved(
+    folder: &Path,
+    node: Option<&StateDir>,
+    now: UnixSeconds,
+) -> Result<Start, Error> {
     let mut busy = 0;
     for state in slots(folder) {
         let Some(_lock) = state.try_lock()? else {
@@ -76,12 +81,17 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
         if !identity.credential.roles.is_leaf() {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
-        let seeds = state.seeds()?;
-        if let Some(doubt) = state.doubt_of_seeds() {
+        // What is wrong with one of the two, the other makes up for.
+        let seeds = state.seeds().unwrap_or_else(|error| {
+            output::advice(&format!("warning: the saved seeds are not used: {error}"));
+            Vec::new()
+        });
+        if let Some(doubt) = state.doubt_of_seeds().filter(|_| !seeds.is_empty()) {
             output::advice(&format!("warning: {doubt}"));
         }
-        // Whatever is wrong with it, the seeds say it again.
-        let directory = state.directory().unwrap_or_default();
+        let of_node =
+            || node.and_then(|it| directories::directory_of(it, &identity.credential.mesh));
+        let directory = state.directory().unwrap_or_default().or_else(of_node);
         let keeper = Keeper::Saved(Slot { state, _lock });
         return Ok(Start { identity, seeds, directory, keeper });
     }
@@ -105,7 +115,7 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
     Err(Error::State { path: folder.to_owned(), what, remedy: remedy.into() })
 }
 
-/// New identities from an invite.
+/// New identities from an invite. `node` as for [`saved`].
 ///
 /// # Errors
 /// [`Error::Trust`] when the invite is refused, [`Error::Usage`] when it does not make an operator,
@@ -113,7 +123,7 @@ pub(super) fn saved(folder: &Path, now: UnixSeconds) -> Result<Start, Error> {
 pub(super) fn from_invite(
     text: &str,
     args: &ForwardArgs,
-    folder: &Path,
+    (folder, node): (&Path, Option<&StateDir>),
     now: UnixSeconds,
 ) -> Result<Start, Error> {
     let invite = Invite::parse(line::read(text)?.trim())?;
@@ -142,7 +152,8 @@ pub(super) fn from_invite(
         let folder = folder.to_owned();
         Keeper::New(Box::new(Fresh { folder, identities, seeds: seeds.clone() }))
     };
-    Ok(Start { identity, seeds, directory: None, keeper })
+    let directory = node.and_then(|node| directories::directory_of(node, invite.mesh()));
+    Ok(Start { identity, seeds, directory, keeper })
 }
 
 fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, Error> {

@@ -2,7 +2,10 @@
 
 use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed};
 
+use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, snapshot_of};
+
 use super::*;
+use meshport_daemon::Identity;
 use meshport_daemon::admin::api::SeedRow;
 
 /// A member that a daemon knows.
@@ -58,6 +61,45 @@ fn an_invite_names_members_that_the_daemon_knows() {
     assert_eq!(report.seeds[1..3], [9, 12].map(text));
     let unknown = message(invite_knowing(&machines, &["--seed", "node-99"], &known));
     assert!(unknown.contains("node-99") && unknown.contains("peers --seeds"), "{unknown}");
+}
+
+#[test]
+fn without_a_daemon_the_saved_directory_names_members() {
+    let machines = Machines::new();
+    machines.init("first", FIRST).expect("a mesh");
+    let state = machines.state("first");
+    assert!(saved::members(&state, NOW).expect("nothing is saved").is_empty());
+    let line = machines.invite("first", HERE).expect("a line").invite;
+    let mut members = vec![("first", "192.0.2.1:51820")];
+    for (name, at) in [("a", "192.0.2.2:51820"), ("b", "192.0.2.3:51820")] {
+        machines.join(name, &line, &["--name", name]).expect("it joins");
+        members.push((name, at));
+    }
+    let members = members.iter().map(|(name, at)| {
+        let Identity { credential, record_key, .. } =
+            machines.state(name).identity(NOW).expect("whole");
+        let (node, mesh, now) = (credential.node, credential.mesh, clock::now());
+        let me = LocalNode { credential, record_key };
+        let mut member = Discovery::new(DiscoveryConfig::default(), me, 1, [1; 32], now);
+        member.set_endpoints(vec![at.parse().expect("an address")], now);
+        let entry = member.directory().get(&node).expect("it knows itself");
+        (mesh, entry.credential.clone(), entry.state.clone().expect("it has signed"))
+    });
+    let members: Vec<_> = members.collect();
+    let nodes = members.iter().map(|(_, credential, state)| (&**credential, &**state));
+    state.store_directory(&snapshot_of(nodes, &members[0].0, NOW)).expect("stored");
+
+    let rows = saved::members(&state, NOW).expect("whole");
+    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!((names, rows[0].own), (vec!["cp-1", "a", "b"], true));
+    let report = invite_knowing(&machines, &["--seed", "b"], &rows).expect("b is known");
+    let seeds: Vec<&str> =
+        report.seeds.iter().filter_map(|seed| Some(seed.split_once('@')?.1)).collect();
+    assert_eq!(seeds, ["192.0.2.1:51820", "192.0.2.3:51820", "192.0.2.2:51820"]);
+    let much_later = NOW.saturating_add(3 * 365 * DAY);
+    assert!(saved::members(&state, much_later).expect("all have ended").is_empty());
+    state.store_directory(b"damaged").expect("stored");
+    assert!(message(saved::members(&state, NOW)).contains("directory"));
 }
 
 #[test]

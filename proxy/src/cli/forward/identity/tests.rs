@@ -49,10 +49,10 @@ async fn save(start: Start) -> Slot {
 async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path().join("forward");
-    let error = saved(&folder, NOW).expect_err("nothing is there").to_string();
+    let error = saved(&folder, None, NOW).expect_err("nothing is there").to_string();
     assert!(error.contains("--invite") && error.contains("--role operator"), "{error}");
 
-    let start = from_invite(&invite(1, "node,operator"), &args(&[]), &folder, NOW);
+    let start = from_invite(&invite(1, "node,operator"), &args(&[]), (&folder, None), NOW);
     let start = start.expect("a good invite");
     assert!(start.identity.credential.roles.is_leaf(), "{}", start.identity.credential.roles);
     assert!(!folder.exists(), "nothing is written before it works");
@@ -62,7 +62,7 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
     let mut nodes = vec![first];
     let mut starts = Vec::new();
     for _ in 1..SLOTS {
-        let start = saved(&folder, NOW).expect("another identity");
+        let start = saved(&folder, None, NOW).expect("another identity");
         assert_eq!(start.seeds.len(), 1);
         nodes.push(start.identity.credential.node);
         starts.push(start);
@@ -70,10 +70,10 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
     nodes.sort_unstable();
     nodes.dedup();
     assert_eq!(nodes.len(), SLOTS, "each has a key of its own");
-    let error = saved(&folder, NOW).expect_err("all are in use").to_string();
+    let error = saved(&folder, None, NOW).expect_err("all are in use").to_string();
     assert!(error.contains("in use"), "{error}");
     drop(held);
-    let again = saved(&folder, NOW).expect("one is free again");
+    let again = saved(&folder, None, NOW).expect("one is free again");
     assert_eq!(again.identity.credential.node, first);
     assert_eq!(again.directory, Some(vec![1, 2, 3]));
 }
@@ -81,7 +81,7 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
 #[tokio::test]
 async fn every_saved_file_is_for_its_owner_only() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     let _held = save(start.expect("a good invite")).await;
     let mut files = 0;
     for number in 0..SLOTS {
@@ -100,7 +100,7 @@ async fn every_saved_file_is_for_its_owner_only() {
 #[tokio::test]
 async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     drop(save(start.expect("a good invite")).await);
     for number in 0..SLOTS {
         let path = slot_path(folder.path(), number).join("credential");
@@ -109,20 +109,20 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
         let encoded = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
         std::fs::write(path, format!("meshport-credential-1.{encoded}\n")).expect("written");
     }
-    let error = saved(folder.path(), NOW).expect_err("nobody has signed it").to_string();
+    let error = saved(folder.path(), None, NOW).expect_err("nobody has signed it").to_string();
     assert!(error.contains("0/credential: is of an earlier meshport"), "{error}");
     assert!(error.contains("`meshport forward --invite FILE`"), "{error}");
     assert!(!error.contains("meshport renew"), "{error}");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     drop(save(start.expect("a renewal")).await);
-    saved(folder.path(), NOW).expect("the new one");
+    saved(folder.path(), None, NOW).expect("the new one");
 }
 
 /// A leaf that did as a node is told would be no leaf any more.
 #[tokio::test]
 async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     let start = start.expect("a good invite");
     let (node, secrets) = (start.identity.credential.node, start.identity.secrets.to_text());
     drop(save(start).await);
@@ -138,7 +138,7 @@ async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
             flipped[at] ^= 1;
             for damaged in [&flipped[..], &whole[..at]] {
                 std::fs::write(&path, damaged).expect("written");
-                match saved(folder.path(), NOW) {
+                match saved(folder.path(), None, NOW) {
                     // White space at the end.
                     Ok(start) => {
                         assert_eq!(start.identity.credential.node, node);
@@ -158,38 +158,74 @@ async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
     // What a leaf mends as a node does keeps its remedy.
     let path = slot_path(folder.path(), 0).join("node.key");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
-    let text = saved(folder.path(), NOW).expect_err("others can read it").to_string();
+    let text = saved(folder.path(), None, NOW).expect_err("others can read it").to_string();
     assert!(text.contains("chmod 600"), "{text}");
 }
 
 #[tokio::test]
 async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     let old = start.expect("a good invite");
     let running = old.identity.credential.node;
     let _held = save(old).await;
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     let new = start.expect("a renewal");
     let renewed = new.identity.credential.node;
     drop(save(new).await);
-    let start = saved(folder.path(), NOW).expect("the new one");
+    let start = saved(folder.path(), None, NOW).expect("the new one");
     assert_eq!(start.identity.credential.node, renewed);
     assert_ne!(renewed, running, "the one that runs has kept its own");
 
     let foreign = invite(2, "operator");
-    let error = from_invite(&foreign, &args(&[]), folder.path(), NOW).expect_err("another mesh");
+    let error =
+        from_invite(&foreign, &args(&[]), (folder.path(), None), NOW).expect_err("another mesh");
     assert!(error.to_string().contains("--credential"), "{error}");
     let unsaved = args(&["--invite", "-", "--no-save"]);
-    let start = from_invite(&foreign, &unsaved, folder.path(), NOW).expect("nothing is kept");
+    let start =
+        from_invite(&foreign, &unsaved, (folder.path(), None), NOW).expect("nothing is kept");
     assert!(matches!(start.keeper, Keeper::Nothing));
+}
+
+#[tokio::test]
+async fn members_come_from_the_node_of_this_machine_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (node, leaf) = (folder.path().join("node"), folder.path().join("forward"));
+    let node = StateDir::create(node).expect("made");
+    let line = invite(1, "node,operator");
+    let of_node = Invite::parse(&line).expect("an invite");
+    let name: NodeName = "worker-7".parse().expect("a name");
+    let keys = (NodeKey::from_bytes([5; 32]), RecordKey::from_bytes([6; 32]));
+    let join = Join { name: None, roles: Some(Roles::from(Role::Node)), ..Join::default() };
+    let credential = of_node.accept(&keys.0, &keys.1, join, NOW).expect("it joins");
+    assert_ne!(credential.name, name);
+    node.store_credential(&credential, Existing::Replace).expect("stored");
+    node.store_directory(b"of the node").expect("stored");
+    let known = Some(b"of the node".to_vec());
+
+    let start = from_invite(&line, &args(&[]), (&leaf, Some(&node)), NOW).expect("a good invite");
+    assert_eq!(start.directory, known);
+    let foreign = invite(2, "operator");
+    let unsaved = args(&["--invite", "-", "--no-save"]);
+    let other = from_invite(&foreign, &unsaved, (&leaf, Some(&node)), NOW).expect("it is good");
+    assert_eq!(other.directory, None, "the node is of another mesh");
+
+    drop(save(start).await);
+    let saved_directory = slot_path(&leaf, 0).join("directory");
+    let start = saved(&leaf, Some(&node), NOW).expect("saved");
+    assert_eq!(start.directory, Some(vec![1, 2, 3]), "its own comes first");
+    drop(start);
+    std::fs::remove_file(saved_directory).expect("it is there");
+    std::fs::write(slot_path(&leaf, 0).join("seeds"), "not a seed\n").expect("written");
+    let start = saved(&leaf, Some(&node), NOW).expect("damaged seeds keep nobody from starting");
+    assert_eq!((start.seeds.len(), start.directory), (0, known));
 }
 
 #[test]
 fn what_makes_no_operator_is_refused_with_the_way_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = |text: &str, now| {
-        let error = from_invite(text, &args(&[]), folder.path(), now).expect_err("refused");
+        let error = from_invite(text, &args(&[]), (folder.path(), None), now).expect_err("refused");
         (error.exit_code(), error.to_string())
     };
     let (code, text) = refused(&invite(1, "node"), NOW);
@@ -205,10 +241,10 @@ fn what_makes_no_operator_is_refused_with_the_way_out() {
 #[tokio::test]
 async fn a_credential_that_has_ended_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
     drop(save(start.expect("a good invite")).await);
     let later = NOW.saturating_add(8 * DAY_S);
-    let error = saved(folder.path(), later).expect_err("it has ended");
+    let error = saved(folder.path(), None, later).expect_err("it has ended");
     assert!(error.to_string().contains("new invite"), "{error}");
     assert_eq!(error.exit_code(), 4);
 }

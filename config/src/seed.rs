@@ -1,0 +1,71 @@
+//! A member to begin with as an administrator names it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::error::{Error, shown};
+use crate::ids::NodeName;
+use crate::invite::Seed;
+
+/// A member to begin with: its name, for whoever knows where that node is, or key and endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedSeed {
+    /// By its name in the mesh.
+    Name(NodeName),
+    /// By its key and where it is.
+    Whole(Seed),
+}
+
+impl From<Seed> for NamedSeed {
+    fn from(seed: Seed) -> Self {
+        Self::Whole(seed)
+    }
+}
+
+impl fmt::Display for NamedSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(f),
+            Self::Whole(seed) => seed.fmt(f),
+        }
+    }
+}
+
+impl FromStr for NamedSeed {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // An address alone would read as a name, and no node has it.
+        if text.parse::<IpAddr>().is_ok() {
+            return Err(Error::Text {
+                what: "a seed",
+                found: shown(text),
+                expected: "a node's name or NODEID@HOST:PORT; an address needs the node id",
+            });
+        }
+        match text.contains('@') {
+            true => text.parse().map(Self::Whole),
+            false => text.parse().map(Self::Name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_a_whole_seed_and_nothing_else() {
+        let name: NamedSeed = "cp-1.fra".parse().expect("a name");
+        assert!(matches!(&name, NamedSeed::Name(it) if it.as_str() == "cp-1.fra"));
+        let node = crate::NodeId::from_bytes([7; 32]);
+        let text = format!("{node}@cp-1.example.com:51820,192.0.2.1:51820");
+        let whole: NamedSeed = text.parse().expect("a seed");
+        assert!(matches!(&whole, NamedSeed::Whole(it) if it.node == node));
+        assert_eq!((name.to_string(), whole.to_string()), ("cp-1.fra".to_owned(), text));
+        for text in ["", "192.0.2.1", "2001:db8::1", "cp-1:51820", "@cp-1:1", "Cp-1", "cp 1"] {
+            assert!(text.parse::<NamedSeed>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Members as the saved directory of a state folder has them, for verbs that run without a daemon.
+
+use meshport_config::{MAX_ENDPOINTS, MeshId, NodeId, Seed, UnixSeconds};
+use meshport_discovery::{SavedMember, members_of};
+
+use meshport_daemon::Error;
+use meshport_daemon::StateDir;
+use meshport_daemon::admin::api::SeedRow;
+
+/// The members that were present when the directory was saved and that say where they are, this
+/// node first; none when nothing was saved.
+///
+/// # Errors
+/// [`Error::State`] when a file of the folder is damaged or of another mesh.
+pub(super) fn members(state: &StateDir, now: UnixSeconds) -> Result<Vec<SeedRow>, Error> {
+    let credential = state.credential()?;
+    let (mesh, me) = match &credential {
+        Some(credential) => (credential.mesh, Some(credential.node)),
+        None => match state.authority_key()? {
+            Some(authority) => (authority.public(), None),
+            None => return Ok(Vec::new()),
+        },
+    };
+    let Some(bytes) = state.directory()? else { return Ok(Vec::new()) };
+    let members = members_of(&bytes, &mesh, now).map_err(|error| Error::State {
+        path: state.path().join("directory"),
+        what: error.to_string(),
+        remedy: "The daemon writes it anew".into(),
+    })?;
+    let revoked = state.revocations(&mesh)?;
+    let members = members.iter().filter(|it| revoked.covering(&it.credential).is_none());
+    let mut rows: Vec<SeedRow> = members.filter_map(|it| row(it, me)).collect();
+    rows.sort_by(|a, b| (!a.own, &a.site, &a.name).cmp(&(!b.own, &b.site, &b.name)));
+    Ok(rows)
+}
+
+/// The saved directory of a state folder, if it is of this mesh.
+pub(super) fn directory_of(state: &StateDir, mesh: &MeshId) -> Option<Vec<u8>> {
+    let credential = state.credential().ok().flatten()?;
+    (credential.mesh == *mesh).then(|| state.directory().ok().flatten()).flatten()
+}
+
+fn row(member: &SavedMember, me: Option<NodeId>) -> Option<SeedRow> {
+    let SavedMember { credential, endpoints, is_away } = member;
+    let own = me == Some(credential.node);
+    if *is_away && !own {
+        return None;
+    }
+    let endpoints = endpoints.iter().filter_map(|at| (*at).try_into().ok());
+    let seed = Seed::new(credential.node, endpoints.take(MAX_ENDPOINTS).collect()).ok()?;
+    Some(SeedRow::new(seed, credential, own))
+}
