@@ -66,6 +66,8 @@ fn saved(now: Instant, content: &[u8]) {
     let mut node = discovery(VICTIM, now);
     let Ok(restored) = node.restore(&bytes, now, WALL) else { return };
     assert!(restored <= body.nodes.len());
+    let members = snapshot::members_of(&bytes, &credential(VICTIM).mesh, WALL);
+    assert!(members.is_ok_and(|members| (restored..=body.nodes.len()).contains(&members.len())));
     let mut again = discovery(VICTIM, now);
     let count = again.restore(&node.snapshot(), now, WALL);
     assert_eq!(count.ok(), Some(node.directory().len() - 1));

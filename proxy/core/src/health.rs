@@ -36,9 +36,11 @@ use meshport_config::{HealthMode, HealthSettings};
 use meshport_discovery::OriginState;
 
 mod asking;
+mod checks;
 
 pub use asking::MAX_CALM_DIALS;
 use asking::{Asking, Delay};
+pub use checks::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS, MAX_CHECKS_BODY};
 
 /// Consecutive 401 answers before they are taken for "anonymous access is off" and not for a
 /// start-up race.
@@ -131,6 +133,8 @@ pub struct Health {
     state: OriginState,
     since: Instant,
     detail: String,
+    /// What the last answer about readiness said.
+    failing: FailingChecks,
 }
 
 impl Health {
@@ -149,6 +153,7 @@ impl Health {
             state: OriginState::Unknown,
             since: now,
             detail: "not asked yet".into(),
+            failing: FailingChecks::default(),
         };
         health.begin(Question::Alive, now);
         health.begin_optional(now);
@@ -210,6 +215,16 @@ impl Health {
         self.note_state(now)
     }
 
+    /// Takes which checks an answer about readiness says to fail, before its outcome.
+    pub fn handle_checks(&mut self, failing: FailingChecks) {
+        self.failing = failing;
+    }
+
+    /// The checks that fail, as the last answer about readiness said.
+    pub fn failing(&self) -> &FailingChecks {
+        &self.failing
+    }
+
     /// A session was refused by the instance: as good as a probe that was, and earlier.
     pub fn handle_refused(&mut self, now: Instant) -> Option<OriginState> {
         let was = self.alive;
@@ -257,15 +272,19 @@ impl Health {
     }
 
     /// The last outcome in words, for people.
-    pub fn detail(&self) -> &str {
+    pub fn detail(&self) -> String {
         match self.state {
+            OriginState::Stalled if !self.failing.is_empty() => {
+                format!("neither ready nor live: requests hang. Failing checks: {}", self.failing)
+            }
             OriginState::Stalled => {
                 "neither ready nor live: requests hang. Does what it depends on (etcd) answer?"
+                    .into()
             }
             OriginState::Unready if self.ready != Ready::No && self.alive == Alive::Yes => {
-                "slow: it takes far longer than usual to say whether it is ready"
+                "slow: it takes far longer than usual to say whether it is ready".into()
             }
-            _ => &self.detail,
+            _ => self.detail.clone(),
         }
     }
 
@@ -343,6 +362,7 @@ impl Health {
     }
 
     fn forget_ready(&mut self) {
+        self.failing = FailingChecks::default();
         self.ready = Ready::Unknown;
         (self.is_dead, self.was_ready) = (false, false);
         self.unauthorised_in_row = 0;
@@ -367,7 +387,10 @@ impl Health {
             }
             Outcome::Answered(Some(status)) => {
                 self.ready = Ready::No;
-                self.detail = format!("not ready (status {status})");
+                self.detail = match self.failing.is_empty() {
+                    true => format!("not ready (status {status})"),
+                    false => format!("not ready: {}", self.failing),
+                };
             }
             Outcome::Silent => {
                 self.ready = Ready::No;

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::admin::api::{DrainReport, DrainRequest, RevokeReport, SettingChange};
 use crate::admin::credentials::RenewReport;
 use meshport_core::drift::{Cause, DriftConfig, Leave};
-use meshport_core::health::{HealthConfig, Outcome, Question as Probe};
+use meshport_core::health::{HealthConfig, Question as Probe};
 use meshport_core::ledger::{Cut, Side};
 use meshport_core::node::{Event, NodeCore};
 use meshport_core::reach::{BOTH_BEHIND_NAT, OwnEndpoints};
@@ -38,7 +38,7 @@ use super::handle::Question;
 use super::load::Load;
 use super::log_budget::LogBudgets;
 use super::ping;
-use super::probe::Prober;
+use super::probe::{Answer, Prober};
 use super::report::Reporter;
 use super::rotation::Rotating;
 use super::services::Addition;
@@ -52,7 +52,7 @@ const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
 /// yet transmits never wait for long.
 const MAX_EVENTS_PER_TURN: usize = 64;
 
-type OutcomeOf = (ServiceName, Probe, Outcome);
+type OutcomeOf = (ServiceName, Probe, Answer);
 
 /// Orders from the rest of the daemon.
 #[derive(Debug)]
@@ -163,7 +163,10 @@ impl Driver {
                     Some(event) => self.take_events(event),
                     None => return,
                 },
-                Some((service, probe, outcome)) = outcomes.recv() => {
+                Some((service, probe, Answer { outcome, failing })) = outcomes.recv() => {
+                    if probe == Probe::Ready {
+                        self.core.handle_checks(&service, failing);
+                    }
                     self.core.handle_outcome(&service, probe, outcome, clock::now());
                 }
                 Some(_) = probes.join_next(), if !probes.is_empty() => {}
@@ -299,8 +302,8 @@ impl Driver {
             let Some(prober) = self.probers.get(&service).cloned() else { continue };
             let outcomes = outcomes.clone();
             probes.spawn(async move {
-                let outcome = prober.ask(probe).await;
-                let _ = outcomes.send((service, probe, outcome)).await;
+                let answer = prober.ask(probe).await;
+                let _ = outcomes.send((service, probe, answer)).await;
             });
         }
     }

@@ -8,10 +8,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hyper::Request;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::HeaderValue;
 use hyper_util::rt::TokioIo;
 use meshport_config::{HealthMode, HealthSettings};
@@ -25,7 +26,7 @@ use tracing::{debug, warn};
 use zeroize::Zeroizing;
 
 use crate::Error;
-use meshport_core::health::{Outcome, Question};
+use meshport_core::health::{FailingChecks, MAX_CHECKS_BODY, Outcome, Question};
 
 use super::tcp::{Host, Tcp};
 
@@ -42,6 +43,23 @@ const READY_PATH: &str = "/readyz";
 const LIVE_PATH: &str = "/livez";
 /// The longest token accepted, in bytes; service account tokens have about one KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;
+
+/// How long the body of a failing answer may take once its status is there.
+const BODY_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    /// The checks of an apiserver that fail, where the answer names some.
+    pub(super) failing: FailingChecks,
+}
+
+impl From<Outcome> for Answer {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, failing: FailingChecks::default() }
+    }
+}
 
 /// Asks one instance. Cheap to clone.
 #[derive(Clone)]
@@ -81,33 +99,34 @@ impl Prober {
     }
 
     /// Asks, and waits for as long as the settings allow.
-    pub(super) async fn ask(&self, question: Question) -> Outcome {
+    pub(super) async fn ask(&self, question: Question) -> Answer {
         let patience = match question {
             Question::Alive => self.settings.timeout,
             Question::Ready | Question::Live => self.settings.ready_timeout,
         };
-        timeout(patience, self.ask_patiently(question)).await.unwrap_or(Outcome::Silent)
+        let answer = timeout(patience, self.ask_patiently(question)).await;
+        answer.unwrap_or_else(|_elapsed| Outcome::Silent.into())
     }
 
-    async fn ask_patiently(&self, question: Question) -> Outcome {
+    async fn ask_patiently(&self, question: Question) -> Answer {
         let tcp = match self.host.connect(&self.address).await {
             Ok(tcp) => {
                 self.complained.store(false, Ordering::Relaxed);
                 tcp
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Outcome::Refused;
+                return Outcome::Refused.into();
             }
             Err(error) => {
                 // It may be this machine that lacks something, and not the instance.
                 if !self.complained.swap(true, Ordering::Relaxed) {
                     warn!(instance = self.address, %error, "cannot ask the own instance");
                 }
-                return Outcome::Broken;
+                return Outcome::Broken.into();
             }
         };
-        let status = match (&self.settings.mode, question) {
-            (HealthMode::Tcp, _) => return Outcome::Answered(None),
+        let reply = match (&self.settings.mode, question) {
+            (HealthMode::Tcp, _) => return Outcome::Answered(None).into(),
             // Any status says that it is alive, 401 as well.
             (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH, None).await,
             (HealthMode::Kubernetes, Question::Ready | Question::Live) => {
@@ -115,12 +134,14 @@ impl Prober {
                 let authorization = self.authorization().await;
                 self.over_tls(tcp, path, authorization).await
             }
-            (HealthMode::Http, _) => status(tcp, &self.address, &self.settings.path, None).await,
+            (HealthMode::Http, _) => reply(tcp, &self.address, &self.settings.path, None).await,
         };
-        match status {
-            Some(status) => Outcome::Answered(Some(self.as_ready(status))),
-            None => Outcome::Broken,
-        }
+        let Some(Reply { status, body }) = reply else { return Outcome::Broken.into() };
+        let outcome = Outcome::Answered(Some(self.as_ready(status)));
+        // Other services put anything there.
+        let lists_checks = self.settings.mode == HealthMode::Kubernetes;
+        let failing = lists_checks.then(|| FailingChecks::parse(&body)).unwrap_or_default();
+        Answer { outcome, failing }
     }
 
     /// Plain HTTP services say "ready" with any success; only Kubernetes insists on 200.
@@ -134,10 +155,10 @@ impl Prober {
         tcp: Tcp,
         path: &str,
         authorization: Option<HeaderValue>,
-    ) -> Option<u16> {
+    ) -> Option<Reply> {
         let (connector, name) = self.tls.as_ref()?;
         let tls = connector.connect(name.clone(), tcp).await.ok()?;
-        status(tls, &self.address, path, authorization).await
+        reply(tls, &self.address, path, authorization).await
     }
 
     /// The token, if one is configured. Without a readable one the instance is asked all the same:
@@ -154,12 +175,19 @@ impl Prober {
     }
 }
 
-async fn status(
+/// What an instance answered.
+struct Reply {
+    status: u16,
+    /// The beginning of the body, of an answer other than 200.
+    body: Vec<u8>,
+}
+
+async fn reply(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
     path: &str,
     authorization: Option<HeaderValue>,
-) -> Option<u16> {
+) -> Option<Reply> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
     let mut request = Request::get(path).header("host", host).header("user-agent", "meshport");
@@ -167,14 +195,35 @@ async fn status(
         request = request.header("authorization", authorization);
     }
     let request = request.body(Empty::<Bytes>::new()).ok()?;
-    let answer = sender.send_request(request);
-    tokio::pin!(answer);
-    let answer = tokio::select! {
-        answer = &mut answer => answer,
-        // The last thing a connection brings may be the answer.
-        _ = connection => answer.await,
+    let exchange = async {
+        let answer = sender.send_request(request).await.ok()?;
+        let status = answer.status().as_u16();
+        let body = if status == 200 { Vec::new() } else { beginning(answer.into_body()).await };
+        Some(Reply { status, body })
     };
-    Some(answer.ok()?.status().as_u16())
+    tokio::pin!(exchange);
+    tokio::select! {
+        reply = &mut exchange => reply,
+        // The last thing a connection brings may be the answer.
+        _ = connection => exchange.await,
+    }
+}
+
+/// What of a body comes at once: the status counts, whatever becomes of the rest.
+async fn beginning(mut body: Incoming) -> Vec<u8> {
+    let mut read = Vec::new();
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            read.extend_from_slice(&data[..data.len().min(MAX_CHECKS_BODY - read.len())]);
+            if read.len() == MAX_CHECKS_BODY {
+                return;
+            }
+        }
+    };
+    // Too late is as good as not there.
+    let _ = timeout(BODY_TIMEOUT, reading).await;
+    read
 }
 
 /// Reads a token anew for each probe: Kubernetes rotates them in place.
@@ -280,7 +329,60 @@ mod tests {
         let prober =
             Prober::new(Host::Kernel, address, settings(HealthMode::Http)).expect("no files");
         for _ in 0..100 {
-            assert_eq!(prober.ask(Question::Alive).await, Outcome::Answered(Some(200)));
+            assert_eq!(prober.ask(Question::Alive).await, Outcome::Answered(Some(200)).into());
+        }
+    }
+
+    /// A TLS server that answers every request so.
+    async fn tls_server(answer: &'static [u8]) -> (String, tokio::task::JoinHandle<()>) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("it has them")
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).expect("of a known form"),
+            )
+            .expect("it fits its key");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound").to_string();
+        let serving = tokio::spawn(async move {
+            // What is answered stays open: some servers keep connections.
+            let mut open = Vec::new();
+            loop {
+                let (tcp, _) = listener.accept().await.expect("open");
+                let mut tls = acceptor.accept(tcp).await.expect("a client that trusts anybody");
+                let _ = tls.read(&mut [0; 1024]).await;
+                let _ = tls.write_all(answer).await;
+                let _ = tls.flush().await;
+                open.push(tls);
+            }
+        });
+        (address, serving)
+    }
+
+    #[tokio::test]
+    async fn an_apiserver_says_which_checks_fail_and_its_status_counts_without() {
+        let whole = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 54\r\n\r\n\
+                      [+]ping ok\n[-]etcd failed: reason withheld\nreadyz check";
+        let stuck = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 999\r\n\r\n\
+                      [-]etcd failed: reason withheld\n[-]informer-sync failed: 1";
+        let silent = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\n";
+        for (answer, status, failing) in [
+            (&whole[..], 500, "etcd"),
+            (&stuck[..], 500, "etcd, informer-sync"),
+            (&silent[..], 503, ""),
+        ] {
+            let (address, _serving) = tls_server(answer).await;
+            let settings = settings(HealthMode::Kubernetes);
+            let prober = Prober::new(Host::Kernel, address, settings).expect("no files");
+            let answer = prober.ask(Question::Ready).await;
+            assert_eq!(answer.outcome, Outcome::Answered(Some(status)));
+            assert_eq!(answer.failing.to_string(), failing);
         }
     }
 
@@ -289,13 +391,13 @@ mod tests {
         let address = server(b"").await;
         let prober =
             Prober::new(Host::Kernel, address, settings(HealthMode::Http)).expect("no files");
-        assert_eq!(prober.ask(Question::Alive).await, Outcome::Broken);
+        assert_eq!(prober.ask(Question::Alive).await, Outcome::Broken.into());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();
         drop(listener);
         let prober =
             Prober::new(Host::Kernel, address, settings(HealthMode::Tcp)).expect("no files");
-        assert_eq!(prober.ask(Question::Alive).await, Outcome::Refused);
+        assert_eq!(prober.ask(Question::Alive).await, Outcome::Refused.into());
     }
 
     #[tokio::test]

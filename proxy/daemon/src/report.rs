@@ -308,7 +308,7 @@ impl Reporter {
         match (path, line) {
             // Of its own instance a node knows what the last probe found.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
-                core.health(service).map_or_else(String::new, |it| it.detail().to_owned())
+                core.health(service).map_or_else(String::new, Health::detail)
             }
             (_, Line::Direct(node)) if is_apart && core.discovery().both_behind_nat(&node) => {
                 BOTH_BEHIND_NAT.into()
@@ -323,7 +323,7 @@ impl Reporter {
             address: self.services.get(name)?.origin.clone()?,
             state: health.state().to_string(),
             since_s: age_s(health.since(), now),
-            detail: health.detail().to_owned(),
+            detail: health.detail(),
             sessions: self.sessions.count_side(name, Side::Served),
         })
     }

@@ -24,6 +24,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "inner" => inner(),
         "handshake" => handshake(),
         "stream" => stream(),
+        "checks" => checks(),
         "gossip" => gossip(),
         "discovery" => discovery(),
         "credential" => credentials(),
@@ -70,6 +71,15 @@ fn outer() -> Vec<Vec<u8>> {
         seeds.push([&[0][..], &measured(&datagram), &[8]].concat());
     }
     seeds
+}
+
+fn checks() -> Vec<Vec<u8>> {
+    let texts = [
+        "[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nreadyz check failed\n",
+        "[-]poststarthook/rbac/bootstrap-roles failed: reason withheld\n",
+        "[-]a failed\n[-]b failed\n[-]c failed\n[-]d failed\n[-]e failed\n[-]a failed\n",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
 fn inner() -> Vec<Vec<u8>> {

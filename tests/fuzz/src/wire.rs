@@ -1,5 +1,6 @@
 //! What comes over the wire: datagrams, inner packets, streams, gossip.
 
+use meshport_core::health::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS};
 use meshport_core::wire::{Header, MAX_DEADLINE, MAX_HEADER_BYTES};
 
 use crate::start;
@@ -27,6 +28,18 @@ pub fn gossip(data: &[u8]) {
 /// An admitted member that sends and signs anything, against one that is honest.
 pub fn discovery(data: &[u8]) {
     meshport_discovery::fuzzing::member(start(), data);
+}
+
+/// The body of an apiserver's failing answer: names and text are plain and short, and a second
+/// reading of what was said finds nothing that fails.
+pub fn checks(data: &[u8]) {
+    let checks = FailingChecks::parse(data);
+    let text = checks.to_string();
+    assert!(text.len() <= MAX_CHECKS * (MAX_CHECK_BYTES + 2) + " and 16384 more".len());
+    assert!(text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' '), "{text:?}");
+    assert_eq!(checks.is_empty(), text.is_empty());
+    assert!(checks.count() <= data.len() / "[-]x failed".len());
+    assert!(FailingChecks::parse(text.as_bytes()).is_empty(), "{text:?}");
 }
 
 /// The header of a proxied stream, byte by byte: the first answer that is not "more" stays the

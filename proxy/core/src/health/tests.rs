@@ -68,6 +68,29 @@ fn a_refused_session_counts_at_once_and_is_followed_up() {
 }
 
 #[test]
+fn the_failing_checks_are_told_until_an_answer_says_otherwise() {
+    let mut bench = Bench::new(true);
+    let config = HealthConfig { asks_live: true, ..bench.health.config.clone() };
+    bench.health.set_config(config, bench.now);
+    let etcd = || FailingChecks::parse(b"[-]etcd failed: reason withheld\n");
+    bench.alive(OK);
+    bench.health.handle_checks(etcd());
+    assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
+    assert_eq!(bench.health.detail(), "not ready: etcd");
+    bench.health.handle_checks(FailingChecks::default());
+    bench.ready(Outcome::Answered(Some(503)));
+    assert_eq!(bench.health.detail(), "not ready (status 503)");
+    bench.ready(OK);
+    bench.health.handle_checks(etcd());
+    bench.ready(Outcome::Answered(Some(500)));
+    bench.health.handle_outcome(Question::Live, Outcome::Answered(Some(500)), bench.now);
+    assert_eq!(bench.health.state(), OriginState::Stalled);
+    assert!(bench.health.detail().ends_with("Failing checks: etcd"), "{}", bench.health.detail());
+    bench.alive(Outcome::Refused);
+    assert!(bench.health.failing().is_empty(), "what was said before says nothing any more");
+}
+
+#[test]
 fn an_instance_that_answers_nonsense_is_not_called_hung() {
     let mut bench = Bench::new(true);
     bench.alive(OK);

@@ -6,7 +6,7 @@ use meshport_config::ServiceName;
 use meshport_discovery::OriginState;
 
 use super::{Event, NodeCore, Service};
-use crate::health::{Health, HealthConfig, Outcome, Question};
+use crate::health::{FailingChecks, Health, HealthConfig, Outcome, Question};
 
 impl NodeCore {
     /// Changes how the local instance of a service is asked; nothing happens for a service that
@@ -29,6 +29,14 @@ impl NodeCore {
             let health = service.health.as_mut();
             health.and_then(|health| health.handle_outcome(question, outcome, now));
         });
+    }
+
+    /// Takes which checks an answer about readiness says to fail, before its outcome.
+    pub fn handle_checks(&mut self, name: &ServiceName, failing: FailingChecks) {
+        let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
+        if let Some(health) = health {
+            health.handle_checks(failing);
+        }
     }
 
     /// The local instance of a service has refused a session.
@@ -90,7 +98,7 @@ impl NodeCore {
         let Some(state) = after else { return };
         let detail = match state {
             OriginState::Draining => Some("the operator wants it left".to_owned()),
-            _ => self.health(name).map(|health| health.detail().to_owned()),
+            _ => self.health(name).map(Health::detail),
         };
         self.discovery.set_service(name.clone(), state, now);
         let (service, detail) = (name.clone(), detail.unwrap_or_default());

@@ -77,6 +77,12 @@ impl Reporter {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));
             page.put("service_usable", "Whether some origin can be used.", &labels, usable);
+            if let Some(health) = core.health(&service.name) {
+                // Their names come from outside, so they are no label: `status` and log have them.
+                let failing = u32::try_from(health.failing().count()).unwrap_or(u32::MAX);
+                let help = "Checks of the local apiserver that fail, as its /readyz lists them.";
+                page.put("instance_failing_checks", help, &labels, failing.into());
+            }
             self.sessions_page(&mut page, &service.name);
         }
         origins_page(&mut page, &status);
