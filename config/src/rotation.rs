@@ -300,6 +300,12 @@ impl MeshSecrets {
         Ok(Some(taken))
     }
 
+    /// The one in force alone.
+    #[must_use]
+    pub fn without_former(&self) -> Self {
+        Self { former: None, ..self.clone() }
+    }
+
     /// Erases the former one when its time is over; whether that was now.
     pub fn retire(&mut self, now: UnixSeconds) -> bool {
         let is_over = self.retires_at().is_some_and(|at| at <= now);

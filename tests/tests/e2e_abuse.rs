@@ -36,6 +36,8 @@ const HEADROOM: u64 = 64 << 20;
 const BACK: Duration = Duration::from_secs(20);
 /// How soon a node is back once its clock is right.
 const SOON: Duration = Duration::from_secs(10);
+/// Lines of the file of secrets during an overlap: the statement, both, the end.
+const TWO_SECRETS: usize = 4;
 /// Requests that a load has to make before and after something happens.
 const SOME: usize = 10;
 
@@ -500,6 +502,15 @@ fn a_clock_that_was_400_days_ahead_for_20_s_isolates_nobody() {
     let _daemon = with_a_clock(&world, "worker-b", &clock);
     let local = world.at("worker-b").local;
     serves_again(&world, local);
+    let config = world.path("cp-a.toml");
+    run_ok(
+        &meshport().to_string_lossy(),
+        &["rotate-secret", "--config", &config.to_string_lossy()],
+    );
+    let secrets = || fs::read_to_string(world.at("worker-b").state().join("mesh.secret")).ok();
+    let both = wait::until("it has the new secret and the former", SETTLE, || {
+        secrets().filter(|text| text.lines().count() == TWO_SECRETS)
+    });
     fs::write(&clock, "+400d\n").expect("the world's folder can be written");
     wait::until("by its clock all others have ended", SETTLE, || {
         (world.at("worker-b").alive() == 1).then_some(())
@@ -516,4 +527,5 @@ fn a_clock_that_was_400_days_ahead_for_20_s_isolates_nobody() {
         (served && world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
     });
     println!("back {:?} after the clock is right", begun.elapsed());
+    assert_eq!(secrets(), Some(both), "the former secret was erased long before its end");
 }

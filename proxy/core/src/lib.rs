@@ -15,6 +15,7 @@ pub mod health;
 pub mod ledger;
 pub mod node;
 pub mod opening;
+pub mod overlap;
 pub mod pace;
 pub mod patience;
 pub mod policy;

@@ -9,19 +9,19 @@
 use std::time::Duration;
 
 use meshport_config::{MeshSecrets, NextSecret, NodeId, Revocations, SecretId};
+use meshport_core::overlap::Overlap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::Error;
 use crate::admin::credentials::RotateReport;
 
 use super::clock;
 use super::driver::{Driver, Order};
 use super::state::{Existing, StateDir};
 
-/// The longest wait before the wall clock is looked at again: it may have been set.
-const LOOK: Duration = Duration::from_secs(60);
+/// From a write that failed to the next attempt.
+const RETRY: Duration = Duration::from_secs(5);
 
 type Asker = oneshot::Sender<Result<RotateReport, String>>;
 
@@ -109,8 +109,8 @@ impl Driver {
     }
 }
 
-/// Writes what is offered and erases a former secret when its time is over. Never returns while the
-/// node runs.
+/// Writes what is offered and erases a former secret when its time is over beyond doubt; until then
+/// the mesh judges by the clock whether it opens anything. Never returns while the node runs.
 pub(super) async fn keep(
     state: StateDir,
     mut held: MeshSecrets,
@@ -118,21 +118,14 @@ pub(super) async fn keep(
     revocations: watch::Receiver<Revocations>,
     orders: mpsc::Sender<Order>,
 ) {
-    if let Err(error) = settle(&state, &held) {
-        warn!(%error, "the mesh's former secret cannot be erased from the disk");
-    }
+    let mut overlap = Overlap::default();
     loop {
-        let left = held.retires_at().map(|at| at.seconds_since(clock::wall()));
-        let wait = left.map_or(LOOK, |left| Duration::from_secs(left.max(1)).min(LOOK));
         let next = tokio::select! {
             changed = offers.changed() => match changed {
                 Ok(()) => offers.borrow_and_update().clone(),
                 Err(_ended) => return,
             },
-            () = sleep(wait) => {
-                let mut secrets = held.clone();
-                secrets.retire(clock::wall()).then_some(secrets)
-            }
+            () = ended(&held, &mut overlap) => Some(held.without_former()),
         };
         let Some(next) = next else { continue };
         let (to, secrets, revoked) = (state.clone(), next.clone(), revocations.borrow().clone());
@@ -144,26 +137,26 @@ pub(super) async fn keep(
         let order = match written.await {
             Ok(Ok(())) => {
                 held = next.clone();
+                overlap = Overlap::default();
                 Order::Secrets(Box::new(next))
             }
             Ok(Err(error)) => Order::SecretsLost(error.to_string()),
             Err(error) => Order::SecretsLost(error.to_string()),
         };
+        let is_lost = matches!(order, Order::SecretsLost(_));
         if orders.send(order).await.is_err() {
             return;
+        }
+        if is_lost {
+            sleep(RETRY).await;
         }
     }
 }
 
-/// Erases from the folder what has ended since it was written.
-///
-/// # Errors
-/// [`Error::Io`] or [`Error::State`] when the file cannot be read or written.
-pub(crate) fn settle(state: &StateDir, held: &MeshSecrets) -> Result<(), Error> {
-    match state.mesh_secrets()? {
-        Some(stored) if stored.former().is_some() && held.former().is_none() => {
-            state.store_mesh_secrets(held, Existing::Replace)
-        }
-        _ => Ok(()),
+/// Waits until the former secret may be erased; for ever, where there is none.
+async fn ended(held: &MeshSecrets, overlap: &mut Overlap) {
+    let Some(end) = held.retires_at() else { return std::future::pending().await };
+    while !overlap.is_over(end, clock::wall(), clock::now()) {
+        sleep(overlap.wait(clock::now())).await;
     }
 }

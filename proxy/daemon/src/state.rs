@@ -175,18 +175,17 @@ impl StateDir {
         if credential.record_key != record_key.public() {
             return Err(self.stranger(RECORD_KEY));
         }
-        self.completed(NextIdentity { node_key, record_key, credential }, now)
+        self.completed(NextIdentity { node_key, record_key, credential })
     }
 
     /// Who these keys and this credential make the node, with what else is in the folder.
-    fn completed(&self, who: NextIdentity, now: UnixSeconds) -> Result<Identity, Error> {
+    fn completed(&self, who: NextIdentity) -> Result<Identity, Error> {
         let NextIdentity { node_key, record_key, credential } = who;
-        let mut secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
+        let secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
         if secrets.rotation().is_some_and(|rotation| rotation.mesh != credential.mesh) {
             let what = "is the secret of another mesh than that of the credential beside it";
             return Err(state_error(&self.file(MESH_SECRET), what, JOIN_AGAIN));
         }
-        secrets.retire(now);
         if let Some(revocation) = self.revocations(&credential.mesh)?.covering(&credential) {
             let Revocation { revoked, at, .. } = *revocation;
             return Err(meshport_config::Error::Revoked { revoked, at }.into());

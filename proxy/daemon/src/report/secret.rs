@@ -6,6 +6,7 @@ use meshport_config::{MeshSecrets, NodeId};
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::SecretStatus;
+use crate::clock;
 use meshport_core::node::NodeCore;
 
 use super::Reporter;
@@ -20,15 +21,17 @@ impl Reporter {
         mesh: &Mesh,
         secrets: &MeshSecrets,
     ) -> SecretStatus {
-        // Without a former secret whoever lags is out already.
-        let lagging = match secrets.former() {
+        // One whose end the clock says has passed opens nothing, erased or not.
+        let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
+        // Without a former secret those that lag are out already.
+        let lagging = match former_ends_at {
             Some(_) => self.lagging(core, mesh, secrets.number()),
             None => Vec::new(),
         };
         SecretStatus {
             number: secrets.number(),
             rotated_at: secrets.rotation().map(|rotation| rotation.at),
-            former_ends_at: secrets.retires_at(),
+            former_ends_at,
             lagging: lagging.len(),
             lagging_names: lagging.into_iter().take(MAX_NAMES).collect(),
         }

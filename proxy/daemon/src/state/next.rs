@@ -137,7 +137,7 @@ impl StateDir {
         };
         let Some(next) = self.next()? else { return Ok((self.identity(now)?, Some(unsettled))) };
         self.in_force(&next.credential, now)?;
-        Ok((self.completed(next, now)?, Some(unsettled)))
+        Ok((self.completed(next)?, Some(unsettled)))
     }
 
     /// Forgets new keys that nothing has used yet, for a node that is made anew.
