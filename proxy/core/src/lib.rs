@@ -18,6 +18,7 @@ pub mod opening;
 pub mod overlap;
 pub mod pace;
 pub mod patience;
+pub mod places;
 pub mod policy;
 pub mod reach;
 pub mod relay;

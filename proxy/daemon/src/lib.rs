@@ -42,6 +42,7 @@ mod roster;
 mod rotation;
 mod run;
 mod sandbox;
+mod seats;
 mod seeds;
 mod services;
 mod session;

@@ -17,6 +17,8 @@ use super::pacing::{Admission, Paid};
 use super::session::Ingress;
 use super::tcp::{Closed, Host, Listener, Tcp};
 use super::totals::bump;
+use super::who::Who;
+use meshport_core::places::NoPlace;
 
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.
@@ -140,10 +142,12 @@ fn take(
     sessions: &mut JoinSet<()>,
     said: &mut Said,
 ) {
-    let Some(seat) = ingress.seat() else {
-        bump(&ingress.totals.over_limit);
-        client.reset_on_drop();
-        return say_full(ingress, said);
+    let seat = match ingress.seat(&client) {
+        Ok(seat) => seat,
+        Err(why) => {
+            client.reset_on_drop();
+            return say_no_place(ingress, why, said);
+        }
     };
     client.set_nodelay();
     let (ingress, place) = (ingress.clone(), ingress.better_place());
@@ -161,6 +165,7 @@ fn take(
 #[derive(Debug, Default)]
 struct Said {
     full: Option<Instant>,
+    greedy: Option<Instant>,
     hasty: Option<Instant>,
 }
 
@@ -176,11 +181,23 @@ impl Said {
 }
 
 /// Says that there is no place, unless that was said lately; the status says it for as long.
-fn say_full(ingress: &Ingress, said: &mut Said) {
-    if !Said::is_due(&mut said.full, clock::now()) {
+fn say_no_place(ingress: &Ingress, why: NoPlace<Who>, said: &mut Said) {
+    let last = match why {
+        NoPlace::Full => &mut said.full,
+        NoPlace::Share(..) => &mut said.greedy,
+    };
+    if !Said::is_due(last, clock::now()) {
         return;
     }
     let max_sessions = ingress.limits.borrow().max_sessions;
+    if let NoPlace::Share(who, held) = why {
+        let turned_away = ingress.totals.over_share.load(Ordering::Relaxed);
+        return warn!(
+            service = %ingress.service, client = %who, held, max_sessions, turned_away,
+            "a client has its share of max-sessions, so its next ones are reset; other clients are \
+             served. Find it with `ss -tnp`, or raise max-sessions"
+        );
+    }
     let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
     warn!(
         service = %ingress.service, max_sessions, turned_away,

@@ -26,6 +26,7 @@ use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;
 use meshport_core::patience::Patience;
+use meshport_core::places::Places;
 use meshport_core::route::{Line, Route};
 use meshport_core::wire::MAX_DEADLINE;
 
@@ -36,6 +37,7 @@ use super::sessions::{Guard, Sessions};
 use super::splice::{self, Carried, Early, Ending, Unfinished};
 use super::tcp::{Host, Tcp};
 use super::totals::{Totals, bump};
+use super::who::Who;
 
 /// How often candidates that are said to be down are tried while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
@@ -103,15 +105,8 @@ pub(super) struct Ingress {
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
-}
-
-/// A client's place among those a service may have.
-pub(super) struct Seat(Arc<Ingress>);
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.totals.clients.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// What clients hold of `max-sessions`.
+    pub(super) seats: Mutex<Places<Who>>,
 }
 
 impl Ingress {
@@ -132,14 +127,8 @@ impl Ingress {
             budget: Mutex::default(),
             searches: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
+            seats: Mutex::default(),
         }
-    }
-
-    /// A place for one more client; none when `max-sessions` are there.
-    pub(super) fn seat(self: &Arc<Self>) -> Option<Seat> {
-        let seat = Seat(self.clone());
-        let before = self.totals.clients.fetch_add(1, Ordering::Relaxed);
-        (before < self.limits.borrow().max_sessions).then_some(seat)
     }
 
     /// Where the next session is probably served best, when that is not here.

@@ -25,6 +25,10 @@ pub(super) struct Totals {
     pub(super) abandoned: AtomicU64,
     /// Client connections refused because the service's `max-sessions` are open.
     pub(super) over_limit: AtomicU64,
+    /// Client connections refused because one of the users has so many already.
+    pub(super) over_share: AtomicU64,
+    /// The last client that was refused for that, how many places counted for it, and when.
+    pub(super) greedy: Mutex<Option<(Who, u64, Instant)>>,
     /// Client connections that had to wait, because their client gives up most of what it opens.
     pub(super) paced: AtomicU64,
     /// Client connections refused because too many of the same client wait.

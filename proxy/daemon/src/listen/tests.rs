@@ -7,6 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::super::seats::Seat;
 use super::super::session::{Place, SessionLimits};
 use super::super::sessions::Sessions;
 use super::super::tcp::memory;
@@ -169,6 +170,31 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     client.write_all(b"x").await.expect("it is there");
     let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");
     assert_eq!(answer, b'x');
+}
+
+#[tokio::test]
+async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
+    const ALL: u64 = 160;
+
+    let (near, _far) = testing::pair();
+    let (ingress, _routes) = ingress(&near, Host::Memory(memory::Host::default()), "127.0.0.1:1");
+    let user = |uid| ingress.seat_for(Some(Who::User(uid)), ALL);
+    let mut held: Vec<Seat> = (0..ALL).map_while(|_| user(1001).ok()).collect();
+    let got = held.len() as u64;
+    assert!((ALL / 2..ALL).contains(&got), "{got}");
+    assert_eq!(user(1001).err(), Some(NoPlace::Share(Who::User(1001), got)));
+    let totals = &ingress.totals;
+    assert_eq!(totals.over_share.load(Ordering::Relaxed), 2);
+    assert_eq!(totals.clients.load(Ordering::Relaxed), got);
+    let greedy = totals.greedy.lock().expect("not poisoned").expect("it is told");
+    assert_eq!((greedy.0, greedy.1), (Who::User(1001), got));
+    held.push(user(1002).expect("another user is served"));
+    while let Ok(seat) = user(0) {
+        held.push(seat);
+    }
+    assert_eq!(held.len() as u64, ALL, "root may have all that is left");
+    held.clear();
+    assert_eq!(totals.clients.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What is wrong at the local addresses.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use meshport_config::ServiceName;
@@ -10,15 +11,23 @@ use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
 use super::super::totals::Totals;
+use super::super::who::Who;
 use super::Reporter;
 
-/// So long after a client last had to wait it is over.
+/// So long after a client last had to wait, or was refused, it is over.
 const LASTS: Duration = Duration::from_secs(60);
 
 /// The addresses that another process has taken.
 pub(super) fn lost(totals: &Totals) -> Vec<SocketAddr> {
     let lost = totals.lost.lock().expect("no holder of this lock can panic");
     lost.iter().copied().collect()
+}
+
+/// Who was lately refused a place because of what it has, and how many places that is.
+pub(super) fn greedy(totals: &Totals, now: Instant) -> Option<(Who, u64)> {
+    let greedy = *totals.greedy.lock().expect("no holder of this lock can panic");
+    let (who, held, at) = greedy?;
+    (now.saturating_duration_since(at) < LASTS).then_some((who, held))
 }
 
 impl Reporter {
@@ -57,6 +66,14 @@ impl Reporter {
                 warnings.push(format!(
                     "{name}: a client ({who}) resets most connections that it opens, so its next \
                      ones wait; other clients do not. Find it with `ss -tnp`"
+                ));
+            }
+            if let Some((who, held)) = greedy(&totals, now) {
+                let turned_away = totals.over_share.load(Ordering::Relaxed);
+                warnings.push(format!(
+                    "{name}: a client ({who}) has its share of max-sessions, {held} places and those \
+                     it had before, so its next ones are reset ({turned_away} since the start); \
+                     other clients are served. Find it with `ss -tnp`, or raise max-sessions"
                 ));
             }
         }

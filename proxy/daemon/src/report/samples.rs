@@ -9,6 +9,7 @@ use meshport_mesh::Mesh;
 use serde::Serialize;
 
 use crate::admin::api::{Sample, Status};
+use crate::who::Who;
 use meshport_core::node::NodeCore;
 use meshport_core::wire::Answer;
 
@@ -83,7 +84,7 @@ impl Reporter {
                 let help = "Checks of the local apiserver that fail, as its /readyz lists them.";
                 page.put("instance_failing_checks", help, &labels, failing.into());
             }
-            self.sessions_page(&mut page, &service.name);
+            self.sessions_page(&mut page, &service.name, now);
         }
         origins_page(&mut page, &status);
         self.rosters_page(&mut page);
@@ -118,7 +119,7 @@ impl Reporter {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of sessions are far below 2^53")]
-    fn sessions_page(&self, page: &mut Page, service: &ServiceName) {
+    fn sessions_page(&self, page: &mut Page, service: &ServiceName, now: Instant) {
         let name = service.as_ref();
         for (word, side) in
             [("client", Side::Client), ("served", Side::Served), ("relayed", Side::Relayed)]
@@ -130,18 +131,25 @@ impl Reporter {
         }
         let totals = self.sessions.totals(service);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let ends: [(&str, &AtomicU64); 7] = [
+        let ends: [(&str, &AtomicU64); 8] = [
             ("accepted", &totals.accepted),
             ("connected", &totals.connected),
             ("failed", &totals.failed),
             ("abandoned", &totals.abandoned),
             ("over-limit", &totals.over_limit),
+            ("over-share", &totals.over_share),
             ("paced", &totals.paced),
             ("over-pace", &totals.over_pace),
         ];
         for (event, counter) in ends {
             let help = "Client connections: accepted, and what became of them.";
             page.count("sessions", help, &[("service", name), ("event", event)], read(counter));
+        }
+        // A value and no label, of which there would be one for each user that there ever was.
+        if let Some((Who::User(uid), _)) = super::front::greedy(&totals, now) {
+            let help = "Number of the user who was lately refused for its share of max-sessions; \
+                        absent without one.";
+            page.put("sessions_over_share_uid", help, &[("service", name)], uid.into());
         }
         let help = "Sessions reset because their path died or their instance hung.";
         page.count("sessions_cut", help, &[("service", name)], read(&totals.cut));
