@@ -13,6 +13,7 @@ pub mod duplicates;
 pub mod evidence;
 pub mod health;
 pub mod ledger;
+pub mod names;
 pub mod node;
 pub mod opening;
 pub mod overlap;

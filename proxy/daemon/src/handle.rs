@@ -136,9 +136,9 @@ impl Handle {
     /// up.
     ///
     /// # Errors
-    /// As [`Handle::status`], and when no node has that name.
+    /// As [`Handle::status`], and [`Error::Usage`] when no other node is meant.
     pub async fn ping(&self, request: PingRequest) -> Result<PingReport, Error> {
-        self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Refused)
+        self.ask(|answer| Question::Ping(request, answer)).await?.map_err(Error::Usage)
     }
 
     /// The certificates that the origins of a service show; answers when all have, or had time to.

@@ -139,8 +139,10 @@ impl Prober {
         let Some(Reply { status, body }) = reply else { return Outcome::Broken.into() };
         let outcome = Outcome::Answered(Some(self.as_ready(status)));
         // Other services put anything there.
-        let lists_checks = self.settings.mode == HealthMode::Kubernetes;
-        let failing = lists_checks.then(|| FailingChecks::parse(&body)).unwrap_or_default();
+        let failing = match self.settings.mode {
+            HealthMode::Kubernetes => FailingChecks::parse(&body),
+            HealthMode::Http | HealthMode::Tcp => FailingChecks::default(),
+        };
         Answer { outcome, failing }
     }
 

@@ -21,6 +21,7 @@ use crate::admin::api::{
 use crate::admin::credentials::{FormerKey, SecretStatus};
 use meshport_core::duplicates::Duplicates;
 use meshport_core::health::Health;
+use meshport_core::names;
 use meshport_core::node::NodeCore;
 use meshport_core::reach::{BOTH_BEHIND_NAT, Reach};
 use meshport_core::roster::Roster;
@@ -39,7 +40,6 @@ mod compare;
 mod credentials;
 mod explain;
 mod front;
-mod names;
 mod room;
 mod samples;
 mod secret;

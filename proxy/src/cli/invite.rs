@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::paths::Paths;
 use super::{clock, load, output, runtime, saved};
+use meshport_core::names;
 use meshport_core::seeds::{self, Known};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::SeedRow;
@@ -254,9 +255,10 @@ fn whole(seed: &NamedSeed, known: &[SeedRow]) -> Result<Seed, Error> {
     };
     let row = known.iter().find(|row| row.name == *name);
     row.map(|row| row.seed.clone()).ok_or_else(|| {
+        let unknown = names::unknown(name.as_ref(), known.iter().map(|row| row.name.as_ref()));
         Error::Usage(format!(
-            "neither the daemon here nor its saved directory knows a node {name}; give its seed as \
-             `meshport peers --seeds` prints it on a node: NODEID@HOST:PORT"
+            "{unknown}. For a node that neither the daemon here nor its saved directory knows, \
+             give the seed as `meshport peers --seeds` prints it on a node: NODEID@HOST:PORT"
         ))
     })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use meshport_config::{Period, ServiceName};
+use meshport_core::names;
 
 use super::load::{socket, state_dir};
 use super::{clock, output, render, runtime, saved, watch};
@@ -182,13 +183,19 @@ fn select(
         let ids = who.node.iter().flat_map(|node| [node.to_string(), node.short()]);
         who.name == origin || ids.into_iter().any(|id| id == origin)
     };
+    let names = all.iter().flat_map(|it| &it.candidates).map(|it| it.status.who.name.clone());
+    let known: Vec<String> = names.collect();
     for it in &mut all {
         it.candidates.retain(|candidate| is_it(&candidate.status.who));
     }
     all.retain(|it| !it.candidates.is_empty());
     if all.is_empty() {
-        let text = format!("no origin is named {origin}; `meshport explain` shows all of them");
-        return Err(Error::Negative(text));
+        return Err(Error::Negative(names::unknown_of(
+            "origin",
+            origin,
+            known.iter().map(String::as_str),
+            "explain",
+        )));
     }
     Ok(all)
 }

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use meshport_config::{Invite, NodeId, Revocation, Revoked, VerifyKey};
+use meshport_core::names;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::query::DaemonArgs;
-use super::{authority, clock, line, output, runtime};
+use super::{authority, clock, line, output, runtime, saved};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use meshport_daemon::admin::client::AdminClient;
@@ -19,6 +20,9 @@ use meshport_daemon::admin::credentials::{CredentialRow, Validity};
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";
+
+/// A node and its name, which is empty for one whose credential is not known yet.
+type Known = (String, NodeId);
 
 /// `meshport revoke`
 #[derive(Debug, Args)]
@@ -74,10 +78,11 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
         return Ok(());
     }
     if !args.with_nodes {
-        spare_nodes(&revocation.revoked, &client).map_err(elsewhere)?;
+        spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
     }
     let request = RevokeRequest { revocation: revocation.to_text() };
-    let report = runtime()?.block_on(client.revoke(&request)).map_err(elsewhere)?;
+    let report = runtime()?.block_on(client.revoke(&request));
+    let report = report.map_err(|error| elsewhere(error, args))?;
     if args.json {
         return output::json(&report);
     }
@@ -85,14 +90,18 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
 }
 
 /// Where no daemon runs, the line goes to one that does.
-fn elsewhere(error: Error) -> Error {
-    match error {
-        Error::NoDaemon { .. } => Error::Usage(format!(
-            "no daemon runs here that could spread it ({error}). Print the line with --print and \
-             hand it to any node of the mesh: meshport revoke --import LINE"
-        )),
-        error => error,
-    }
+fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
+    let Error::NoDaemon { path, .. } = &error else { return error };
+    let in_use = args.daemon.state().ok();
+    let in_use = in_use.and_then(|it| args.daemon.require_none(&it, "nothing is revoked").err());
+    in_use.filter(|error| matches!(error, Error::State { .. })).unwrap_or_else(|| {
+        Error::Usage(format!(
+            "nothing is revoked: {error}. Where the daemon has another socket than {}, name it \
+             with --socket. Where none runs, print the line with --print and hand it to any node \
+             of the mesh: meshport revoke --import LINE",
+            path.display()
+        ))
+    })
 }
 
 /// Refuses to take an invite back with the nodes that joined with it, which whoever prints the line
@@ -149,7 +158,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
         Err(_) => match target.parse::<NodeId>() {
             Ok(node) => Revoked::Node(node),
-            Err(_) => Revoked::Node(named(target, client)?),
+            Err(_) => Revoked::Node(named(target, args, client)?),
         },
     };
     Ok(Revocation::issue(&authority, revoked, clock::wall()))
@@ -162,20 +171,46 @@ fn invite_of(target: &str) -> Result<Revoked, Error> {
 }
 
 /// The one node that is called so.
-fn named(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
-    let peers = runtime()?.block_on(client.peers()).map_err(|error| {
-        Error::Usage(format!("{target} is no NodeId, and only a daemon knows names: {error}"))
-    })?;
-    let is_it = |peer: &&PeerRow| {
-        peer.name.as_ref().is_some_and(|name| name.as_ref() == target)
-            || peer.node.short() == target
-    };
-    let found: Vec<&PeerRow> = peers.iter().filter(is_it).collect();
+fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId, Error> {
+    match runtime()?.block_on(client.peers()) {
+        Ok(peers) => {
+            let name =
+                |it: &PeerRow| it.name.as_ref().map_or_else(String::new, ToString::to_string);
+            let known: Vec<Known> = peers.iter().map(|it| (name(it), it.node)).collect();
+            match one_of(target, &known)? {
+                Some(node) => Ok(node),
+                None => revoked_before(target, client, &known),
+            }
+        }
+        Err(silent @ Error::NoDaemon { .. }) => {
+            let saved = args.daemon.state().and_then(|state| saved::all(&state, clock::wall()));
+            let known = saved.unwrap_or_default();
+            let known = known.iter().map(|it| (it.credential.name.to_string(), it.credential.node));
+            let known: Vec<Known> = known.collect();
+            one_of(target, &known)?.ok_or_else(|| {
+                let unknown = unknown(target, &known);
+                Error::Usage(format!("{unknown}. The saved directory was asked: {silent}"))
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Says that none of these is meant, and whom a person may have meant.
+fn unknown(target: &str, known: &[Known]) -> String {
+    let named = known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty());
+    names::unknown(target, named)
+}
+
+/// The one of these that has this name or short id, if any has.
+fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
+    let is_it = |(name, node): &&Known| name == target || node.short() == target;
+    let found: Vec<NodeId> = known.iter().filter(is_it).map(|(_, node)| *node).collect();
     match found[..] {
-        [one] => Ok(one.node),
-        [] => revoked_before(target, client),
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
         _ => {
-            let all: Vec<String> = found.iter().map(|it| it.node.to_string()).collect();
+            let all: Vec<String> = found.iter().map(NodeId::to_string).collect();
             let all = all.join(" and ");
             Err(Error::Usage(format!("{target} is several nodes, {all}; give the NodeId")))
         }
@@ -183,7 +218,7 @@ fn named(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
 }
 
 /// The node that is out already.
-fn revoked_before(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
+fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result<NodeId, Error> {
     let rows = runtime()?.block_on(client.credentials())?;
     let is_it = |row: &&CredentialRow| {
         row.validity == Validity::Revoked
@@ -191,10 +226,8 @@ fn revoked_before(target: &str, client: &AdminClient) -> Result<NodeId, Error> {
                 || row.name.as_ref().is_some_and(|name| name.as_ref() == target))
     };
     rows.iter().find(is_it).and_then(|row| row.node).ok_or_else(|| {
-        Error::Usage(format!(
-            "no node is called {target}; `meshport peers` lists the nodes, and `meshport \
-             credentials` also those that are revoked"
-        ))
+        let unknown = unknown(target, known);
+        Error::Usage(format!("{unknown}. `meshport credentials` lists also those that are revoked"))
     })
 }
 
@@ -210,6 +243,34 @@ fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_means_one_node_and_an_unknown_one_names_those_near_it() {
+        let nodes = [4, 5, 6].map(|number| NodeId::from_bytes([number; 32]));
+        let known = ["cp-1", "", "cp-2"].map(str::to_owned);
+        let known: Vec<Known> = known.into_iter().zip(nodes).collect();
+        assert_eq!(one_of("cp-2", &known).expect("one"), Some(nodes[2]));
+        assert_eq!(one_of(&nodes[1].short(), &known).expect("one"), Some(nodes[1]));
+        assert_eq!(one_of("", &known[..1]).expect("none"), None);
+        assert_eq!(one_of("cp-3", &known).expect("none"), None);
+        assert_eq!(unknown("cp-3", &known), "no node is named cp-3; did you mean cp-1, cp-2?");
+        let twice = [known[0].clone(), ("cp-1".to_owned(), nodes[1])];
+        assert!(one_of("cp-1", &twice).is_err());
+    }
+
+    #[test]
+    fn without_an_answer_the_socket_that_was_tried_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = |name: &str| folder.path().join(name).display().to_string();
+        let line = ["meshport", "revoke", "x", "--socket", &text("wrong.sock")];
+        let Ok(cli) = <crate::cli::Cli as clap::Parser>::try_parse_from(line) else { panic!() };
+        let crate::cli::Verb::Revoke(args) = cli.verb else { panic!("it is revoke") };
+        let client = args.daemon.client().expect("it is named");
+        let error = runtime().expect("a runtime").block_on(client.peers()).expect_err("nobody");
+        let said = elsewhere(error, &args).to_string();
+        assert!(said.contains("wrong.sock") && said.contains("--socket"), "{said}");
+        assert!(said.contains("--import"), "{said}");
+    }
 
     #[test]
     fn an_invite_has_a_key_too() {

@@ -1,11 +1,9 @@
 //! Members as the saved directory of a state folder has them, for verbs that run without a daemon.
 
 use meshport_config::{MAX_ENDPOINTS, MeshId, NodeId, Seed, UnixSeconds};
-use meshport_discovery::{SavedMember, members_of};
-
-use meshport_daemon::Error;
-use meshport_daemon::StateDir;
 use meshport_daemon::admin::api::SeedRow;
+use meshport_daemon::{Error, StateDir};
+use meshport_discovery::{SavedMember, members_of};
 
 /// The members that were present when the directory was saved and that say where they are, this
 /// node first; none when nothing was saved.
@@ -13,25 +11,30 @@ use meshport_daemon::admin::api::SeedRow;
 /// # Errors
 /// [`Error::State`] when a file of the folder is damaged or of another mesh.
 pub(super) fn members(state: &StateDir, now: UnixSeconds) -> Result<Vec<SeedRow>, Error> {
-    let credential = state.credential()?;
-    let (mesh, me) = match &credential {
-        Some(credential) => (credential.mesh, Some(credential.node)),
-        None => match state.authority_key()? {
-            Some(authority) => (authority.public(), None),
-            None => return Ok(Vec::new()),
-        },
+    let me = state.credential()?.map(|credential| credential.node);
+    let mut rows: Vec<SeedRow> = all(state, now)?.iter().filter_map(|it| row(it, me)).collect();
+    rows.sort_by(|a, b| (!a.own, &a.site, &a.name).cmp(&(!b.own, &b.site, &b.name)));
+    Ok(rows)
+}
+
+/// All nodes of the saved directory that are not revoked.
+///
+/// # Errors
+/// As [`members`].
+pub(super) fn all(state: &StateDir, now: UnixSeconds) -> Result<Vec<SavedMember>, Error> {
+    let mesh = match state.credential()? {
+        Some(credential) => Some(credential.mesh),
+        None => state.authority_key()?.map(|authority| authority.public()),
     };
-    let Some(bytes) = state.directory()? else { return Ok(Vec::new()) };
-    let members = members_of(&bytes, &mesh, now).map_err(|error| Error::State {
+    let (Some(mesh), Some(bytes)) = (mesh, state.directory()?) else { return Ok(Vec::new()) };
+    let mut members = members_of(&bytes, &mesh, now).map_err(|error| Error::State {
         path: state.path().join("directory"),
         what: error.to_string(),
         remedy: "The daemon writes it anew".into(),
     })?;
     let revoked = state.revocations(&mesh)?;
-    let members = members.iter().filter(|it| revoked.covering(&it.credential).is_none());
-    let mut rows: Vec<SeedRow> = members.filter_map(|it| row(it, me)).collect();
-    rows.sort_by(|a, b| (!a.own, &a.site, &a.name).cmp(&(!b.own, &b.site, &b.name)));
-    Ok(rows)
+    members.retain(|it| revoked.covering(&it.credential).is_none());
+    Ok(members)
 }
 
 /// The saved directory of a state folder, if it is of this mesh.

@@ -198,7 +198,11 @@ impl AdminClient {
         }
         let why = serde_json::from_slice::<Complaint>(&bytes)
             .map_or_else(|_not_ours| format!("it answered {status}"), |complaint| complaint.error);
-        Err(Error::Refused(why))
+        match status {
+            // The daemon would do it for another request.
+            StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
+            _ => Err(Error::Refused(why)),
+        }
     }
 
     async fn ask<T: DeserializeOwned>(

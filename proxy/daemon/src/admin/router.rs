@@ -239,6 +239,7 @@ async fn in_time<T>(
 ) -> Result<T, Answer> {
     match timeout(limit, question).await {
         Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Error::Usage(why))) => Err(complaint(StatusCode::UNPROCESSABLE_ENTITY, &why)),
         Ok(Err(Error::Refused(why))) => Err(complaint(StatusCode::SERVICE_UNAVAILABLE, &why)),
         Ok(Err(error)) => Err(complaint(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())),
         Err(_late) => {

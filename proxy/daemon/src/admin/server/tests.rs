@@ -157,8 +157,9 @@ async fn every_question_has_an_answer_on_the_socket() {
     let request = PingRequest { target: "worker-7".into(), count: 1 };
     assert_eq!(client.ping(&request).await.expect("a report").rtt_ms, [Some(0.4)]);
     let unknown = PingRequest { target: "nobody".into(), count: 1 };
-    let error = client.ping(&unknown).await.expect_err("there is no such node").to_string();
-    assert_eq!(error, "the daemon refused: no node is called nobody");
+    let error = client.ping(&unknown).await.expect_err("there is no such node");
+    assert_eq!(error.exit_code(), 2, "it is misuse, and no refusal of the daemon");
+    assert_eq!(error.to_string(), "no node is called nobody");
 }
 
 #[tokio::test]

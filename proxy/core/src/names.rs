@@ -1,4 +1,4 @@
-//! Which names a person may have meant who gave one that nobody has.
+//! Which names a person may have meant by one that no node has.
 
 /// Names that are suggested.
 const MAX_SUGGESTED: usize = 4;
@@ -6,13 +6,23 @@ const MAX_SUGGESTED: usize = 4;
 const MIN_PREFIX: usize = 2;
 
 /// The error for a name that no node has.
-pub(super) fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String {
+    unknown_of("node", target, names, "peers")
+}
+
+/// The error for a name that nothing of a kind has; `verb` lists them.
+pub fn unknown_of<'a>(
+    kind: &str,
+    target: &str,
+    names: impl Iterator<Item = &'a str>,
+    verb: &str,
+) -> String {
     let meant = similar(target, names);
     let hint = match meant.as_slice() {
-        [] => "`meshport peers` lists them".to_owned(),
+        [] => format!("`meshport {verb}` lists them"),
         names => format!("did you mean {}?", names.join(", ")),
     };
-    format!("no node is named {target}; {hint}")
+    format!("no {kind} is named {target}; {hint}")
 }
 
 /// The names that are most like `target`, best first.
