@@ -136,7 +136,7 @@ choice! {
     }
 }
 choice! {
-    /// How an origin checks its own instance of a service.
+    /// How an origin checks its local instance of a service.
     HealthMode, "a health mode", "kubernetes, http or tcp", {
         /// HTTPS: `/version` says alive, `/readyz` says ready.
         Kubernetes = "kubernetes",
@@ -258,7 +258,7 @@ pub struct ServiceSettings {
     pub listen: Vec<SocketAddr>,
     /// Whether `listen` may have addresses other machines can reach. Default false.
     pub allow_remote_clients: bool,
-    /// This node's own instance of the service. Default none: this node only uses it.
+    /// The local instance of the service. Default none: this node only uses it.
     pub origin: Option<Endpoint>,
     /// Whom this node's instance is for, beside its own clients; at most [`MAX_ALLOW`]. Default all
     /// nodes and operators.
@@ -299,11 +299,11 @@ pub struct ServiceSettings {
     pub cluster_kubeconfig: Option<PathBuf>,
     /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
     pub max_sessions: u32,
-    /// How this node checks its own instance.
+    /// How this node checks the local instance.
     pub health: HealthSettings,
 }
 
-/// How an origin checks its own instance of a service.
+/// How an origin checks its local instance of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthSettings {
     /// What is asked. Default `kubernetes` for `kube-apiserver`, `tcp` for others.

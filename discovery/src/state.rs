@@ -25,7 +25,7 @@ pub const MAX_STATE_BYTES: usize = 1024;
 const SIGNATURE_BYTES: usize = 64;
 const DOMAIN: &[u8] = b"meshport node state v1\0";
 
-/// How an origin says its own instance of a service does.
+/// How an origin says its local instance of a service does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OriginState {

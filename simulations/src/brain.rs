@@ -49,7 +49,7 @@ pub(crate) struct Birth<'a> {
 pub(crate) enum Wish {
     /// A datagram of gossip.
     Send(NodeId, Vec<u8>),
-    /// A question to the own instance.
+    /// A question to the local instance.
     Ask(Question),
     /// The route changed; whether its first candidate did.
     Route { first_changed: bool },
@@ -57,7 +57,7 @@ pub(crate) enum Wish {
     Reset { line: Line, how: Cut, why: &'static str },
     /// So many sessions on this line may end as soon as they are quiet, or have to.
     Move { line: Line, count: u64, insist: bool },
-    /// The own instance is in another state.
+    /// The local instance is in another state.
     Own(OriginState),
     /// A node may be reached there.
     Peer(NodeId, Option<SocketAddr>),

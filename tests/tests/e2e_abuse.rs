@@ -167,7 +167,7 @@ fn a_daemon_without_descriptors_keeps_its_sessions_and_recovers() {
 #[test]
 fn an_origin_without_descriptors_keeps_its_sessions_and_recovers() {
     let (world, said) = without_descriptors("cp-a");
-    let line = said.lines().find(|line| line.contains("cannot ask the own instance"));
+    let line = said.lines().find(|line| line.contains("cannot probe the local apiserver"));
     let line = line.unwrap_or_else(|| panic!("nothing is said of it: {said}"));
     println!("{line}");
     assert!(line.contains("WARN") && line.contains("Too many open files"), "{line}");

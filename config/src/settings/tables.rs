@@ -310,8 +310,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "origin",
-        about: "This node's own instance of the service. Without it, this node only uses the \
-                service. The credential needs the role origin:SERVICE.",
+        about: "The local instance of the service, such as the local apiserver. Without it, this \
+                node only uses the service. The credential needs the role origin:SERVICE.",
         example: Some("\"127.0.0.1:6443\""),
         kind: Kind::Text {
             expected: ORIGIN_FORM,
@@ -452,11 +452,11 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
 ];
 
-/// How an origin checks its own instance.
+/// How an origin checks its local instance.
 pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     Key {
         name: "mode",
-        about: "What an origin asks its own instance: kubernetes (HTTPS /version and /readyz), \
+        about: "How an origin probes the local instance: kubernetes (HTTPS /version and /readyz), \
                 http (one path) or tcp (a connection). The default is kubernetes for \
                 kube-apiserver and tcp for others.",
         example: None,

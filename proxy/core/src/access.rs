@@ -3,7 +3,7 @@
 //!
 //! | stream | needs |
 //! | --- | --- |
-//! | to this node's own instance | `node` or `operator`, and an entry of the service's `allow` |
+//! | to the local instance | `node` or `operator`, and an entry of the service's `allow` |
 //! | to be carried on by this node | `node` or `operator` of the opener |
 //! | carried here by a relay | `relay` of it, and the first row of the node it carries for |
 //! | carried on to another node | `origin:SERVICE` of that node |

@@ -1,4 +1,4 @@
-//! The health of this node's own instance of a service, from the outcomes of its probes.
+//! The health of the local instance of a service, from the outcomes of its probes.
 //!
 //! Up to three questions are asked, each with at most one probe under way: *alive* (does it answer
 //! at all), *ready* (does it want traffic) and *live* (does what it depends on answer). Their

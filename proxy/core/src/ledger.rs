@@ -41,7 +41,7 @@ const CLIENT_DESCRIPTORS: u64 = 2;
 pub enum Side {
     /// A client of this node, going there.
     Client,
-    /// The given node's client, served by this node's own instance.
+    /// The given node's client, served by the local instance.
     Served,
     /// A client of some node, carried on to the given origin.
     Relayed,

@@ -1,4 +1,4 @@
-//! One node: membership, the health of its own instances, and a route per service.
+//! One node: membership, the health of its local instances, and a route per service.
 //!
 //! Drive it like this: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
 //! [`NodeCore::poll_event`], ask the questions of [`NodeCore::poll_probe`], then sleep until

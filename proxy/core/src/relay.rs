@@ -268,7 +268,7 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
 /// What a node does with a stream that a peer has opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receive {
-    /// It is for this node's own instance.
+    /// It is for the local instance.
     Serve,
     /// Carry it on to this node, with no hop left.
     Carry(NodeId),

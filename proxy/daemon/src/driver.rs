@@ -45,6 +45,7 @@ use super::services::Addition;
 use super::session::Finding;
 use super::sessions::Sessions;
 use super::succession::{Next, Succeeding};
+use super::told;
 
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
 const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
@@ -97,7 +98,7 @@ pub(super) enum Order {
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
 }
 
-/// How a service's own instance is reached and asked.
+/// How a service's local instance is reached and asked.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) address: String,
@@ -360,7 +361,7 @@ impl Driver {
         match event {
             Event::Route { service, route, change } => {
                 if let Some(change) = change {
-                    super::told::route(&service, &change, &route);
+                    told::route(&service, &change, &route);
                 }
                 if let Some(sender) = self.routes.get(&service) {
                     sender.send_replace(route);
@@ -380,7 +381,8 @@ impl Driver {
                 self.sessions.release(&service, line, count, cause == Cause::Drain);
             }
             Event::Own { service, state, detail } => {
-                info!(%service, %state, detail, "own instance changed state");
+                let instance = told::local_instance(&service);
+                info!(%service, %state, detail, "{instance} changed state");
             }
             Event::Peer { node, endpoints, credential } => {
                 self.recognise_seed(&credential);
@@ -432,7 +434,7 @@ impl Driver {
             ));
         }
         let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
-        info!(%service, "the own instance {word}");
+        info!(%service, "{} {word}", told::local_instance(service));
         let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
         let sessions = self.sessions.count_side(service, Side::Served);
         Ok(DrainReport { service: service.clone(), state, sessions })

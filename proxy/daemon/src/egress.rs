@@ -1,4 +1,4 @@
-//! Streams of other nodes: to this node's own instances, or on to another node that hosts one.
+//! Streams of other nodes: to the local instances, or on to another node that hosts one.
 //!
 //! Dials only what the configuration offers and this node's credential allows it to offer, and only
 //! for whom [`access`] lets in. A session ends when a new configuration shuts its node out, when
@@ -89,7 +89,7 @@ struct Admitted {
 /// What every served stream shares.
 #[derive(Debug, Clone)]
 pub(super) struct Egress {
-    /// `findings` tells when the own instance refuses: a probe would notice only later.
+    /// `findings` tells when the local instance refuses: a probe would notice only later.
     pub(super) place: Place,
     /// This node's own credential.
     pub(super) own: watch::Receiver<Arc<Credential>>,

@@ -1,4 +1,4 @@
-//! Asks this node's own instance of a service how it is.
+//! Asks the local instance of a service how it is.
 //!
 //! One question is one fresh connection: a kept one would go on answering while new ones are
 //! refused. Certificates are checked only where a CA file is configured, since nothing secret is
@@ -120,7 +120,11 @@ impl Prober {
             Err(error) => {
                 // It may be this machine that lacks something, and not the instance.
                 if !self.complained.swap(true, Ordering::Relaxed) {
-                    warn!(instance = self.address, %error, "cannot ask the own instance");
+                    let what = match self.settings.mode {
+                        HealthMode::Kubernetes => "apiserver",
+                        HealthMode::Http | HealthMode::Tcp => "instance",
+                    };
+                    warn!(address = self.address, %error, "cannot probe the local {what}");
                 }
                 return Outcome::Broken.into();
             }

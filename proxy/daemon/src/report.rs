@@ -32,6 +32,7 @@ use super::certificates::Origins;
 use super::floods::Floods;
 use super::session::SessionLimits;
 use super::sessions::Sessions;
+use super::told;
 use meshport_core::ledger::Side;
 
 pub(super) mod access;
@@ -196,7 +197,7 @@ impl Reporter {
         }
     }
 
-    /// Every origin of a service with the way to it, and the address of this node's own instance.
+    /// Every origin of a service with the way to it, and the address of the local instance.
     pub(super) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, String> {
         let route = core.route(service).ok_or_else(|| format!("there is no service {service}"))?;
         let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
@@ -306,7 +307,7 @@ impl Reporter {
         let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
         let is_drained = state == OriginState::Draining;
         match (path, line) {
-            // Of its own instance a node knows what the last probe found.
+            // Of its local instance a node knows what the last probe found.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
                 core.health(service).map_or_else(String::new, Health::detail)
             }
@@ -369,8 +370,9 @@ impl Reporter {
             }));
             if core.health(name).is_some_and(Health::wants_credentials) {
                 warnings.push(format!(
-                    "{name}: the own instance answers 401, so readiness is unknown. Set ca-file \
-                     and bearer-token-file or client-cert-file under [service.{name}.health]"
+                    "{name}: {} answers 401, so readiness is unknown. Set ca-file and \
+                     bearer-token-file or client-cert-file under [service.{name}.health]",
+                    told::local_instance(name)
                 ));
             }
         }

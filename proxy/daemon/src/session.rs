@@ -53,7 +53,7 @@ pub(super) const MAX_FINDINGS: usize = 256;
 pub(super) enum Finding {
     /// What its search has shown about lines.
     Verdicts(ServiceName, Vec<Attempted>),
-    /// This node's own instance refused it.
+    /// This node's local instance refused it.
     OwnRefused(ServiceName),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct SessionLimits {
     pub(super) connect: ConnectConfig,
     /// Sessions open at once.
     pub(super) max_sessions: u64,
-    /// Where the own instance is dialled, if this node hosts one.
+    /// Where the local instance is dialled, if this node hosts one.
     pub(super) own: Option<String>,
 }
 

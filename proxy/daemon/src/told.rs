@@ -1,4 +1,4 @@
-//! What the log says of a route.
+//! What the log says of a route, and what people call a local instance.
 
 use meshport_config::ServiceName;
 use tracing::{info, warn};
@@ -22,6 +22,14 @@ pub(super) fn route(service: &ServiceName, change: &Change, route: &Route) {
     };
     let relay = relay.as_ref().map(tracing::field::display);
     info!(%service, %from, %to, site, relay, cause, why = route.why, "route changed");
+}
+
+/// What people call the local instance of a service.
+pub(super) fn local_instance(service: &ServiceName) -> String {
+    match service.as_str() {
+        ServiceName::KUBE_APISERVER => "the local apiserver".into(),
+        _ => format!("the local instance of {service}"),
+    }
 }
 
 fn name(place: &Place) -> &str {
@@ -49,5 +57,12 @@ mod tests {
         assert!(said.contains("from=cp-fra to=cp-nyc cause=\"refusing\""), "{said}");
         let said = logged(|| route(&service, &Change { to: None, ..change }, &Route::default()));
         assert!(said.contains("from=cp-fra cause=\"refusing\""), "{said}");
+    }
+
+    #[test]
+    fn an_instance_is_called_what_it_is() {
+        let words = |name: &str| local_instance(&name.parse().expect("a service"));
+        assert_eq!(words("kube-apiserver"), "the local apiserver");
+        assert_eq!(words("registry"), "the local instance of registry");
     }
 }

@@ -1,4 +1,4 @@
-//! `meshport drain` and `undrain`: take this node's own instance out of use, and back.
+//! `meshport drain` and `undrain`: take the local instance out of use, and back.
 //!
 //! With --wait the answer comes when nobody uses the instance any more, so that maintenance can
 //! begin with the next command of a script.
@@ -203,7 +203,7 @@ mod tests {
         let text = left(1, patience, Some(&route));
         assert!(text.starts_with("1 session of other nodes still open after 2m, though cp-1 is"));
         assert!(!text.contains("no other origin is ready"), "{text}");
-        // Its own instance does not take its sessions.
+        // Its local instance does not take its sessions.
         route.origins.truncate(1);
         route.origins[0].path = "own".into();
         let text = left(12, patience, Some(&route));

@@ -84,7 +84,7 @@ mod tests {
         assert!(cut.parts((8, 6), (7, 6)) && !cut.parts((8, 6), (9, 6)));
         assert!(!cut.parts((10, 3), (11, 4)), "another event");
         assert!(!cut.parts((10, 0), (11, 5)), "a later moment");
-        assert!(!cut.parts((8, 0), (8, 1)), "its own instance");
+        assert!(!cut.parts((8, 0), (8, 1)), "its local instance");
         assert!(Cut::of(&plan[2..]).parts((10, 3), (11, 4)));
         let up = |a, b| Happening::Way(a, b, true);
         assert!(cut.concerns(&up(0, 2)) && !cut.concerns(&up(3, 4)));

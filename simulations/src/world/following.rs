@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// An origin said something about its own instance.
+    /// An origin said something about its local instance.
     pub(super) fn announced(&mut self, origin: usize, state: OriginState) {
         self.trace.node(self.now, origin, format!("says of its instance: {state}"));
         for news in &mut self.measures.news {

@@ -33,7 +33,7 @@ const FIRST_REQUEST: u32 = 1 << 16;
 pub(super) enum Timer {
     /// The search wants to be asked.
     Ask,
-    /// The own instance has answered this attempt, or refused.
+    /// The local instance has answered this attempt, or refused.
     Own { id: u32, good: bool },
     /// The answer to this request from outside of the mesh.
     Outside(u32),

@@ -1,4 +1,4 @@
-//! What a node knows of its own instances, and what it tells others of them.
+//! What a node knows of its local instances, and what it tells others of them.
 
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ impl NodeCore {
         }
     }
 
-    /// The next question to an own instance that is due.
+    /// The next question to a local instance that is due.
     pub fn poll_probe(&mut self, now: Instant) -> Option<(ServiceName, Question)> {
         self.services.iter_mut().find_map(|(name, service)| {
             let question = service.health.as_mut()?.poll_probe(now)?;
@@ -72,7 +72,7 @@ impl NodeCore {
         })
     }
 
-    /// Lets all nodes leave this node's own instance of a service, or take it up again. Returns
+    /// Lets all nodes leave the local instance of a service, or take it up again. Returns
     /// whether there is one. It lasts until it is changed or the node restarts.
     pub fn set_draining(&mut self, name: &ServiceName, draining: bool, now: Instant) -> bool {
         self.change_own(name, now, |service| service.draining = draining);

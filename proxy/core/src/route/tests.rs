@@ -243,7 +243,7 @@ fn a_session_is_moved_only_where_it_is_worth_it() {
     let micros = |it| origin(2, OriginState::Ready, PathView::Up(Duration::from_micros(it)));
     assert!(!away(ready(1, 1), micros(1900), 2), "0.9 ms");
     let own = origin(1, OriginState::Ready, PathView::Own);
-    assert!(away(own, micros(400), 2), "the own instance is always worth it");
+    assert!(away(own, micros(400), 2), "the local instance is always worth it");
     let slow = OriginView { suspect: true, ..ready(1, 2) };
     assert!(!away(slow, ready(2, 35), 1), "nearer, and only slow");
 }

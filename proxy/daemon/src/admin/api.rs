@@ -151,7 +151,7 @@ pub struct OriginStatus {
     /// Which one.
     #[serde(flatten)]
     pub who: OriginRef,
-    /// What it says of its own instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
+    /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
     /// `unknown`, `stalled`.
     pub state: String,
     /// Seconds since that state was learned here.

@@ -113,7 +113,7 @@ impl AdminClient {
         self.ask(Method::GET, "/explain", None, MAX_TIME).await
     }
 
-    /// Lets other nodes leave the daemon's own instance of a service, or use it again.
+    /// Lets other nodes leave the daemon's local instance of a service, or use it again.
     ///
     /// # Errors
     /// As [`AdminClient::status`], and when the daemon does not offer the service.

@@ -49,7 +49,7 @@ fn route(node: NodeId, path: PathView) -> Arc<Route> {
     Arc::new(choose(vec![origin], &Policy::Spread, &Preference::default(), clock::now()).0)
 }
 
-/// The ingress of a node to its own instance, and the way to change the route.
+/// The ingress of a node to its local instance, and the way to change the route.
 fn ingress(near: &Node, host: Host, own: &str) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
     let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
     let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };

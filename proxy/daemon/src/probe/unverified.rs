@@ -1,4 +1,4 @@
-//! Accepts any certificate, for probes of the node's own instance without a CA file, and to read
+//! Accepts any certificate, for probes of the node's local instance without a CA file, and to read
 //! the names in certificates.
 //!
 //! Such a probe sends nothing secret and believes nothing but "it answered": an impostor on the

@@ -186,7 +186,7 @@ impl Book {
     }
 
     /// A client of a node was answered by an origin's instance: has one of them been revoked long
-    /// ago? What a node's own instance does for its own clients is nobody else's business.
+    /// ago? What a node's local instance does for its own clients is nobody else's business.
     pub(in super::super) fn served(&mut self, node: usize, origin: usize) {
         let since = [self.revoked[node], self.revoked[origin]].into_iter().flatten().min();
         let Some(since) = since.filter(|_| node != origin) else { return };
