@@ -31,6 +31,7 @@ use super::egress::{Egress, Offers};
 use super::fallback::Fallbacks;
 use super::floods::Floods;
 use super::log_budget::LogBudgets;
+use super::probe::Prober;
 use super::reload::Reload;
 use super::report::{self, Reporter, Room, ServiceFacts};
 use super::roster::{self, Source};
@@ -139,7 +140,7 @@ impl Node {
             orders: orders_receiver,
             findings: findings_receiver,
             routes: BTreeMap::new(),
-            probers: parts::probers(&host, settings)?,
+            probers: parts::probers(&host, settings, Prober::at_start)?,
             seeds: BTreeMap::new(),
             seed_names,
             sessions: sessions.clone(),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use meshport_config::{Allow, Credential, NamedSeed, Role, ServiceName, ServiceSettings, Settings};
+use meshport_config::{
+    Allow, Credential, HealthSettings, NamedSeed, Role, ServiceName, ServiceSettings, Settings,
+};
 use meshport_discovery::LocalNode;
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
 use rand::rngs::StdRng;
@@ -124,16 +126,17 @@ pub(super) fn offers(settings: &Settings) -> Offers {
     settings.services.iter().filter_map(offer).collect()
 }
 
-/// Who asks the offered services how they are.
+/// Who asks the offered services how they are, each made by `make`.
 pub(super) fn probers(
     host: &Host,
     settings: &Settings,
+    make: impl Fn(Host, String, HealthSettings) -> Result<Prober, Error>,
 ) -> Result<BTreeMap<ServiceName, Prober>, Error> {
     let services = settings.services.iter();
     let offered = services.filter_map(|(name, s)| Some((name, s.origin.as_ref()?, &s.health)));
     offered
         .map(|(name, origin, health)| {
-            Ok((name.clone(), Prober::new(host.clone(), origin.to_string(), health.clone())?))
+            Ok((name.clone(), make(host.clone(), origin.to_string(), health.clone())?))
         })
         .collect()
 }

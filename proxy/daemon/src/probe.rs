@@ -6,8 +6,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -61,13 +61,21 @@ impl From<Outcome> for Answer {
     }
 }
 
+/// How an apiserver is reached.
+#[derive(Clone)]
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
 /// Asks one instance. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Prober {
     host: Host,
     address: String,
     settings: Arc<HealthSettings>,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// Empty in modes without TLS, and until the files are there.
+    tls: Arc<OnceLock<Tls>>,
     /// The log has why it cannot be asked; until it can be.
     complained: Arc<AtomicBool>,
 }
@@ -88,14 +96,43 @@ impl Prober {
         address: String,
         settings: HealthSettings,
     ) -> Result<Self, Error> {
-        let tls = match settings.mode {
-            HealthMode::Kubernetes => {
-                Some((connector(&settings)?, server_name(&address, &settings)?))
+        let prober = Self::without_files(host, address, settings)?;
+        if prober.settings.mode == HealthMode::Kubernetes {
+            let _ = prober.tls.set(tls(&prober.address, &prober.settings)?);
+        }
+        Ok(prober)
+    }
+
+    /// The same at a start, where files may be missing: a control-plane node can come up before its
+    /// certificates are made, and its clients are to be served meanwhile. Nothing is asked without
+    /// them, so that no token goes to a server that was not verified; the instance counts as not
+    /// ready, and the log says why.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a server name that is none.
+    pub(super) fn at_start(
+        host: Host,
+        address: String,
+        settings: HealthSettings,
+    ) -> Result<Self, Error> {
+        let prober = Self::without_files(host, address, settings)?;
+        if prober.settings.mode == HealthMode::Kubernetes {
+            match tls(&prober.address, &prober.settings) {
+                Ok(made) => drop(prober.tls.set(made)),
+                Err(error) => warn!(
+                    %error, address = prober.address,
+                    "the local apiserver is not probed until this is mended, so nobody is sent \
+                     there; clients of this node use other origins"
+                ),
             }
-            HealthMode::Http | HealthMode::Tcp => None,
-        };
-        let complained = Arc::default();
-        Ok(Self { host, address, settings: Arc::new(settings), tls, complained })
+        }
+        Ok(prober)
+    }
+
+    fn without_files(host: Host, address: String, settings: HealthSettings) -> Result<Self, Error> {
+        server_name(&address, &settings)?;
+        let (settings, tls, complained) = (Arc::new(settings), Arc::default(), Arc::default());
+        Ok(Self { host, address, settings, tls, complained })
     }
 
     /// Asks, and waits for as long as the settings allow.
@@ -162,9 +199,21 @@ impl Prober {
         path: &str,
         authorization: Option<HeaderValue>,
     ) -> Option<Reply> {
-        let (connector, name) = self.tls.as_ref()?;
-        let tls = connector.connect(name.clone(), tcp).await.ok()?;
+        let Tls { connector, name } = self.tls().await?;
+        let tls = connector.connect(name, tcp).await.ok()?;
         reply(tls, &self.address, path, authorization).await
+    }
+
+    /// With the files as they were first read; none while they cannot be.
+    async fn tls(&self) -> Option<Tls> {
+        if let Some(made) = self.tls.get() {
+            return Some(made.clone());
+        }
+        let (address, settings) = (self.address.clone(), self.settings.clone());
+        let made = tokio::task::spawn_blocking(move || tls(&address, &settings)).await;
+        let made = made.ok()?.ok()?;
+        info!(address = self.address, "the files for probes of the local apiserver are there");
+        Some(self.tls.get_or_init(|| made).clone())
     }
 
     /// The token, if one is configured. Without a readable one the instance is asked all the same:
@@ -242,6 +291,10 @@ async fn authorization(file: &Path) -> io::Result<HeaderValue> {
     let mut value = HeaderValue::try_from(text.as_str()).map_err(io::Error::other)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+fn tls(address: &str, settings: &HealthSettings) -> Result<Tls, Error> {
+    Ok(Tls { connector: connector(settings)?, name: server_name(address, settings)? })
 }
 
 fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
@@ -390,6 +443,27 @@ mod tests {
             assert_eq!(answer.outcome, Outcome::Answered(Some(status)));
             assert_eq!(answer.failing.to_string(), failing);
         }
+    }
+
+    #[tokio::test]
+    async fn files_that_come_later_are_read_then_and_nothing_is_asked_before() {
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        let (address, _serving) = tls_server(ok).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ca.crt");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
+        let settings =
+            HealthSettings { ca_file: Some(file.clone()), ..settings(HealthMode::Kubernetes) };
+        let new = Prober::new(Host::Kernel, address.clone(), settings.clone());
+        assert!(new.expect_err("a reload says it").to_string().contains("ca.crt"));
+        let prober = Prober::at_start(Host::Kernel, address, settings).expect("it starts");
+        assert_eq!(prober.ask(Question::Ready).await.outcome, Outcome::Broken);
+        assert!(prober.tls.get().is_none());
+        std::fs::write(&file, made.pem()).expect("written");
+        // The server's certificate is of another authority: it is verified, and not believed.
+        assert_eq!(prober.ask(Question::Ready).await.outcome, Outcome::Broken);
+        assert!(prober.tls.get().is_some(), "the file was read");
     }
 
     #[tokio::test]

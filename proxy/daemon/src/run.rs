@@ -95,7 +95,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // Before the sandbox, which hides where the code is and what a container may use of the
     // processor, and which makes no folders.
     let (code, shards) = (Code::of_this_program(), parts::shards(&settings));
-    server::make_folder(&settings.admin.socket)?;
+    // The server says it, if that fails.
+    let _ = server::make_folder(&settings.admin.socket);
     let sandbox = Sandbox::enter(&settings, &source.config);
     let (reloads, wishes) = mpsc::channel(MAX_RELOADS);
     let daemon = Daemon::start(&settings, &identity, state, (shards, reloads)).await?;

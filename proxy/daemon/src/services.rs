@@ -106,7 +106,7 @@ impl Services {
         controls: &Controls,
     ) -> Result<Vec<Order>, Error> {
         let (mut facts, mut probers) =
-            (self.facts(settings), parts::probers(&controls.place.host, settings)?);
+            (self.facts(settings), parts::probers(&controls.place.host, settings, Prober::new)?);
         let mut orders = Vec::new();
         for (name, service) in &settings.services {
             controls.place.sessions.register(name);

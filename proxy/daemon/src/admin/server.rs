@@ -5,6 +5,13 @@
 //! connection. A client that sends or reads nothing keeps nobody out. The socket file gets its
 //! mode before its name, so at no time can another user open it; a stale one is replaced only when
 //! nobody answers on it.
+//!
+//! What the machine lacks (a folder that cannot be written, a full disk, a port that another process
+//! has) stops no daemon: the node serves its clients, a warning says what is missing, and binding is
+//! tried again. It is for people and monitoring, while the daemon is for the node's clients; and a
+//! user who takes the loopback port must not keep it from starting. What the settings cannot mean
+//! does: an address that is not loopback, a path that is no socket or too long, and above all a
+//! socket on which another daemon answers, since verbs would change that other node.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -26,6 +33,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
 
 use super::router::{self, Door};
 use super::slots::{Slot, Slots};
@@ -51,11 +59,15 @@ const SOCKET_MODE: u32 = 0o600;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Both listeners, bound and not yet served.
+/// From one attempt to bind a listener to the next.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Both listeners, bound as far as the machine allows, and not yet served.
 #[derive(Debug)]
 pub struct AdminServer {
-    unix: UnixListener,
-    socket: SocketFile,
+    path: PathBuf,
+    unix: Option<(UnixListener, SocketFile)>,
+    address: Option<SocketAddr>,
     http: Option<TcpListener>,
 }
 
@@ -78,14 +90,14 @@ impl AdminServer {
     ///
     /// # Errors
     /// [`Error::State`] when another daemon answers on the socket or its path cannot be one,
-    /// [`Error::Usage`] for an address that is not loopback, [`Error::Io`] when binding fails.
+    /// [`Error::Usage`] for an address that is not loopback. What the machine lacks is logged.
     pub async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
-        let http = match http {
+        let bound = match http {
             None => None,
-            Some(address) => Some(bind_loopback(address).await?),
+            Some(address) => or_later(bind_loopback(address).await)?,
         };
-        let (unix, socket) = bind_socket(socket).await?;
-        Ok(Self { unix, socket, http })
+        let unix = or_later(bind_socket(socket).await)?;
+        Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
     }
 
     /// The address of the loopback port, if it is on.
@@ -95,12 +107,25 @@ impl AdminServer {
 
     /// Answers until `shutdown` resolves, gives answers under way a moment, and removes the socket.
     pub async fn serve(self, handle: Handle, shutdown: impl Future<Output = ()>) {
-        let Self { unix, socket, http } = self;
+        let Self { path, unix, address, http } = self;
         let (stop, stopping) = watch::channel(false);
-        let on_socket = accept(unix, handle.clone(), stopping.clone());
+        let on_socket = async {
+            let bound = match unix {
+                Some(bound) => Some(bound),
+                None => again(stopping.clone(), || bind_socket(&path)).await,
+            };
+            if let Some((unix, _socket)) = bound {
+                accept(unix, handle.clone(), stopping.clone()).await;
+            }
+        };
         let on_loopback = async {
-            if let Some(listener) = http {
-                accept(listener, handle, stopping).await;
+            let Some(address) = address else { return };
+            let bound = match http {
+                Some(bound) => Some(bound),
+                None => again(stopping.clone(), || bind_loopback(address)).await,
+            };
+            if let Some(listener) = bound {
+                accept(listener, handle.clone(), stopping.clone()).await;
             }
         };
         let until_shutdown = async {
@@ -108,7 +133,40 @@ impl AdminServer {
             stop.send_replace(true);
         };
         tokio::join!(on_socket, on_loopback, until_shutdown);
-        drop(socket);
+    }
+}
+
+/// What was bound; nothing yet where the machine lacks something, which is logged.
+fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
+    match bound {
+        Ok(bound) => Ok(Some(bound)),
+        Err(error @ Error::Io { .. }) => {
+            let retry_s = RETRY.as_secs();
+            warn!(
+                %error, retry_s,
+                "the admin interface is not complete: some of status, verbs and metrics do not \
+                 work until this is mended. Clients of this node are served"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Binds once that works; nothing when the server stops before.
+async fn again<T, F: Future<Output = Result<T, Error>>>(
+    mut stopping: watch::Receiver<bool>,
+    bind: impl Fn() -> F,
+) -> Option<T> {
+    loop {
+        tokio::select! {
+            _ = stopping.wait_for(|stop| *stop) => return None,
+            () = sleep(RETRY) => {}
+        }
+        if let Ok(bound) = bind().await {
+            info!("the admin interface answers where it could not before");
+            return Some(bound);
+        }
     }
 }
 

@@ -313,6 +313,73 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     assert!(error.contains("too long") && error.contains("admin.socket"), "{error}");
 }
 
+/// A server that answers all questions, until the sender is dropped.
+async fn serving(
+    socket: &Path,
+    http: Option<SocketAddr>,
+) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    let (handle, mut questions) = Handle::new();
+    tokio::spawn(async move {
+        while let Some(question) = questions.recv().await {
+            reply(question);
+        }
+    });
+    let server = AdminServer::bind(socket, http).await.expect("what it lacks can come later");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(server.serve(handle, async {
+        let _ = stopped.await;
+    }));
+    (stop, server)
+}
+
+#[tokio::test]
+async fn a_folder_that_takes_no_socket_stops_no_daemon_and_is_used_once_it_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let closed = folder.path().join("closed");
+    // For root too nothing can be made in a file.
+    fs::write(&closed, "").expect("written");
+    let socket = closed.join("admin.sock");
+    let (stop, server) = serving(&socket, None).await;
+    fs::remove_file(&closed).expect("it is there");
+    let client = AdminClient::new(&socket);
+    let asked = async {
+        while client.status().await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), asked).await.expect("it answers");
+    drop(stop);
+    server.await.expect("it ends");
+    assert!(!socket.exists(), "it goes with the server");
+    // One that never gets its socket ends as well.
+    fs::remove_dir(&closed).expect("it is empty");
+    fs::write(&closed, "").expect("written");
+    let (stop, server) = serving(&socket, None).await;
+    drop(stop);
+    server.await.expect("it ends");
+}
+
+#[tokio::test]
+async fn a_loopback_port_that_somebody_has_stops_no_daemon_and_is_used_once_it_is_free() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = holder.local_addr().expect("bound");
+    let socket = folder.path().join("admin.sock");
+    let (_stop, _server) = serving(&socket, Some(address)).await;
+    AdminClient::new(&socket).status().await.expect("the socket is there");
+    drop(holder);
+    let asked = async {
+        loop {
+            if let Ok(stream) = TcpStream::connect(address).await {
+                return exchange(stream, &get("/livez", "localhost")).await;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let answer = timeout(Duration::from_secs(20), asked).await.expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 #[tokio::test]
 async fn only_loopback_may_be_asked_for() {
     let folder = tempfile::tempdir().expect("a folder");
