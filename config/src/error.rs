@@ -92,8 +92,8 @@ pub enum Error {
     InviteMiscopied,
     /// An invite of another version, whose content this one cannot trust or read.
     #[error(
-        "the invite was made by another version of meshport. Make a new one with `meshport invite` \
-         of the version that is here"
+        "the invite was made by another version of meshport. Make a new one with `meshport \
+         invite` of the version installed here"
     )]
     InviteOutdated,
     /// The invite leaves the name open and none was given.
@@ -124,14 +124,14 @@ pub enum Error {
     /// A credential as its issuer made it: the node that it is about has not signed it. So were
     /// all that earlier versions made.
     #[error(
-        "the node has not signed its own credential, which is of an earlier meshport. Issue it \
+        "the node has not signed its credential, which is from an earlier meshport. Issue it \
          again there: `meshport renew`, or `meshport join INVITE --force`"
     )]
     NotCountersigned,
     /// Another key than the node's has signed a credential in its place.
     #[error(
-        "the credential is not signed by the node that it is about, {node}: that node never agreed \
-         to it, or it was changed. `meshport renew` there makes a new one"
+        "the credential is not signed by the node it names, {node}: that node never agreed to it, \
+         or it was changed. `meshport renew` there makes a new one"
     )]
     WrongCountersignature {
         /// Whom it is about.
@@ -173,9 +173,7 @@ pub enum Error {
         at: UnixSeconds,
     },
     /// The invite may not be used any more.
-    #[error(
-        "the invite could be used until {join_until}, and it is {now} here. Ask for a new invite"
-    )]
+    #[error("the invite expired at {join_until}, and it is {now} here. Ask for a new invite")]
     InviteExpired {
         /// When joining ended.
         join_until: UnixSeconds,
@@ -184,7 +182,7 @@ pub enum Error {
     },
     /// The credential was issued when its invite could no longer be used.
     #[error(
-        "the credential was issued at {issued_at}, after its invite ended at {join_until}. Join \
+        "the credential was issued at {issued_at}, after its invite expired at {join_until}. Join \
          again with a new invite"
     )]
     IssuedAfterInvite {
@@ -195,8 +193,8 @@ pub enum Error {
     },
     /// The credential was issued before its invite could be used.
     #[error(
-        "the credential was issued at {issued_at}, before its invite began at {not_before}. Check \
-         the clock of the machine that joined, and join again"
+        "the credential was issued at {issued_at}, before its invite became valid at \
+         {not_before}. Check the clock of the machine that joined, and join again"
     )]
     IssuedBeforeInvite {
         /// When it was issued.
@@ -205,7 +203,7 @@ pub enum Error {
         not_before: UnixSeconds,
     },
     /// The time it is valid for is empty.
-    #[error("it ends at {until}, not after it begins at {from}. Issue it again with a lifetime")]
+    #[error("it ends at {until}, which is not after its start at {from}. Issue it again")]
     ValidityEmpty {
         /// When it begins.
         from: UnixSeconds,
@@ -225,7 +223,8 @@ pub enum Error {
     },
     /// The credential has a role that its invite does not give.
     #[error(
-        "the role {role} is outside its invite, which gives {allowed}. Ask for an invite with it"
+        "the role {role} is not in its invite, which allows {allowed}. Ask for an invite with \
+         that role"
     )]
     RoleOutside {
         /// The role.
@@ -235,7 +234,8 @@ pub enum Error {
     },
     /// The credential names another site than its invite.
     #[error(
-        "the site {site} is outside its invite, which is for {allowed}. Ask for an invite for it"
+        "the site {site} does not match its invite, which is for {allowed}. Ask for an invite for \
+         that site"
     )]
     SiteOutside {
         /// The site.
@@ -245,7 +245,8 @@ pub enum Error {
     },
     /// The credential names another node than its invite.
     #[error(
-        "the name {name} is outside its invite, which is for {allowed}. Ask for an invite for it"
+        "the name {name} does not match its invite, which is for {allowed}. Ask for an invite for \
+         that name"
     )]
     NameOutside {
         /// The name.
@@ -269,8 +270,8 @@ pub enum Error {
     },
     /// The credential names another key for signing records.
     #[error(
-        "the credential was made for another record key than this one. Restore the key it was made \
-         for, or join again"
+        "the credential was made for a different record key. Restore the key it was made for, or \
+         join again"
     )]
     WrongRecordKey,
 }

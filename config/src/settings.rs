@@ -43,7 +43,7 @@ pub const MAX_SERVICES: usize = 16;
 pub const MAX_LISTEN: usize = 8;
 /// The most origins in a `pinned` list.
 pub const MAX_PINNED: usize = 64;
-/// Most addresses outside of the mesh a service falls back to; a handful of load balancers.
+/// Most addresses outside the mesh a service falls back to; a handful of load balancers.
 pub const MAX_FALLBACK: usize = 16;
 /// The most entries in a list `allow`.
 pub const MAX_ALLOW: usize = 64;
@@ -292,7 +292,7 @@ pub struct ServiceSettings {
     pub drift_percent: u8,
     /// Within what time the sessions of a draining origin move elsewhere, 1 s to 1 h. Default 60 s.
     pub drain_window: Duration,
-    /// Addresses outside of the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
+    /// Addresses outside the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
     pub fallback: Vec<Endpoint>,
     /// A kubeconfig with whose credentials the cluster's own list of apiservers is read, to warn
     /// when it differs from the origins of the mesh. Default none.

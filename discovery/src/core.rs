@@ -363,7 +363,7 @@ impl Discovery {
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
         if !self.credential.roles.may_offer(&service) {
             self.counters.dropped_own += 1;
-            let reason = format!("the own credential has no role origin:{service}");
+            let reason = format!("this node's credential lacks the role origin:{service}");
             self.report(Event::Ignored { node: self.me, reason });
         } else if !self.own.set_service(service, Some(state), now) {
             self.counters.dropped_own += 1;

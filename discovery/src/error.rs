@@ -5,8 +5,8 @@
 pub enum DiscoveryError {
     /// Environment: the snapshot is cut off, altered or no snapshot at all. Nothing was restored.
     #[error(
-        "the saved directory is damaged ({what}) and nothing of it is used; there is nothing to \
-         do: seeds and peers tell it again"
+        "the saved directory is damaged ({what}) and is ignored; nothing to do: seeds and peers \
+         send it again"
     )]
     SnapshotDamaged {
         /// What does not fit.
@@ -14,8 +14,8 @@ pub enum DiscoveryError {
     },
     /// Environment: the snapshot was written by another version. Nothing was restored.
     #[error(
-        "the saved directory has format {found}, this version reads {expected}, and nothing of it \
-         is used; there is nothing to do: seeds and peers tell it again"
+        "the saved directory has format {found}, this version reads {expected}, and is ignored; \
+         nothing to do: seeds and peers send it again"
     )]
     SnapshotVersion {
         /// The format number found.

@@ -73,11 +73,12 @@ impl UdpOuter {
         }
         if let Err(error) = share_port(&mut group, count) {
             group.truncate(1);
-            tracing::warn!(%error, "sockets cannot share the port; there is one shard");
+            tracing::warn!(%error, "sockets cannot share the port; using one shard");
             return Ok(group);
         }
         if let Err(error) = steer(&group[0], count) {
-            tracing::info!(%error, "the kernel takes no filter; shards hand over to each other");
+            tracing::info!(%error, "the kernel accepts no filter; shards hand packets to each \
+                                    other");
         }
         Ok(group)
     }

@@ -290,7 +290,7 @@ impl Brain {
     }
 }
 
-/// Where a service is found outside of the mesh. Names are not looked up: each counts as one
+/// Where a service is found outside the mesh. Names are not looked up: each counts as one
 /// address.
 fn fallback(settings: &ServiceSettings) -> Vec<SocketAddr> {
     let named = |(place, endpoint): (usize, &Endpoint)| {

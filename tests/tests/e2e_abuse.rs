@@ -215,7 +215,7 @@ fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() 
         assert!(warnings.contains(words), "{words}: {warnings}");
     }
     let told = daemon.output();
-    assert!(told.contains("a node has so many sessions here"), "{told}");
+    assert!(told.contains("a node has reached its share of sessions here"), "{told}");
     assert!(answers_of("answer=\"failed\"") < 1.0, "the descriptors were used up");
     drop(crowd);
     serves_again(&world, greedy);
@@ -283,7 +283,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     // It ends with an error, when there is no room left.
     beside(&daemon, &["dd", "if=/dev/zero", &format!("of={}", fill.display()), "bs=4k"]);
     revoke(&world, "worker-c");
-    said(&daemon, "cannot keep a revocation");
+    said(&daemon, "cannot store a revocation");
     assert!(daemon.output().contains("No space left on device"), "the reason is not told");
     stays_out_though_it_forgets(&mut world, &daemon, "worker-c");
     serves_again(&world, local);
@@ -361,7 +361,7 @@ fn serves_with(world: &World, state: &Path, script: &str) -> String {
 fn starts_without_writing(world: &World, state: &Path) {
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
     let said = serves_with(world, state, script);
-    for words in ["WARN", "the number of this start is not kept", "Read-only file system"] {
+    for words in ["WARN", "cannot store the number of this start", "Read-only file system"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
@@ -378,7 +378,7 @@ fn starts_without_room(world: &World, state: &Path) {
     let script = "mount -t tmpfs -o size=64k,mode=0700 small \"$1\" && cp -a \"$4/.\" \"$1\" && \
                   { cat /dev/zero >\"$1/fill\" 2>/dev/null || true; }";
     let said = serves_with(world, state, script);
-    for words in ["WARN", "the number of this start is not kept", "No space left on device"] {
+    for words in ["WARN", "cannot store the number of this start", "No space left on device"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
@@ -441,7 +441,7 @@ fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
     let warnings = || world.at("worker-b").status().map(|it| it["warnings"].to_string());
     let said = warnings().expect("it answers");
     println!("{said}");
-    assert!(said.contains("the clock of this machine is wrong"), "{said}");
+    assert!(said.contains("this machine's clock is wrong"), "{said}");
     drop(daemon);
 
     // A start cannot know that the clock was right before.
@@ -450,7 +450,7 @@ fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
     let output = daemon.output();
     let said = output.lines().last().expect("it says why").to_owned();
     println!("{said}");
-    for words in ["worker-b/credential: is valid from", "Set the clock of this machine right"] {
+    for words in ["worker-b/credential: is valid from", "Correct this machine's clock"] {
         assert!(said.contains(words), "{words}: {said}");
     }
     fs::write(&clock, "+0d\n").expect("the world's folder can be written");

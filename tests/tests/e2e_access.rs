@@ -18,7 +18,7 @@ const LET_IN: Duration = Duration::from_secs(20);
 /// What an operator reads of the refusal, at the refused node.
 #[track_caller]
 fn is_told_why(world: &mut World, node: &str) {
-    let said = |text: &str| text.contains("does not let this node in") && text.contains("allow");
+    let said = |text: &str| text.contains("refuses this node") && text.contains("allow");
     wait::until(&format!("the status of {node} says why"), SETTLE, || {
         let warnings = world.at(node).status()?["warnings"].to_string();
         said(&warnings).then_some(())

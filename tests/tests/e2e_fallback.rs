@@ -1,4 +1,4 @@
-//! An apiserver outside of the mesh: used while no origin in the mesh answers, and not after.
+//! An apiserver outside the mesh: used while no origin in the mesh answers, and not after.
 
 use std::time::Duration;
 

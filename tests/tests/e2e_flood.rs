@@ -32,7 +32,7 @@ const GROWTH_KIB: u64 = 4096;
 /// takes 200 without a cookie, and what its socket has no room for is lost.
 const ANSWERED: f64 = 100.0;
 /// What the operator sees of it, in the status and once in the log.
-const TOLD: &str = "more handshakes arrive than this node answers at once";
+const TOLD: &str = "more handshakes arrive than this node answers";
 /// A watch hears a word every 20 ms; so long a silence at any time is a session that stalls. Less
 /// than that is what two processors have to share with the flood itself.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -355,7 +355,7 @@ fn what_an_issuer_says_of_nodes_that_exist_changes_none_of_them() {
     stage.goes_on();
     for name in HONEST {
         let log = stage.world.node_mut(name).process().output();
-        assert!(log.contains("is not signed by the node that it is about"), "{name}: {log}");
+        assert!(log.contains("is not signed by the node it names"), "{name}: {log}");
     }
 }
 

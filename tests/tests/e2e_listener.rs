@@ -79,10 +79,11 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
         assert_eq!(sessions(&world, "over-limit"), f64::from(turned_away));
     }
 
-    let full = format!("kube-apiserver: all {PLACES} places for clients are taken");
+    let full = format!("kube-apiserver: the limit of {PLACES} client sessions is reached");
     assert!(warnings(&world).contains(&full), "{}", warnings(&world));
     let said = world.node_mut("worker").process().output()[before..].to_owned();
-    let said: Vec<&str> = said.lines().filter(|line| line.contains("places for clients")).collect();
+    let reached = |line: &&str| line.contains("client sessions is reached");
+    let said: Vec<&str> = said.lines().filter(reached).collect();
     assert!(matches!(said[..], [line] if line.contains("WARN")), "once, and not thrice: {said:?}");
 
     // Half of them drip, and begin again when they are cut.
@@ -110,7 +111,7 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
         let labels = "service=\"kube-apiserver\",side=\"client\"";
         (page.sum("meshport_sessions_open", labels) == 0.0).then_some(())
     });
-    assert!(!warnings(&world).contains("places for clients"), "{}", warnings(&world));
+    assert!(!warnings(&world).contains("client sessions is reached"), "{}", warnings(&world));
     let log = world.node_mut("worker").process().output()[before..].to_owned();
     assert!(!log.contains("to=cp-c"), "the route changed: {log}");
 }

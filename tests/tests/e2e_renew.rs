@@ -85,7 +85,7 @@ fn credentials_are_renewed_under_open_sessions() {
     let mut another = session(&world, "worker");
     assert!(answers(&mut another));
     let log = world.node_mut("worker").process().output();
-    assert!(log.contains("the own credential is renewed"), "{log}");
+    assert!(log.contains("this node's credential was renewed"), "{log}");
     assert!(!log.contains("member down") && !log.contains("sessions reset"), "{log}");
 }
 
@@ -115,7 +115,8 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     assert_eq!(metric(&world), ends as f64);
     let warning = warned(&world, "worker").expect("the status warns");
     let log = world.node_mut("worker").process().output();
-    let lines: Vec<&str> = log.lines().filter(|it| it.contains("credential ends soon")).collect();
+    let lines: Vec<&str> =
+        log.lines().filter(|it| it.contains("credential expires soon")).collect();
     println!("{warning}\n{}", lines.join("\n"));
     assert!(warning.contains("ends in 20 d") && warning.contains("meshport renew"), "{warning}");
     assert_eq!(lines.len(), 1, "once a day: {log}");
@@ -123,7 +124,7 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     assert!(told && lines[0].contains("meshport renew"), "{}", lines[0]);
     // Those with a year left are not bothered.
     assert_eq!(warned(&world, "cp"), None);
-    assert!(!world.node_mut("cp").process().output().contains("credential ends soon"));
+    assert!(!world.node_mut("cp").process().output().contains("credential expires soon"));
 
     // What it advises helps.
     let authority = world.at("cp").state().join("authority.key");

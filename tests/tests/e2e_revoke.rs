@@ -109,7 +109,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     assert!(line.starts_with("meshport-revocation-1."), "{line}");
     let worker = world.at("worker-2").state().to_string_lossy().into_owned();
     let said = run_ok(&binary, &["revoke", "--import", &line, "--state-dir", &worker]);
-    assert!(said.contains("no present member is concerned"), "{said}");
+    assert!(said.contains("no current member is affected"), "{said}");
     let again = run_ok(&binary, &["revoke", "--import", &line, "--state-dir", &worker]);
     assert!(again.contains("before"), "{again}");
     wait::until("the first node knows", SETTLE, || {
@@ -136,7 +136,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     let advice = format!("meshport revoke {new}");
     assert!(said.contains("a node that is not revoked") && said.contains(&advice), "{said}");
     let said = revoke(&world, "cp", &[new]);
-    assert!(said.contains(": revoked;") && !said.contains("goes on"), "{said}");
+    assert!(said.contains(": revoked;") && !said.contains("continues"), "{said}");
     // Again by its short name and by that of before, which `credentials` shows.
     for name in [&new[..8], "worker-1"] {
         assert!(revoke(&world, "cp", &[name]).contains("was revoked before"), "{name}");
@@ -199,7 +199,7 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     let page = world.at("cp").metrics();
     assert_eq!(page.sum("meshport_mesh_events_total", "event=\"peers_revoked\""), 1.0);
     let log = world.node_mut("cp").process().output();
-    assert!(log.contains("whoever knocks claims to be this node, whose invite"), "{log}");
+    assert!(log.contains("the sender claims to be this node, whose invite"), "{log}");
     wait::throughout("the others are four", WATCHED, || {
         OTHERS.iter().all(|it| world.at(it).alive() == 4)
     });

@@ -89,7 +89,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     let text = format!("{text}\n[log]\nlevel = \"debug\"\n{}", late(echo));
     fs::write(&config, text).expect("ours");
     let told = run_ok(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
-    let (applied, waits) = told.split_once("in force only after a restart:").expect("both");
+    let (applied, waits) = told.split_once("after a restart:").expect("both");
     for change in ["log.level: \"info\" -> \"debug\"", "service.late: not set -> { listen ="] {
         assert!(applied.contains(change), "{change} is not in {told}");
     }
@@ -146,7 +146,7 @@ fn a_daemon_that_stops_accepts_clients_to_its_end_and_the_next_one_waits_for_it(
         Process::start("next", Command::new(program).args(["run", "--config", &config]), &log);
     wait::until("the next one waits", SETTLE, || {
         assert!(next.is_running(), "it has given up: {}", next.output());
-        next.output().contains("waiting for its end").then_some(())
+        next.output().contains("waiting for it to end").then_some(())
     });
     TcpStream::connect(local).expect("clients are accepted meanwhile");
     let mut open = Some(open);

@@ -68,7 +68,7 @@ fn a_damaged_directory_is_told_and_learned_again_from_others() {
         let line = said.lines().find(|line| line.contains("the file directory"));
         let line = line.unwrap_or_else(|| panic!("nothing is said of it: {said}"));
         println!("{line}");
-        let said = ["there is nothing to do: seeds and peers tell it again", "next save replaces"];
+        let said = ["nothing to do: seeds and peers send it again", "next save replaces"];
         for words in ["WARN", "the saved directory is damaged"].into_iter().chain(said) {
             assert!(line.contains(words), "{words}: {line}");
         }
@@ -79,7 +79,7 @@ fn a_damaged_directory_is_told_and_learned_again_from_others() {
     let before = world.node_mut(NODE).process().output().len();
     world.start(NODE);
     let said = world.node_mut(NODE).process().output()[before..].to_owned();
-    assert!(said.contains("took up the saved directory"), "{said}");
+    assert!(said.contains("restored the saved directory"), "{said}");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
         let said = refused(&mut world);
         println!("{}", said.trim_end());
         assert_eq!(said.lines().count(), 1, "one line says it: {said}");
-        for words in [&*path.to_string_lossy(), "remove it", "tell this one again"] {
+        for words in [&*path.to_string_lossy(), "remove it", "send the revocations again"] {
             assert!(said.contains(words), "{words}: {said}");
         }
         assert_eq!(fs::read_to_string(&path).expect("it is there"), whole[..length]);

@@ -37,7 +37,8 @@ impl Allow {
                               \"node:NAME\"";
         if list.is_empty() {
             return Some(format!(
-                "an empty list lets no other node in, only the clients of this machine; {REMEDY}"
+                "an empty list refuses all other nodes and serves only clients of this machine; \
+                 {REMEDY}"
             ));
         }
         let is_user = |role: &Role| matches!(role, Role::Node | Role::Operator);
@@ -47,9 +48,8 @@ impl Allow {
         }
         let roles: Vec<String> = list.iter().map(ToString::to_string).collect();
         Some(format!(
-            "{} by itself lets nobody in: only nodes and operators use services, so it means \
-             those nodes and operators that have such a role besides. If that is meant, all is \
-             well; {REMEDY}",
+            "{} alone lets nobody in: only nodes and operators use services, so it matches only \
+             those that have this role too. If that is intended, ignore this warning; {REMEDY}",
             roles.join(", ")
         ))
     }
@@ -174,7 +174,7 @@ mod tests {
         let twice = problem(&format!("{origin}allow = [\"site:a\", \"site:a\"]"));
         assert!(twice.contains("only once"), "{twice}");
         let idle = problem("allow = [\"site:fra\"]");
-        assert!(idle.starts_with("3:") && idle.contains("an origin beside it"), "{idle}");
+        assert!(idle.starts_with("3:") && idle.contains("origin as well"), "{idle}");
         let none = parse(&format!("{table}{origin}allow = []")).expect("it shuts all out");
         assert!(none.services["kube-apiserver"].allow.is_empty());
         let plain = parse(table).expect("nothing is wrong");
@@ -188,10 +188,10 @@ mod tests {
             Allow::doubt(&list)
         };
         let none = doubt(&[]).expect("it shuts all out");
-        assert!(none.contains("lets no other node in") && none.contains("role:node"), "{none}");
+        assert!(none.contains("refuses all other nodes") && none.contains("role:node"), "{none}");
         for list in [&["role:relay"][..], &["role:relay", "role:origin:web"]] {
             let doubt = doubt(list).expect("no client has these roles alone");
-            assert!(doubt.starts_with(&list.join(", ")) && doubt.contains("besides"), "{doubt}");
+            assert!(doubt.starts_with(&list.join(", ")) && doubt.contains("too"), "{doubt}");
         }
         for list in [["role:relay", "role:node"], ["role:relay", "site:fra"]] {
             assert_eq!(doubt(&list), None, "{list:?}");

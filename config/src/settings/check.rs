@@ -230,7 +230,7 @@ impl Rules<'_, '_> {
         }
         let is_pinned = service.policy == Policy::Pinned;
         if is_pinned && service.pinned.is_empty() {
-            let expected = "the list pinned with at least one node beside it";
+            let expected = "the list pinned with at least one node";
             self.conflict(&policy, None, "\"pinned\"".to_owned(), expected);
         }
         if !is_pinned && !service.pinned.is_empty() {
@@ -251,15 +251,15 @@ impl Rules<'_, '_> {
         let with_key = health.client_key_file.is_some();
         let with_cert = health.client_cert_file.is_some();
         if with_cert && !with_key {
-            self.conflict(&cert, None, "set".to_owned(), "client-key-file with it");
+            self.conflict(&cert, None, "set".to_owned(), "client-key-file as well");
         }
         if with_key && !with_cert {
-            self.conflict(&private, None, "set".to_owned(), "client-cert-file with it");
+            self.conflict(&private, None, "set".to_owned(), "client-cert-file as well");
         }
         if health.ca_file.is_some() {
             return;
         }
-        let why = "ca-file with it, so that it is shown to nobody but the instance";
+        let why = "ca-file as well, so that it is sent only to the verified instance";
         if health.bearer_token_file.is_some() {
             self.conflict(&token, None, "set".to_owned(), why);
         }

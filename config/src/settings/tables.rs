@@ -28,7 +28,7 @@ const ENDPOINT_FORM: &str =
     "a host and port, such as \"203.0.113.5:51820\" or \"cp-1.example.com:51820\"";
 const FALLBACK_FORM: &str = "a host and port to connect to, such as \"k8s.example.com:6443\"";
 const ALLOW_FORM: &str =
-    "whom to let in, such as \"role:node\", \"site:fra\", \"node:worker-7\" or \"node:NODEID\"";
+    "an entry such as \"role:node\", \"site:fra\", \"node:worker-7\" or \"node:NODEID\"";
 const SITE_FORM: &str =
     "a name of 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, such as \"fra\"";
 const NODE_FORM: &str = "a name of 1 to 63 of a-z, 0-9, '-' and '.', such as \"worker-7\"";
@@ -79,7 +79,7 @@ macro_rules! optional_file {
 pub(super) const ROOT: &[Key<Settings>] = &[
     Key {
         name: "site",
-        about: "The site this node is in: a place with cheap latency inside. Required.",
+        about: "The site this node is in: a place with low latency inside. Required.",
         example: Some("\"fra\""),
         kind: Kind::Text {
             expected: SITE_FORM,
@@ -89,7 +89,7 @@ pub(super) const ROOT: &[Key<Settings>] = &[
     },
     Key {
         name: "name",
-        about: "The name of this node. Without it, the name in the node's credential.",
+        about: "The name of this node. Defaults to the name in its credential.",
         example: Some("\"worker-7\""),
         kind: Kind::Text {
             expected: NODE_FORM,
@@ -99,7 +99,7 @@ pub(super) const ROOT: &[Key<Settings>] = &[
     },
     Key {
         name: "state-dir",
-        about: "The folder of keys, credential and directory.",
+        about: "The folder for keys, credential and directory.",
         example: None,
         kind: Kind::Text {
             expected: PATH_FORM,
@@ -109,8 +109,8 @@ pub(super) const ROOT: &[Key<Settings>] = &[
     },
     Key {
         name: "sandbox",
-        about: "Whether the daemon gives up, at its start, what it does not need: capabilities, \
-                files other than its own, system calls.",
+        about: "Whether the daemon drops what it does not need at start: capabilities, access to \
+                other files, system calls.",
         example: None,
         kind: Kind::Flag { get: |from| from.sandbox, set: |into, value| into.sandbox = value },
     },
@@ -119,13 +119,13 @@ pub(super) const ROOT: &[Key<Settings>] = &[
 pub(super) const LOG: &[Key<LogSettings>] = &[
     Key {
         name: "format",
-        about: "How log lines look: for people, or one JSON object each.",
+        about: "The format of log lines: text for people, or one JSON object each.",
         example: None,
         kind: choice!(format, LogFormat),
     },
     Key {
         name: "level",
-        about: "The least important lines that are still logged.",
+        about: "The lowest level that is logged.",
         example: None,
         kind: choice!(level, LogLevel),
     },
@@ -134,7 +134,7 @@ pub(super) const LOG: &[Key<LogSettings>] = &[
 pub(super) const MESH: &[Key<MeshSettings>] = &[
     Key {
         name: "listen",
-        about: "The UDP address for packets of the mesh. \"[::]\" takes IPv4 as well.",
+        about: "The UDP address of the mesh. \"[::]\" accepts IPv4 as well.",
         example: None,
         kind: Kind::Text {
             expected: LISTEN_FORM,
@@ -144,8 +144,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "advertise",
-        about: "Where others reach this node, where that is not what they see: behind a port \
-                forwarding, or by a DNS name.",
+        about: "Where other nodes reach this one, if that differs from the address they see: \
+                behind port forwarding, or by DNS name.",
         example: None,
         kind: list!(advertise, MAX_ADVERTISE, ENDPOINT_FORM, reachable),
     },
@@ -166,9 +166,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "mtu",
-        about: "The largest IP packet that is tried between this node and others. What passes is \
-                found out for each path; a smaller limit saves the search on paths that lie \
-                about it.",
+        about: "The largest IP packet tried between this node and others. The MTU of each path is \
+                discovered; a lower limit avoids the search on paths that report a wrong one.",
         example: None,
         kind: Kind::Integer {
             min: 1280,
@@ -193,8 +192,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "max-relayed",
-        about: "The most sessions this node carries from one node to another at once, a quarter \
-                of them for the same one. Only with the role relay in its credential.",
+        about: "The most sessions this node relays at once, at most a quarter of them for one \
+                node. Needs the role relay in its credential.",
         example: None,
         kind: Kind::Integer {
             min: 0,
@@ -206,9 +205,9 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "shards",
-        about: "Over how many threads the other nodes are spread, each with a UDP socket of its \
-                own; a node's packets and sessions stay on one. 0 means one for each core this \
-                process may use, at most 4.",
+        about: "How many threads the other nodes are spread over, each with its own UDP socket; a \
+                node's packets and sessions stay on one. 0 means one per core that this process \
+                may use, at most 4.",
         example: None,
         kind: Kind::Integer {
             min: 0,
@@ -223,8 +222,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
 pub(super) const ADMIN: &[Key<AdminSettings>] = &[
     Key {
         name: "socket",
-        about: "The Unix socket that `meshport status` and the other verbs talk to. The default \
-                follows state-dir.",
+        about: "The Unix socket for `meshport status` and the other commands. The default follows \
+                state-dir.",
         example: None,
         kind: Kind::Text {
             expected: PATH_FORM,
@@ -251,14 +250,14 @@ pub(super) const ADMIN: &[Key<AdminSettings>] = &[
 pub(super) const DISCOVERY: &[Key<DiscoverySettings>] = &[
     Key {
         name: "probe-interval",
-        about: "Time from one probe of a neighbour in the own site to the next; a random member is \
-                probed half as often.",
+        about: "Interval of probes of a neighbour in this site; a random member is probed half as \
+                often.",
         example: None,
         kind: period!(probe_interval, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "probe-timeout",
-        about: "How long a probed member may take to answer before others are asked to try. \
+        about: "How long a probed member may take to answer before other members probe it too. \
                 Shorter than probe-interval.",
         example: None,
         kind: period!(probe_timeout, Duration::from_millis(10), Duration::from_secs(30)),
@@ -278,7 +277,7 @@ pub(super) const DISCOVERY: &[Key<DiscoverySettings>] = &[
     },
     Key {
         name: "path-probe-idle",
-        about: "Time between probes of the other paths. At least path-probe-active.",
+        about: "Time between probes of other paths. At least path-probe-active.",
         example: None,
         kind: period!(path_probe_idle, Duration::from_millis(500), Duration::from_secs(300)),
     },
@@ -300,8 +299,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "allow-remote-clients",
-        about: "Whether listen may have addresses that other machines can reach. Whoever reaches \
-                them uses the mesh as this node.",
+        about: "Whether listen may have addresses that other machines can reach. Anyone who \
+                reaches them uses the mesh as this node.",
         example: None,
         kind: Kind::Flag {
             get: |from| from.allow_remote_clients,
@@ -321,10 +320,10 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "allow",
-        about: "Which nodes and operators may use this node's instance; whoever no entry means is \
-                refused, and an empty list refuses all but this node's own clients. Sessions that \
-                a new list does not allow end. A name or site counts only under an invite that \
-                says it. Needs origin.",
+        about: "Which nodes and operators may use this node's instance. Nodes not matched by any \
+                entry are refused; an empty list refuses all except clients of this machine. \
+                Sessions that a new list does not allow end. A name or site counts only under an \
+                invite that fixes it. Needs origin.",
         example: None,
         kind: list!(allow, MAX_ALLOW, ALLOW_FORM, parsed),
     },
@@ -361,21 +360,21 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "connect-timeout",
-        about: "How long a session may try origins before its client is told that none answers.",
+        about: "How long a new session tries origins before its client is refused.",
         example: None,
         kind: period!(connect_timeout, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "hold",
-        about: "How long a session waits for an origin to appear when there is none. Clients give \
-                up after about 10s.",
+        about: "How long a new session waits for an origin when there is none. Clients give up \
+                after about 10s.",
         example: None,
         kind: period!(hold, Duration::ZERO, Duration::from_secs(8)),
     },
     Key {
         name: "cut-window",
-        about: "When a path dies or an instance hangs or stalls, its sessions are reset in this \
-                time, each at a moment of its own, so that their clients do not all come back at \
+        about: "When a path dies or an instance hangs or stalls, its sessions are reset within \
+                this time, each at a random moment, so that their clients do not all reconnect at \
                 once. Sessions whose clients are waiting for an answer go first. At once when no \
                 other origin is healthy.",
         example: None,
@@ -383,29 +382,29 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "hedge",
-        about: "Whether a second origin is tried beside one that is slow to answer a new session; \
-                the first answer wins.",
+        about: "Whether a second origin is tried in parallel when the first is slow to answer a \
+                new session; the first answer wins.",
         example: None,
         kind: Kind::Flag { get: |from| from.hedge, set: |into, value| into.hedge = value },
     },
     Key {
         name: "hedge-min",
-        about: "The least time an origin is given before the next one is tried beside it. In \
-                between it follows from the latency of the path and its deviation.",
+        about: "The shortest delay before the next origin is tried in parallel. The actual delay \
+                follows from the path's latency and its deviation.",
         example: None,
         kind: period!(hedge_min, Duration::from_millis(10), Duration::from_secs(10)),
     },
     Key {
         name: "hedge-max",
-        about: "The most time an origin is given before the next one is tried beside it.",
+        about: "The longest delay before the next origin is tried in parallel.",
         example: None,
         kind: period!(hedge_max, Duration::from_millis(10), Duration::from_secs(10)),
     },
     Key {
         name: "drift-percent",
         about: "When a better origin is back, this share of the sessions elsewhere moves to it \
-                every 10s: each is ended at a quiet moment, and its client comes back. 0 leaves \
-                them where they are.",
+                every 10s: each ends while idle, and its client reconnects. 0 leaves them where \
+                they are.",
         example: None,
         kind: Kind::Integer {
             min: 0,
@@ -417,30 +416,29 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "drain-window",
-        about: "Within what time the sessions of an origin that `meshport drain` was run on move \
-                elsewhere.",
+        about: "Time within which sessions leave an origin after `meshport drain`.",
         example: None,
         kind: period!(drain_window, SECOND, Duration::from_secs(3600)),
     },
     Key {
         name: "fallback",
-        about: "Addresses outside of the mesh for when no origin in it answers, such as a load \
-                balancer that is still there. Names are looked up again every 30s.",
+        about: "Addresses outside the mesh to use when no origin in it answers, such as an \
+                existing load balancer. Names are looked up every 30s.",
         example: Some("[\"k8s.example.com:6443\"]"),
         kind: list!(fallback, MAX_FALLBACK, FALLBACK_FORM, reachable),
     },
     Key {
         name: "cluster-kubeconfig",
         about: "A kubeconfig whose user may get the endpoints of the service kubernetes, such as \
-                the kubelet's. With it the cluster's own list of apiservers is read through listen \
-                every 30s, and `meshport status` warns when it and the origins of the mesh differ. \
-                Nothing is routed by it.",
+                the kubelet's. With it the cluster's own list of apiservers is read through \
+                listen every 30s, and `meshport status` warns when it differs from the mesh's \
+                origins. It never changes a route.",
         example: Some("\"/etc/kubernetes/kubelet.conf\""),
         kind: optional_file!(cluster_kubeconfig),
     },
     Key {
         name: "max-sessions",
-        about: "The most sessions at once; further ones are refused.",
+        about: "The most client sessions at once; further ones are refused.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -464,19 +462,19 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "interval",
-        about: "Time from one check to the next.",
+        about: "Interval of checks.",
         example: None,
         kind: period!(interval, Duration::from_millis(100), Duration::from_secs(300)),
     },
     Key {
         name: "timeout",
-        about: "How long the instance may take to show that it is alive. At most ready-timeout.",
+        about: "How long a liveness check may take. At most ready-timeout.",
         example: None,
         kind: period!(timeout, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "fall",
-        about: "Failed checks in a row that count.",
+        about: "How many checks in a row must fail.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -488,20 +486,20 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "ready-timeout",
-        about: "How long the instance may take to say whether it is ready.",
+        about: "How long a readiness check may take.",
         example: None,
         kind: period!(ready_timeout, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "ca-file",
-        about: "Certificates (PEM) that the instance's certificate is verified by, with mode \
+        about: "CA certificates (PEM) that verify the instance's certificate, with mode \
                 kubernetes. Without it, the certificate is not verified.",
         example: Some("\"/etc/kubernetes/pki/ca.crt\""),
         kind: optional_file!(ca_file),
     },
     Key {
         name: "client-cert-file",
-        about: "A client certificate (PEM) for instances that answer nobody unknown. Needs \
+        about: "A client certificate (PEM) for instances that refuse anonymous requests. Needs \
                 client-key-file and ca-file.",
         example: Some("\"/etc/meshport/health.crt\""),
         kind: optional_file!(client_cert_file),
@@ -514,13 +512,13 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "bearer-token-file",
-        about: "A file with a bearer token, in place of a client certificate. Needs ca-file.",
+        about: "A file with a bearer token, instead of a client certificate. Needs ca-file.",
         example: Some("\"/etc/meshport/health.token\""),
         kind: optional_file!(bearer_token_file),
     },
     Key {
         name: "server-name",
-        about: "The name in the instance's certificate, where it is not the host of origin.",
+        about: "The name to verify in the instance's certificate, if it is not the host of origin.",
         example: Some("\"kubernetes.default.svc\""),
         kind: Kind::Text {
             expected: "a DNS name or an IP address",
@@ -530,7 +528,7 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "path",
-        about: "What is asked for with mode http.",
+        about: "The path requested with mode http.",
         example: None,
         kind: Kind::Text {
             expected: "a URL path, such as \"/healthz\"",

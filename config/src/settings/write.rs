@@ -13,7 +13,7 @@ const COMMENT_COLUMNS: usize = 96;
 
 /// How services other than the default one are set up; the reference ends with it.
 const MORE_SERVICES: &str = "\
-# More services have a table each, with the same keys; \"listen\" is then required:
+# Each further service has its own table with the same keys; \"listen\" is then required:
 #
 # [service.registry]
 # listen = [\"127.0.0.1:5000\"]

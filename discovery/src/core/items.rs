@@ -13,7 +13,7 @@ use crate::verify::Rejected;
 use crate::wire::{Claim, Item, Message, Short};
 
 /// What is said of a node that is here itself and finds no room.
-const NO_ROOM: &str = "the directory has no place for it; `meshport status` says who fills it";
+const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
 
 /// How records came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub enum Denial {
     #[error("its credential has neither the role node nor the role operator")]
     NoUser,
     /// The service is not for it.
-    #[error("the service's list allow does not let it in")]
+    #[error("no entry of the service's allow list matches it")]
     NotAllowed,
     /// It carries streams of others, and may not.
     #[error("its credential lacks the role relay")]
@@ -36,7 +36,7 @@ pub enum Denial {
     #[error("the credential of the node it relays for is not valid")]
     BadClient,
     /// The node it is to be carried to does not offer the service.
-    #[error("the node it is to be carried to may not offer the service")]
+    #[error("the target node may not offer the service")]
     NoOrigin,
 }
 

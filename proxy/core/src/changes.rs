@@ -104,7 +104,7 @@ fn cause(
     occasion: Occasion,
 ) -> &'static str {
     let (Some(from), Some(to)) = (from, to) else {
-        return if to.is_some() { "first known" } else { "none known any more" };
+        return if to.is_some() { "first known" } else { "no origin known" };
     };
     if occasion == Occasion::Policy {
         return "another policy";
@@ -114,7 +114,7 @@ fn cause(
     let is_nearer = to.origin.relaying.is_some_and(|it| !it.direct_dead);
     let lost = former.is_some_and(|view| view.path == PathView::Dead);
     match to.origin.line {
-        Line::Relayed { .. } if same && is_nearer => return "a relay is nearer and was for 10 s",
+        Line::Relayed { .. } if same && is_nearer => return "a relay has been nearer for 10 s",
         // Without sessions on it, a way through a relay is forgotten with its choice.
         Line::Direct(_) if same && was_relayed && !lost => return "the direct path works again",
         _ => {}
@@ -130,7 +130,7 @@ fn cause(
     match to.origin.path {
         PathView::Own => "this node's own is ready",
         _ if route::standing(former) > to.standing => "better",
-        _ if occasion == Occasion::Lasted => "nearer, and it lasted",
+        _ if occasion == Occasion::Lasted => "nearer for long enough",
         _ => "nearer",
     }
 }
@@ -209,7 +209,7 @@ mod tests {
         let suspect = OriginView { suspect: true, ..one.clone() };
         assert_eq!(why(&one, Some(&suspect), &two, Occasion::News), "slow to answer");
         assert_eq!(why(&one, None, &two, Occasion::News), "gone");
-        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer, and it lasted");
+        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer for long enough");
         assert_eq!(why(&two, Some(&two), &one, Occasion::News), "nearer");
         let own = origin(3, OriginState::Ready, PathView::Own);
         assert_eq!(why(&two, Some(&two), &own, Occasion::News), "this node's own is ready");
@@ -229,7 +229,7 @@ mod tests {
         let dead = OriginView { path: PathView::Dead, ..direct.clone() };
         assert_eq!(why(&direct, Some(&dead), &through(true), Occasion::News), "path dead");
         let nearer = why(&direct, Some(&direct), &through(false), Occasion::News);
-        assert_eq!(nearer, "a relay is nearer and was for 10 s");
+        assert_eq!(nearer, "a relay has been nearer for 10 s");
         let back = why(&through(true), Some(&through(true)), &direct, Occasion::News);
         assert_eq!(back, "the direct path works again");
         let back = why(&through(true), None, &direct, Occasion::News);

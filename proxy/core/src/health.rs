@@ -152,7 +152,7 @@ impl Health {
             is_loaded: false,
             state: OriginState::Unknown,
             since: now,
-            detail: "not asked yet".into(),
+            detail: "not checked yet".into(),
             failing: FailingChecks::default(),
         };
         health.begin(Question::Alive, now);
@@ -278,11 +278,11 @@ impl Health {
                 format!("neither ready nor live: requests hang. Failing checks: {}", self.failing)
             }
             OriginState::Stalled => {
-                "neither ready nor live: requests hang. Does what it depends on (etcd) answer?"
+                "neither ready nor live: requests hang. Check what it depends on (etcd)"
                     .into()
             }
             OriginState::Unready if self.ready != Ready::No && self.alive == Alive::Yes => {
-                "slow: it takes far longer than usual to say whether it is ready".into()
+                "slow: the readiness check takes far longer than usual".into()
             }
             _ => self.detail.clone(),
         }
@@ -382,7 +382,7 @@ impl Health {
                 self.unauthorised_in_row = self.unauthorised_in_row.saturating_add(1);
                 if self.unauthorised_in_row >= LASTING_UNAUTHORISED {
                     self.ready = Ready::Unauthorised;
-                    self.detail = "readiness unknown: it wants credentials (401)".into();
+                    self.detail = "readiness unknown: it requires credentials (401)".into();
                 }
             }
             Outcome::Answered(Some(status)) => {
@@ -394,7 +394,7 @@ impl Health {
             }
             Outcome::Silent => {
                 self.ready = Ready::No;
-                self.detail = "no answer about readiness in time".into();
+                self.detail = "readiness check timed out".into();
             }
             // *Alive* meets the same refusal and judges it.
             Outcome::Refused | Outcome::Broken => {}

@@ -43,7 +43,7 @@ pub const MAX_SERVICES: usize = 64;
 /// Origins of one service that take part in a choice. Control planes have three to seven; a
 /// hundred times that still costs microseconds.
 pub const MAX_ORIGINS: usize = 512;
-/// Addresses outside of the mesh per service: as many as the settings have names, each with one
+/// Addresses outside the mesh per service: as many as the settings have names, each with one
 /// address, or fewer with more.
 pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 
@@ -153,7 +153,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Says where a service is found outside of the mesh, at most [`MAX_FALLBACK_ADDRESSES`].
+    /// Says where a service is found outside the mesh, at most [`MAX_FALLBACK_ADDRESSES`].
     pub fn set_fallback(
         &mut self,
         name: &ServiceName,

@@ -69,7 +69,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         return Fate::Reset { spread_percent, forgives: true, why: "its path is dead" };
     }
     if view.is_broken() && spread {
-        let why = "its path loses most of what is sent";
+        let why = "its path loses most packets";
         return Fate::Reset { spread_percent: 100, forgives: false, why };
     }
     match view.state {
@@ -83,7 +83,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
         OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
-        // An address outside of the mesh has no state to tell.
+        // An address outside the mesh has no state to tell.
         _ if is_outside(view) && route.is_away(&view.line) => Fate::Move(Cause::Home),
         _ => Fate::Stay,
     }

@@ -19,8 +19,8 @@ pub const MAX_WITNESSES: usize = 64;
 const MAX_SEEN: usize = 2;
 
 /// Said wherever two nodes cannot meet: what it is and what to do.
-pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path; give a member that both reach \
-                                   the role relay, or set mesh.advertise on one of the two";
+pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path; give the role relay to a \
+                                   member that both reach, or set mesh.advertise on one of them";
 
 /// Where this node is reached from outside, as it knows without asking peers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -97,7 +97,7 @@ pub enum Line {
         /// Who carries it there.
         relay: NodeId,
     },
-    /// To an address outside of the mesh.
+    /// To an address outside the mesh.
     Outside(SocketAddr),
 }
 
@@ -162,7 +162,7 @@ pub enum PathView {
 pub struct OriginView {
     /// Which one, and by what way.
     pub line: Line,
-    /// What people call it: the node's name, or the address outside of the mesh.
+    /// What people call it: the node's name, or the address outside the mesh.
     pub name: String,
     /// Its site, for a node of the mesh.
     pub site: Option<SiteName>,
@@ -197,7 +197,7 @@ pub struct Relaying {
 }
 
 impl OriginView {
-    /// An address outside of the mesh of which nothing is known.
+    /// An address outside the mesh of which nothing is known.
     pub fn outside(address: SocketAddr) -> Self {
         Self {
             line: Line::Outside(address),
@@ -501,7 +501,7 @@ fn spread(
     // Turns are fair only in an order that does not follow every round-trip time.
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
-    let why = format!("one of {sharing} that take turns");
+    let why = format!("one of {sharing} that share sessions");
     (Route { sharing, why, in_turn: true, candidates, by_distance: false }, preference)
 }
 
@@ -546,12 +546,12 @@ fn reason(best: &Candidate) -> String {
         Standing::Healthy => "nearest ready".to_owned(),
         Standing::Unproven => "ready, its path not measured yet".to_owned(),
         Standing::Suspect if best.origin.is_broken() => {
-            format!("{place}, though its path loses most of what is sent: none is better")
+            format!("{place}, though its path loses most packets: none is better")
         }
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),
-        Standing::Fallback => "outside of the mesh: no origin in it answers".to_owned(),
+        Standing::Fallback => "outside the mesh: no origin in it answers".to_owned(),
         Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
-        Standing::Down if best.origin.denied => "none lets this node in".to_owned(),
+        Standing::Down if best.origin.denied => "no origin allows this node".to_owned(),
         Standing::Down => "last resort: none answers".to_owned(),
     }
 }

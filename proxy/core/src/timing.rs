@@ -1,6 +1,6 @@
 //! How long it took sessions to be connected, for lines that this node cannot probe itself.
 //!
-//! What a relay says of its way to an origin is a claim, and an address outside of the mesh says
+//! What a relay says of its way to an origin is a claim, and an address outside the mesh says
 //! nothing at all: the time from opening a way to the instance's "connected" is what this node
 //! knows of its own. The least of the last few counts, since a single one also holds handshakes and
 //! waits of others. Bounded by [`MAX_LINES`] and `MAX_SAMPLES`; a line that nobody used for

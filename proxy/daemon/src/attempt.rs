@@ -1,7 +1,7 @@
 //! One attempt to reach a service's instance through one candidate.
 //!
 //! An attempt opens the way (a stream through the mesh, or a plain connection to this node's own
-//! instance or to an address outside of the mesh), sends the client's first bytes along as far as
+//! instance or to an address outside the mesh), sends the client's first bytes along as far as
 //! they may go, and is over with the first byte of the answer. Until then the client has seen
 //! nothing, so a failed attempt costs it only time. Whoever runs it says when it has taken too long
 //! ([`meshport_core::connect`]). Several attempts of one client may run at once; what they share is
@@ -67,10 +67,10 @@ impl Upstream {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The client went away; no other attempt is wanted.
-    #[error("the client went away")]
+    #[error("the client disconnected")]
     Client,
     /// Another attempt of the same client was connected before.
-    #[error("another origin was connected before")]
+    #[error("another origin connected first")]
     Outpaced,
     /// The candidate cannot be reached or did not answer in time.
     #[error("{0}")]

@@ -122,7 +122,7 @@ impl Audit {
     /// Somebody begins handshakes in the name of a node that is shut out. Only the owner of that
     /// key could go on, but nothing has proven yet that it is him.
     pub(super) fn knocked(&self, node: &NodeId, why: &str) {
-        let reason = format!("whoever knocks claims to be this node, {why}; it is not proven");
+        let reason = format!("the sender claims to be this node, {why}; not proven");
         self.refused_peer(node, &reason);
     }
 
@@ -353,7 +353,7 @@ mod tests {
         let written = lines(|audit| {
             audit.admitted(&peer);
             audit.refused_peer(&peer.node, "it is of another mesh");
-            audit.knocked(&peer.node, "which the authority has revoked");
+            audit.knocked(&peer.node, "revoked by the authority");
             let both = (&peer.node, Some(&*peer));
             audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
@@ -411,8 +411,7 @@ mod tests {
             assert_eq!(names(line), fields, "{event}");
         }
         assert_eq!(written[0]["fields"]["node"], peer.node.to_string());
-        let reason = "whoever knocks claims to be this node, which the authority has revoked; it \
-                      is not proven";
+        let reason = "the sender claims to be this node, revoked by the authority; not proven";
         assert_eq!(written[2]["fields"]["reason"], reason);
         assert_eq!(written[3]["fields"]["reason"], "no role");
     }

@@ -39,7 +39,7 @@ pub(super) fn start(
     origins: Result<Origins, String>,
     answer: oneshot::Sender<Result<Vec<OriginCertificate>, String>>,
 ) {
-    let busy = |_| "too many such questions at once; ask again later".to_owned();
+    let busy = |_| "too many requests at once; try again later".to_owned();
     let admitted = origins.and_then(|it| Ok((it, UNDER_WAY.try_acquire().map_err(busy)?)));
     let (origins, place) = match admitted {
         Ok(admitted) => admitted,

@@ -321,8 +321,8 @@ impl Driver {
         let added = self.core.handle_revocation(revocation, now).map_err(|it| it.to_string())?;
         if added == Added::Full {
             return Err(format!(
-                "there are {MAX_REVOCATIONS} revocations, and no more are kept; a mesh that needs \
-                 more is better made anew"
+                "there are {MAX_REVOCATIONS} revocations, and no more can be kept; create a new \
+                 mesh"
             ));
         }
         // Whoever was covered is forgotten by now.
@@ -343,9 +343,9 @@ impl Driver {
         }
         let same = (known.record_key, &known.name, &known.site);
         if same != (credential.record_key, &credential.name, &credential.site) {
-            return Err("it has another name, site or key than the one in force, which takes a \
-                        restart"
-                .into());
+            return Err(
+                "its name, site or key differs from the current one, which needs a restart".into(),
+            );
         }
         self.mesh.set_credential(credential).map_err(|error| error.to_string())?;
         self.core.set_credential(credential, now);
@@ -353,7 +353,7 @@ impl Driver {
         self.reporter.audit.renewed(credential);
         self.own.send_replace(Arc::new(credential.clone()));
         let (until, roles) = (credential.expires_at, &credential.roles);
-        info!(%until, %roles, "the own credential is renewed");
+        info!(%until, %roles, "this node's credential was renewed");
         Ok(true)
     }
 
@@ -408,7 +408,7 @@ impl Driver {
                     let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
                     self.set_seeds(seeds);
                 } else {
-                    warn!(revoked = %what, %at, "the authority has revoked it: its sessions end");
+                    warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
                 }
             }
             Event::Silent(node) => {
@@ -430,7 +430,7 @@ impl Driver {
         let DrainRequest { service, draining } = request;
         if !self.core.set_draining(service, *draining, now) {
             return Err(format!(
-                "this node offers no {service}, so there is nothing to drain; run it on an origin"
+                "this node offers no {service}, so there is nothing to drain; run this on an origin"
             ));
         }
         let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
@@ -532,7 +532,7 @@ impl Driver {
             }
             Order::Credential(credential) => {
                 if let Err(error) = self.renew(&credential, now) {
-                    warn!(%error, "the credential in the state folder is not taken into use");
+                    warn!(%error, "the credential in the state folder is not used");
                 }
             }
             Order::Secrets(secrets) => self.take_secrets(*secrets),

@@ -217,14 +217,14 @@ impl Egress {
         match crowded {
             Crowded::Full => warn!(
                 %node, %name, relay,
-                "no place is left for sessions of other nodes, so the next ones are refused \
-                 (overloaded). `meshport status` says who has most of them"
+                "no room for more sessions of other nodes: new ones are refused (overloaded). \
+                 `meshport status` says which nodes have most"
             ),
             Crowded::Share(_, held) => warn!(
                 %node, %name, relay, held,
-                "a node has so many sessions here that its next ones are refused (overloaded) \
-                 while there is room for others. `meshport status` says who has most, and what to \
-                 do"
+                "a node has reached its share of sessions here: its new ones are refused \
+                 (overloaded), others are not. `meshport status` says which nodes have most, and \
+                 what to do"
             ),
         }
     }

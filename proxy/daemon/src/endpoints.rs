@@ -162,7 +162,7 @@ pub(super) fn guess(mesh: SocketAddr, seeds: &[(NodeId, Vec<SocketAddr>)]) -> Ve
     let mut guessed = Vec::new();
     ips.for_each(|ip| push(&mut guessed, SocketAddr::new(ip, mesh.port())));
     if guessed.is_empty() {
-        warn!("this machine has no address others could reach; set mesh.advertise");
+        warn!("this machine has no address that other nodes could reach; set mesh.advertise");
     }
     guessed
 }

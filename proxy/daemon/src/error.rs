@@ -108,16 +108,16 @@ fn silence(source: &io::Error) -> String {
                                     or name its socket with --socket, --config or --state-dir"
                 .into()
         }
-        io::ErrorKind::ConnectionRefused => "the socket is there and nobody listens: the daemon \
-                                             has ended. Start it again with `meshport run`; its \
-                                             log says why it ended"
+        io::ErrorKind::ConnectionRefused => "the socket exists but nothing listens: the daemon \
+                                             has stopped. Start it again with `meshport run`; its \
+                                             log says why it stopped"
             .into(),
         io::ErrorKind::PermissionDenied => {
             "this user may not open the socket. Ask as the user who \
                                             runs the daemon, or as root"
                 .into()
         }
-        _ => format!("{source}. If it goes on, look at the log of `meshport run`"),
+        _ => format!("{source}. If this persists, look at the log of `meshport run`"),
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     fn each_way_of_not_answering_has_its_next_step() {
         for (kind, says) in [
             (io::ErrorKind::NotFound, "no such socket"),
-            (io::ErrorKind::ConnectionRefused, "nobody listens"),
+            (io::ErrorKind::ConnectionRefused, "nothing listens"),
             (io::ErrorKind::PermissionDenied, "may not open"),
             (io::ErrorKind::TimedOut, "look at the log"),
         ] {

@@ -1,4 +1,4 @@
-//! Where a service is found outside of the mesh, for when no origin in it answers.
+//! Where a service is found outside the mesh, for when no origin in it answers.
 //!
 //! Names are looked up anew every [`REFRESH`]. A look-up that fails takes nothing away: the
 //! addresses found before stay. Bounded by [`MAX_FALLBACK_ADDRESSES`] per service.

@@ -12,10 +12,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// beginning and one for an end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 /// What it means, and what to do.
-const MEANING: &str = "more handshakes arrive than this node answers at once: a flood, or many \
-                       nodes that start together. Who asks has to prove its address first \
-                       (cookies), and members go on. If it lasts, find its source with a capture \
-                       of the mesh's UDP port and filter it in front of this node";
+const MEANING: &str = "more handshakes arrive than this node answers: a flood, or many nodes \
+                       starting together. Senders must prove their address first (cookies); \
+                       members are still served. If it lasts, find the source with a packet \
+                       capture on the mesh's UDP port and filter it before it reaches this node";
 
 /// Handshakes that were not answered at once because of load: those who made them got a cookie,
 /// to prove their address with; or had proven it, and made more than their share.
@@ -60,7 +60,7 @@ impl Floods {
             Some(flood) if now.saturating_duration_since(flood.last) >= OVER_AFTER => {
                 let lasted_s = flood.last.saturating_duration_since(flood.began).as_secs();
                 let held_off = self.held_off - flood.before;
-                info!(held_off, lasted_s, "no more handshakes arrive than this node answers");
+                info!(held_off, lasted_s, "the flood of handshakes is over");
                 self.present = None;
             }
             Some(_) => {}
@@ -78,7 +78,7 @@ impl Floods {
         let held_off = self.held_off - flood.before;
         let began = now.saturating_duration_since(flood.began).as_secs();
         let last = now.saturating_duration_since(flood.last).as_secs();
-        Some(format!("{MEANING}. Held off so far: {held_off}, in {began} s, the last {last} s ago"))
+        Some(format!("{MEANING}. Refused so far: {held_off} in {began} s, the last {last} s ago"))
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         });
         assert_eq!(said, "");
         let warning = floods.warning(at(600)).expect("it lasts");
-        assert!(warning.contains("Held off so far: 529, in 598 s, the last 20 s ago"), "{warning}");
+        assert!(warning.contains("Refused so far: 529 in 598 s, the last 20 s ago"), "{warning}");
 
         let said = logged(|| (600..700).for_each(|second| floods.look(at(second), || 529)));
         assert_eq!(said.lines().count(), 1, "{said}");

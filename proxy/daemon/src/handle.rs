@@ -215,5 +215,5 @@ impl Handle {
 }
 
 fn stopping() -> Error {
-    Error::Refused("it is stopping; ask again when it is back".into())
+    Error::Refused("it is stopping; try again when it is back".into())
 }

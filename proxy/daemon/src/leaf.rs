@@ -359,7 +359,7 @@ async fn watch_over(mesh: Mesh, orders: mpsc::Sender<Order>) {
         ticks.tick().await;
         let Some(woke) = vigil.handle_reading(read(&mesh)) else { continue };
         let slept_s = woke.slept.as_secs();
-        info!(slept_s, moved = woke.moved, "making all tunnels anew");
+        info!(slept_s, moved = woke.moved, "renewing all tunnels");
         if orders.send(Order::Wake(woke.slept)).await.is_err() {
             return;
         }

@@ -96,7 +96,8 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
-                        warn!(service = %ingress.service, %error, "cannot accept; trying on");
+                        warn!(service = %ingress.service, %error, "cannot accept connections; \
+                                                                   retrying");
                     }
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 }
@@ -128,8 +129,8 @@ fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &
     if Said::is_due(&mut said.hasty, now) {
         warn!(
             service = %ingress.service, client = %who,
-            "a client resets most connections that it opens, so its next ones wait; other clients \
-             do not. Find it with `ss -tnp`"
+            "a client resets most connections that it opens: its next ones are delayed, those of \
+             others are not. Find it with `ss -tnp`"
         );
     }
 }
@@ -201,8 +202,8 @@ fn say_no_place(ingress: &Ingress, why: NoPlace<Who>, said: &mut Said) {
     let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
     warn!(
         service = %ingress.service, max_sessions, turned_away,
-        "all places for clients are taken, so the next ones are reset. Raise max-sessions, or find \
-         who holds them (`ss -tnp`)"
+        "the limit of client sessions is reached: new ones are reset. Raise max-sessions, or find \
+         the clients that hold them (`ss -tnp`)"
     );
 }
 
@@ -234,8 +235,8 @@ async fn reopen(
             if lost(true) {
                 warn!(
                     service = %ingress.service, %address, %error,
-                    "another process has the local address, so clients of this node meet that one. \
-                     Find it with `ss -tlnp` and end it; this daemon takes the address back then"
+                    "another process listens on the local address and gets this node's clients. \
+                     Find it with `ss -tlnp` and stop it; this daemon then takes the address back"
                 );
             }
             tokio::time::sleep(EXHAUSTED_PAUSE).await;

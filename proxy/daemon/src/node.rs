@@ -424,11 +424,10 @@ fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
 pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
     let Some(bytes) = directory else { return };
     match core.restore(bytes, clock::now(), clock::wall()) {
-        Ok(nodes) => info!(nodes, "took up the saved directory"),
+        Ok(nodes) => info!(nodes, "restored the saved directory"),
         Err(error) => warn!(
             %error,
-            "starting without what the file directory in the state folder says; the next save \
-             replaces the file"
+            "ignoring the file directory in the state folder; the next save replaces it"
         ),
     }
 }

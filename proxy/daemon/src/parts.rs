@@ -156,8 +156,8 @@ pub(super) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) 
     if !credential.roles.contains(&Role::Origin(name.clone())) {
         warn!(
             service = %name,
-            "this node's credential lacks the role origin:{name}, so other nodes will ignore its \
-             offer; join again with an invite that has it"
+            "this node's credential lacks the role origin:{name}, so other nodes ignore its \
+             origin; join again with an invite that has it"
         );
     }
 }
@@ -176,7 +176,7 @@ pub(super) fn warn_of_lists(settings: &Settings) {
 pub(super) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed> {
     let mut seeds = settings.mesh.seeds.clone();
     let stored = state.seeds().unwrap_or_else(|error| {
-        warn!(%error, "starting without the seeds of the state folder");
+        warn!(%error, "ignoring the seeds in the state folder");
         Vec::new()
     });
     for seed in stored {

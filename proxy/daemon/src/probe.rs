@@ -223,7 +223,7 @@ impl Prober {
         match authorization(file).await {
             Ok(value) => Some(value),
             Err(error) => {
-                debug!(file = %file.display(), %error, "asking without the token");
+                debug!(file = %file.display(), %error, "probing without the token");
                 None
             }
         }

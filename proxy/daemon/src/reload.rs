@@ -69,8 +69,8 @@ impl Reload {
                 Ok(report)
             }
             Err(error) => {
-                error!(%error, "configuration not reloaded; the old one stays in force");
-                Err(format!("configuration not reloaded, the old one stays in force: {error}"))
+                error!(%error, "configuration not reloaded; the current one stays in use");
+                Err(format!("configuration not reloaded, the current one stays in use: {error}"))
             }
         }
     }
@@ -82,7 +82,7 @@ impl Reload {
                 let order = Order::Credential(Box::new(identity.credential));
                 let _ = controls.orders.send(order).await;
             }
-            Err(error) => warn!(%error, "the credential in force stays"),
+            Err(error) => warn!(%error, "the current credential stays in use"),
         }
     }
 
@@ -168,7 +168,7 @@ fn say(report: &ReloadReport) {
     }
     for SettingChange { key, old, new } in &report.needs_restart {
         let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
-        warn!(key, old, new, "setting changed in the file, in force only after a restart");
+        warn!(key, old, new, "setting changed in the file; it takes effect after a restart");
     }
 }
 

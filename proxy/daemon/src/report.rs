@@ -187,7 +187,7 @@ impl Reporter {
             _ if matches(&self.me) => Err("that is this node itself".into()),
             (Some(who), None) => Ok(who),
             (Some(_), Some(_)) => {
-                Err(format!("{target} means several nodes; use a NodeId from `meshport peers`"))
+                Err(format!("{target} matches several nodes; use a NodeId from `meshport peers`"))
             }
             (None, _) => {
                 let entries = core.discovery().directory().iter();
@@ -341,9 +341,9 @@ impl Reporter {
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
             warnings.push(
-                "no other node has answered yet. Are the nodes and addresses in the file seeds of \
-                 the state folder, or `seeds` under [mesh], the right ones, does a daemon run \
-                 there, is its UDP port open from here, and is it the same mesh?"
+                "no other node has answered yet. Check the nodes and addresses in the file seeds \
+                 of the state folder and in `seeds` under [mesh], that a daemon of this mesh runs \
+                 there, and that its UDP port is reachable from here"
                     .into(),
             );
         }
@@ -360,8 +360,8 @@ impl Reporter {
                 ));
             } else if service.chosen.is_none() {
                 warnings.push(format!(
-                    "{name}: none of its origins answers, so clients are refused; its table says \
-                     what each lacks"
+                    "{name}: none of its origins answers, so clients are refused; the table says \
+                     why"
                 ));
             }
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
@@ -407,14 +407,14 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
         (PathView::Unmeasured, _) if !candidate.origin.present => "its node does not answer".into(),
         (_, Standing::Healthy) => String::new(),
         (PathView::Unmeasured, Standing::Unproven) => "path not measured yet".into(),
-        (_, Standing::Unproven) => "no session got through its relay yet".into(),
+        (_, Standing::Unproven) => "no session through its relay yet".into(),
         (_, Standing::Suspect) if candidate.origin.is_broken() => {
-            "its path loses most of what is sent".into()
+            "its path loses most packets".into()
         }
-        (_, Standing::Suspect) => "slow to answer lately".into(),
-        (_, Standing::Fallback) => "outside of the mesh".into(),
+        (_, Standing::Suspect) => "slow to answer recently".into(),
+        (_, Standing::Fallback) => "outside the mesh".into(),
         (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {
-            "does not answer lately".into()
+            "did not answer recently".into()
         }
         (_, Standing::Doubtful | Standing::Down) => unhealthy(candidate.origin.state).into(),
     }

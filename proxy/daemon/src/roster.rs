@@ -85,7 +85,7 @@ async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order
                 // Each state once, not each attempt.
                 if told.as_ref() != Some(problem) {
                     let file = source.kubeconfig.display();
-                    warn!(%service, %file, problem, "the cluster's list of apiservers is not read");
+                    warn!(%service, %file, problem, "cannot read the cluster's list of apiservers");
                     told = Some(problem.clone());
                 }
             }
@@ -110,7 +110,7 @@ impl Source {
             }
         }
         Err(match status {
-            401 => "the apiserver does not know these credentials (401)".into(),
+            401 => "the apiserver rejects these credentials (401)".into(),
             403 => "these credentials may not get endpointslices or endpoints in the namespace \
                     default (403)"
                 .into(),

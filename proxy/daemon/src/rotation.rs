@@ -70,7 +70,7 @@ impl Driver {
                 rotating.offers.send_replace(Some(secrets));
                 return;
             }
-            Ok(Some(_)) => Err("another new secret is being written; ask again".to_owned()),
+            Ok(Some(_)) => Err("another new secret is being written; try again".to_owned()),
             Ok(None) => Ok(rotating.report(false)),
             Err(error) => Err(error.to_string()),
         };
@@ -91,7 +91,7 @@ impl Driver {
             info!(number, secret = %id, former_until = until_text, "the mesh has a new secret");
             self.reporter.audit.rotated(number, until, from.as_ref());
         } else if before.1 && secrets.former().is_none() {
-            info!(number, "the mesh's former secret is erased and opens nothing any more");
+            info!(number, "the former mesh secret is erased");
             self.reporter.audit.retired(number);
         }
         self.rotating.from = None;
@@ -102,7 +102,7 @@ impl Driver {
 
     /// What was offered cannot be written. Members offer theirs again.
     pub(super) fn lose_secrets(&mut self, error: String) {
-        warn!(%error, "a new secret of the mesh cannot be kept, so it is not used");
+        warn!(%error, "a new mesh secret cannot be stored, so it is not used");
         if let Some(asker) = self.rotating.asker.take() {
             let _ = asker.send(Err(error));
         }

@@ -88,7 +88,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let _lock = succeed(&state, &settings.admin.socket).await?;
     let (identity, unsettled) = state.settled_identity(clock::wall())?;
     if let Some(error) = unsettled {
-        warn!(%error, "the new key is in use, and the next start puts the files in order");
+        warn!(%error, "the new key is in use; the next start completes the change of files");
     }
     refuse_leaf(&state, &identity)?;
     descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
@@ -141,7 +141,7 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
             Ok(status) if status.is_leaving => {
                 heard = clock::now();
                 if !std::mem::replace(&mut is_leaving, true) {
-                    info!("another daemon of this state folder is stopping: waiting for its end");
+                    info!("another daemon of this state folder is stopping: waiting for it to end");
                 }
             }
             Ok(_) => return Err(error),
@@ -170,7 +170,7 @@ async fn follow_revocations(
         let (state, kept) = (state.clone(), all.clone());
         let stored = tokio::task::spawn_blocking(move || state.store_revocations(&kept)).await;
         if let Ok(Err(error)) = stored {
-            warn!(%error, "cannot keep a revocation; after a restart others tell it again");
+            warn!(%error, "cannot store a revocation; after a restart other nodes send it again");
         }
         if let Some(Revocation { revoked, at, .. }) = all.covering(&own.borrow()) {
             return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
@@ -188,9 +188,10 @@ async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
         let left = ends.seconds_since(now);
         let days = left / DAY_S;
         match Validity::of(ends, now) {
-            Validity::Ended => warn!(%ends, "the own credential has ended: `meshport renew`"),
+            Validity::Ended => warn!(%ends, "this node's credential has expired: run `meshport \
+                                             renew`"),
             Validity::EndsSoon => {
-                warn!(%ends, days, "the own credential ends soon: `meshport renew`");
+                warn!(%ends, days, "this node's credential expires soon: run `meshport renew`");
             }
             Validity::Valid | Validity::Revoked => {}
         }
@@ -204,7 +205,7 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     }
     Err(Error::State {
         path: state.path().to_owned(),
-        what: "the credential here is an operator's, which no daemon can use".into(),
+        what: "the credential here is an operator's, and a daemon cannot use it".into(),
         remedy: "Join with an invite that has the role node; an operator's machine needs no more \
                  than `meshport forward --invite FILE`"
             .into(),
@@ -235,7 +236,7 @@ impl Daemon {
         if let Some(error) = unkept {
             warn!(
                 %error,
-                "the number of this start is not kept. The clock gives the next one: there is \
+                "cannot store the number of this start. The next one comes from the clock: \
                  nothing to do if it is right"
             );
         }
@@ -264,7 +265,11 @@ impl Daemon {
     /// Says goodbye, lets sessions end for a while, saves, and goes.
     async fn stop(mut self) {
         let drain_s = DRAIN_TIME.as_secs();
-        info!(drain_s, "leaving: no new sessions for other nodes; open ones may go on for a while");
+        info!(
+            drain_s,
+            "leaving: no new sessions for other nodes; open ones may continue for a \
+                        while"
+        );
         self.node.leave(drain_time()).await;
         self.end_saved().await;
     }
@@ -288,7 +293,7 @@ impl Daemon {
 
 fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
     state.directory().unwrap_or_else(|error| {
-        warn!(%error, "starting without the saved directory; seeds will fill it");
+        warn!(%error, "starting without the saved directory; it is fetched from the seeds");
         None
     })
 }

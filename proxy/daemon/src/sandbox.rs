@@ -31,7 +31,7 @@ impl Sandbox {
     /// `config` may come into being later.
     pub(super) fn enter(settings: &Settings, config: &Path) -> Self {
         if !settings.sandbox {
-            warn!("without a sandbox, as the configuration wants it (sandbox = false)");
+            warn!("running without a sandbox (sandbox = false)");
             return Self { readable: None };
         }
         let mut named = named(settings);
@@ -72,8 +72,8 @@ impl Sandbox {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "{} is in a folder that this daemon cannot read: at its start no file there was named. \
-             Restart it to use the file",
+            "{} is in a folder that this daemon cannot read, because no file there was configured \
+             at its start. Restart it to use the file",
             file.display()
         )))
     }
@@ -89,37 +89,36 @@ fn say(
     if let Err(error) = kept {
         warn!(
             %error,
-            "the capabilities of this process are kept: a filter of system calls around it (a \
-             unit, a container's profile) refuses to give them up. Let it have none, or allow \
-             capset there; the daemon goes on"
+            "cannot drop capabilities: an outer system call filter (a systemd unit, a container \
+             profile) refuses it. Start it without capabilities, or allow capset there; the \
+             daemon continues"
         );
     }
     match files {
         Ok(Enforced::Whole | Enforced::InPart) => {}
         Ok(Enforced::SwitchedOff) => warn!(
-            "files are not kept from this process: Landlock is switched off in this kernel. Add \
-             landlock to its parameter lsm= for that; the daemon goes on"
+            "access to files is not restricted: Landlock is disabled in this kernel. Add landlock \
+             to its lsm= parameter; the daemon continues"
         ),
         Ok(Enforced::Missing) => warn!(
-            "files are not kept from this process: the kernel has no Landlock (Linux 5.13 and \
-             later), or a filter of system calls around this process (a unit, a container's \
-             profile) refuses it. Allow landlock_create_ruleset, landlock_add_rule and \
-             landlock_restrict_self there; the daemon goes on"
+            "access to files is not restricted: the kernel has no Landlock (Linux 5.13 and \
+             later), or an outer system call filter (a systemd unit, a container profile) refuses \
+             it. Allow landlock_create_ruleset, landlock_add_rule and landlock_restrict_self \
+             there; the daemon continues"
         ),
         Err(error) => warn!(
             %error,
-            "files are not kept from this process: the kernel refuses the rules. Allow \
-             landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the filter \
-             of system calls around it, if there is one (a unit, a container's profile); the \
-             daemon goes on"
+            "access to files is not restricted: the kernel refuses the rules. Allow \
+             landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the outer \
+             system call filter, if there is one (a systemd unit, a container profile); the \
+             daemon continues"
         ),
     }
     if let Err(error) = calls {
         warn!(
             %error,
-            "the system calls of this process are not filtered: the kernel cannot, or a filter \
-             around this process (a unit, a container's profile) refuses it. Allow seccomp there; \
-             the daemon goes on"
+            "system calls are not filtered: the kernel cannot, or an outer filter (a systemd \
+             unit, a container profile) refuses it. Allow seccomp there; the daemon continues"
         );
     }
     let files = files.as_ref().map_or("no", |enforced| enforced.word());
@@ -238,10 +237,10 @@ mod tests {
             let line = line.unwrap_or_else(|| panic!("{what} is not said:\n{said}"));
             assert!(line.contains("WARN") && line.contains(remedy), "{line}");
         };
-        warned("files are not kept from this process", "Allow landlock_create_ruleset");
-        warned("the system calls of this process are not filtered", "Allow seccomp");
+        warned("access to files is not restricted", "Allow landlock_create_ruleset");
+        warned("system calls are not filtered", "Allow seccomp");
         if !said.contains("capabilities=\"none\"") && !said.contains("capabilities=none") {
-            warned("the capabilities of this process are kept", "allow capset");
+            warned("cannot drop capabilities", "allow capset");
         }
         assert!(said.contains("files=\"no\" calls=\"no\""), "{said}");
     }

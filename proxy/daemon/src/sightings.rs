@@ -35,7 +35,7 @@ impl Driver {
         let reach = &self.reporter.reach;
         let behind_nat = reach.is_behind_nat();
         if self.core.discovery().is_behind_nat() != behind_nat {
-            let word = if behind_nat { "is behind NAT" } else { "is behind NAT no more" };
+            let word = if behind_nat { "is behind NAT" } else { "is no longer behind NAT" };
             info!("this node {word}, as its peers see it");
         }
         self.core.set_behind_nat(behind_nat, now);

@@ -98,13 +98,13 @@ const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
 const ALTERED: &str = "what it says does not fit its signature";
-const UNSIGNED: &str = "is of an earlier meshport: the node has not signed it";
+const UNSIGNED: &str = "is from an earlier meshport: the node has not signed it";
 const RENEW: &str = "Have it issued again: `meshport renew` where the authority's key is, \
                      `meshport renew INVITE` elsewhere";
 const TOLD_AGAIN: &str =
-    "Restore it from a backup, or remove it: the other nodes tell this one again what is revoked";
+    "Restore it from a backup, or remove it: other nodes send the revocations again";
 const WRITE_ANEW: &str =
-    "Correct it, or write it anew: a line NODE@ADDRESS:PORT for each node to announce to";
+    "Correct it, or rewrite it: a line NODE@ADDRESS:PORT for each node to contact";
 /// An existing state folder, opened. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StateDir {
@@ -183,7 +183,7 @@ impl StateDir {
         let NextIdentity { node_key, record_key, credential } = who;
         let secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
         if secrets.rotation().is_some_and(|rotation| rotation.mesh != credential.mesh) {
-            let what = "is the secret of another mesh than that of the credential beside it";
+            let what = "is the secret of another mesh than the credential's";
             return Err(state_error(&self.file(MESH_SECRET), what, JOIN_AGAIN));
         }
         if let Some(revocation) = self.revocations(&credential.mesh)?.covering(&credential) {
@@ -197,7 +197,7 @@ impl StateDir {
         credential.verify(&credential.mesh, now).map_err(|error| match error {
             meshport_config::Error::NotYetValid { valid_from, now } => {
                 let what = format!("is valid from {valid_from} on, and it is {now} here");
-                state_error(&self.file(CREDENTIAL), what, "Set the clock of this machine right")
+                state_error(&self.file(CREDENTIAL), what, "Correct this machine's clock")
             }
             error => error.into(),
         })
@@ -487,7 +487,7 @@ impl StateDir {
     }
 
     fn stranger(&self, name: &str) -> Error {
-        let what = "is not the key that the credential beside it was made for";
+        let what = "is not the key that the credential was made for";
         state_error(&self.file(name), what, JOIN_AGAIN)
     }
 }

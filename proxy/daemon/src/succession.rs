@@ -65,7 +65,7 @@ impl Driver {
     /// Whether this node may go on as that one; not while it still answers for another.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, String> {
         if self.succeeding.asker.is_some() {
-            return Err("another new key is being written; ask again".to_owned());
+            return Err("another new key is being written; try again".to_owned());
         }
         if self.reporter.former_key.is_some() {
             return Ok(false);
@@ -110,7 +110,7 @@ impl Driver {
         self.core.succeed(me, clock::now());
         let node = credential.node.short();
         let (old, until) = (former.short(), ends_at);
-        info!(%node, former = %old, %until, "this node goes on with a new key");
+        info!(%node, former = %old, %until, "this node uses a new key");
         self.reporter.audit.key_rotated(&credential.node, &former, ends_at);
         if let Some(asker) = self.succeeding.asker.take() {
             let _ = asker.send(Ok(self.key_report(true)));
@@ -121,13 +121,13 @@ impl Driver {
     pub(super) fn retire_key(&mut self) {
         let Some(former) = self.reporter.former_key.take() else { return };
         self.mesh.retire();
-        info!(former = %former.node.short(), "the former key is erased and opens nothing any more");
+        info!(former = %former.node.short(), "the former key is erased");
         self.reporter.audit.key_retired(&former.node);
     }
 
     /// The new identity cannot be written, so this node stays who it is.
     pub(super) fn lose_key(&mut self, error: String) {
-        warn!(%error, "a new key cannot be kept, so it is not used");
+        warn!(%error, "a new key cannot be stored, so it is not used");
         if let Some(asker) = self.succeeding.asker.take() {
             let _ = asker.send(Err(error));
         }
@@ -161,7 +161,8 @@ pub(super) async fn keep(
             to.store_next(&identity)?;
             // From here on the next start is that node, so this process has to be it too.
             if let Err(error) = to.settle_next() {
-                warn!(%error, "the new key is kept, and the next start puts the files in order");
+                warn!(%error, "the new key is stored; the next start completes the change of \
+                               files");
             }
             Ok::<_, crate::Error>(())
         });

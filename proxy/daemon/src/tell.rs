@@ -22,7 +22,8 @@ impl Driver {
         let path = self.core.discovery().paths().get(node);
         if path.is_some_and(|path| path.narrow) {
             let name = self.reporter.name(&self.core, node);
-            warn!(%name, "only small packets pass to it: sessions avoid it; check the path's MTU");
+            warn!(%name, "path drops large packets; avoiding it for new sessions. Check the \
+                          path's MTU");
         }
     }
 
@@ -32,7 +33,7 @@ impl Driver {
         if *node == self.reporter.me.node {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-            warn!(%name, node = %node.short(), reason, held_back, "what a node says is ignored");
+            warn!(%name, node = %node.short(), reason, held_back, "ignoring what a node announces");
         }
     }
 

@@ -133,7 +133,7 @@ impl Show<'_> {
                 let was_home = self.score.is_home();
                 self.score.answered(request, &answer.origin);
                 if self.score.is_home() && !was_home {
-                    self.board.phase = format!("home again: {} answers", answer.origin);
+                    self.board.phase = format!("traffic is back: {} answers", answer.origin);
                 }
                 self.board.answered(&answer.origin, answer.total);
             }

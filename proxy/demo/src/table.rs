@@ -320,7 +320,7 @@ impl Summary {
             found.push("no other apiserver took over".to_owned());
         }
         if self.returns && self.home_again_ms.is_none() {
-            found.push("the traffic did not come home".to_owned());
+            found.push("the traffic did not return".to_owned());
         }
         found
     }
@@ -339,12 +339,8 @@ impl Summary {
         };
         let verdict = if self.succeeded() { "All well." } else { "This is not as it should be." };
         format!(
-            "{verdict}\n  \
-             requests          {:>9}\n  \
-             failed            {:>9}\n  \
-             nearest chosen    {:>8.1}%\n  \
-             failover          {:>9}\n  \
-             home again        {:>9}",
+            "{verdict}\n  requests          {:>9}\n  failed            {:>9}\n  nearest chosen    \
+             {:>8.1}%\n  failover          {:>9}\n  returned          {:>9}",
             self.requests,
             self.failed,
             self.nearest_share * 100.0,

@@ -24,16 +24,16 @@ pub(crate) struct CheckArgs {
     /// Configuration file [default: the one of this user]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// The same, as the other verbs call it
+    /// The same, under the name that other commands use
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub(crate) config: Option<PathBuf>,
-    /// State folder, over the configuration's
+    /// State folder; overrides the configuration
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// Show the outcome as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show every key with its default and its meaning, and read no file
+    /// Show every key with its default and meaning; reads no file
     #[arg(long, conflicts_with_all = ["file", "config", "state_dir", "json"])]
     pub(crate) reference: bool,
 }
@@ -118,7 +118,10 @@ pub(crate) fn check(
 fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
     if !settings.state_dir.exists() {
         let folder = settings.state_dir.display();
-        let text = format!("{folder}: there is no such state folder yet; `meshport join` makes it");
+        let text = format!(
+            "{folder}: there is no such state folder yet; `meshport join` creates \
+                            it"
+        );
         report.warnings.push(text);
         return;
     }

@@ -14,7 +14,7 @@ pub(crate) struct CredentialsArgs {
     /// Exit with 1 when this node's own credential ends within this time
     #[arg(long, value_name = "TIME", default_value = "30d")]
     pub(crate) within: Lifetime,
-    /// The same for every node's credential, not only this one's
+    /// The same for every node's credential, not only this node's
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]

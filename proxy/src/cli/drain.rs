@@ -36,7 +36,7 @@ pub(crate) struct DrainArgs {
 /// `meshport undrain`
 #[derive(Debug, Args)]
 pub(crate) struct UndrainArgs {
-    /// The service whose instance on this node is meant
+    /// The service whose local instance to drain
     #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
     pub(crate) service: ServiceName,
     /// Show the answer as JSON
@@ -101,13 +101,13 @@ fn left(sessions: u64, patience: Period, route: Option<&ServiceStatus>) -> Strin
         format!("{} of other nodes still open after {patience}", counted(sessions, "session"));
     match route.and_then(successor) {
         Some(name) => format!(
-            "{open}, though {name} is ready. Each moves when it is quiet, within the drain window \
-             of its own node (drain-window, a minute unless set); wait longer, or stop the \
-             instance and cut them"
+            "{open}, though {name} is ready. Each moves while idle, within the drain window of \
+             its own node (drain-window, 1m by default); wait longer, or stop the instance and \
+             cut them"
         ),
         None => format!(
             "{open}: no other origin is ready, so they stay until they end by themselves. \
-             `meshport routes` says what the others lack"
+             `meshport routes` says why"
         ),
     }
 }

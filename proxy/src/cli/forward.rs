@@ -51,7 +51,7 @@ pub(crate) struct ForwardArgs {
     /// The service to reach
     #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
     pub(crate) service: ServiceName,
-    /// Local address to open; port 0 is any free one [default: 127.0.0.1 and the port that nodes
+    /// Local address to open; port 0 is any free port [default: 127.0.0.1 and the port that nodes
     /// use, or a free one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
@@ -64,7 +64,7 @@ pub(crate) struct ForwardArgs {
     /// Folder of the saved credential [default: forward in the state folder of this user]
     #[arg(long, value_name = "DIR")]
     pub(crate) credential: Option<PathBuf>,
-    /// Keep nothing of the invite on disk
+    /// Save nothing on disk
     #[arg(long, requires = "invite")]
     pub(crate) no_save: bool,
     /// Name of this machine, with an invite [default: the invite's, else its host name]
@@ -73,25 +73,25 @@ pub(crate) struct ForwardArgs {
     /// Write a context for the local address into this kubeconfig
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The kubeconfig that has the cluster today [default: KUBECONFIG, else ~/.kube/config]
+    /// The kubeconfig with the cluster [default: KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
-    /// The context in it to take over [default: its current context]
+    /// The context in it to use [default: its current context]
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
     /// Name of the new context and its cluster
     #[arg(long, value_name = "NAME", default_value = context::DEFAULT_NAME)]
     pub(crate) context_name: String,
-    /// UDP address to reach members from, for firewalls that want a certain one [default: any]
+    /// Local UDP address, for firewalls that require a fixed one [default: any]
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0", hide_default_value = true)]
     pub(crate) mesh_listen: SocketAddr,
-    /// How long to look for an origin before giving up
+    /// How long to search for an origin before giving up
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) timeout: Period,
-    /// Log what happens to standard error: error, warn, info, debug or trace
+    /// Log to standard error at this level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
-    /// Run a command with KUBECONFIG set, and end with it and its exit code
+    /// Run a command with KUBECONFIG set, and exit with its exit code
     #[arg(long, requires = "command")]
     pub(crate) exec: bool,
     /// The command and its arguments

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     if args.remove {
         let text = textfile::read(&args.file)?.unwrap_or_default();
         let Some(changed) = without(&text, name).map_err(refused)? else {
-            return output::answer(&format!("{name} is not between the marks in {file}\n"));
+            return output::answer(&format!("{name} is not between the markers in {file}\n"));
         };
         textfile::replace(&args.file, &changed)?;
         return output::answer(&format!("{name} is removed from {file}\n"));
@@ -161,8 +161,8 @@ impl<'a> Parts<'a> {
             ([begin], [end]) if begin < end => Some((*begin, *end)),
             _ => {
                 return Err(format!(
-                    "the marks {BEGIN:?} and {END:?} do not stand once each, in this order. \
-                     Remove what is left of them by hand"
+                    "the marks {BEGIN:?} and {END:?} do not appear once each, in this order. \
+                     Repair or remove them by hand"
                 ));
             }
         };

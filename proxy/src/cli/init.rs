@@ -19,7 +19,7 @@ use meshport_daemon::state::{Existing, StateDir};
 /// `meshport init`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InitArgs {
-    /// Site of this machine: a place with cheap latency inside
+    /// Site of this machine: a place with low latency inside
     #[arg(long, required_unless_present = "authority_only")]
     pub(crate) site: Option<SiteName>,
     /// Name of this machine in the mesh [default: its host name]
@@ -31,13 +31,13 @@ pub(crate) struct InitArgs {
     /// How long this machine's credential is valid
     #[arg(long, value_name = "TIME", default_value = "365d")]
     pub(crate) credential_ttl: Lifetime,
-    /// Make the authority and the mesh secret only; this machine is no node
+    /// Create only the authority and the mesh secret; this machine is not a node
     #[arg(long, conflicts_with_all = ["site", "name", "roles", "credential_ttl"])]
     pub(crate) authority_only: bool,
     /// Folder to write to [default: the state folder of this user]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Replace an authority and keys that exist: all members of the old mesh are cut off
+    /// Replace an existing authority and keys: all members of the old mesh are cut off
     #[arg(long)]
     pub(crate) force: bool,
     /// Show the outcome as JSON
@@ -178,13 +178,13 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
         None => "SITE".into(),
     };
     text.push_str(&format!(
-        "Invite another one:  meshport invite{flag} --site {site} --endpoint THIS_HOST:51820\n\
-         An invite takes two files: authority.key, which nothing else takes, and mesh.secret, of \
-         which each node has a copy. Whoever has authority.key owns the mesh. To keep it offline, \
-         move it to another machine with a copy of mesh.secret, and invite there: `meshport invite \
-         --state-dir FOLDER --seed NODEID@HOST:PORT`, with seeds that `meshport peers --seeds` \
-         prints on a node. Or keep it on a medium of its own, and invite here: `meshport invite \
-         --authority FILE`."
+        "Invite another one:  meshport invite{flag} --site {site} --endpoint \
+         THIS_HOST:51820\nCreating an invite needs two files: authority.key, which no daemon \
+         needs, and mesh.secret, of which each node has a copy. Anyone with authority.key owns \
+         the mesh. To keep it offline, move it to another machine with a copy of mesh.secret, and \
+         create invites there: `meshport invite --state-dir FOLDER --seed NODEID@HOST:PORT`, with \
+         seeds that `meshport peers --seeds` prints on a node. Or keep it on removable media, and \
+         create invites here: `meshport invite --authority FILE`."
     ));
     text
 }

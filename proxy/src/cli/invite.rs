@@ -21,7 +21,8 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::state::{StateDir, authority_key_in, read_authority_key};
 
 /// What an invite takes, for messages.
-const TWO_FILES: &str = "An invite takes two files of the same mesh: authority.key and mesh.secret";
+const TWO_FILES: &str = "Creating an invite needs two files of the same mesh: authority.key and \
+                         mesh.secret";
 
 /// `meshport invite`
 #[derive(Debug, Clone, Args)]
@@ -238,8 +239,8 @@ fn seeds(
     let known: Vec<Known> = known.iter().map(member).collect();
     let chosen = seeds::choose(&first, &known);
     if chosen.is_empty() && !args.no_seed {
-        let text = "a new node would know nobody to announce itself to. Say where this node is \
-                    reached with --endpoint HOST:51820 (or `advertise` under [mesh] in its \
+        let text = "a new node would know no member to contact. Say where this node is reached \
+                    with --endpoint HOST:51820 (or `advertise` under [mesh] in its \
                     configuration), name another node with --seed NODEID@HOST:PORT, or allow it \
                     with --no-seed";
         return Err(Error::Usage(text.into()));
@@ -279,8 +280,8 @@ fn advice(report: &InviteReport) -> String {
     };
     format!(
         "This line lets anyone who has it join site {} {name}with the roles {}, until {}, with \
-         {seeds}. Treat it as a password, also when that time is over.\n\
-         {used}  (with the line in FILE; or - and the line on standard input)",
+         {seeds}. Treat it as a password, even after that time.\n{used}  (with the line in FILE; \
+         or - and the line on standard input)",
         report.site, report.roles, report.join_until,
     )
 }

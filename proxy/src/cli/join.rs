@@ -106,7 +106,7 @@ pub(crate) fn join(
     let invite = Invite::parse(text.trim())?;
     if invite.delegation.roles.is_leaf() {
         return Err(Error::Usage(
-            "this invite is for an operator's machine, which is no node. Use it there with \
+            "this invite is for an operator's machine, which is not a node. Use it there with \
              `meshport forward --invite FILE`"
                 .into(),
         ));
@@ -285,7 +285,7 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
 
 fn next_step(report: &JoinReport, paths: &Paths) -> String {
     let JoinReport { joined, state_dir, .. } = report;
-    let keys = if report.kept_keys { "its keys are the old ones" } else { "its keys are new" };
+    let keys = if report.kept_keys { "its keys are unchanged" } else { "its keys are new" };
     let mut text = format!("{} is a node of the mesh now; {keys}.\n", joined.name);
     if report.seeds == 0 {
         text.push_str(

@@ -36,10 +36,10 @@ pub(super) const DEFAULT_NAME: &str = "meshport";
 /// `meshport kubeconfig`
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArgs {
-    /// The kubeconfig that reaches the cluster today [default: KUBECONFIG, else ~/.kube/config]
+    /// The kubeconfig that reaches the cluster [default: KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
-    /// The context in it to take over [default: its current context]
+    /// The context in it to use [default: its current context]
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
     /// Name of the new context and its cluster
@@ -55,7 +55,7 @@ pub(crate) struct KubeconfigArgs {
     /// origin's certificate has it, else one that all have]
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
-    /// The service whose local address is meant
+    /// The service whose local address to use
     #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
     pub(crate) service: ServiceName,
     #[command(flatten)]
@@ -272,8 +272,8 @@ fn merge(
     };
     result.map_err(|why| {
         Error::Usage(format!(
-            "{} is not changed: {why}. Run this verb without --merge, keep what it prints in a \
-             file of its own, and list both files in KUBECONFIG",
+            "{} is not changed: {why}. Run it without --merge, store its output in a separate \
+             file, and list both files in KUBECONFIG",
             path.display()
         ))
     })?;

@@ -63,7 +63,7 @@ use meshport_daemon::clock;
 #[command(
     name = "meshport",
     version,
-    after_help = "Every verb has examples: meshport VERB --help",
+    after_help = "Every command has examples: meshport COMMAND --help",
     after_long_help = text::ROOT,
     disable_help_subcommand = false,
     subcommand_required = true,
@@ -76,43 +76,43 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a new mesh: its authority and its first node
+    /// Create a new mesh: its authority and its first node
     ///
     /// Writes the authority's key, the mesh secret, and this machine's keys and credential. Run it
     /// once per mesh; every other machine joins with an invite.
     #[command(after_long_help = text::INIT)]
     Init(init::InitArgs),
-    /// Print a line with which a machine can join
+    /// Print an invite, a line with which a machine can join
     ///
-    /// The line carries a key that may sign one kind of credential for a limited time, the mesh
-    /// secret, and where to find members. Needs the authority's key. Standard output is the line
-    /// alone.
+    /// The line holds a key that may sign one kind of credential for a limited time, the mesh
+    /// secret, and addresses of members. Needs the authority's key. Standard output is only the
+    /// line.
     #[command(after_long_help = text::INVITE)]
     Invite(invite::InviteArgs),
-    /// Make this machine a node, with an invite
+    /// Make this machine a node with an invite
     ///
-    /// Verifies the line first and says what is wrong with it; then makes this machine's own keys
-    /// and writes its credential. No server takes part. A machine whose credential ends joins
-    /// again with a new line and --force, and stays the same node.
+    /// Verifies the line, creates this machine's keys and writes its credential. No server takes
+    /// part. A machine whose credential expires joins again with a new line and --force, and stays
+    /// the same node.
     #[command(after_long_help = text::JOIN)]
     Join(join::JoinArgs),
     /// Run the daemon
     ///
-    /// Joins the mesh, keeps the local addresses open and serves until SIGTERM, which drains and
-    /// leaves; SIGHUP reads the configuration again, as `meshport reload` does. Without a
-    /// configuration file it runs with the site of its credential and the defaults. Waits for a
-    /// daemon of the same state folder that is stopping.
+    /// Joins the mesh, listens on the local addresses and serves until SIGTERM, which leaves and
+    /// stops; SIGHUP rereads the configuration, like `meshport reload`. Without a configuration
+    /// file it runs with the site of its credential and the defaults. Waits for a daemon of the
+    /// same state folder that is stopping.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
-    /// Let the running daemon read its configuration again
+    /// Make the running daemon reread its configuration
     ///
-    /// Shows each setting that changed, with its value before and after, and what takes a restart.
-    /// No session ends; a file with problems changes nothing.
+    /// Shows each changed setting with its old and new value, and what needs a restart. No session
+    /// ends; a file with problems changes nothing.
     #[command(after_long_help = text::RELOAD)]
     Reload(query::QueryArgs),
-    /// Ask whether the daemon lives, or is ready, as an exit code
+    /// Check whether the daemon is alive or ready, as an exit code
     ///
-    /// For liveness and readiness probes. It asks over the socket, which other users of the machine
+    /// For liveness and readiness probes. Uses the admin socket, which other users of the machine
     /// cannot open.
     #[command(after_long_help = text::HEALTH)]
     Health(health::HealthArgs),
@@ -121,21 +121,21 @@ enum Verb {
     /// Shows all problems at once, and the effective configuration with every default.
     #[command(after_long_help = text::CHECK)]
     Check(check::CheckArgs),
-    /// Show this node's view at a glance
+    /// Show the state of this node at a glance
     ///
-    /// Which apiserver this node uses and why, every origin with its state and distance, who is
-    /// absent and for how long, and what to look at.
+    /// Which apiserver this node uses and why, every origin with its state and distance, absent
+    /// members, and warnings.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
     /// Show the order in which a new session tries the origins
     ///
-    /// One table per service: the candidates in order, and why each stands where it does.
+    /// One table per service: the candidates in order, and the reason for each position.
     #[command(after_long_help = text::ROUTES)]
     Routes(query::QueryArgs),
-    /// Say why sessions go where they go
+    /// Explain why sessions go where they go
     ///
-    /// Which origin, and why; what each other candidate lacks; how the other nodes see each
-    /// of them; who could carry sessions there; the last ten changes with their cause.
+    /// Which origin, and why; why not the others; how other nodes see each of them; which relays
+    /// could be used; the last ten route changes with their causes.
     #[command(after_long_help = text::EXPLAIN)]
     Explain(query::ExplainArgs),
     /// Show every node in the mesh
@@ -151,13 +151,13 @@ enum Verb {
     /// Wait until a service has a healthy origin
     ///
     /// For scripts at boot: ends when a new session would find a ready origin. The daemon may start
-    /// later than this verb.
+    /// later than this command.
     #[command(after_long_help = text::WAIT)]
     Wait(wait::WaitArgs),
-    /// Let all nodes leave this origin
+    /// Move all sessions away from this origin
     ///
-    /// New sessions go elsewhere at once, open ones within the drain window, each at a quiet
-    /// moment; with no other origin ready they stay. It lasts until undrain or a restart.
+    /// New sessions go elsewhere at once, open ones within the drain window, each while idle; if no
+    /// other origin is ready they stay. Lasts until undrain or a restart.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
     /// Offer this origin again
@@ -173,60 +173,60 @@ enum Verb {
     Revoke(revoke::RevokeArgs),
     /// List all credentials with their age and end
     ///
-    /// Those of all nodes this one knows, its own first, and what was revoked. Exits with 1 when
-    /// the own one ends within 30 days.
+    /// Those of all nodes this one knows, its own first, and what was revoked. Exits with 1 if its
+    /// own ends within 30 days.
     #[command(after_long_help = text::CREDENTIALS)]
     Credentials(credentials::CredentialsArgs),
     /// Give this node a new credential, without an interruption
     ///
     /// Signed by the authority's key, or by an invite. The node keeps its keys and its name; a
-    /// running daemon shows the new one at once, and no session ends.
+    /// running daemon uses the new one at once, and no session ends.
     #[command(after_long_help = text::RENEW)]
     Renew(renew::RenewArgs),
-    /// Give the mesh a new secret, while sessions go on
+    /// Replace the mesh secret while sessions continue
     ///
-    /// For when an old invite, a laptop or a revoked node still holds the one in force. Members get
-    /// it within seconds; the former one opens tunnels too until the end of the overlap, so that
-    /// those that are away miss nothing. Needs the authority's key.
+    /// Use it when an old invite, a laptop or a revoked node still has the current one. Members get
+    /// the new one within seconds; the former one also works until the end of the overlap, for
+    /// members that are away. Needs the authority's key.
     #[command(after_long_help = text::ROTATE_SECRET)]
     RotateSecret(rotate_secret::RotateSecretArgs),
-    /// Give this node new keys, while its sessions go on
+    /// Replace this node's keys while its sessions continue
     ///
-    /// For when its state folder or a backup of it may have been seen. The node keeps its name, its
-    /// address and its sessions; peers learn of the new key within a second, and the former one is
-    /// revoked in the whole mesh. Signed by the authority's key, or by an invite, and by the
-    /// present key itself.
+    /// Use it when its state folder or a backup may have been seen by others. The node keeps its
+    /// name, its address and its sessions; peers learn of the new key within a second, and the
+    /// former one is revoked in the whole mesh. Signed by the authority's key or an invite, and by
+    /// the current key itself.
     #[command(after_long_help = text::ROTATE_KEY)]
     RotateKey(rotate_key::RotateKeyArgs),
     /// Open a local address that leads to the nearest healthy origin, from any machine
     ///
     /// For an operator's laptop: no daemon, no root, no configuration. Needs an invite with the
-    /// role operator once and saves what it gives. Keeps the address while origins, members and
+    /// role operator once and saves the credential. Keeps the address while origins, members and
     /// networks change, until Ctrl-C or the end of the command it runs.
     #[command(after_long_help = text::FORWARD)]
     Forward(Box<forward::ForwardArgs>),
     /// Print or write a kubeconfig context for the local address
     ///
-    /// Takes the cluster of a context you have and leads it through this node's local address. The
-    /// user stays where it is. The certificate is verified for a name that every origin's has: the
-    /// daemon asks all of them.
+    /// Takes the cluster of an existing context and points it at this node's local address. The
+    /// user stays where it is. The certificate is verified for a name that all origins'
+    /// certificates have; the daemon asks all of them.
     #[command(after_long_help = text::KUBECONFIG)]
     Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Map an API name to this node in the hosts file
     ///
-    /// Prints the lines; --add and --remove change the file, only between meshport's own marks.
+    /// Prints the lines; --add and --remove change the file, only between meshport's markers.
     #[command(after_long_help = text::HOSTS)]
     Hosts(hosts::HostsArgs),
-    /// Print what another program needs to run meshport or to use it
+    /// Print files with which other programs run or use meshport
     ///
-    /// A systemd unit, manifests, and configuration for the ways to make a cluster. Each begins
-    /// with what it is, what to change, and the page that explains it.
+    /// A systemd unit, manifests, and configuration for cluster installers. Each starts with what
+    /// it is, what to change, and the page that explains it.
     #[command(after_long_help = text::GENERATE)]
     Generate(generate::GenerateArgs),
     /// Show the product on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
-    /// requests, stops the nearest apiserver, shows the traffic move and come home. Needs no root
+    /// requests, stops the nearest apiserver, shows the traffic move away and return. Needs no root
     /// and leaves nothing behind.
     #[command(after_long_help = text::DEMO)]
     Demo(demo::DemoArgs),
@@ -238,10 +238,10 @@ enum Verb {
     StandIn(stand_in::StandInArgs),
     /// Print the version of this program and of the running daemon
     ///
-    /// They differ between an update and the next restart. It is no error when no daemon answers.
+    /// They differ between an update and the next restart. No answering daemon is not an error.
     #[command(after_long_help = text::VERSION)]
     Version(version::VersionArgs),
-    /// Print the completions of a shell
+    /// Print shell completions
     ///
     /// Source the output, or put it where the shell looks for completions.
     #[command(after_long_help = text::COMPLETIONS)]

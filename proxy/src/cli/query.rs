@@ -34,7 +34,7 @@ pub(crate) struct QueryArgs {
 /// `meshport status`
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Show it again and again until Ctrl-C, every 2 s or as often as --watch=TIME says
+    /// Repeat until Ctrl-C, every 2 s or every --watch=TIME
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
         default_missing_value = "2s", value_parser = interval)]
     pub(crate) watch: Option<Duration>,

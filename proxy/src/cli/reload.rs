@@ -28,8 +28,8 @@ fn said(report: &ReloadReport) -> String {
             writeln!(text, "  {change}").expect("writing to a String does not fail");
         }
     };
-    put("in force now:", applied);
-    put("in force only after a restart:", needs_restart);
+    put("applied now:", applied);
+    put("after a restart:", needs_restart);
     if text.is_empty() { "nothing has changed\n".into() } else { text }
 }
 
@@ -48,8 +48,8 @@ mod tests {
             applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
             needs_restart: vec![change("name", None, Some("\"cp-1\""))],
         };
-        let text = "in force now:\n  log.level: \"info\" -> \"debug\"\n\
-                    in force only after a restart:\n  name: not set -> \"cp-1\"\n";
+        let text = "applied now:\n  log.level: \"info\" -> \"debug\"\nafter a restart:\n  name: \
+                    not set -> \"cp-1\"\n";
         assert_eq!(said(&report), text);
         assert_eq!(said(&ReloadReport::default()), "nothing has changed\n");
     }

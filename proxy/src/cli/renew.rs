@@ -51,8 +51,8 @@ pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     }
     output::answer(&outcome.joined.lines())?;
     output::advice(match in_force {
-        true => "The running daemon shows it from now on; no session ended.",
-        false => "No daemon answers here; the next one begins with it.",
+        true => "The running daemon uses it now; no session ended.",
+        false => "No daemon answers here; the next one starts with it.",
     });
     Ok(())
 }
@@ -109,7 +109,7 @@ fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<b
     match runtime()?.block_on(client.renew(&request)) {
         Ok(_) => Ok(true),
         Err(Error::NoDaemon { .. }) => {
-            let undone = "the new credential is written and not shown to anybody yet";
+            let undone = "the new credential is stored and not in use yet";
             args.daemon.require_none(state, undone).map(|()| false)
         }
         Err(error) => Err(error),

@@ -28,18 +28,18 @@ type Known = (String, NodeId);
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
     /// The node (NodeId, short NodeId or name), the line of an invite, or invite:KEY with the key
-    /// that `status` warns of; "-" reads it from standard input
+    /// from a warning in `status`; - reads standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
-    /// Hand a line that --print made to the daemon here: the line, a file with it, or - for
+    /// Give a line made with --print to the daemon here: the line, a file with it, or - for
     /// standard input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
     /// Only print the line, for --import on a node
     #[arg(long)]
     pub(crate) print: bool,
-    /// Shut out the nodes that joined with the invite as well; without it they are only listed,
-    /// also when the line comes with --import
+    /// Also shut out the nodes that joined with the invite; without it they are only listed, also
+    /// with --import
     #[arg(long)]
     pub(crate) with_nodes: bool,
     /// The authority's key [default: authority.key in the state folder]
@@ -115,8 +115,8 @@ fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{} joined with this invite and would be shut out too: whoever holds the line can date a \
-         credential back. Give --with-nodes if that is meant, and let them join again with new \
+        "{} joined with this invite and would be shut out too: anyone with the line can backdate \
+         a credential. Add --with-nodes if that is intended, and let them join again with new \
          keys and another invite",
         joined.join(", ")
     )))
@@ -126,14 +126,14 @@ fn said(report: &RevokeReport) -> String {
     let RevokeReport { revoked, is_new, cut, successor } = report;
     let mut said = match (is_new, cut) {
         (false, _) => format!("{revoked}: was revoked before; nothing changes\n"),
-        (true, 0) => format!("{revoked}: revoked; no present member is concerned\n"),
+        (true, 0) => format!("{revoked}: revoked; no current member is affected\n"),
         (true, 1) => format!("{revoked}: revoked; one member is shut out\n"),
         (true, many) => format!("{revoked}: revoked; {many} members are shut out\n"),
     };
     if let Some(node) = successor {
         said.push_str(&format!(
-            "It goes on with a new key, as a node that is not revoked. If that is to be shut out \
-             as well: meshport revoke {node}\n"
+            "It continues with a new key, as a node that is not revoked. To shut that out too: \
+             meshport revoke {node}\n"
         ));
     }
     said
@@ -212,7 +212,7 @@ fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
         _ => {
             let all: Vec<String> = found.iter().map(NodeId::to_string).collect();
             let all = all.join(" and ");
-            Err(Error::Usage(format!("{target} is several nodes, {all}; give the NodeId")))
+            Err(Error::Usage(format!("{target} matches several nodes, {all}; give the NodeId")))
         }
     }
 }
@@ -288,7 +288,7 @@ mod tests {
         };
         let report = |is_new, cut| of(is_new, cut, None);
         assert_eq!(report(true, 1), "node k: revoked; one member is shut out\n");
-        assert!(report(true, 0).contains("no present member"));
+        assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("before"));
         // Whoever names a former key has not shut out the node of now.

@@ -31,7 +31,7 @@ const SUCCESSOR_TRIES: usize = 1000;
 pub(crate) struct RotateKeyArgs {
     #[command(flatten)]
     pub(crate) signer: SignerArgs,
-    /// How long the former key answers too, for peers that are out of reach meanwhile
+    /// How long the former key also works, for peers that are unreachable meanwhile
     #[arg(long, value_name = "TIME", default_value = "10m")]
     pub(crate) overlap: Lifetime,
     /// Show the outcome as JSON
@@ -87,10 +87,10 @@ pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
     if outcome.is_new {
         output::advice(match outcome.in_force {
             true => {
-                "No session ends. Seeds and invites that name the former key lead nowhere after \
+                "No session ends. Seeds and invites that name the former key stop working after \
                  the overlap."
             }
-            false => "No daemon answers here; the next one begins with it.",
+            false => "No daemon answers here; the next one starts with it.",
         });
     }
     Ok(())
@@ -103,8 +103,10 @@ fn said(outcome: &Outcome) -> String {
         format!("; the former one ({}) answers until {ends_at}", node.short())
     });
     match is_new {
-        true => format!("key {} is this node's from now on{former}\n", node.short()),
-        false => format!("key {} was this node's before{former}. Nothing changes\n", node.short()),
+        true => format!("key {} is this node's key now{former}\n", node.short()),
+        false => {
+            format!("key {} was this node's key before{former}. Nothing changes\n", node.short())
+        }
     }
 }
 

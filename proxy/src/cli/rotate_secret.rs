@@ -20,14 +20,13 @@ use meshport_daemon::state::{Existing, StateDir};
 /// `meshport rotate-secret`
 #[derive(Debug, Args)]
 pub(crate) struct RotateSecretArgs {
-    /// How long the former secret opens tunnels too; members that are away all the time have to
-    /// join again
+    /// How long the former secret also works; members that are away all that time must join again
     #[arg(long, value_name = "TIME", default_value = "7d", conflicts_with = "import")]
     pub(crate) overlap: Lifetime,
     /// Only print the line, for --import on a node. It holds the secret
     #[arg(long)]
     pub(crate) print: bool,
-    /// Hand a line that --print made to the daemon here, from this file, or - for standard input
+    /// Give a line made with --print to the daemon here: a file, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["print", "authority"])]
     pub(crate) import: Option<String>,
     /// The authority's key [default: authority.key in the state folder]
@@ -77,8 +76,8 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
     output::answer(&said(&outcome))?;
     if outcome.report.is_new {
         output::advice(match outcome.in_force {
-            true => "No session ends. Who may lack it: meshport status",
-            false => "No daemon answers here; the next one begins with it and hands it on.",
+            true => "No session ends. Members that may lack it: meshport status",
+            false => "No daemon answers here; the next one starts with it and hands it on.",
         });
     }
     Ok(())
@@ -87,12 +86,12 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
 fn said(Outcome { report, .. }: &Outcome) -> String {
     let RotateReport { number, former_ends_at, is_new } = report;
     let former = match former_ends_at {
-        Some(at) => format!("the former one opens tunnels until {at}"),
-        None => "no other opens tunnels".to_owned(),
+        Some(at) => format!("the former one works until {at}"),
+        None => "no other one works".to_owned(),
     };
     match is_new {
-        true => format!("mesh secret {number} is in force; {former}\n"),
-        false => format!("mesh secret {number} was in force before; {former}. Nothing changes\n"),
+        true => format!("mesh secret {number} is in use; {former}\n"),
+        false => format!("mesh secret {number} was in use before; {former}. Nothing changes\n"),
     }
 }
 
@@ -119,8 +118,8 @@ pub(crate) fn sign(
     if let Some(at) = held.retires_at() {
         return match args.print {
             true => Err(Error::Usage(format!(
-                "the last rotation goes on until {at}: a node holds two secrets at most. Wait \
-                 until then"
+                "the last rotation lasts until {at}: a node holds two secrets at most. Wait until \
+                 then"
             ))),
             false => Ok(None),
         };

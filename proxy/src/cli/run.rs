@@ -17,13 +17,13 @@ pub(crate) struct RunArgs {
     /// Configuration file [default: the one of this user, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// State folder, over the configuration's
+    /// State folder; overrides the configuration
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Form of the log, over the configuration's
+    /// Log format; overrides the configuration
     #[arg(long, value_name = "FORM")]
     log_format: Option<Format>,
-    /// error, warn, info, debug or trace, over the configuration's
+    /// Log level (error, warn, info, debug, trace); overrides the configuration
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
 }

@@ -341,10 +341,10 @@ fn each_refused_invite_says_which_it_is_and_writes_nothing() {
     refuse(&line[..line.len() - 9], NAMED, NOW, "incomplete or mistyped");
     refuse("meshport-credential-2.AAAA", NAMED, NOW, "not an invite");
     refuse("hello", NAMED, NOW, "not an invite");
-    refuse(&line, NAMED, NOW.saturating_add(25 * HOUR), "the invite could be used until");
+    refuse(&line, NAMED, NOW.saturating_add(25 * HOUR), "the invite expired at");
     refuse(&line, NAMED, UnixSeconds(NOW.0 - HOUR), "not valid before");
-    refuse(&line, &["--name", "worker-8"], NOW, "the name worker-8 is outside its invite");
-    refuse(&line, &["--site", "fra"], NOW, "the site fra is outside its invite");
+    refuse(&line, &["--name", "worker-8"], NOW, "the name worker-8 does not match its invite");
+    refuse(&line, &["--site", "fra"], NOW, "the site fra does not match its invite");
     let named = machines.join("worker", &line, &[]).expect("the invite has a name");
     assert_eq!(named.joined.name.as_str(), "worker-7");
 }
@@ -438,7 +438,7 @@ fn check_finds_everything_at_once_and_starts_nothing() {
         warnings.contains("chmod 600") && warnings.contains("role origin:kube-apiserver"),
         "{warnings}"
     );
-    let doubt = "service.kube-apiserver.allow: an empty list lets no other node in";
+    let doubt = "service.kube-apiserver.allow: an empty list refuses all other nodes";
     assert!(warnings.contains(doubt), "{warnings}");
     let json = serde_json::to_value(&around).expect("it has JSON");
     assert_eq!(json["effective"]["site"], "ams");

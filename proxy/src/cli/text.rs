@@ -16,7 +16,7 @@ EXIT CODES:
     4  a key, credential, invite or the state folder is refused
     5  this machine refused: an address, a file, a socket
     6  no daemon answers, or it refuses the question
-   70  a bug of meshport
+   70  a bug in meshport
   141  the reader of the output closed it
 
 FILES:
@@ -66,7 +66,7 @@ EXAMPLES:
   Another control plane node elsewhere, within the hour:
     meshport invite --site nyc --role node,origin:kube-apiserver --ttl 1h
 
-  With an authority that is kept on a stick:
+  With the authority's key on a USB stick:
     meshport invite --site fra --authority /media/stick/authority.key
 
   Straight to the new machine:
@@ -90,7 +90,7 @@ EXAMPLES:
   Renew a credential that ends; the keys stay:
     meshport join --force invite.txt
 
-A join that was cut short goes on when it is run again.
+An interrupted join continues when it is run again.
 ";
 
 pub(super) const RUN: &str = "\
@@ -243,7 +243,7 @@ EXAMPLES:
   On every other, with an invite for the same site and roles:
     meshport rotate-key - < invite.txt
 
-Update all nodes to a version with this verb first: older ones refuse the new
+Update all nodes to a version with this command first: older ones refuse the new
 key. Other nodes find this one by themselves, whatever their seeds say; new
 invites have to name the new key.
 ";

@@ -96,7 +96,7 @@ pub struct Sessions {
     pub broken: u64,
     /// That reached their origin through a relay.
     pub relayed: u64,
-    /// That went to a fallback outside of the mesh.
+    /// That went to a fallback outside the mesh.
     pub outside: u64,
     /// Attempts beyond the first of a session, after a failure.
     pub attempts: u64,

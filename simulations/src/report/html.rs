@@ -349,7 +349,7 @@ const OF_SEARCHES: [&str; 4] = [
     "sessions sent home",
     "attempts after a failure",
     "attempts raced against a silent one",
-    "sessions through a relay, outside of the mesh",
+    "sessions through a relay, outside the mesh",
 ];
 
 /// What clients saw.

@@ -158,7 +158,7 @@ fn sessions(text: &mut String, run: &Run) {
     }
     if sessions.relayed + sessions.outside > 0 {
         let (relayed, outside) = (sessions.relayed, sessions.outside);
-        let words = format!("{relayed} sessions through a relay, {outside} outside of the mesh");
+        let words = format!("{relayed} sessions through a relay, {outside} outside the mesh");
         line(text, "detours", &words);
     }
 }

@@ -390,7 +390,7 @@ impl Scenario {
         Duration::from_secs_f64(self.duration_s)
     }
 
-    /// How far what is outside of the mesh is.
+    /// How far what is outside the mesh is.
     pub(crate) fn fallback_rtt(&self) -> Duration {
         Duration::from_secs_f64(self.fallback_rtt_ms.unwrap_or(USUAL_FALLBACK_RTT_MS) / 1000.0)
     }

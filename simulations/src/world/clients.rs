@@ -16,7 +16,7 @@ use crate::scenario::service;
 /// Sessions of one node at once; the daemon's own limit is 10,000.
 pub(super) const MAX_SESSIONS: usize = 10_000;
 
-/// Stands for an origin, and a first hop, outside of the mesh.
+/// Stands for an origin, and a first hop, outside the mesh.
 pub(super) const OUTSIDE: usize = usize::MAX;
 
 /// One session.

@@ -35,7 +35,7 @@ pub(super) enum Timer {
     Ask,
     /// The local instance has answered this attempt, or refused.
     Own { id: u32, good: bool },
-    /// The answer to this request from outside of the mesh.
+    /// The answer to this request from outside the mesh.
     Outside(u32),
     /// The next request.
     Next,

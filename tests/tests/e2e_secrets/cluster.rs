@@ -91,7 +91,7 @@ impl Cluster {
             said.contains("the apiserver answers 404").then_some(())
         });
         let said = world.node_mut("cp").process().output();
-        assert!(!said.contains("asking without the token"), "the probes had no token");
+        assert!(!said.contains("probing without the token"), "the probes had no token");
     }
 
     /// Damages each file, and lets whoever reads it say so.

@@ -88,9 +88,9 @@ impl Core {
             self.knocks.insert(node, now.instant);
             let revocation = self.revocations.get(&Revoked::Node(node));
             let why = match revocation.map(|it| it.revoked) {
-                Some(Revoked::Succeeded { by, .. }) => format!("which {by} has succeeded"),
-                Some(_) => "which the authority has revoked".to_owned(),
-                None => "whose invite the authority has revoked".to_owned(),
+                Some(Revoked::Succeeded { by, .. }) => format!("replaced by {by}"),
+                Some(_) => "revoked by the authority".to_owned(),
+                None => "whose invite was revoked by the authority".to_owned(),
             };
             self.out.tell(MeshEvent::Knocked { node, why });
         }

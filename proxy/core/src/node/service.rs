@@ -38,7 +38,7 @@ pub(super) struct Service {
     pub(super) timings: Timings,
     /// By what way each origin is reached.
     pub(super) ways: Ways,
-    /// Where it is found outside of the mesh.
+    /// Where it is found outside the mesh.
     pub(super) fallback: Vec<SocketAddr>,
     /// Who went first lately.
     pub(super) changes: Changes,

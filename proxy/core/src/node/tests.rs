@@ -394,7 +394,7 @@ fn an_origin_that_does_not_let_this_node_in_is_asked_last_and_told_of_once() {
     let told = net.events.iter().filter(|(_, event)| matches!(event, Event::Denied { .. }));
     assert_eq!(told.count(), 1);
     let route = net.nodes[A].route(&service()).expect("a route").clone();
-    assert!(!route.is_usable() && route.why == "none lets this node in", "{route:?}");
+    assert!(!route.is_usable() && route.why == "no origin allows this node", "{route:?}");
     let open = |net: &Net| net.first(A) == Some((direct, Standing::Healthy));
     let after = net.until(Duration::from_secs(60), open).expect("it is tried again");
     assert!(after >= Duration::from_secs(20), "not at once, but after {after:?}");

@@ -101,7 +101,7 @@ impl NodeCore {
         }
     }
 
-    /// The addresses outside of the mesh, and those that are named no more and carry sessions.
+    /// The addresses outside the mesh, and those that are named no more and carry sessions.
     fn outside_views(&self, service: &Service, now: Instant) -> (Vec<OriginView>, Vec<OriginView>) {
         let former = self.busy.iter().filter_map(|line| match *line {
             Line::Outside(address) => Some(address).filter(|it| !service.fallback.contains(it)),

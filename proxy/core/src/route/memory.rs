@@ -160,7 +160,7 @@ impl Preference {
         if due > now {
             let name = &best.origin.name;
             let why = if current.standing == best.standing {
-                format!("kept: {name} is nearer, not yet for long")
+                format!("kept: {name} has not been nearer for long enough")
             } else {
                 format!("kept: {} just now", current.origin.state)
             };

@@ -115,9 +115,9 @@ pub struct ServiceStatus {
 /// An origin as people refer to it, and by what way sessions reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginRef {
-    /// Its WireGuard public key; absent for an address outside of the mesh.
+    /// Its WireGuard public key; absent for an address outside the mesh.
     pub node: Option<NodeId>,
-    /// The name in its credential, or the address outside of the mesh.
+    /// The name in its credential, or the address outside the mesh.
     pub name: String,
     /// The site in its credential.
     pub site: Option<SiteName>,

@@ -215,7 +215,7 @@ impl AdminClient {
         let bytes = self.answer(method, path, body, limit).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Error::Refused(format!(
-                "its answer is not understood ({error}); is it of the same version as this \
+                "its answer cannot be parsed ({error}); does it have the same version as this \
                  program ({})?",
                 env!("CARGO_PKG_VERSION")
             ))

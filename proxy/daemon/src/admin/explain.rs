@@ -39,7 +39,7 @@ pub struct CandidateFacts {
     pub deviation_ms: Option<f64>,
     /// What sessions found against it, 0 to 4; it is suspect from 2 on.
     pub evidence: f64,
-    /// How the other nodes see it; absent for an address outside of the mesh.
+    /// How the other nodes see it; absent for an address outside the mesh.
     pub seen: Option<Seen>,
     /// The members that could carry sessions there, best first.
     pub relays: Vec<RelayFacts>,
@@ -103,6 +103,6 @@ pub struct RouteChange {
     pub from: Option<String>,
     /// Who is since.
     pub to: Option<String>,
-    /// Why, as a phrase: "path dead", "refusing", "nearer, and it lasted".
+    /// Why, as a phrase: "path dead", "refusing", "nearer for long enough".
     pub cause: String,
 }

@@ -85,7 +85,7 @@ where
         _ => false,
     };
     if !fits {
-        let text = format!("{path} is asked with {allowed}");
+        let text = format!("{path} needs the method {allowed}");
         let mut answer = complaint(StatusCode::METHOD_NOT_ALLOWED, &text);
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         return answer;
@@ -150,14 +150,14 @@ where
 {
     let body = timeout(MAX_BODY_TIME, Limited::new(body, MAX_BODY_BYTES).collect())
         .await
-        .map_err(|_slow| complaint(StatusCode::REQUEST_TIMEOUT, "the request did not arrive"))?
+        .map_err(|_slow| complaint(StatusCode::REQUEST_TIMEOUT, "the request could not be read"))?
         .map_err(|_failed| {
-            let text = format!("the request is cut off or over {MAX_BODY_BYTES} bytes");
+            let text = format!("the request is incomplete or over {MAX_BODY_BYTES} bytes");
             complaint(StatusCode::PAYLOAD_TOO_LARGE, &text)
         })?
         .to_bytes();
     serde_json::from_slice(&body).map_err(|error| {
-        complaint(StatusCode::BAD_REQUEST, &format!("this is no {what} request: {error}"))
+        complaint(StatusCode::BAD_REQUEST, &format!("this is not a {what} request: {error}"))
     })
 }
 

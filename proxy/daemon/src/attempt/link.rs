@@ -19,7 +19,7 @@ use meshport_core::wire::{Answer, Header};
 pub(crate) enum Way {
     /// Through the mesh.
     Mesh(Stream),
-    /// By a plain connection: it is this node's own, or outside of the mesh.
+    /// By a plain connection: it is this node's own, or outside the mesh.
     Plain(Tcp),
 }
 
@@ -40,7 +40,8 @@ impl Link {
         let mut link = match target.line {
             Line::Direct(node) if target.mesh.is_own(&node) => {
                 let own = target.own.as_deref();
-                let own = own.ok_or_else(|| Failure::Path("this node offers it no more".into()))?;
+                let own =
+                    own.ok_or_else(|| Failure::Path("this node no longer offers it".into()))?;
                 Self::plain(&target.host, own).await?
             }
             Line::Direct(node) => {
@@ -157,6 +158,6 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
     match code.map(Answer::from_code) {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
-        Some(None) | None => Err(Failure::Path("the origin's answer makes no sense".into())),
+        Some(None) | None => Err(Failure::Path("the origin's answer is malformed".into())),
     }
 }

@@ -27,9 +27,9 @@ impl Reporter {
             let turned_away = totals.over_limit.load(Ordering::Relaxed);
             (totals.clients.load(Ordering::Relaxed) >= most).then(|| {
                 format!(
-                    "{name}: all {most} places for clients are taken, so the next ones are reset \
+                    "{name}: the limit of {most} client sessions is reached: new ones are reset \
                      ({turned_away} since the start). Raise max-sessions under [service.{name}], \
-                     or find who holds them: `ss -tnp` on this machine"
+                     or find the clients that hold them: `ss -tnp` on this machine"
                 )
             })
         })
@@ -44,14 +44,14 @@ impl Reporter {
         };
         let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
         let limits = match self.sessions.lacks_descriptors() {
-            true => ". Few files may be open here: raise LimitNOFILE",
+            true => ". The limit on open files is low: raise LimitNOFILE",
             false => "",
         };
         Some(format!(
-            "streams of other nodes are refused (overloaded), {turned_away} since the start: a \
-             node has no more sessions here than there are places left, so that all others find \
-             one. Most have {}. Find out on those nodes what opens them, or revoke one that is \
-             not itself{limits}",
+            "sessions of other nodes are refused (overloaded), {turned_away} since the start: a \
+             node may have at most as many sessions here as there are places left for others. \
+             Most have {}. Find out on those nodes what opens them, or revoke a compromised \
+             one{limits}",
             all.join(", ")
         ))
     }
@@ -71,9 +71,9 @@ impl Reporter {
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> String {
         let me = &self.credential;
         format!(
-            "{service}: {origin} does not let this node in: `allow` under [service.{service}] \
-             there has neither its name {}, its site {} nor a role of {}. A name or site counts \
-             only when the invite said it",
+            "{service}: {origin} refuses this node: `allow` under [service.{service}] there has \
+             no entry for its name {}, its site {} or a role of {}. A name or site counts only if \
+             the invite fixed it",
             me.name, me.site, me.roles
         )
     }
@@ -106,7 +106,7 @@ fn misfit(node: &str, services: &[String]) -> Option<String> {
     let first = services.first()?;
     Some(format!(
         "{node} announces {}, which its credential does not allow, so it is ignored. Let it join \
-         again with the role origin:{first}, or take the origin out of its configuration",
+         again with the role origin:{first}, or remove the origin from its configuration",
         services.join(", ")
     ))
 }

@@ -7,10 +7,9 @@ pub(crate) fn warning(key: &Path) -> Option<String> {
     // A link counts, also one that leads nowhere now.
     key.symlink_metadata().ok()?;
     Some(format!(
-        "the authority's key is in this node's state folder, {}. The daemon does not use it and \
-         runs as a user that can read it, so that whoever takes over this daemon takes over the \
-         mesh. Move it to a place that is offline, and name it there: `meshport invite --authority \
-         FILE`",
+        "the authority's key is in this node's state folder, {}. The daemon does not need it but \
+         can read it, so whoever takes over this daemon takes over the mesh. Move it offline and \
+         name it there: `meshport invite --authority FILE`",
         key.display()
     ))
 }

@@ -19,14 +19,14 @@ pub(super) fn warning(own: &Credential, now: UnixSeconds) -> Option<String> {
     let (from, left_s) = (own.issued_at, own.expires_at.0.saturating_sub(now.0));
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
         return Some(format!(
-            "the clock of this machine is wrong: its own credential is valid from {from} on, and \
-             it is {now} here. Sessions go on, but newer credentials of others are refused and \
-             the next start will be; set the clock right"
+            "this machine's clock is wrong: its own credential is valid from {from} on, and it is \
+             {now} here. Sessions continue, but newer credentials of others are refused, and the \
+             next start will be; correct the clock"
         ));
     }
     if left_s == 0 {
-        let ended = "this node's credential has ended and other nodes refuse it; `meshport renew` \
-                     makes a new one";
+        let ended = "this node's credential has expired and other nodes refuse it; `meshport \
+                     renew` makes a new one";
         return Some(ended.into());
     }
     let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
@@ -123,7 +123,7 @@ mod tests {
         let text = warning(&own, before(thirty_days - 1)).expect("it is time");
         assert!(text.contains("ends in 29 d 23 h. `meshport renew`"), "{text}");
         assert_eq!(Validity::of(own.expires_at, before(thirty_days - 1)), Validity::EndsSoon);
-        assert!(warning(&own, before(0)).is_some_and(|text| text.contains("has ended")));
+        assert!(warning(&own, before(0)).is_some_and(|text| text.contains("has expired")));
         assert_eq!(Validity::of(own.expires_at, before(0)), Validity::Ended);
     }
 }

@@ -159,8 +159,8 @@ fn same_names<'a>(nodes: impl Iterator<Item = (&'a NodeName, NodeId)>) -> Vec<St
     let sentence = |(name, nodes): (&NodeName, BTreeSet<NodeId>)| {
         let shorts: Vec<String> = nodes.iter().take(MAX_SHORTS).map(NodeId::short).collect();
         format!(
-            "{} nodes are named {name} ({}), so the name means neither in `ping` or `pinned`; let \
-             all but one join again with --force and another --name",
+            "{} nodes are named {name} ({}), so the name cannot be used in `ping` or `pinned`; \
+             let all but one join again with --force and another --name",
             nodes.len(),
             shorts.join(", ")
         )

@@ -44,19 +44,19 @@ impl Reporter {
     pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.is_leaving {
-            warnings.push("this daemon is stopping; open sessions may go on for a while".into());
+            warnings.push("this daemon is stopping; open sessions may continue for a while".into());
         }
         if !self.needs_restart.is_empty() {
             let all: Vec<String> = self.needs_restart.iter().map(ToString::to_string).collect();
-            warnings.push(format!("in force only after a restart: {}", all.join("; ")));
+            warnings.push(format!("after a restart: {}", all.join("; ")));
         }
         for service in services {
             let name = &service.name;
             for address in &service.lost {
                 warnings.push(format!(
-                    "{name}: another process has the local address {address}, so clients of this \
-                     node meet that one. Find it with `ss -tlnp` and end it; this daemon takes the \
-                     address back then"
+                    "{name}: another process listens on the local address {address} and gets this \
+                     node's clients. Find it with `ss -tlnp` and stop it; this daemon then takes \
+                     the address back"
                 ));
             }
             let totals = self.sessions.totals(name);
@@ -64,8 +64,8 @@ impl Reporter {
             let hasty = hasty.filter(|(_, at)| now.saturating_duration_since(*at) < LASTS);
             if let Some((who, _)) = hasty {
                 warnings.push(format!(
-                    "{name}: a client ({who}) resets most connections that it opens, so its next \
-                     ones wait; other clients do not. Find it with `ss -tnp`"
+                    "{name}: a client ({who}) resets most connections that it opens: its next \
+                     ones are delayed, those of others are not. Find it with `ss -tnp`"
                 ));
             }
             if let Some((who, held)) = greedy(&totals, now) {

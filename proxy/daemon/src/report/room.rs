@@ -15,7 +15,7 @@ impl Room {
     pub(crate) fn look(&mut self, crowding: Option<Crowding>) {
         match crowding {
             Some(crowding) if !self.is_told => warn!("{}", warning(&crowding)),
-            None if self.is_told => info!("the directory has places for many nodes again"),
+            None if self.is_told => info!("the directory has room again"),
             _ => {}
         }
         self.is_told = crowding.is_some();
@@ -26,16 +26,15 @@ impl Room {
 pub(super) fn warning(crowding: &Crowding) -> String {
     let Crowding { invite, entries, of } = crowding;
     let meaning = format!(
-        "the directory has no place for all nodes that are told of. Who comes here itself, \
-         origins and relays take the place of others, and other nodes may be missing. Of {of} \
-         entries {entries}"
+        "the directory is full. Nodes that connect here, origins and relays displace others, so \
+         other nodes may be missing. Of {of} entries {entries}"
     );
     match invite {
         Some(key) => format!(
-            "{meaning} joined with the invite {key}. Nodes of yours that are gone are forgotten \
-             after a day, and there is nothing to do. If you do not know these nodes \
-             (`meshport peers`), somebody makes them up: `meshport revoke invite:{key} \
-             --with-nodes` shuts out all that joined with it, yours too"
+            "{meaning} joined with the invite {key}. Your own nodes that are gone are forgotten \
+             after a day; nothing to do. If you do not know these nodes (`meshport peers`), \
+             someone invents them: `meshport revoke invite:{key} --with-nodes` shuts out all that \
+             joined with it, including yours"
         ),
         None => format!(
             "{meaning} have credentials that the authority itself signed. `meshport credentials` \

@@ -69,7 +69,7 @@ impl Reporter {
             ignored_services(core),
         );
         for (outcome, count) in self.audit.counts() {
-            let help = "Lines of the audit log: written, and suppressed by its bounds.";
+            let help = "Lines of the audit log: written, and suppressed by its rate limits.";
             page.count("audit_lines", help, &[("outcome", outcome)], count);
         }
         let help = "Nodes whose key two processes use at once, this one included.";
@@ -77,7 +77,7 @@ impl Reporter {
         for service in &status.services {
             let labels = [("service", service.name.as_ref())];
             let usable = f64::from(u8::from(service.chosen.is_some()));
-            page.put("service_usable", "Whether some origin can be used.", &labels, usable);
+            page.put("service_usable", "1 if an origin can be used.", &labels, usable);
             if let Some(health) = core.health(&service.name) {
                 // Their names come from outside, so they are no label: `status` and log have them.
                 let failing = u32::try_from(health.failing().count()).unwrap_or(u32::MAX);
@@ -107,7 +107,7 @@ impl Reporter {
             let labels = [("service", service.as_ref())];
             let help = "Apiservers on the cluster's own list, as last read.";
             page.put("cluster_apiservers", help, &labels, roster.listed() as f64);
-            let help = "Whether the cluster's list and the origins of the mesh differ.";
+            let help = "1 if the cluster's list and the mesh's origins differ.";
             let differs = f64::from(u8::from(roster.difference().is_some()));
             page.put("cluster_differs", help, &labels, differs);
             let help = "Attempts to read the cluster's list.";
@@ -142,7 +142,7 @@ impl Reporter {
             ("over-pace", &totals.over_pace),
         ];
         for (event, counter) in ends {
-            let help = "Client connections: accepted, and what became of them.";
+            let help = "Client connections: accepted, and their outcomes.";
             page.count("sessions", help, &[("service", name), ("event", event)], read(counter));
         }
         // A value and no label, of which there would be one for each user that there ever was.
@@ -153,14 +153,13 @@ impl Reporter {
         }
         let help = "Sessions reset because their path died or their instance hung.";
         page.count("sessions_cut", help, &[("service", name)], read(&totals.cut));
-        let help =
-            "Sessions ended at a quiet moment so that their client comes to a better origin.";
+        let help = "Sessions ended while idle so that their client reconnects to a better origin.";
         page.count("sessions_moved", help, &[("service", name)], read(&totals.moved));
-        let help = "Attempts that took the place of a failed one.";
+        let help = "Attempts started after a failed one.";
         page.count("retries", help, &[("service", name)], read(&totals.retried));
-        let help = "Attempts started beside one that was slow to answer.";
+        let help = "Attempts started in parallel to one that was slow to answer.";
         page.count("hedges", help, &[("service", name)], read(&totals.hedged));
-        let help = "Attempts given up because another was faster or their line went down.";
+        let help = "Attempts cancelled because another was faster or their path went down.";
         page.count("attempts_cancelled", help, &[("service", name)], read(&totals.cancelled));
         for (direction, counter) in [("up", &totals.up_bytes), ("down", &totals.down_bytes)] {
             let help = "Bytes of ended client sessions.";
@@ -176,12 +175,12 @@ impl Reporter {
 fn shards_page(page: &mut Page, mesh: &Mesh) {
     for (index, shard) in mesh.shards().iter().enumerate() {
         let index = index.to_string();
-        let help = "Nodes whose packets and sessions a thread of the mesh serves.";
+        let help = "Nodes served by each thread of the mesh.";
         page.put("mesh_shard_peers", help, &[("shard", &index)], shard.peers as f64);
         let counters = shard.counters;
         let bytes = [("received", counters.bytes_received), ("sent", counters.bytes_sent)];
         for (direction, value) in bytes {
-            let help = "Bytes of outer datagrams, by the thread of the mesh they went through.";
+            let help = "Bytes of outer datagrams, by thread of the mesh.";
             let labels = [("shard", index.as_str()), ("direction", direction)];
             page.count("mesh_shard_bytes", help, &labels, value);
         }
@@ -198,20 +197,35 @@ fn origins_page(page: &mut Page, status: &Status) {
             ];
             let flag = |on: bool| f64::from(u8::from(on));
             let ready = flag(origin.state == "ready");
-            page.put("origin_ready", "Whether the origin says it is ready.", &labels, ready);
+            page.put("origin_ready", "1 if the origin reports that it is ready.", &labels, ready);
             page.put(
                 "origin_usable",
-                "Whether sessions may go there.",
+                "1 if sessions may go to the origin.",
                 &labels,
                 flag(origin.usable),
             );
-            page.put("origin_chosen", "Whether it goes first.", &labels, flag(origin.chosen));
+            page.put(
+                "origin_chosen",
+                "1 if the origin is tried first.",
+                &labels,
+                flag(origin.chosen),
+            );
             if let Some(rtt) = origin.rtt_ms {
-                page.put("origin_rtt_seconds", "Smoothed round-trip time.", &labels, rtt / 1e3);
+                page.put(
+                    "origin_rtt_seconds",
+                    "Smoothed round-trip time to the origin.",
+                    &labels,
+                    rtt / 1e3,
+                );
             }
             if let Some(loss) = origin.loss_percent {
                 let ratio = f64::from(loss) / 100.0;
-                page.put("origin_loss_ratio", "Loss over recent probes.", &labels, ratio);
+                page.put(
+                    "origin_loss_ratio",
+                    "Share of recent probes that were lost.",
+                    &labels,
+                    ratio,
+                );
             }
         }
     }
@@ -241,12 +255,12 @@ fn node_page(page: &mut Page, status: &Status, leaves: usize) {
     let expires = status.credential_expires_at.0 as f64;
     page.put("credential_expires_seconds", "When the credential ends, Unix time.", &[], expires);
     let secret = &status.secret;
-    let help = "Number of the mesh's secret in force; grows with every rotation.";
+    let help = "Number of the current mesh secret; grows with every rotation.";
     page.put("mesh_secret_number", help, &[], secret.number as f64);
-    let help = "Members not known to have it, while the former one opens tunnels too.";
+    let help = "Members not known to have the current mesh secret, while the former one works too.";
     page.put("mesh_secret_lagging", help, &[], secret.lagging as f64);
     if let Some(ends) = secret.former_ends_at {
-        let help = "When the former secret of the mesh ends, Unix time; absent without one.";
+        let help = "When the former mesh secret ends, Unix time; absent without one.";
         page.put("mesh_secret_former_ends_seconds", help, &[], ends.0 as f64);
     }
     if let Some(former) = &status.former_key {
@@ -266,7 +280,7 @@ fn node_page(page: &mut Page, status: &Status, leaves: usize) {
 fn served_page(page: &mut Page, service: &str, totals: &Totals) {
     for answer in Answer::ALL {
         let value = totals.answers[usize::from(answer.code())].load(Ordering::Relaxed);
-        let help = "Streams of other nodes, by the answer they got.";
+        let help = "Streams of other nodes, by answer.";
         let labels = [("service", service), ("answer", answer.word())];
         page.count("served_streams", help, &labels, value);
     }

@@ -65,6 +65,6 @@ pub(super) fn warning(secret: &SecretStatus) -> Option<String> {
     };
     Some(format!(
         "not known to have the mesh's new secret yet: {names}{more}. Start them before {until}; \
-         later they have to join again"
+         after that they must join again"
     ))
 }

@@ -51,8 +51,8 @@ impl Others {
         };
         (none_alive || none_works).then(|| {
             format!(
-                "{who}: this machine's own network? Check its link and routes, and that UDP from \
-                 port {port} gets out"
+                "{who}: probably this machine's network. Check its link and routes, and that \
+                 outgoing UDP from port {port} is allowed"
             )
         })
     }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn silence_of_all_is_blamed_on_this_machine() {
         let text = warns(0, 7, 2, 0).expect("nobody answers");
-        assert!(text.starts_with("no member answers, of 7 known: this machine's own network?"));
+        assert!(text.starts_with("no member answers, of 7 known: probably this machine's"));
         assert!(text.contains("port 51820"), "{text}");
         assert!(warns(0, 1, 1, 0).expect("it is silent").starts_with("the only other member"));
         // Membership takes longer than paths.

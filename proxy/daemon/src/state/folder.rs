@@ -305,7 +305,7 @@ fn read_opened(
     }
     if content == Content::Secret && metadata.mode() & NOT_THE_OWNER != 0 {
         let what =
-            format!("others have rights to this secret (mode {:04o})", metadata.mode() & 0o7777);
+            format!("other users can access this secret (mode {:04o})", metadata.mode() & 0o7777);
         return Err(state_error(path, what, format!("Run `chmod 600 {}`", path.display())));
     }
     // Sized once, so that no copy of a secret is left behind by a growing buffer.
@@ -325,7 +325,7 @@ fn must_be_alone(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {
         true => Ok(()),
-        false => Err(io::Error::other("it is not a file of its own; move it away")),
+        false => Err(io::Error::other("it has another hard link; move it away")),
     }
 }
 

@@ -48,10 +48,10 @@ fn oddity(text: &str) -> Option<&'static str> {
         return None;
     }
     Some(match last.starts_with(SEAL) {
-        true => "was changed by hand or is damaged: the checksum in its last line does not fit",
+        true => "was changed by hand or is damaged: the checksum in its last line does not match",
         false => {
-            "was changed by hand, has lost its end or is of an earlier version: its last line is \
-             no checksum"
+            "was changed by hand, is truncated or is from an earlier version: its last line is \
+             not a checksum"
         }
     })
 }
@@ -75,9 +75,9 @@ impl StateDir {
     pub fn doubt_of_seeds(&self) -> Option<String> {
         let what = self.oddity_of(SEEDS, MAX_SEEDS_BYTES)?;
         Some(format!(
-            "{}: {what}. Its nodes and addresses are used as they are read. Compare them with \
-             another node's file, or join again with `meshport join INVITE --force`; if they are \
-             right, end the file with the line `{BY_HAND}`",
+            "{}: {what}. Its nodes and addresses are used as read. Compare them with another \
+             node's file, or join again with `meshport join INVITE --force`; if they are right, \
+             end the file with the line `{BY_HAND}`",
             self.file(SEEDS).display()
         ))
     }
@@ -88,10 +88,10 @@ impl StateDir {
             Err(error) => return Some(error.to_string()),
         };
         Some(format!(
-            "{}: {what}. Each start of the daemon takes a number above the one that is read and \
-             not below the wall clock, and writes the file anew; if other nodes know a later one, \
-             the node goes above it as soon as it hears of it. There is nothing to do if the clock \
-             of this machine is right",
+            "{}: {what}. Each start of the daemon takes a number above the stored one and not \
+             below the wall clock, and rewrites the file; if other nodes know a later one, the \
+             node goes above it as soon as it hears of it. Nothing to do if this machine's clock \
+             is right",
             self.file(GENERATION).display()
         ))
     }
@@ -123,9 +123,9 @@ mod tests {
                 }
             }
         }
-        assert!(oddity("one\n").is_some_and(|why| why.contains("its last line is no checksum")));
+        assert!(oddity("one\n").is_some_and(|why| why.contains("its last line is not a checksum")));
         let other = sealed("one\n").replace("one", "two");
-        assert!(oddity(&other).is_some_and(|why| why.contains("does not fit")));
+        assert!(oddity(&other).is_some_and(|why| why.contains("does not match")));
         assert_eq!(oddity("two\n# by hand\n"), None);
         assert_eq!(oddity("two\n# by hand"), None);
         assert!(oddity("# by hand\ntwo\n").is_some());

@@ -210,7 +210,7 @@ const REMEDIES: [(&str, &str); 8] = [
     (AUTHORITY_KEY, "Restore it from a backup"),
     (CREDENTIAL, "run `meshport join INVITE --force`"),
     (SEEDS, "Correct"),
-    (REVOCATIONS, "remove it: the other nodes tell this one again"),
+    (REVOCATIONS, "remove it: other nodes send the revocations again"),
     (GENERATION, "The next start writes it anew"),
 ];
 
@@ -345,7 +345,7 @@ fn a_clock_before_the_credentials_time_is_named() {
     let (_folder, state, _) = with_all_files();
     let text = message(state.identity(UnixSeconds(NOW.0 - DAY)));
     assert!(text.contains("credential: is valid from"), "{text}");
-    assert!(text.contains("clock of this machine"), "{text}");
+    assert!(text.contains("this machine's clock"), "{text}");
 }
 
 #[test]

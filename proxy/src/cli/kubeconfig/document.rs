@@ -24,7 +24,7 @@ impl Document {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         match yaml::parse(text)? {
             Value::Object(value) => Ok(Self { text: text.to_owned(), value }),
-            _ => Err("it is no mapping of keys to values".into()),
+            _ => Err("it is not a mapping of keys to values".into()),
         }
     }
 
@@ -103,7 +103,7 @@ impl Document {
         let text = match text.filter(|text| says(text)) {
             Some(text) => text,
             None if is_json() => format!("{:#}\n", Value::Object(value.clone())),
-            None => return Err("it is laid out in another way than kubectl writes it".into()),
+            None => return Err("its layout is not the one that kubectl writes".into()),
         };
         *self = Self { text, value };
         Ok(())
@@ -267,7 +267,7 @@ extra:
         let flow = "clusters: [{name: a}]\n";
         let mut it = document(flow);
         let error = it.put("clusters", "b", &named("b", "https://b:1")).expect_err("refused");
-        assert!(error.contains("laid out"), "{error}");
+        assert!(error.contains("its layout"), "{error}");
         assert_eq!(it.text(), flow);
 
         let json = "{\"kind\": \"Config\", \"clusters\": [{\"name\": \"a\"}]}";

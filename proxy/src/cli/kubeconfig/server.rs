@@ -25,13 +25,13 @@ impl ServerUrl {
         let (scheme, rest) = match text.split_once("://") {
             Some(("https", rest)) => ("https", rest),
             Some(("http", rest)) => ("http", rest),
-            _ => return Err(format!("a server that is no https:// address, {text}")),
+            _ => return Err(format!("a server that is not an https:// address, {text}")),
         };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if !matches!(path, "" | "/") {
             return Err(format!(
-                "a server behind a path, {text}: something stands between it and the apiserver. \
-                 Choose a context that leads to an apiserver itself"
+                "a server URL with a path, {text}: something is between it and the apiserver. \
+                 Choose a context for an apiserver itself"
             ));
         }
         let (host, port) = match authority.strip_prefix('[') {

@@ -145,7 +145,7 @@ fn a_server_behind_a_path_is_refused() {
     found.cluster.insert("server".into(), "https://rancher/k8s/clusters/c-1".into());
     let error = make(&found, local(), "m", &Naming::default()).expect_err("refused");
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("the context prod has a server behind a path"), "{error}");
+    assert!(error.to_string().contains("the context prod has a server URL with a path"), "{error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn block(explanation: &Explanation, look: Look) -> String {
         text.push_str(&wrapped("no origin is known", 2, look));
     } else {
         text.push_str(&table(candidates, look));
-        text.push_str("\n  Each of them\n");
+        text.push_str("\n  Origins\n");
         for candidate in candidates {
             let tone = of_standing(&candidate.standing);
             text.push_str(&toned(&sentence(candidate, &candidates[0]), tone, 4, look));
@@ -107,7 +107,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let name = &status.who.name;
     let Some(seen) = &candidate.seen else {
         let lacks = &status.lacks;
-        return format!("{name}: {lacks}; nothing but attempts tells how it is");
+        return format!("{name}: {lacks}; only attempts show its state");
     };
     let lacks = match status.lacks.as_str() {
         "" => compared(candidate, first),
@@ -130,7 +130,7 @@ fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let name = short_place(&first.status.who);
     match () {
         () if candidate.status.chosen => "chosen".into(),
-        () if first.standing != candidate.standing => "lacks nothing".into(),
+        () if first.standing != candidate.standing => "no problem".into(),
         () if more >= 0.0 => format!("costs {} more than {name}", milliseconds(more)),
         () => {
             format!("costs {} less than {name}: too little, or too recent", { milliseconds(-more) })
@@ -141,9 +141,9 @@ fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
 fn relay_line(relay: &RelayFacts) -> String {
     let RelayFacts { name, site, rtt_ms, cost_ms, loss_percent, suspect, proven, used } = relay;
     let mut words = vec![if *used { "in use" } else { "not needed" }];
-    words.push(if *proven { "sessions got through lately" } else { "by its own word" });
+    words.push(if *proven { "used recently" } else { "by its own report" });
     if *suspect {
-        words.push("found silent or refusing lately");
+        words.push("silent or refusing recently");
     }
     let loss = match loss_percent {
         0 => String::new(),
@@ -224,7 +224,7 @@ mod tests {
             candidates,
             sessions: sessions.map(|(who, open)| LineSessions { who, open }).into(),
             changes: vec![
-                change(7_500, "cp-2", "cp-1", "nearer, and it lasted"),
+                change(7_500, "cp-2", "cp-1", "nearer for long enough"),
                 change(7_600, "", "cp-2", "first known"),
             ],
         }
@@ -235,7 +235,7 @@ mod tests {
         let text = explain(&[sample()], None);
         let begun = "kube-apiserver, policy nearest: cp-1 in fra: nearest ready, for 2h 5m\n";
         assert!(text.starts_with(begun), "{text}");
-        let after = text.split_once("  Each of them\n").expect("the sentences").1;
+        let after = text.split_once("  Origins\n").expect("the sentences").1;
         let expected = "    cp-1: reported ready for 2h 5m; chosen; \
 reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
     cp-2: reported ready for 2h 5m; costs 34.6 ms more than cp-1; \
@@ -243,7 +243,7 @@ reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
     cp-3: reported unready for 12s; path lost 12 s ago; \
 unreachable from 4 of 9 nodes, all in site b, 0.40 ms to 80.0 ms
       through relay-1 in ams: 12.0 ms with 3 % loss, costs 17.0 ms; not needed; \
-sessions got through lately
+used recently
 
   Sessions of this node's clients
     cp-1 in fra: 12 sessions
@@ -251,7 +251,7 @@ sessions got through lately
 
   Last changes of the first choice
       AGO  FROM  TO    CAUSE
-    2h 5m  cp-2  cp-1  nearer, and it lasted
+    2h 5m  cp-2  cp-1  nearer for long enough
     2h 6m  none  cp-2  first known
 ";
         assert_eq!(after, expected);

@@ -62,8 +62,8 @@ fn why(service: &ServiceStatus, origin: &OriginStatus) -> String {
     match () {
         () if origin.chosen => chosen.why.clone(),
         () if !origin.lacks.is_empty() => origin.lacks.clone(),
-        () if service.policy == "spread" => "takes its turn".into(),
-        () => distance(first, origin).unwrap_or_else(|| "as good, and next".into()),
+        () if service.policy == "spread" => "shares sessions".into(),
+        () => distance(first, origin).unwrap_or_else(|| "equally good, and next".into()),
     }
 }
 

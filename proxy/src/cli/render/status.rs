@@ -19,7 +19,7 @@ const ORIGINS: [Column; 9] = [
     left("PATH", 2),
     right("SESSIONS", 3),
     right("AGE", 4),
-    left("LACKS", 0),
+    left("PROBLEM", 0),
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("IS", 0), left("FOR", 0)];
 
@@ -84,7 +84,7 @@ fn header(status: &Status, now: u64, look: Look) -> String {
             1 => "one member may lack it".to_owned(),
             many => format!("{many} members may lack it"),
         };
-        let text = format!("mesh secret {number}, the former one opens tunnels for {left}; {who}");
+        let text = format!("mesh secret {number}, the former one works for {left}; {who}");
         lines.push_str(&wrapped(&text, 0, look));
     }
     if let Some(former) = &status.former_key {

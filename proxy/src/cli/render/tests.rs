@@ -110,7 +110,7 @@ fn an_overlap_of_secrets_is_said() {
         lagging_names: vec!["a".into(), "b".into()],
     };
     let text = status(&sample, 1_000_000, None);
-    let line = "mesh secret 3, the former one opens tunnels for 1d; 2 members may lack it\n";
+    let line = "mesh secret 3, the former one works for 1d; 2 members may lack it\n";
     assert!(text.contains(line), "{text}");
 }
 
@@ -125,7 +125,7 @@ mesh on [::]:51820: 17 alive, 1 down; credential ends in 341d
 kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
   uses cp-1 in fra, 0.42 ms: nearest ready, for 2h 5m
   12 sessions open, 3104 since start, 0 found no origin
-     ORIGIN  SITE  STATE        RTT  PATH              SESSIONS    AGE  LACKS
+     ORIGIN  SITE  STATE        RTT  PATH              SESSIONS    AGE  PROBLEM
   *  cp-1    fra   ready    0.42 ms  direct                  12  2h 5m
      cp-2    ams   ready    35.0 ms  direct, 2 % loss         0  2h 5m
      cp-3    nyc   unready        -  dead                     0    12s  path lost 12 s ago

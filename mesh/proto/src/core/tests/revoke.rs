@@ -284,7 +284,7 @@ fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
         net.deliver(at(66), at(1), &first[1]);
     }
     let told = knocks(&mut net);
-    let why = "which the authority has revoked".to_owned();
+    let why = "revoked by the authority".to_owned();
     assert_eq!(told, [(id(2), why.clone()), (id(3), why.clone())]);
     assert_eq!(net.counters(1).dropped_revoked, 40);
     net.keep = Box::new(|_| false);

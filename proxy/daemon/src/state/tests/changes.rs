@@ -124,7 +124,7 @@ fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed()
     let old = format!("meshport-credential-1.{encoded}\n");
     put(&path, old.as_bytes());
     for text in [message(state.identity(NOW)), message(state.credential())] {
-        assert!(text.contains("credential: is of an earlier meshport"), "{text}");
+        assert!(text.contains("credential: is from an earlier meshport"), "{text}");
         assert!(text.contains("`meshport renew`") && text.contains("INVITE"), "{text}");
     }
     let read = state.credential_to_renew(&known.node_key).expect("it is good for that");

@@ -111,7 +111,7 @@ fn a_lock_that_is_somebody_elses_file_is_neither_taken_nor_emptied() {
     let lock = state.path().join(LOCK);
     let _ = fs::remove_file(&lock);
     fs::hard_link(&elsewhere, &lock).expect("linked");
-    assert!(message(state.lock()).contains("not a file of its own; move it away"));
+    assert!(message(state.lock()).contains("it has another hard link; move it away"));
     assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), ELSEWHERE);
     fs::remove_file(&lock).expect("as it was told");
     // A new one is for the folder's owner, who has to lock it too.
