@@ -1,8 +1,8 @@
 //! Bounded decoding: bytes and tagged text.
 //!
-//! Bytes are postcard. A decoder refuses input above its bound before looking at it, bytes left
-//! over at the end, and encodings that are not the one this crate writes, so that one value has one
-//! byte form. Text is a tag that says kind and version, a dot, and base64url without padding.
+//! Bytes are postcard. A decoder refuses input above its bound before parsing it, trailing bytes,
+//! and any encoding other than the one this crate writes, so one value has one encoding. Text is a
+//! tag that says kind and version, a dot, and base64url without padding.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Serialize;

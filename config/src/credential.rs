@@ -1,16 +1,17 @@
-//! Who may be in the mesh: delegations and credentials, and how a chain of them is verified.
+//! Delegations and credentials: who may be in the mesh, and how the chain of signatures is
+//! verified.
 //!
 //! The authority signs a [`Delegation`] (the public part of an invite); the delegation's key signs
 //! a [`Credential`] for a node that joins. The authority may also sign a credential directly. A
 //! signature covers a version string and the postcard bytes of everything above it in the struct,
-//! so neither a field nor the kind of statement can be exchanged.
+//! so neither a field nor the kind of statement can be swapped.
 //!
-//! What an issuer signs is [`Issued`], and no credential: that takes the node, whose WireGuard key
-//! signs the issued bytes too. Of two credentials of a node the later one counts, whoever issued
-//! it, so that without the node's word the holder of any invite could replace that of any node.
+//! An issuer signs an [`Issued`]. It becomes a credential only when the node's WireGuard key signs
+//! it too. Of two credentials of a node the later one counts, whoever issued it; without the node's
+//! signature the holder of any invite could replace any node's credential.
 //!
-//! Whoever holds an invite can date a credential back to before `join_until`; such a credential
-//! still ends at most `credential_ttl_s` after `join_until`, which is the bound on a leaked invite.
+//! The holder of an invite can backdate a credential to before `join_until`. It still expires at
+//! most `credential_ttl_s` after `join_until`, which bounds a leaked invite.
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
-//! Where something listens: an IP address or a DNS name, and a port.
+//! Endpoints: an IP address or DNS name, and a port.
 //!
-//! Pure: nothing is resolved here. An endpoint that exists is well formed, its name is lower case,
+//! Pure: nothing is resolved here. A constructed endpoint is well formed: its name is lower case
 //! and its port is not 0.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What the fuzz targets need of this crate and nobody else does; only with the feature `fuzzing`.
+//! Access for the fuzz targets; only with the feature `fuzzing`.
 
 use crate::codec::INVITE;
 use crate::invite;

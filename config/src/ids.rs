@@ -1,8 +1,8 @@
-//! Who is who: keys as identities, names, roles, wall time, inner addresses.
+//! Identities: public keys, names, roles, wall time, inner addresses.
 //!
-//! Public keys and names are newtypes whose text form parses back to the same value. A name that
-//! exists is a valid one: parsing and deserialising check it, so nothing downstream has to. In
-//! human-readable formats (JSON) ids are text; in binary ones (postcard) they are their bytes.
+//! Public keys and names are newtypes whose text form parses back to the same value. A constructed
+//! name is valid: parsing and deserialising check it, so later code need not. In human-readable
+//! formats (JSON) ids are text; in binary ones (postcard) they are their bytes.
 
 mod names;
 #[cfg(test)]

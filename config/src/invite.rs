@@ -1,10 +1,9 @@
-//! The one line of text with which a new node obtains its credential, with no server in the loop.
+//! Invites: one line of text with which a new node obtains its credential without a server.
 //!
-//! An invite carries the authority's delegation and its private key, the mesh secret and where to
-//! find members; the authority signs the whole of it. The line is a tag, then base64url over a
-//! checksum and the postcard bytes: the checksum tells a line that was copied wrongly from one that
-//! was forged or is of another mesh. An invite is a secret: it is erased when dropped and its
-//! `Debug` shows nothing of its keys.
+//! An invite holds the authority's delegation with its private key, the mesh secret and seeds; the
+//! authority signs all of it. The line is a tag, then base64url over a checksum and the postcard
+//! bytes: the checksum tells a miscopied line from a forged one or one of another mesh. An invite
+//! is a secret: it is erased when dropped, and its `Debug` hides its keys.
 
 #[cfg(test)]
 mod tests;

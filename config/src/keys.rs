@@ -1,8 +1,8 @@
 //! Private keys, the mesh's shared secret, and signatures.
 //!
 //! Primitives come from the dalek crates, `hkdf` and `sha2`. Every secret is erased when dropped,
-//! has a `Debug` that shows nothing, and has a text form that says what it is, except the node key,
-//! which looks as `wg genkey` writes it. Random bytes come from the caller.
+//! has a `Debug` that hides it, and a text form with a tag, except the node key, which has the form
+//! of `wg genkey`. Random bytes come from the caller.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Who is who in a mesh, who may be in it, and how a node is set up.
+//! Identities, credentials and settings.
 //!
 //! Ids and names, keys, credentials and invites, and the settings file: formats, parsing and
 //! validation. Pure: no I/O, no clock, no randomness of its own. Wall time comes in as

@@ -1,8 +1,8 @@
-//! Bugs that are planted on purpose, to see whether the checks of the simulator find them.
+//! Deliberate bugs, to test that the simulator's rules find them.
 //!
 //! They exist only with the feature `planted-bugs`, with which the daemon's binary does not
-//! compile; without it [`is_planted`] is `false` and costs nothing. A bug is planted for the thread
-//! that asks for it, since tests run beside each other.
+//! compile; without it [`is_planted`] is `false` and costs nothing. A bug is planted per thread,
+//! since tests run in parallel.
 
 /// A bug that the simulator has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,9 @@
-//! Whom the mesh has shut out: signed statements of the authority, and the set a node knows.
+//! Revocations: signed statements of the authority, and the set a node knows.
 //!
-//! A [`Revocation`] names a node or an invite and holds for ever: the key it names is never
-//! believed again, whatever credential comes with it. That of an invite covers every credential
-//! under its delegation, those of nodes that joined with it long ago included, since whoever holds
-//! an invite can date a credential back. Sets merge by union, so that they may be gossiped in any
-//! order.
+//! A [`Revocation`] names a node or an invite and is permanent: the key is never accepted again,
+//! with any credential. Revoking an invite covers every credential under its delegation, including
+//! those of nodes that joined long ago, since its holder can backdate a credential. Sets merge by
+//! union, so gossip may deliver them in any order.
 
 use std::collections::BTreeMap;
 use std::fmt;

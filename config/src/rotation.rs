@@ -1,10 +1,10 @@
-//! A new secret for the mesh: the authority's statement, what carries it, and the secrets a node
-//! holds while one follows the other.
+//! Rotation of the mesh secret: the authority's statement, its transport, and the secrets a node
+//! holds during an overlap.
 //!
-//! A [`Rotation`] names a secret by a hash, gives it a number that grows, and says from when on the
-//! secret before it opens nothing. It is no secret. [`NextSecret`] is the statement with the secret
-//! itself, which only admitted members may see. [`MeshSecrets`] holds at most two: the one in force
-//! and, until the end of the overlap, the former one.
+//! A [`Rotation`] names a secret by its hash, gives it a growing number, and says when the former
+//! secret ends. It is public. [`NextSecret`] adds the secret itself, for admitted members only.
+//! [`MeshSecrets`] holds at most two: the current one and, until the end of the overlap, the former
+//! one.
 
 use std::cmp::Ordering;
 use std::fmt;

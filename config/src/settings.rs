@@ -1,9 +1,9 @@
-//! The settings file: TOML in, a checked value or all problems at once out.
+//! The settings file: TOML in, a checked value or all problems out.
 //!
-//! One table of keys ([`schema`], `tables`) says of each key its form, bounds, default and meaning;
-//! reading, writing, the reference and the messages all come from it. A [`Settings`] that was
-//! parsed keeps every rule between fields; files it names are not looked at here. Bounds:
-//! [`MAX_SETTINGS_BYTES`] of text, [`MAX_SERVICES`], and a maximum for each list.
+//! One table of keys ([`schema`], `tables`) defines each key's form, bounds, default and meaning;
+//! reading, writing, the reference and the messages use it. A parsed [`Settings`] satisfies every
+//! rule between fields; files it names are not checked here. Bounds: [`MAX_SETTINGS_BYTES`] of
+//! text, [`MAX_SERVICES`], and a maximum for each list.
 
 mod allow;
 mod check;

@@ -1,11 +1,10 @@
-//! One node in the place of another: how a node's WireGuard key is replaced.
+//! Succession: how a node's WireGuard key is replaced.
 //!
-//! A NodeId is a public key, so a node with a new key is another node. Its credential names the one
-//! in whose place it goes on, and that one's own key has signed that it agrees, once and for ever:
-//! the [`Succession`]. Neither half does alone. Whoever may issue credentials cannot take over a
-//! node whose key it does not have, and whoever has a node's key gets no credential by it. The
-//! agreement is at the same time the former node's own revocation, which anybody can check without
-//! knowing anything else about it.
+//! A NodeId is a public key, so a node with a new key is another node. Its credential names the
+//! node it succeeds, and that node's key has signed its consent: the [`Succession`]. Neither part
+//! is enough alone: an issuer cannot take over a node without its key, and a node's key alone
+//! yields no credential. The consent is also the former node's revocation, which anyone can verify
+//! without other knowledge.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
-//! Whom a leaf asks: a few members that answered, and others to fall back on.
+//! The members that a leaf asks: a few that answered, and others to fall back on.
 //!
-//! A leaf takes no part in gossip. It asks members for the origins of the services it wants, again
-//! and again; those that answered first are the nearest, and it stays with them until they fall
-//! silent. Bounded by [`MAX_ATTACHED`] members in use and [`MAX_TRIED`] under trial.
+//! A leaf takes no part in gossip. It polls members for the origins of the services it uses. Those
+//! that answer first are the nearest, and it keeps them until they fall silent. Bounded by
+//! [`MAX_ATTACHED`] members in use and [`MAX_TRIED`] under trial.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

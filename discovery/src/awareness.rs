@@ -1,10 +1,10 @@
-//! How much this node trusts its own view: the local health multiplier of Lifeguard.
+//! Local health: how much this node trusts its own view (the multiplier of Lifeguard).
 //!
-//! A node that is starved of CPU or cut off sees everybody else fail. The score rises when the
-//! node's own timers come late and when different peers in a row leave its probes unanswered; it
-//! falls with each answer. Every wait for a peer is stretched by the score, so that a sick node
-//! becomes slow to blame others. After Dadgar, Phillips and Currey, "Lifeguard: Local Health
-//! Awareness for More Accurate Failure Detection" (2018).
+//! A node that is starved of CPU or cut off sees all others fail. The score rises when its own
+//! timers fire late and when several different peers in a row do not answer its probes; it falls
+//! with each answer. Timeouts for peers grow with the score, so a sick node is slow to blame
+//! others. After Dadgar, Phillips and Currey, "Lifeguard: Local Health Awareness for More Accurate
+//! Failure Detection" (2018).
 
 use std::time::Duration;
 

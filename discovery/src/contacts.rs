@@ -1,6 +1,6 @@
-//! What this node remembers of its direct dealings with peers: sessions, when each was last heard,
-//! and how much each may still ask for. Peers without a session are forgotten after some seconds of
-//! silence, so that the table follows the traffic and not the size of the mesh.
+//! State of direct contacts: sessions, when each peer was last heard, and its remaining request
+//! budget. Peers without a session are forgotten after some seconds of silence, so the table grows
+//! with traffic and not with the mesh.
 
 use std::time::{Duration, Instant};
 

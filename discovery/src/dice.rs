@@ -1,4 +1,4 @@
-//! The crate's one source of randomness: seeded by the caller, never by the system.
+//! The crate's only source of randomness: seeded by the caller, never by the system.
 //!
 //! It spreads timers and picks peers. Nothing secret depends on it. Two machines with the same seed
 //! and the same inputs draw the same numbers, which makes a simulated run repeatable.

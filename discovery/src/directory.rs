@@ -1,15 +1,14 @@
-//! What this node knows of all nodes of the mesh.
+//! The directory: what this node knows of all nodes of the mesh.
 //!
 //! A record is a verified credential with, optionally, a verified signed state. Merging keeps the
 //! newest credential and the newest state of each node; both are maxima of total orders, so that
 //! merge is commutative, associative and idempotent and all nodes end with the same directory
-//! whatever the order in which records arrive. Liveness is kept beside the records, not in them: it
-//! is what membership currently believes.
+//! whatever the order in which records arrive. Liveness is stored beside the records, not in them:
+//! it is membership's current view.
 //!
-//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of those who joined with one invite;
-//! `places` says who stays when not all fit. Forgetting is not merging: a forgotten node leaves a
-//! tombstone, which refuses the records that were known then, so that a late copy elsewhere cannot
-//! bring it back.
+//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `places` decides which
+//! stay when it is full. Forgetting is not merging: a forgotten node leaves a tombstone that
+//! refuses the records known then, so a late copy cannot bring it back.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

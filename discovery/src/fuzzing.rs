@@ -1,6 +1,6 @@
 //! Bodies of the fuzz targets that need private parts; only with the feature `fuzzing`.
 //!
-//! Each takes any bytes and panics when something is not as it must be.
+//! Each takes arbitrary bytes and panics when a property does not hold.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

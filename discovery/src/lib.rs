@@ -1,14 +1,14 @@
-//! Who is in the mesh, how healthy they are and how far.
+//! Membership, directory and path quality of a node.
 //!
 //! [`Discovery`] is one node's state machine: membership by SWIM, a directory of signed records,
 //! fast news, and measured paths to all origins. It does no I/O and reads no clock: datagrams,
 //! sessions and time go in by `handle_*`, datagrams and events come out by `poll_*`. The daemon
 //! drives it over the mesh, the simulator in virtual time.
 //!
-//! What is believed: a record counts only if it is signed by the key that its node's verified
-//! credential names; each node writes only its own record; a claim about membership counts only for
-//! a life of a node which that node has signed or shown itself in. What others say can therefore
-//! not change what a node says about itself, and a false death is refuted by the victim.
+//! Trust: a record counts only if it is signed by the key named in its node's verified credential;
+//! each node writes only its own record; a membership claim counts only for a generation that the
+//! node has signed or shown itself in. So others cannot change what a node says about itself, and
+//! the victim refutes a false death.
 //!
 //! Everything is bounded by named constants, and what was dropped is counted in [`Counters`].
 

@@ -1,10 +1,11 @@
-//! Fast dissemination: the own urgent news to every connected peer, and rumours of others' news.
+//! Fast dissemination: this node's urgent news to every connected peer, and rumours of others'
+//! news.
 //!
-//! News is the newest own record. It goes to each peer with a session, is acknowledged, and tried
-//! three times. Whoever takes in a record that came as news or rumour passes it on to a few random
-//! members for a few rounds, and stops early once others bring it back: the feedback variant of
-//! rumour mongering in Demers et al., "Epidemic algorithms for replicated database maintenance"
-//! (1987). What this misses the comparison of directories finds.
+//! News is the node's newest record. It is sent to each peer with a session, acknowledged, and
+//! tried three times. A node that accepts a record from news or a rumour passes it on to a few
+//! random members for a few rounds, and stops early once others send it back: the feedback variant
+//! of rumour mongering in Demers et al., "Epidemic algorithms for replicated database maintenance"
+//! (1987). Comparison of directories repairs what this misses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

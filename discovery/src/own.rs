@@ -1,7 +1,7 @@
-//! This node's own record: what it says, when it says it again, and how urgently.
+//! This node's own record: its content, when it is published again, and how urgently.
 //!
-//! A change of a service, a leave or a new life is urgent and goes out at once, but for the first
-//! version, which waits for the endpoints. New endpoints follow within the publish interval.
+//! A change of a service, a leave or a new generation is urgent and published at once, except the
+//! first version, which waits for the endpoints. New endpoints follow within the publish interval.
 //! Distances are published only when they matter, after a random pause and ever more rarely the
 //! larger the mesh is, because every version reaches every node: the whole mesh together publishes
 //! about one of them in two seconds at most, whatever its size.

@@ -1,13 +1,11 @@
-//! How far the origins are and whether the way to them works, measured by probes of this node's
-//! own.
+//! Paths to the origins: distance and health, measured by this node's own probes.
 //!
-//! A path is direct and belongs to one peer. Membership may say that a node is alive while this
-//! node cannot reach it, and the other way round; routes follow paths. A path that carries sessions
-//! is probed often, any other one rarely; silence makes probes come faster, and after three silent
-//! intervals, each adapted to the round-trip time, the path is dead. Data that the peer
-//! acknowledges ends silence like an answer, so that a transfer which crowds out the probes is not
-//! taken for a death. A path that lets nothing through but small packets is dead too (see `width`).
-//! A dead path is probed on and up again with the first answer. Bounded by
+//! A path is direct and belongs to one peer. Membership may hold a node for alive while this node
+//! cannot reach it, and vice versa; routes follow paths. A path with sessions is probed often,
+//! others rarely; silence makes probes faster, and after three silent intervals, adapted to the
+//! round-trip time, the path is dead. Acknowledged data counts as an answer, so a transfer that
+//! crowds out the probes does not look like a dead path. A path that drops large packets is dead
+//! too (see `width`). A dead path is probed further and revives with the first answer. Bounded by
 //! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
 //! [`IDLE_PROBES_PER_S`].
 

@@ -1,4 +1,4 @@
-//! Queues that are long once and short ever after: a directory is restored, a thousand nodes join.
+//! Shrinks queues that were long once: after a restored directory, or a thousand joins.
 
 use std::collections::VecDeque;
 

@@ -2,8 +2,8 @@
 //!
 //! A median of three samples removes single outliers. The smoothed value rises at once to a higher
 //! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving
-//! average of Finagle's balancer): bad news count at once, good news have to last. Until the median
-//! rests on [`YOUNG`] samples it is taken as it is, or an unlucky first one would linger.
+//! average of Finagle's balancer): bad news counts at once, good news must last. Until the median
+//! has [`YOUNG`] samples it is used directly, or an unlucky first one would linger.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
-//! Nodes by when something is due for them.
+//! A schedule: nodes by the time at which something is due.
 //!
-//! When the first of them is due is asked after each datagram, and seldom changes: it lies beside
-//! the rest of whoever owns the schedule, and the order of all is not touched for it.
+//! The earliest time is read after each datagram and seldom changes, so it is cached and the order
+//! is not touched for it.
 //!
-//! Whoever owns a schedule bounds it: by no more than an entry for each node it keeps.
+//! The owner bounds it: at most one entry per node it keeps.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Announcing to seeds for ever: with growing pauses while they are not members, and again as soon
-//! as one is lost. A mesh in which every node was down at once finds itself again this way.
+//! Announces to seeds for ever: with growing pauses while they are not members, and again as soon
+//! as one is lost. So a mesh in which every node was down re-forms.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! The directory on disk, so that a node can start with no seed reachable.
 //!
 //! A snapshot is a magic number, a version byte, a postcard body and a SHA-256 checksum. The
-//! checksum tells a damaged file from a good one; it proves nothing, and every record is verified
-//! again as if it came from the network. Any damage is an error value and restores nothing.
+//! checksum detects damage and proves nothing else: every record is verified again as if it came
+//! from the network. Any damage is an error value and restores nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

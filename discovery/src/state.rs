@@ -1,10 +1,10 @@
-//! What a node says about itself: the signed record, its format and its bounds.
+//! The signed record of a node: format and bounds.
 //!
 //! Only the owner writes its record. It is signed with the record key that the owner's credential
 //! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as
-//! received, so that they can be handed on. Records of one node are ordered by (generation,
-//! version), and two different records with the same pair by their bytes, so that every node keeps
-//! the same one.
+//! received, so they can be passed on. Records of one node are ordered by (generation, version),
+//! and two different records with the same pair by their bytes, so that every node keeps the same
+//! one.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,12 +1,12 @@
 //! Membership: the SWIM protocol by `foca`, which is named in this file only, driven without a
 //! clock.
 //!
-//! What is added around it: timers are kept here and stretched by the local health score; a peer to
-//! which no WireGuard session exists gets the time a handshake takes; a suspect is told directly,
-//! so that it can refute at once; it is not declared down while it is heard; news of a death is
-//! passed on without waiting for the next round. Node ids of sender and receiver do not travel,
-//! because the mesh has proven both; other members travel as short ids. Which claims of others to
-//! believe is decided by the caller, who knows what is signed.
+//! Added around it: timers are kept here and grow with the local health score; a peer without a
+//! WireGuard session gets the time of a handshake; a suspect is told directly, so it can refute at
+//! once; it is not declared down while it is heard; news of a death is passed on without waiting
+//! for the next round. Node ids of sender and receiver do not travel, because the mesh has proven
+//! both; other members travel as short ids. The caller, which knows what is signed, decides which
+//! claims to accept.
 //!
 //! Memory is bounded by the members the caller lets in, by [`MAX_TIMERS`] and [`MAX_NEWS`].
 

@@ -2,8 +2,7 @@
 //!
 //! A comparison is a chain of datagrams, each answered without memory of the one before: digest of
 //! everything, digests of buckets, lists of what is there, requests, records. Only the side that
-//! lacks something keeps a list of it, bounded by [`MAX_WANTS`], and asks for a few records at a
-//! time.
+//! lacks records keeps a list, bounded by [`MAX_WANTS`], and asks for a few at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

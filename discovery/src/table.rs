@@ -1,13 +1,12 @@
 //! Values by node, ascending by id: the form in which everything about thousands of nodes is kept.
 //!
-//! Ids are public keys, as good as random, so the place of one among the others can be guessed from
-//! its first four bytes; a search from there ends after a few steps (interpolation search, Perl,
-//! Itai and Avni, 1978), and after a logarithm of them when somebody has chosen ids to be near each
-//! other. The four bytes lie beside the place of the value, the values do not move: a look-up
-//! touches two or three lines of memory where a tree touches a dozen, and an insertion moves eight
-//! bytes a node.
+//! Ids are public keys, as good as random, so an id's position can be guessed from its first four
+//! bytes; a search from there ends after a few steps (interpolation search, Perl, Itai and Avni,
+//! 1978), or logarithmically many when someone chose ids close to each other. The four bytes are
+//! stored beside the value's index and values do not move: a look-up touches two or three cache
+//! lines where a tree touches a dozen, and an insertion moves eight bytes per node.
 //!
-//! Whoever owns a table bounds what it puts in.
+//! The owner bounds the number of entries.
 
 use meshport_config::NodeId;
 

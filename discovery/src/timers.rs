@@ -1,8 +1,8 @@
 //! A bounded queue of things to do at a time.
 //!
 //! Equal times keep the order in which they were added, so that a run is repeatable. The queue can
-//! be shifted as a whole: after a stall of the process every deadline that was meant for a peer
-//! moves by the time during which nobody was listening.
+//! be shifted as a whole: after a stall of the process every deadline for a peer moves by the time
+//! during which nothing was received.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

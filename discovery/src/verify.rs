@@ -1,4 +1,4 @@
-//! Turning bytes from others into things that may be believed.
+//! Verification of everything received from others.
 //!
 //! Everything discovery takes from the network or from disk passes through a [`Verifier`]. The
 //! usual one, [`Direct`], checks each time. [`Memo`] remembers what it has checked and hands out

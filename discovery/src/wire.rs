@@ -1,9 +1,9 @@
 //! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
 //!
 //! Everything fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocation beyond a
-//! small multiple of its size. Bytes that do not parse, or that carry something behind their end,
-//! are an error value. Nodes are named by the first eight bytes of their id where the reader must
-//! know them anyway; ids are public keys, so that these are as good as random.
+//! small multiple of its size. Bytes that do not parse, or have trailing data, are an error value.
+//! Nodes are named by the first eight bytes of their id where the reader must know them anyway; ids
+//! are public keys, so that these are as good as random.
 
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};

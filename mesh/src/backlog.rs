@@ -1,14 +1,13 @@
-//! Bulk data of a connection goes one piece after another.
+//! Sends a connection's bulk data one piece after another.
 //!
-//! QUIC gives each stream that has data a packet in turn. With 64 that all have much, every packet
-//! that arrives belongs to another stream, and the receiver pays a write to another socket for
-//! each: twice the processor time of one stream. So pieces of at least [`BULK_BYTES`] wait here,
-//! until less than [`BACKLOG_BYTES`] are unsent, and are sent in the order in which they are let
-//! in. Who has little to say does not wait, and goes ahead of what has been let in.
+//! QUIC gives each stream with data one packet in turn. With 64 busy streams every arriving packet
+//! belongs to another one, and the receiver writes to another socket each time: twice the CPU time
+//! of one stream. So pieces of at least [`BULK_BYTES`] wait here until less than [`BACKLOG_BYTES`]
+//! are unsent, and are sent in that order. Small data does not wait and goes ahead.
 //!
-//! Turns are given by bytes, so that a stream with short pieces has as much of the connection as
-//! one with long ones: start-time fair queueing (Goyal, Vin and Cheng 1996), with the same weight
-//! for all.
+//! Turns are given by bytes, so a stream with short pieces gets as much of the connection as one
+//! with long ones: start-time fair queueing (Goyal, Vin and Cheng 1996), with the same weight for
+//! all.
 //!
 //! What is unsent can only be estimated: by what was written, less what the congestion controller
 //! hears of. The estimate is a little high and is put right whenever everything has been sent.

@@ -2,18 +2,17 @@
 //! and keeps queues short.
 //!
 //! *Counts*: quinn tells how many acknowledgement frames came, but a peer whose packets come
-//! through while it receives none repeats old ones with whatever it sends. The controller is the
-//! one who is told of packets that are acknowledged for the first time.
+//! through while it receives none repeats old ones with whatever it sends. Only the controller
+//! learns which packets are acknowledged for the first time.
 //!
-//! It is also the one who knows what has left the streams: it keeps the connection's [`Backlog`].
+//! It also knows what has left the streams, so it keeps the connection's [`Backlog`].
 //!
 //! It also notices when long packets are not acknowledged ([`Unacknowledged`]), and says so.
 //!
-//! *Short*: a window grows until something is lost. Between two fast nodes nothing is: what is in
-//! flight beyond the path lies in the socket of the receiver, which is busy, and every small
-//! request waits behind it. So no more is in flight than fills the path and a queue of
-//! [`QUEUE_BYTES`]; bulk data waits in its own stream instead, where the streams of a connection
-//! take turns.
+//! *Short*: a window grows until something is lost. Between two fast nodes nothing is lost: the
+//! excess waits in the busy receiver's socket, and every small request waits behind it. So no more
+//! is in flight than fills the path and a queue of [`QUEUE_BYTES`]; bulk data waits in its own
+//! stream instead, where the streams of a connection take turns.
 
 use std::any::Any;
 use std::net::Ipv6Addr;

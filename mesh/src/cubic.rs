@@ -1,6 +1,6 @@
-//! How much may be in flight: CUBIC (RFC 9438) for long paths that lose a little.
+//! Congestion window: CUBIC (RFC 9438) adapted to long paths with a little loss.
 //!
-//! Three rules differ from the RFC, each for a reason that was measured (ADR 025):
+//! Three rules differ from the RFC, each for a measured reason (ADR 025):
 //!
 //! * *A loss is not always congestion.* Long paths lose packets for other reasons, and a window of
 //!   thousands of packets that shrinks for each is never large. While no queue stands on the path,

@@ -1,5 +1,4 @@
-//! The task that does what is due without a packet: timers, notices, a full socket or a full
-//! queue of events. An idle mesh sleeps here.
+//! The driver task: timers, notices, a full socket or a full event queue. An idle mesh sleeps here.
 
 use std::future::{Future, pending};
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! Datagrams on their way from the shard where they arrived to the one they belong to.
+//! Datagrams in transit from the shard where they arrived to the one they belong to.
 //!
 //! Each shard has one inbox. The kernel sends nearly everything to the right socket (see
-//! [`steer`](super::steer)), so what comes through here are handshake initiations, and all of it
-//! where the kernel takes no filter. Bounded by [`MAX_BYTES`] as a socket is; the sender counts
-//! what found no room.
+//! [`steer`](super::steer)), so only handshake initiations pass here, or everything where the
+//! kernel accepts no filter. Bounded by [`MAX_BYTES`] like a socket; the sender counts overflow.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
 //! The state machine, the outer socket and the clock, joined.
 //!
-//! A *turn* locks the core, calls it with the current time and lets out what it produced: outgoing
-//! datagrams go to the socket, events to the user, and the driver is woken when it has to set its
-//! timer earlier or has notices to handle. Bounded: [`BACKLOG`] sealed batches wait while the
-//! socket is full, everything beyond is dropped and counted.
+//! A *turn* locks the core, calls it with the current time and delivers its output: datagrams go to
+//! the socket, events to the user, and the driver is woken when its timer must be earlier or there
+//! are notices. Bounded: [`BACKLOG`] sealed batches wait while the socket is full, everything
+//! beyond is dropped and counted.
 //!
 //! QUIC hands over ten datagrams at a time, the kernel takes more than forty in one call. Full
 //! batches are therefore collected in a [`Run`] of at most one call; it leaves when it is full,

@@ -378,9 +378,9 @@ impl Mesh {
         link.look(|core| core.check_credential(credential, now))
     }
 
-    /// Sends a datagram of at most [`MAX_DATAGRAM`](meshport_proto::MAX_DATAGRAM) bytes to an inner port of
-    /// a peer. Without a session a handshake is started and the datagram waits in a bounded queue.
-    /// Delivery is not guaranteed.
+    /// Sends a datagram of at most [`MAX_DATAGRAM`](meshport_proto::MAX_DATAGRAM) bytes to an inner
+    /// port of a peer. Without a session a handshake is started and the datagram waits in a bounded
+    /// queue. Delivery is not guaranteed.
     ///
     /// # Errors
     /// [`MeshError::UnknownPeer`], [`MeshError::NoEndpoint`], [`MeshError::TooLarge`],

@@ -1,6 +1,6 @@
-//! Where shards run: the first on the runtime that starts the mesh, each further one on a thread
-//! with a runtime of its own. A shard without work sleeps in the kernel and costs a stack that is
-//! hardly touched.
+//! Threads of the shards: the first runs on the runtime that starts the mesh, each further one on
+//! its own thread and runtime. An idle shard sleeps in the kernel and costs a mostly untouched
+//! stack.
 
 use std::io;
 use std::net::SocketAddr;

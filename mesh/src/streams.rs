@@ -3,7 +3,7 @@
 //! Each side of a pair opens streams on a connection of its own: at most one outgoing connection
 //! per peer, opened on demand and shared by everyone who asks meanwhile, and at most one incoming
 //! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
-//! cut at once instead of waiting for its idle timeout. One that nobody has used for [`UNUSED`] is
+//! cut at once instead of waiting for its idle timeout. One that was unused for [`UNUSED`] is
 //! closed by the side that made it: an origin has thousands of peers, and each connection costs it
 //! memory and keepalives. The next stream makes a new one and pays a round trip.
 //!

@@ -1,13 +1,13 @@
 //! How much peers may send before it is read, and how much this node has in flight.
 //!
 //! *A stream's window* follows the path: what a gigabit per second sends in a round trip, so that
-//! one stream can fill it, within [`STREAM_WINDOW`] and [`MAX_STREAM_WINDOW`]. A reader that
-//! stopped costs that much.
+//! one stream can fill it, within [`STREAM_WINDOW`] and [`MAX_STREAM_WINDOW`]. A stopped reader
+//! costs that much.
 //!
 //! *A connection's window* is [`FIRST_WINDOW`] and a stream's window for each open stream that has
-//! carried bulk ([`BULK_BYTES`]). Streams whose readers stopped do not keep the others of the
-//! connection waiting then. The window must not be smaller than the sum over the busy streams:
-//! quinn serves streams that wait for it last in, first out.
+//! carried bulk ([`BULK_BYTES`]). So stopped readers do not keep the connection's other streams
+//! waiting. The window must not be smaller than the sum over the busy streams: quinn serves streams
+//! that wait for it last in, first out.
 //!
 //! *Bounded in all*: what connections have in addition to their first windows comes out of one
 //! [`Pool`] for the whole node ([`MAX_UNREAD`]), and so does what is in flight beyond the first

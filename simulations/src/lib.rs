@@ -1,7 +1,7 @@
 //! Many nodes in many datacenters, in virtual time, from one seed.
 //!
-//! Every simulated node is the daemon's own decision code ([`meshport_core::node::NodeCore`]);
-//! what is simulated is the world around it: links ([`meshport_demo::wan::link`]), tunnels, instances,
+//! Every simulated node is the daemon's own decision code ([`meshport_core::node::NodeCore`]); what
+//! is simulated is the world around it: links ([`meshport_demo::wan::link`]), tunnels, instances,
 //! clients and the clock. One event queue orders everything, so a scenario and a seed determine the
 //! run to the last byte, which [`trace::TraceHash`] shows.
 //!

@@ -1,4 +1,4 @@
-//! Whom a service is for: the entries of its list `allow`.
+//! Entries of a service's `allow` list.
 
 use std::fmt;
 use std::str::FromStr;

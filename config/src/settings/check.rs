@@ -1,4 +1,4 @@
-//! The rules between settings. Each is judged only when all values it speaks of were accepted.
+//! Rules between settings. Each is checked only when all its values were accepted.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Lengths of time in text: `500ms`, `1s`, `5m`.
+//! Durations in text: `500ms`, `1s`, `5m`.
 
 use std::fmt;
 use std::str::FromStr;

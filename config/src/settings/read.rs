@@ -1,4 +1,4 @@
-//! From a TOML document to [`Settings`], with where each key stands and every problem on the way.
+//! From a TOML document to [`Settings`], with the position of each key and all problems.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

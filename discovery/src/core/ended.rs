@@ -1,9 +1,8 @@
-//! Records whose credential has ended by this machine's clock.
+//! Records whose credential has expired by this machine's clock.
 //!
-//! A clock can be wrong, and be put right. So such a record leaves the directory, where nobody
-//! finds it any more, but it is not lost: when the clock goes back behind its end it returns, as
-//! after a restart. Bounded by [`MAX_ENDED`]; in a mesh whose clocks are right there are only
-//! members whose credential ran out before they were renewed.
+//! A clock can be wrong and be corrected. So such a record leaves the directory but is kept, and
+//! returns when the clock goes back before its expiry, as after a restart. Bounded by
+//! [`MAX_ENDED`]; with correct clocks these are only members that were not renewed in time.
 
 use std::time::{Duration, Instant};
 

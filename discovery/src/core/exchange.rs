@@ -1,4 +1,4 @@
-//! The comparison of directories, each datagram answered by itself and within bounds.
+//! Comparison of directories: each datagram is answered without state and within bounds.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Taking in records: what is new is verified, merged, reported and, if it is news, passed on.
+//! Merging records: new ones are verified, merged, reported and, if they are news, passed on.
 
 use std::sync::Arc;
 use std::time::Instant;

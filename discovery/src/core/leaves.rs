@@ -1,9 +1,9 @@
 //! Leaves and members, from both sides.
 //!
 //! A leaf is a node whose credential makes it an operator's and nothing else: it uses services and
-//! takes no part in gossip. Members keep it out of the directory, tell nobody about it, and take
-//! nothing from it but probes and questions. A leaf believes what it is told as far as it is
-//! signed, and of the rest only whether a member is there.
+//! takes no part in gossip. Members keep it out of the directory, do not gossip about it, and
+//! accept only probes and questions from it. A leaf trusts what is signed, and otherwise only
+//! whether a member is present.
 
 use std::sync::Arc;
 use std::time::Instant;

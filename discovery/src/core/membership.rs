@@ -1,5 +1,5 @@
-//! Membership and directory kept in step: what SWIM says becomes liveness, and what is signed
-//! decides which claims of others are believed.
+//! Keeps membership and directory in step: SWIM's verdicts become liveness, and signed records
+//! decide which claims are accepted.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Room for newcomers when the directory has none.
+//! Admission of newcomers to a full directory.
 
 use std::time::Instant;
 

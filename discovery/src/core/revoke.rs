@@ -1,11 +1,10 @@
-//! What the authority has taken back, and who was succeeded by another key: taken in, acted on,
-//! passed on and compared.
+//! Revocations and successions: accepted, applied, passed on and compared.
 //!
-//! News of a revocation floods: whoever hears of one for the first time tells all peers it is
-//! connected to, and once more after [`AGAIN`], since nobody acknowledges. What that misses the
-//! comparison of directories finds: the digest of the revocations is part of it, and on a
-//! difference both sides send what they have, a bounded part at a time. That a node was succeeded
-//! is in its successor's credential as well, which everybody has, so those need no comparison.
+//! A revocation floods: a node that learns of one tells all connected peers, and again after
+//! [`AGAIN`], since there is no acknowledgement. Comparison of directories repairs what that
+//! misses: it includes a digest of the revocations, and on a difference both sides send theirs, a
+//! bounded part at a time. Successions are also in the successor's credential, which all nodes
+//! have, so they need no comparison.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,13 @@
-//! Who keeps its place when there is none for everybody.
+//! Which entries stay in a full directory.
 //!
-//! Whoever holds an invite can sign credentials without end, and gossip carries them everywhere. So
-//! the nodes that joined with one invite have [`MAX_OF_INVITE`] places at most; the others are for
-//! those of other invites and of the authority. A newcomer that finds no place takes that of a
-//! weaker entry ([`Hold`]): of its own invite when that has all it may have, else of the invite
-//! that has the most. Never that of an equal one, so that nodes with different entries do not
-//! exchange them for ever, and never that of a node with which there is a tunnel.
+//! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
+//! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
+//! displaces a weaker entry ([`Hold`]): one of its own invite if that is at its limit, otherwise
+//! one of the invite with the most. It never displaces an equal one, so that nodes with different
+//! entries do not exchange them for ever, and never a node with a tunnel.
 //!
-//! The order of entries is kept while the directory is crowded only: from the first newcomer
-//! without a place until an eighth is free again. A look for a weaker entry takes a logarithm.
+//! The order of entries is maintained only while the directory is crowded: from the first newcomer
+//! without a place until an eighth is free again. Finding a weaker entry takes logarithmic time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

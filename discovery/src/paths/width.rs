@@ -1,18 +1,16 @@
-//! Whether a path takes packets as long as the smallest datagram that QUIC may rely on.
+//! Whether a path carries QUIC's smallest permitted datagram.
 //!
-//! A way whose MTU has dropped, as when it leads through another tunnel all of a sudden, lets small
-//! probes and requests through and loses every answer of some length: nothing is silent, and
-//! nothing works. So now and then a probe is as long as [`crate::wire::WIDE_DATAGRAM`], and its
-//! echo too. As many of them lost in a row as it takes small ones to call a path dead say that
-//! QUIC cannot use it: that is as good as dead, until a long one is answered. Whoever sends long
-//! packets of sessions and gets no acknowledgement has the path tried at once, here and at the
-//! peer, whose clients may be the ones who wait.
+//! A path whose MTU has dropped, for example because it now runs through another tunnel, passes
+//! small probes and requests and drops every long answer. So some probes and their echoes are as
+//! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a path
+//! dead by silence, QUIC cannot use it, and the path counts as dead until a long one is answered.
+//! Whoever sends long packets of sessions and gets no acknowledgement has the path tried at once,
+//! here and at the peer, whose clients may be the ones who wait.
 //!
-//! A path with next to no bandwidth loses most of the long ones and a few of the small ones: its
-//! queue has room for these more often. So a long one that is lost where small ones are lost too,
-//! or two in a row anywhere, have the path looked at closely: long ones follow each other until
-//! they are well again or there are as many as loss is judged by, and then count as loss of the
-//! path.
+//! A path with very little bandwidth drops most long probes and few small ones, since its queue has
+//! room for small ones more often. So a long one lost where small ones are lost too, or two in a
+//! row anywhere, start an examination: long probes follow each other until they pass again or there
+//! are enough to measure loss, and then count as the path's loss.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! How often news of members are said, and the settings of the protocol that follow from it.
+//! How often membership news is repeated, and the protocol settings that follow.
 
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;

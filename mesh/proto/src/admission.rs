@@ -1,21 +1,20 @@
-//! Admission: how two nodes show each other their credentials once a session exists.
+//! Admission: how two nodes present their credentials once a session exists.
 //!
 //! Messages travel as UDP datagrams to [`CONTROL`](crate::ports::CONTROL) inside the tunnel.
 //! `Hello` carries the sender's credential and its instance, a number that is new in every process;
 //! it is repeated with growing gaps until the peer sends `Ack`, or [`HELLO_TRIES`] are spent.
 //! `Refused` tells a peer why its credential was not accepted. A `Hello` that says "I do not have
-//! yours" makes the receiver show its own again, so a restarted node is admitted within a round
+//! yours" makes the receiver send its own again, so a restarted node is admitted within a round
 //! trip.
 //!
 //! `Number` says which of the mesh's secrets the sender has, and `Secret` hands the newest to a
-//! peer that has an older one. It comes with a digest of the revocations that the sender knows:
-//! whoever lacks one of them learns it first, so that it never hands the secret on to who was shut
-//! out.
+//! peer that has an older one. It comes with a digest of the sender's revocations: a receiver that
+//! lacks one learns it first, so it never passes the secret on to a revoked node.
 //!
 //! `Here` says, once in every session, which process the sender is and where it sees the receiver;
 //! `Duplicate` tells a process that another one runs with its key.
 //!
-//! Until a peer's credential is accepted nothing else of it is processed. A message is at most
+//! Until a peer's credential is accepted, nothing else from it is processed. A message is at most
 //! [`MAX_MESSAGE`] bytes; unknown versions and kinds are refused.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,9 @@
 //! The mesh as a state machine without I/O: datagrams and time go in, datagrams and events come
 //! out.
 //!
-//! Owns all peers and decides for every outer datagram whose it is ([`receive`]), seals what is
-//! sent ([`send`]), admits peers ([`admit`]) and does what is due without a packet ([`timers`]).
-//! Time is an argument of every call.
+//! Owns all peers: assigns every outer datagram to its peer ([`receive`]), encrypts what is sent
+//! ([`send`]), admits peers ([`admit`]) and runs timers ([`timers`]). Time is an argument of every
+//! call.
 //!
 //! Invariants: a decrypted packet is processed only when its inner source is the address of the
 //! peer whose session opened it; of a peer that is not admitted only control messages are

@@ -1,4 +1,4 @@
-//! What the mesh tells its user.
+//! Events of the mesh for its user.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! One peer: its tunnel, where it lives, whether it is admitted, and when it needs attention.
+//! One peer: its tunnel, endpoint, admission and timers.
 //!
 //! All timers are here, on the caller's clock: retry of handshakes, rekey, keepalives, silence and
-//! hellos. The tunnel's own timers only end old sessions. [`Peer::due`] names the next moment at
-//! which something has to happen without a packet; an idle peer without a session has none.
+//! hellos. The tunnel's own timers only end old sessions. [`Peer::due`] is the next time at which
+//! something must happen without a packet; an idle peer without a session has none.
 //!
 //! Bounds: [`QUEUE_LIMIT`] packets wait for a handshake, [`ENDPOINT_LIMIT`] addresses are tried.
 

@@ -1,10 +1,10 @@
-//! Which process is behind a peer's key, and whether there are two.
+//! Which process uses a peer's key, and whether there are two.
 //!
-//! Every process has an instance number of its own, which it says in each session. One that is
-//! replaced by another was restarted. One that is *back* after another one was heard is proof that
-//! both run: its session was agreed after the other had spoken, so no late packet can look like it.
-//! A restart, a move to another address or network, and a state folder that was put back all bring
-//! a new number once, and never an old one again.
+//! Every process has an instance number and sends it in each session. A number replaced by another
+//! means a restart. A number that is *back* after another one was heard proves that both processes
+//! run: its session was agreed after the other had spoken, so no late packet can look like it. A
+//! restart, a move to another address or network, and a restored state folder all bring a new
+//! number once, and never an old one again.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

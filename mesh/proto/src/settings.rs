@@ -1,4 +1,4 @@
-//! What a mesh is started with, and the limits it keeps.
+//! Settings and limits of a mesh.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Which shard of a node a peer belongs to.
 //!
-//! A node with several cores runs several shards, each with its own peers, socket and thread. A
-//! peer belongs to one of them by its `NodeId`, so every process of the same settings decides
-//! alike. The receiver indices that this node gives out name the shard in the lowest bits of the
-//! peer's part, so whatever reads a datagram (the kernel's filter, or the shard where it arrived)
-//! knows its owner without any table. Only a handshake initiation names nobody: the shard where
-//! it arrives reads the static key and hands it over.
+//! A node with several cores runs several shards, each with its own peers, socket and thread. Its
+//! `NodeId` selects the shard, so every process with the same settings agrees. The receiver indices
+//! that this node gives out name the shard in the lowest bits of the peer's part, so whatever reads
+//! a datagram (the kernel's filter, or the shard where it arrived) knows its owner without any
+//! table. Only a handshake initiation names nobody: the shard where it arrives reads the static key
+//! and hands it over.
 
 use meshport_config::NodeId;
 

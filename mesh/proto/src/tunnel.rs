@@ -1,13 +1,12 @@
 //! WireGuard itself: the only file that names boringtun.
 //!
 //! Owns the sessions of one peer ([`Tunnel`]) and the check of incoming initiations ([`Gate`]).
-//! boringtun's tunnel has one pre-shared key, for ever: while the mesh has two secrets, a
-//! [`Tunnel`] has a [`Half`] for each that was needed, so that sessions agreed under one live on
-//! while the next is agreed under the other. The same while a node is followed by itself under
-//! another key. Which half a datagram is for stands in its receiver index.
+//! boringtun's tunnel has one fixed pre-shared key. While the mesh has two secrets, a [`Tunnel`]
+//! has a [`Half`] per secret in use, so sessions agreed under one continue while the next is agreed
+//! under the other; likewise while a node changes its key. The receiver index names the half.
 //!
-//! boringtun keeps the Noise handshake, the AEAD, the replay window and the death of sessions
-//! after 180 s. It does not decide when to talk: retries, rekeys and keepalives are
+//! boringtun does the Noise handshake, the AEAD, the replay window and the end of sessions after
+//! 180 s. It does not decide when to talk: retries, rekeys and keepalives are
 //! [`Peer`](crate::peer::Peer)'s, which calls [`Tunnel::tick`] whenever about a second has passed
 //! before touching a tunnel, because boringtun's clock only moves there.
 //!

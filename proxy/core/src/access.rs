@@ -1,5 +1,5 @@
-//! Who may do what with a stream: decided from verified credentials alone, and denied unless
-//! something allows it.
+//! Access control for streams: decided from verified credentials alone, and denied unless something
+//! allows it.
 //!
 //! | stream | needs |
 //! | --- | --- |
@@ -8,9 +8,9 @@
 //! | carried here by a relay | `relay` of it, and the first row of the node it carries for |
 //! | carried on to another node | `origin:SERVICE` of that node |
 //!
-//! A relay names the node it carries for and shows that node's credential. That the stream is that
-//! node's is the relay's word: whoever has the role `relay` can open streams in the name of nodes
-//! that exist.
+//! A relay names the node it carries for and presents that node's credential. That the stream is
+//! that node's is only the relay's word: a node with the role `relay` can open streams in the name
+//! of any existing node.
 
 use meshport_config::{Allow, Credential, Role, ServiceName, UnixSeconds};
 

@@ -1,8 +1,8 @@
-//! The last changes of a service's route, and why each happened.
+//! Recent changes of a service's route, and their causes.
 //!
-//! A change is another first candidate. Its cause is read from what is known of the former first
-//! one at that moment: if that has become worse, this is why; else the new one has become better.
-//! Bounded by [`MAX_CHANGES`].
+//! A change is another first candidate. Its cause is derived from the former first one: if it has
+//! become worse, that is the cause; otherwise the new one has become better. Bounded by
+//! [`MAX_CHANGES`].
 
 use std::collections::VecDeque;
 use std::time::Instant;

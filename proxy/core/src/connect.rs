@@ -1,4 +1,4 @@
-//! One client's search for an instance that answers: which candidate is tried when.
+//! One client's search for an instance that answers: which candidate is tried, and when.
 //!
 //! The first candidate of the route is tried at once, the next one when an attempt fails, or when
 //! the latest one has been silent for its hedge delay: then both run, and the first answer wins
@@ -8,9 +8,9 @@
 //! waits for is to be connected, and then, once the instance was asked something, its answer. What
 //! the client sends meanwhile prolongs nothing.
 //!
-//! Owns no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
-//! reports what became of it. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate
-//! and round; rounds end with the deadline.
+//! Has no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
+//! reports the outcome. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate and
+//! round; rounds end with the deadline.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

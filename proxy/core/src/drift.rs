@@ -1,12 +1,12 @@
-//! Moves sessions to where they should be, a few at a time.
+//! Moves sessions to a better origin, a few at a time.
 //!
-//! A session stays on the line it began on, for hours if its client likes. When its origin is being
-//! drained, or a better one has been there for a while, its client has to be made to come again;
-//! all at once would be a storm, so each second gives a share of them leave to end. Which ones, and
-//! at what moment, is for the owner of the sessions to choose.
+//! A session stays on its line, for hours if its client likes. When its origin is drained, or a
+//! better one has been available for a while, its client must reconnect. All at once would be a
+//! storm, so each second a share of the sessions may end. The owner of the sessions chooses which
+//! ones and when.
 //!
-//! The pace is a share of the sessions that were there when the move began, so that it ends.
-//! Bounded by the lines of the service that carry sessions.
+//! The pace is a share of the sessions at the start of the move, so that it finishes. Bounded by
+//! the lines of the service that carry sessions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

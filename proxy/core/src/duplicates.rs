@@ -1,9 +1,8 @@
-//! Nodes whose key is used by two processes at once: a state folder was copied, by mistake or by a
-//! thief. Each takes the other's tunnels, so that the long sessions of both are cut again and
-//! again.
+//! Nodes whose key two processes use at once: a state folder was copied, by mistake or by a thief.
+//! Each takes over the other's tunnels, so the long sessions of both are cut repeatedly.
 //!
-//! The mesh finds them (see `mesh/src/processes.rs`); here is what is remembered of it and how it
-//! is told. Bounded by [`MAX_DUPLICATES`] nodes.
+//! The mesh finds them (see `mesh/src/processes.rs`); this module remembers and reports them.
+//! Bounded by [`MAX_DUPLICATES`] nodes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

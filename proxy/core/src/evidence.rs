@@ -1,17 +1,16 @@
-//! What sessions have found out about lines, against what gossip and probes say of them.
+//! Evidence from sessions about lines, in addition to gossip and probes.
 //!
-//! An instance may answer its own node's probes and still let clients wait; a path may carry small
-//! probes and lose everything else. Each attempt that ends in silence, in a refusal or behind a
-//! racing one adds a point to its line, at most `MAX_SCORE`; an answer takes points away, and so
-//! does time. A line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`:
-//! then it is tried again. Clients that go away by themselves say nothing.
+//! An instance may answer its own node's probes and still keep clients waiting; a path may carry
+//! small probes and lose everything else. Each attempt that ends in silence, in a refusal or behind
+//! a faster one adds a point to its line, at most `MAX_SCORE`; answers and time remove points. A
+//! line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`: then it is tried
+//! again. Clients that disconnect by themselves are no evidence.
 //!
-//! Slow is not silent. Attempts that ran at the same time, as those of a herd do, are one piece of
-//! evidence together; and where the line has answered anybody since an attempt began, the instance
-//! is there and the attempt says nothing against it.
+//! Slow is not silent. Concurrent attempts, as in a burst, are one piece of evidence together; and
+//! if the line has answered anyone since an attempt began, the attempt says nothing against it.
 //!
-//! An origin that says that this node may not use it is not asked for `DENIED_FOR`, whatever the
-//! way there, unless nothing better is left: only its operator can change that.
+//! An origin that denies this node access is not tried for `DENIED_FOR`, over any path, unless
+//! nothing better is left: only its operator can change that.
 //!
 //! Bounded by [`MAX_LINES`]; lines without points are forgotten.
 

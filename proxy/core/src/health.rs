@@ -1,8 +1,8 @@
 //! The health of the local instance of a service, from the outcomes of its probes.
 //!
-//! Up to three questions are asked, each with at most one probe under way: *alive* (does it answer
-//! at all), *ready* (does it want traffic) and *live* (does what it depends on answer). Their
-//! outcomes give one of the states of [`OriginState`]:
+//! Up to three probes, each with at most one in flight: *alive* (does it answer at all), *ready*
+//! (does it accept traffic) and *live* (does what it depends on answer). Their outcomes give one of
+//! the states of [`OriginState`]:
 //!
 //! | alive | ready | live | state |
 //! | --- | --- | --- | --- |
@@ -18,16 +18,16 @@
 //! | answered | anything else | any | `unready` |
 //! | nothing known yet | | | `unknown` |
 //!
-//! An instance that was refused or silent has to be found ready again: an old "yes" does not
-//! outlive it. Only one that was ready can stall: one that starts fails the same questions.
+//! An instance that refused or was silent must be found ready again: an old answer does not outlive
+//! it. Only one that was ready can stall: a starting one fails the same probes.
 //!
-//! *Ready* and *live* of an apiserver wait for etcd, and take two to four seconds to fail when it
-//! stands still. So they are asked half an interval apart, and an answer that is far later than
-//! usual counts before it is there. What makes this daemon itself late, or a burst of connections
-//! that it opens to the instance, explains a late answer and is no evidence.
+//! *Ready* and *live* of an apiserver wait for etcd and take two to four seconds to fail when it
+//! stalls. So they are sent half an interval apart, and an answer much later than usual counts
+//! before it arrives. A delay of this daemon itself, or a burst of connections that it opens to the
+//! instance, explains a late answer and is no evidence.
 //!
-//! The machine owns no clock and does no I/O: [`Health::poll_probe`] says what to ask,
-//! [`Health::handle_outcome`] takes the answer. It is bounded by construction.
+//! Has no clock and does no I/O: [`Health::poll_probe`] says what to probe,
+//! [`Health::handle_outcome`] takes the outcome. Bounded by construction.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! One node: membership, the health of its local instances, and a route per service.
 //!
-//! Drive it like this: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
-//! [`NodeCore::poll_event`], ask the questions of [`NodeCore::poll_probe`], then sleep until
-//! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed inside the call that brought
-//! the news, so an event is never older than its cause.
+//! To drive it: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
+//! [`NodeCore::poll_event`], start the probes of [`NodeCore::poll_probe`], then sleep until
+//! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed in the call that brought the
+//! news, so an event is never older than its cause.
 //!
 //! Bounds: services are those of the configuration (at most [`MAX_SERVICES`]); origins per service
 //! at most [`MAX_ORIGINS`], nearest NodeId first beyond that; everything else is bounded by

@@ -1,11 +1,11 @@
 //! The client's first bytes, kept until an origin has answered.
 //!
-//! What may be done with them depends on what they are. A TLS handshake that got no answer has had
-//! no effect, so its bytes may be sent to one candidate after another; early data behind it (RFC
-//! 8446, section 2.3) waits for the answer, since it is what the client came for. A hello that is
-//! not whole yet goes nowhere: nobody can answer it, and the silence would count against the
-//! origins, so that any client could drive all others away from them. Anything else
-//! goes out at most once, and only to an origin that has said that its instance is connected.
+//! How they may be used depends on their content. A TLS handshake without an answer has had no
+//! effect, so its bytes may be sent to one candidate after another; early data behind it (RFC 8446,
+//! section 2.3) waits for the answer, since it carries the request. An incomplete hello is not
+//! sent: nobody can answer it, and the silence would count against the origins, so any client could
+//! drive others away from them. Anything else is sent at most once, and only to an origin that has
+//! confirmed that its instance is connected.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
 //! answers.

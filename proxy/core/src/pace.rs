@@ -1,11 +1,10 @@
-//! How fast clients may open sessions that come to nothing.
+//! Pacing of clients that open sessions without using them.
 //!
-//! A new session costs a credit, and gets it back once it is of use: its origin has answered, or it
-//! has lasted. So clients that use what they open are never slowed down, however many come at once
-//! and however far the origin is; one that opens connections and resets them uses its credit up and
-//! then gets a session for each credit that time gives. Its next ones wait, those of all others do
-//! not. While few sessions are new, all of them pay from one common account, so that nobody has to
-//! be asked who he is.
+//! A new session costs a credit and returns it once it is of use: its origin has answered, or it
+//! has lasted. So clients that use their sessions are never slowed down, however many come at once
+//! and however far the origin is. One that opens connections and resets them uses up its credits
+//! and then gets sessions at the rate of new credits: its next ones wait, those of others do not.
+//! While few sessions are new, all use one common account, so clients need not be identified.
 //!
 //! Bounds: [`MAX_HOLDERS`] accounts, [`MAX_WAITING`] clients that wait in each.
 

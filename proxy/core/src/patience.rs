@@ -1,4 +1,4 @@
-//! How long the steps of an attempt may take.
+//! Timeouts of the steps of an attempt.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const OPENING_ROUND_TRIPS: u32 = 4;
 /// Rounds that double the patience: from 400 ms to 6.4 s, then no more.
 const MAX_DOUBLINGS: u32 = 4;
 
-/// How long the steps of an attempt may take.
+/// Timeouts of the steps of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// From its beginning until the instance is connected.

@@ -1,8 +1,7 @@
-//! What news about an origin means for the sessions that are open to it: a pure function.
+//! What happens to open sessions when an origin changes: a pure function.
 //!
-//! Dead is not draining is not refused. A session is worth resetting only when nothing can come
-//! through it any more; everything else is left to end by itself, since a terminating apiserver
-//! serves its open watches for a minute.
+//! A session is reset only when nothing can come through it any more; all others end by themselves,
+//! since a terminating apiserver serves its open watches for a minute.
 //!
 //! | news | open sessions |
 //! | --- | --- |

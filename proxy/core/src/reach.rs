@@ -1,12 +1,12 @@
-//! How this node looks from outside, as its peers tell it, and what follows for its endpoints.
+//! How peers see this node, and what follows for its endpoints.
 //!
-//! A peer that sees it at an address of its own has a direct path to it. One that sees another
-//! address looks through NAT: this node announces that address beside its own ones, if nobody
-//! contradicts. What one peer says is a hint and nothing more: it decides where others send
-//! handshakes first, and what `status` says.
+//! A peer that sees one of its own addresses has a direct path to it. One that sees another address
+//! is behind a NAT from here: this node also announces that address, if no peer contradicts. A
+//! peer's report is only a hint: it decides where others send handshakes first, and what `status`
+//! says.
 //!
-//! Opening a way between two nodes that are both behind NAT needs a member that tells both to begin
-//! at once; [`Reach::endpoints`] gives it the addresses to begin at.
+//! Hole punching between two nodes behind NAT needs a member that tells both to start at once;
+//! [`Reach::endpoints`] gives it the addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,17 +1,17 @@
-//! Whether sessions reach an origin straight or through one other member: pure functions.
+//! Whether sessions reach an origin directly or through one relay: pure functions.
 //!
-//! The direct way is used unless it is dead or a relay is clearly faster. A relay is a member with
-//! the role for it, whose path from here answers probes, and whose own record says that it reaches
-//! the origin. What a relay says of its way is a claim, so it is bounded by what this node sees:
+//! The direct path is used unless it is dead or a relay is clearly faster. A relay is a member with
+//! that role, whose path from here answers probes, and whose record says that it reaches the
+//! origin. A relay's distances are claims, bounded by what this node sees:
 //!
-//! - The way to the relay is measured here, and relaying has its price (`PENALTY`): a false claim
-//!   draws sessions only from origins that are that much farther than the liar itself.
-//! - Sessions time what they get. Once they have, the larger of claim and time counts. Until then a
-//!   claim may choose the way to an origin, not the origin: that costs what the direct path does.
-//! - A relay that refuses, is silent or is outrun becomes suspect like any other line.
-//! - When the direct path dies the origin may have died with it, and the relay's record be old: the
-//!   way through it stands behind everything that is healthy until a session got through, or the
-//!   origin has still been a member for `TRUST_AFTER`.
+//! - The path to the relay is measured here, and relaying has a price (`PENALTY`): a false claim
+//!   draws sessions only from origins that are that much farther than the liar.
+//! - Sessions time their connections. Then the larger of claim and time counts. Until then a claim
+//!   may choose the path to an origin, not the origin, whose cost is that of the direct path.
+//! - A relay that refuses, is silent or loses a race becomes suspect like any other line.
+//! - When the direct path dies, the origin may have died too, and the relay's record may be old:
+//!   the path through it ranks behind everything healthy until a session was connected, or the
+//!   origin has been a member for another `TRUST_AFTER`.
 //!
 //! A relayed stream leaves the relay with no hop left, so there is never a second relay, whatever
 //! records say. Changes have hysteresis like those between origins. Bounds: one choice per origin;

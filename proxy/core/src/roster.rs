@@ -1,9 +1,9 @@
 //! Whether the mesh's origins and the cluster's own list of apiservers agree.
 //!
-//! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It knows
-//! of apiservers that nobody has told the mesh about; it is also late by up to 18 s, frozen while
-//! etcd stalls, and its addresses may be unreachable from here. So it is compared and nothing is
-//! routed by it. A list that cannot be read changes nothing. Bounded by [`MAX_LISTED`].
+//! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It has
+//! apiservers that the mesh has not been told of; but it is up to 18 s late, frozen while etcd
+//! stalls, and its addresses may be unreachable from here. So it is only compared and never changes
+//! a route. A list that cannot be read changes nothing. Bounded by [`MAX_LISTED`].
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! Which origin a new session tries first, and which after it: a pure function.
 //!
 //! [`choose`] orders all origins of a service from what the directory says of them and what this
-//! node measured, with a memory of one preferred origin ([`Preference`]) so that small or
-//! short-lived gains move nothing. [`Route::attempt_order`] then spreads single sessions over the
-//! equally near. Neither reads a clock or draws a random number itself.
+//! node measured, with a memory of one preferred origin ([`Preference`]), so small or short gains
+//! change nothing. [`Route::attempt_order`] then spreads sessions over equally near origins.
+//! Neither reads a clock or draws a random number.
 //!
 //! Invariants: an origin that is unhealthy or unverified is never before one that is healthy, but
 //! for the preferred one in the moment after it turned unready (it still serves, and maybe all do);

@@ -1,4 +1,4 @@
-//! Which members an invite names, so that a new node gets in whichever of them is down.
+//! Which seeds an invite names, so that a new node gets in while some are down.
 
 use std::collections::BTreeMap;
 

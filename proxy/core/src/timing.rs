@@ -1,10 +1,9 @@
-//! How long it took sessions to be connected, for lines that this node cannot probe itself.
+//! Connection times of sessions, for lines that this node cannot probe.
 //!
-//! What a relay says of its way to an origin is a claim, and an address outside the mesh says
-//! nothing at all: the time from opening a way to the instance's "connected" is what this node
-//! knows of its own. The least of the last few counts, since a single one also holds handshakes and
-//! waits of others. Bounded by [`MAX_LINES`] and `MAX_SAMPLES`; a line that nobody used for
-//! `FORGOTTEN` is unknown again.
+//! A relay's distance to an origin is a claim, and an address outside the mesh reports none: the
+//! time until the instance is "connected" is what this node can measure. The shortest of the last
+//! few counts, since a single one may include handshakes and other delays. Bounded by [`MAX_LINES`]
+//! and `MAX_SAMPLES`; a line that nobody used for `FORGOTTEN` is unknown again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! One attempt to reach a service's instance through one candidate.
 //!
-//! An attempt opens the way (a stream through the mesh, or a plain connection to this node's own
-//! instance or to an address outside the mesh), sends the client's first bytes along as far as
-//! they may go, and is over with the first byte of the answer. Until then the client has seen
-//! nothing, so a failed attempt costs it only time. Whoever runs it says when it has taken too long
+//! An attempt opens a link (a stream through the mesh, or a plain connection to this node's own
+//! instance or to an address outside the mesh), sends the client's first bytes as far as permitted,
+//! and ends with the first byte of the answer. Until then the client has seen nothing, so a failed
+//! attempt costs it only time. Its caller decides when it has taken too long
 //! ([`meshport_core::connect`]). Several attempts of one client may run at once; what they share is
 //! `shared`.
 

@@ -1,14 +1,13 @@
-//! The audit log: who was let in, refused or revoked, and when operators had sessions.
+//! The audit log: admissions, refusals, revocations and operators' sessions.
 //!
-//! Each entry is one log line with tracing's target `audit` at INFO, whatever the level of the
-//! other lines is. The names of its fields stay as they are; `docs/audit.md` lists them.
+//! Each entry is one log line with tracing's target `audit` at INFO, independent of the log level.
+//! Field names are stable; `docs/audit.md` lists them.
 //!
-//! What others cause is bounded for each of them: a budget of lines per admitted node, and one for
-//! all strangers together, since whoever has the mesh's secret can make up keys at will. What is
-//! held back is counted, and told with the next line of the same source. Bounds: [`MAX_SOURCES`]
-//! budgets; beyond that nodes share the strangers'. A node whose tunnel is gone and whose budget is
-//! whole again needs none and is forgotten for others, with what was held back of it last: that is
-//! in the counts only.
+//! Rate limits: a budget of lines per admitted node, and one for all unknown nodes together, since
+//! anyone with the mesh secret can make up keys. Suppressed lines are counted, and reported with
+//! the next line of the same source. Bounds: [`MAX_SOURCES`] budgets; beyond that nodes share that
+//! of unknown ones. A node without a tunnel and with a full budget is forgotten to make room; what
+//! was suppressed last is then only in the totals.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

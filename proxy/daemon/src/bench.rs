@@ -1,4 +1,4 @@
-//! Private parts of the daemon for the benches beside it; no part of its interface.
+//! Internals for the benches; not part of the interface.
 
 use std::future::pending;
 use std::io;

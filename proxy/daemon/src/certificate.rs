@@ -1,8 +1,8 @@
 //! The names that the certificates of all origins of a service have in common.
 //!
-//! A client that is led to another origin verifies that one's certificate for the name it verified
-//! before. A name that only one certificate has works until that origin fails. Pure: certificates
-//! are bytes that somebody else fetched; nothing here trusts them, it only reads their names.
+//! A client that is moved to another origin verifies that one's certificate for the same name. A
+//! name that only one certificate has works until that origin fails. Pure: certificates are bytes
+//! fetched elsewhere; this module only reads their names and trusts nothing.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,6 @@
-//! The pages of the program's file and of the libraries it was started with. A start goes through
-//! far more of them than what follows, and the kernel maps sixteen around each one that is touched:
-//! of an idle node's memory they are the larger part. One of the few files with unsafe code: no
-//! crate in the tree offers the call safely.
+//! Unmaps pages of the program's code and libraries that only the start needed. The kernel maps
+//! sixteen pages around each touched one, so they are most of an idle node's memory. One of the few
+//! files with unsafe code: no crate in the tree offers the call safely.
 
 use std::fs;
 use std::ops::Range;

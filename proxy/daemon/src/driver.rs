@@ -1,4 +1,4 @@
-//! The loop around the core: everything that happens to a node passes through here, in one order.
+//! The loop around the core: every event of a node passes through here, in one order.
 //!
 //! One task owns the [`NodeCore`]. It waits for the next input (a mesh event, a probe's outcome, a
 //! question, a change of the busy origins, a timer), hands it to the core with the time read once,

@@ -1,12 +1,12 @@
 //! Streams of other nodes: to the local instances, or on to another node that hosts one.
 //!
-//! Dials only what the configuration offers and this node's credential allows it to offer, and only
-//! for whom [`access`] lets in. A session ends when a new configuration shuts its node out, when
-//! that node is revoked and when its credential ends, whoever carries the session here: what a
-//! relay knows or admits has no part in it.
-//! Every stream gets one answer byte, counted by kind, unless its opener gives up first. A stream
-//! counts as open from before its instance is dialled, so that the bound on sessions, and the share
-//! that one node may have of them, bound dials too. Relayed streams are bounded by `max_relayed`.
+//! Dials only services that the configuration offers and this node's credential allows, and only
+//! for nodes that [`access`] admits. A session ends when a new configuration excludes its node,
+//! when that node is revoked and when its credential expires, also through a relay and without the
+//! relay's help. Every stream gets one answer byte, counted by kind, unless its opener gives up
+//! first. A stream counts as open from before its instance is dialled, so that the bound on
+//! sessions, and the share that one node may have of them, bound dials too. Relayed streams are
+//! bounded by `max_relayed`.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
-//! Where things are reachable: this node from outside, and the seeds from here.
+//! Endpoints: where others reach this node, and where it reaches the seeds.
 //!
-//! Names are looked up anew for ever, since an address that was right at the start need not be
-//! right later. A look-up that fails takes nothing away: the addresses found before stay.
+//! Names are looked up repeatedly, since an address may change. A failed look-up changes nothing:
+//! the addresses found before stay.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

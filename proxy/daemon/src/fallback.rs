@@ -1,7 +1,7 @@
-//! Where a service is found outside the mesh, for when no origin in it answers.
+//! Addresses of a service outside the mesh, for when no origin in it answers.
 //!
-//! Names are looked up anew every [`REFRESH`]. A look-up that fails takes nothing away: the
-//! addresses found before stay. Bounded by [`MAX_FALLBACK_ADDRESSES`] per service.
+//! Names are looked up every [`REFRESH`]. A failed look-up changes nothing: the addresses found
+//! before stay. Bounded by [`MAX_FALLBACK_ADDRESSES`] per service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Whether more handshakes arrive than this node answers without a proof of the address: told when
-//! it begins and when it is over, and in the status in between.
+//! Reports floods of handshakes (more than are answered without a proof of address): a log line at
+//! the start and at the end, and a warning in `status` in between.
 
 use std::time::{Duration, Instant};
 

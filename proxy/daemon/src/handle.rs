@@ -1,7 +1,7 @@
-//! The handle by which the admin server asks the running daemon.
+//! The handle through which the admin server queries the running daemon.
 //!
-//! Questions travel over one bounded queue to the driver, which owns the core; answers come back
-//! on a oneshot channel. A daemon that is stopping drops the questions, which the asker sees as
+//! Questions travel over one bounded queue to the driver, which owns the core; answers come back on
+//! a oneshot channel. A stopping daemon drops the questions, which the caller sees as
 //! [`Error::Refused`].
 
 use meshport_config::{Credential, NextSecret, Revocation, ServiceName};
@@ -124,7 +124,7 @@ impl Handle {
         self.ask(Question::Seeds).await
     }
 
-    /// Every number of the metrics page.
+    /// All metrics.
     ///
     /// # Errors
     /// As [`Handle::status`].

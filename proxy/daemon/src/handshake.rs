@@ -1,4 +1,4 @@
-//! A TLS handshake for the sake of the certificate: nothing is verified, nothing is asked.
+//! A TLS handshake only to read the certificate: nothing is verified, nothing is requested.
 //!
 //! The handshake is finished and closed properly, so that the server has nothing to complain about.
 //! It sends no server name: a server with several certificates shows the one for everybody. The

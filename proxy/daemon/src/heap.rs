@@ -1,7 +1,7 @@
-//! Memory that a burst of sessions leaves free. The C library keeps it for the next one, for ever,
-//! since small pieces in use lie between: it is asked to give whole pages back to the kernel once
-//! most of the sessions are gone. One of the few files with unsafe code: no crate in the tree
-//! offers the call safely.
+//! Returns memory to the kernel after a burst of sessions. The C library would keep it for ever,
+//! since small live allocations lie between: it is asked to release whole pages once most of the
+//! sessions are gone. One of the few files with unsafe code: no crate in the tree offers the call
+//! safely.
 
 use std::time::Duration;
 

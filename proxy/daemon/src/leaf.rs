@@ -1,8 +1,8 @@
-//! A leaf: the daemon's ways to an origin, without being a node, for as long as one command.
+//! A leaf: the daemon's client side without a node, for the duration of one command.
 //!
-//! The same core chooses, the same sessions race and replay; what a daemon has beside that (gossip,
-//! an instance, streams of others, an admin socket) is not there. A task watches whether the
-//! machine sleeps or moves, and has every tunnel made anew when it does.
+//! The same core chooses, the same sessions race and replay; gossip, instances, streams of others
+//! and an admin socket are absent. A task watches whether the machine sleeps or changes its
+//! network, and then renews every tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

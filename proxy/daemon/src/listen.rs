@@ -1,4 +1,4 @@
-//! The local addresses clients connect to.
+//! The local addresses that clients connect to.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! How many connections this node opens, for judging by it what makes an instance slow.
+//! Counts the connections that this node opens, to judge why an instance is slow.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

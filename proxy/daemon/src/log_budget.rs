@@ -1,4 +1,4 @@
-//! A bound on log lines that others can cause.
+//! Rate limit for log lines that others can cause.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Lets clients of a service begin sessions, each as fast as it uses them: the accounts of
-//! [`meshport_core::pace`], with the clients that wait.
+//! Admits new sessions of a service's clients at the pace of [`meshport_core::pace`], and holds the
+//! clients that must wait.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Asks the local instance of a service how it is.
 //!
-//! One question is one fresh connection: a kept one would go on answering while new ones are
+//! Each probe uses a new connection: a kept one would continue to answer while new ones are
 //! refused. Certificates are checked only where a CA file is configured, since nothing secret is
 //! sent without one; a bearer token or client certificate requires it.
 

@@ -1,8 +1,8 @@
-//! A reload (`meshport reload`, SIGHUP): reads configuration and credential again, puts into force
-//! what can change in a running daemon, and says key by key what changed and what cannot.
+//! A reload (`meshport reload`, SIGHUP): rereads configuration and credential, applies what can
+//! change in a running daemon, and reports key by key what changed and what needs a restart.
 //!
-//! A file with problems changes nothing. No session is touched. What needs a restart is left as it
-//! is, and said in the status and at every reload until the file agrees with what is in force.
+//! A file with problems changes nothing. No session is touched. What needs a restart stays
+//! unchanged, and is listed in `status` and at every reload until the file matches.
 
 use std::sync::Arc;
 

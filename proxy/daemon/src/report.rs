@@ -1,4 +1,4 @@
-//! Puts what the daemon knows into the words of [`crate::admin::api`].
+//! Builds the answers of [`crate::admin::api`] from the daemon's state.
 //!
 //! Reads only; builds nothing unless somebody asked.
 

@@ -1,10 +1,9 @@
-//! A new secret for the mesh: from whoever brings it to the disk, then into use, and the former
-//! one's end.
+//! Rotation of the mesh secret: stored on disk, then used, and the end of the former one.
 //!
-//! The driver never waits for a disk, and nothing is in use or handed on that is not kept: what it
-//! is brought it offers ([`Rotating::offer`]), a keeper writes it ([`keep`]) and orders the driver
-//! to take it. A crash in between leaves a whole file, from which the next start goes on. One offer
-//! is under way at a time; a later one takes its place.
+//! The driver never waits for a disk, and nothing is used or passed on that is not stored: the
+//! driver offers a new secret ([`Rotating::offer`]), a keeper writes it ([`keep`]) and tells the
+//! driver to use it. A crash in between leaves a complete file, from which the next start
+//! continues. One offer is in progress at a time; a later one replaces it.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! What the daemon gives up as soon as it knows its settings, so that whoever takes it over gets
-//! little: capabilities, all files but a few, and all system calls but those of a network server.
+//! The sandbox: the daemon drops what it does not need as soon as it knows its settings, so an
+//! attacker who takes it over gains little: capabilities, access to other files, and system calls
+//! that a network server does not need.
 //!
-//! It works for any user and takes no privilege. What the kernel does not support is said in the
-//! log and is no reason not to start: a node without its daemon has no apiserver. Threads that
-//! start later inherit all of it, so it comes before the first of them.
+//! It works for any user without privileges. What the kernel does not support is logged and does
+//! not prevent a start: a node without its daemon has no apiserver. Later threads inherit it, so it
+//! comes before the first of them.
 
 mod calls;
 mod capabilities;

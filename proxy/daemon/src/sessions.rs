@@ -1,4 +1,4 @@
-//! The sessions that are open now, shared by all threads of the daemon.
+//! Open sessions, shared by all threads of the daemon.
 //!
 //! The pure [`Ledger`] decides which of them are to end; here it is behind one lock, held for one
 //! turn, and each session is woken when it has something to do.

@@ -1,4 +1,4 @@
-//! What peers say about this node's whereabouts, and about two processes with one key.
+//! Reports of peers: where they see this node, and two processes with one key.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

@@ -1,13 +1,13 @@
 //! Carries bytes between a TCP connection and its other half, both ways, until both are done.
 //!
-//! A direction that ends is ended on the far side too (half-close); a direction that breaks breaks
-//! everything: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end
-//! to end: nothing is read from one side before the other has taken what was read before, so a
-//! session holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the
-//! mesh. Idle sessions hold no buffer.
+//! A finished direction is finished on the other side too (half-close); a broken direction breaks
+//! both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end to end:
+//! nothing is read from one side before the other has taken what was read before, so a session
+//! holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the mesh.
+//! Idle sessions hold no buffer.
 //!
-//! A session that is ended while nothing is in flight ends like one whose other side is done: with
-//! a FIN. If its client sends something all the same, nobody has taken it, and it gets a reset.
+//! A session that is ended while nothing is in flight ends with a FIN, like one whose other side
+//! has finished. If its client sends something afterwards, it gets a reset.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

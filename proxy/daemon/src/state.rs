@@ -15,9 +15,9 @@
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600, is written whole, and is opened relative to the opened folder, where
-//! no link is followed (`folder`). A file that is missing or damaged is an error that names it and
-//! the remedy, never a silent reset; what can be read of the files that people may edit is used,
-//! and what is odd about them told (`seal`). Each file has a bound on its size.
+//! no link is followed (`folder`). A missing or damaged file is an error that names it and the
+//! remedy, never a silent reset; files that people may edit are used as read, with a warning about
+//! what is odd (`seal`). Each file has a bound on its size.
 
 mod folder;
 mod generation;

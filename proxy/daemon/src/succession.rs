@@ -1,10 +1,9 @@
-//! A node goes on under another key: from whoever brings the new identity to the disk, into use,
-//! and the former key's end.
+//! A new key for this node: stored on disk, then used, and the end of the former key.
 //!
-//! The driver never waits for a disk, and nothing is in use that is not kept: what it is brought it
-//! hands to a keeper ([`keep`]), which writes it and orders the driver to go on with it, and later
-//! to erase the former key. That one is on no disk any more from then on, and answers from memory
-//! until the end of the overlap.
+//! The driver never waits for a disk, and nothing is used that is not stored: it hands a new
+//! identity to a keeper ([`keep`]), which writes it and tells the driver to use it, and later to
+//! erase the former key. That one is on no disk from then on and answers from memory until the end
+//! of the overlap.
 
 use std::sync::Arc;
 use std::time::Duration;

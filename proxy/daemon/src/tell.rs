@@ -1,4 +1,4 @@
-//! What the driver logs about members.
+//! Log lines about members.
 
 use meshport_config::{NodeId, ServiceName};
 use tracing::{debug, info, warn};

@@ -1,10 +1,10 @@
-//! Notices that this machine has slept or moved to another network.
+//! Detects that this machine has slept or changed its network.
 //!
-//! Both leave tunnels behind that look well from here and are not: the other side has ended its
-//! sessions, or sends to an address that is gone. Every tick takes a reading: a clock that goes on
-//! while the machine sleeps, the wall clock, and the addresses from which the kernel would send. A
-//! process that was stopped and a machine that slept look alike, and are. [`Vigil`] judges the
-//! readings; it reads nothing itself.
+//! Both leave tunnels that look healthy from here and are not: the other side has ended its
+//! sessions, or sends to an old address. Every tick takes a reading: a clock that runs while the
+//! machine sleeps, the wall clock, and the addresses from which the kernel would send. A stopped
+//! process and a sleeping machine look alike and are treated alike. [`Vigil`] judges the readings;
+//! it reads nothing itself.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

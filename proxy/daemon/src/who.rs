@@ -1,9 +1,8 @@
-//! Who a client is, so that one cannot take what is for all: the user on this machine, as the
-//! kernel tells, or the address elsewhere.
+//! Identifies a client, so that one cannot take everybody's share: the local user, as the kernel
+//! reports it, or the remote address.
 //!
-//! The user behind a connection over loopback is asked for through `sock_diag(7)`, one socket at a
-//! time. A sandbox around this process that has no netlink, or a client that has closed its end,
-//! leaves it unknown.
+//! The user of a loopback connection is read through `sock_diag(7)`, one socket at a time. Without
+//! netlink in an outer sandbox, or after the client has closed its end, it is unknown.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The authority's key, for the commands that act for it.
+//! The authority's key, for the commands that need it.
 
 use std::path::Path;
 

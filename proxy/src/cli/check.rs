@@ -1,4 +1,4 @@
-//! `meshport check`: what is wrong with a configuration and the files around it, all at once.
+//! `meshport check`: reports all problems of a configuration and its files at once.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! `meshport credentials`: all the credentials that a daemon knows, and whether its own ends soon.
+//! `meshport credentials`: all credentials that the daemon knows, and whether its own expires soon.
 
 use clap::Args;
 

@@ -1,7 +1,7 @@
 //! `meshport drain` and `undrain`: take the local instance out of use, and back.
 //!
-//! With --wait the answer comes when nobody uses the instance any more, so that maintenance can
-//! begin with the next command of a script.
+//! With --wait it returns when no other node uses the instance any more, so the next command of a
+//! script can start maintenance.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;

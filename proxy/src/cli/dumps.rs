@@ -1,4 +1,4 @@
-//! No copy of this process's memory, in which keys are, is written to disk or read by others.
+//! Prevents core dumps and reading of this process's memory, which holds keys.
 
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,

@@ -1,9 +1,9 @@
 //! `meshport forward`: a local address on an operator's machine that leads to the nearest healthy
 //! origin, for as long as the command runs.
 //!
-//! Needs no daemon, no root and no configuration: an invite the first time, what was saved of it
-//! from then on. The work is the leaf's ([`meshport_daemon::leaf`]); this verb finds the credential,
-//! tells people how it goes, writes the kubeconfig and runs a command.
+//! Needs no daemon, root or configuration: an invite the first time, the saved credential later.
+//! The leaf ([`meshport_daemon::leaf`]) does the work; this command finds the credential, reports
+//! progress, writes the kubeconfig and runs a command.
 
 mod child;
 mod context;

@@ -1,7 +1,7 @@
-//! `meshport generate`: what other programs need to run meshport or to use it.
+//! `meshport generate`: files with which other programs run or use meshport.
 //!
-//! Each output is a template with a few values put in. It begins with what it is, what to change
-//! and which page of the documentation explains it. No template holds a secret.
+//! Each output is a template with a few values inserted. It starts with what it is, what to change
+//! and which page explains it. No template holds a secret.
 
 #[cfg(test)]
 mod tests;

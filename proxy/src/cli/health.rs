@@ -1,7 +1,7 @@
-//! `meshport health`: whether the daemon lives, or is ready, as an exit code; for probes.
+//! `meshport health`: liveness and readiness of the daemon as an exit code, for probes.
 //!
-//! It asks over the socket, which only the daemon's user and root can open, so that nobody else can
-//! be in its way.
+//! It uses the admin socket, which only the daemon's user and root can open, so nobody else can
+//! block it.
 
 use clap::Args;
 

@@ -1,7 +1,7 @@
 //! `meshport hosts`: the hosts-file lines that map an API name to this node.
 //!
-//! The lines stand between two marks, and only what stands between them is ever changed. A name
-//! that another line maps elsewhere is refused, since resolvers take the first line they find.
+//! The lines are between two markers, and only these change. A name that another line maps
+//! elsewhere is refused, since resolvers use the first match.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `meshport init`: the authority of a new mesh and, unless it is to stand alone, its first node.
+//! `meshport init`: creates the authority of a new mesh and, by default, its first node.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! `meshport join`: one invite line makes this machine a node.
 //!
-//! The credential is the last file that is written: a folder without one holds nothing that anybody
-//! relies on, and a join goes on there, whatever an earlier one left.
+//! The credential is written last: a folder without one holds nothing that anyone relies on, so a
+//! join can continue there after an interrupted one.
 
 use std::path::{Path, PathBuf};
 

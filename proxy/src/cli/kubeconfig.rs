@@ -1,9 +1,9 @@
 //! `meshport kubeconfig`: a context whose server is the local address of this node.
 //!
-//! The certificate authority and all else comes from a source context; the user is named, and its
-//! credentials are neither printed nor changed. The certificate is verified for a name that every
-//! origin's has (`tls-server-name`), the one it was verified for before where that is so. A merge
-//! changes the lines of its own two entries only.
+//! The certificate authority and all else come from a source context; the user is referenced, and
+//! its credentials are neither printed nor changed. The certificate is verified for a name that all
+//! origins' certificates have (`tls-server-name`), if possible the one that was verified before. A
+//! merge changes the lines of its own two entries only.
 
 mod asking;
 mod document;

@@ -1,9 +1,9 @@
 //! The lab: a scenario in real time, with a real daemon as a process for every node.
 //!
-//! Between the daemons lies the emulated network of [`meshport_demo::wan`], which lets the simulator's
-//! own link model decide about every datagram; each daemon has a loopback address of its own, so
-//! no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients speak HTTP
-//! to them through their node. What the nodes chose is read from their logs.
+//! Between the daemons lies the emulated network of [`meshport_demo::wan`], which lets the
+//! simulator's own link model decide about every datagram; each daemon has a loopback address of
+//! its own, so no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients
+//! speak HTTP to them through their node. What the nodes chose is read from their logs.
 //!
 //! Time counts from when every node that starts at once has a route to every origin. Bounds:
 //! [`MAX_NODES`] processes; a minute until all have found each other.

@@ -1,4 +1,4 @@
-//! Credentials: showing ours, judging theirs.
+//! Credentials: presenting ours, verifying theirs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What arrived at one shard and belongs to another.
+//! Packets that arrived at one shard and belong to another.
 
 use std::sync::Arc;
 

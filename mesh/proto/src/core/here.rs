@@ -1,5 +1,5 @@
-//! What peers say about each other's whereabouts in every session: which process the sender is, and
-//! where it sees the receiver.
+//! What peers tell each other in every session: which process the sender is, and at which address
+//! it sees the receiver.
 //!
 //! The first tells a restart from a second process with the same key (see
 //! [`Processes`](crate::processes::Processes)); the second tells a node behind NAT how it looks

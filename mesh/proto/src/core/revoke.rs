@@ -1,4 +1,4 @@
-//! Credentials that the authority has taken back.
+//! Revocation of credentials.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,12 @@
-//! The mesh's secret and the one that follows it: which of two a handshake uses, and how members
-//! hand over the newest.
+//! Rotation of the mesh secret: which of two a handshake uses, and how members pass on the newest.
 //!
 //! Only the second message of a handshake depends on the secret, and only the initiator learns that
 //! it does not fit. So the responder answers under each secret it has, and the initiator chooses:
 //! the newest with a peer that says it has it, else what worked last, and the other one at every
 //! repetition. An answer that does not fit brings the repetition forward.
 //!
-//! The newest secret goes to admitted peers that say they have an older one, inside the tunnel, and
-//! is handed on only by who knows every revocation that the sender knew.
+//! The newest secret goes to admitted peers that report an older one, inside the tunnel, and only
+//! nodes that know all of the sender's revocations pass it on.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Sealing what goes out: single packets and whole batches of QUIC datagrams.
+//! Encryption of outgoing packets: single ones and batches of QUIC datagrams.
 
 use std::net::Ipv6Addr;
 

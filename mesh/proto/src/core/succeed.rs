@@ -1,14 +1,14 @@
-//! Nodes that go on under another key: peers, and this one.
+//! Succession: peers, and this node, that continue with another key.
 //!
-//! A node with another key is another node, with a credential that says whose successor it is and
-//! the former one's agreement in it. Whoever is shown that inside the former one's tunnel, or is
-//! told of it, takes the peer for the new node from that moment on. The session goes on in its half
-//! of the tunnel, with the inner addresses of the old pair of keys, until one with the new key is
-//! agreed; connections and streams never notice, since QUIC knows a peer by one address for ever.
+//! A node with another key is another node; its credential names the node it succeeds and holds
+//! that node's consent. A peer that sees it inside the former tunnel, or hears of it, treats the
+//! peer as the new node from then on. The session continues in its half of the tunnel, with the
+//! inner addresses of the old keys, until one with the new key is agreed. Connections and streams
+//! do not notice, since QUIC knows a peer by one address for ever.
 //!
-//! The node itself shows its new credential to all, begins a handshake with its new key with each
-//! peer that has acknowledged it, and answers initiations to either key until it is told to erase
-//! the former.
+//! The node itself presents its new credential to all, starts a handshake with its new key with
+//! each peer that acknowledged it, and answers initiations to either key until it erases the former
+//! one.
 
 use std::sync::Arc;
 

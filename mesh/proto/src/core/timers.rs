@@ -1,4 +1,4 @@
-//! What is due without a packet: handshakes, rekeys, keepalives, hellos, expiry.
+//! Timers: handshakes, rekeys, keepalives, hellos, expiry.
 
 use meshport_config::SecretId;
 

@@ -1,4 +1,4 @@
-//! What each source has of the handshakes under load, once it has proven its address.
+//! The share of handshakes that each source with a proven address gets under load.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! What a tunnel is told, and what it answers.
+//! Inputs and outputs of a tunnel.
 
 use std::net::Ipv6Addr;
 

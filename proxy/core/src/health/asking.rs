@@ -1,5 +1,5 @@
-//! One question to an instance: when it is due, how long its answer usually takes, and whether the
-//! answer that is under way is late.
+//! One kind of probe: when it is due, how long its answer usually takes, and whether the pending
+//! answer is late.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,11 @@
-//! Who has how many of the sessions that this node serves for others.
+//! Shares: how many sessions of other nodes each may have here.
 //!
-//! A node may have as many as there are free places left, and so may a relay of what it carries:
-//! one alone gets half of all, two that take what they can a third each, and in any number they
-//! leave as much free as each of them has. No honest node has to be told a number: alone it has the
-//! 16,384 streams that the mesh lets a peer open. What a relay carries for one node is bounded
-//! besides, so that the others behind that relay have room. It is counted apart from what that
-//! node opened itself: whose client it is, is the relay's word, which must not take that node's
-//! own share. A node with a new key has a new share; it takes an issuer, who could as well let
-//! another node in.
+//! A node may have as many as there are free places left, and so may a relay: one greedy node gets
+//! half, two a third each, and they always leave as much free as each has. An honest node never
+//! reaches it: alone it has the 16,384 streams that the mesh lets a peer open. What a relay carries
+//! for one node is also bounded, so that others behind that relay have room, and counted apart from
+//! that node's own sessions: whose client it is, is only the relay's word. A node with a new key
+//! has a new share; that takes an issuer, who could as well admit another node.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a node wants of its driver.
+//! Events of a node for its driver.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a node knows of one service, and what follows for the sessions of its clients.
+//! One service: what is known of it, and what follows for its clients' sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What a node knows of each way to the instances of a service.
+//! Views of each path to the instances of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,5 +1,4 @@
-//! Whose paths a node measures: those to origins, to a few relays, and closely those that carry
-//! sessions.
+//! Which paths a node measures: those to origins and a few relays, and closely those with sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

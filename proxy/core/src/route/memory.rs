@@ -1,5 +1,5 @@
-//! What keeps a route where it is: the memory of the preferred origin, and how long something
-//! better has to last before it is followed.
+//! Hysteresis of a route: the preferred origin, and how long a better one must last before it is
+//! used.
 //!
 //! | the preferred one | something better | followed after |
 //! | --- | --- | --- |
@@ -8,9 +8,9 @@
 //! | stands in for one that was left | that one, as good again | [`RETURN_LASTING`], doubled |
 //! | as healthy | clearly cheaper | [`GAIN_LASTING`] |
 //!
-//! The third is doubled each time that one was left again within [`CALM`], as routes that flap are
-//! damped (RFC 2439): a single fault costs a second after it is over, an origin that comes and
-//! goes is left alone for longer and longer.
+//! The third is doubled each time that origin was left again within [`CALM`], like route flap
+//! damping (RFC 2439): after a single fault it costs a second; a flapping origin is avoided for
+//! longer and longer.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The asking side: typed questions to the daemon behind a unix socket.
+//! The client: typed questions to the daemon over its Unix socket.
 
 use std::io;
 use std::path::{Path, PathBuf};

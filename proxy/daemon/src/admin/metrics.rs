@@ -1,8 +1,8 @@
 //! The metrics page: Prometheus text exposition format 0.0.4.
 //!
-//! A writer of its own because the numbers come from elsewhere as plain [`Sample`]s: there is no
-//! registry to keep, only text to get right. Samples of one name stand together with one `HELP` and
-//! one `TYPE` line, in the order in which their names first appear.
+//! Written here rather than with a library because the numbers arrive as plain [`Sample`]s: there
+//! is no registry, only text. Samples of one name stand together with one `HELP` and one `TYPE`
+//! line, in the order in which their names first appear.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,9 +1,9 @@
-//! Questions to a running daemon: their types, their server and their client.
+//! The admin interface of a running daemon: types, server and client.
 //!
 //! The daemon answers over HTTP/1.1 on a unix socket, whose file mode says who may ask, and, for
 //! the questions that reveal no secret and change nothing, on a loopback TCP port for scrapers and
-//! browsers. Both listeners are bounded in connections, time and size, each on its own, so that a
-//! stuck scraper never keeps an operator out.
+//! browsers. Each listener has its own bounds on connections, time and size, so a stuck scraper
+//! never locks out an operator.
 
 pub mod api;
 pub mod certificates;

@@ -1,10 +1,9 @@
 //! The admin server: one router behind a unix socket and, if wanted, a loopback TCP port.
 //!
-//! Each listener has its own bounds: connections at once, in all and of one client
-//! (`slots.rs`), time for a request's head, size of head and body, lifetime of a
-//! connection. A client that sends or reads nothing keeps nobody out. The socket file gets its
-//! mode before its name, so at no time can another user open it; a stale one is replaced only when
-//! nobody answers on it.
+//! Each listener has its own bounds: connections at once, in all and of one client (`slots.rs`),
+//! time for a request's head, size of head and body, lifetime of a connection. A silent client
+//! locks nobody out. The socket file gets its mode before its name, so no other user can ever open
+//! it; a stale one is replaced only when nothing answers on it.
 //!
 //! What the machine lacks (a folder that cannot be written, a full disk, a port that another process
 //! has) stops no daemon: the node serves its clients, a warning says what is missing, and binding is

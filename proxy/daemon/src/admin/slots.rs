@@ -1,10 +1,9 @@
-//! The connections of one listener: how many a client may have, and which one goes when another
-//! comes.
+//! Connection slots of one listener: how many a client may have, and which one is replaced.
 //!
-//! Nobody waits for a slot. A connection over its client's share, or beyond all slots, takes
-//! the place of one that waits for a request: of the same client's first, else of the client's that
-//! has most. So connections that say nothing last only as long as nobody else needs their place,
-//! and one client alone cannot take them all. What is being answered is never cut.
+//! Nobody waits for a slot. A connection over its client's share, or beyond all slots, replaces one
+//! that waits for a request: first the same client's, otherwise one of the client with the most. So
+//! silent connections last only while nobody else needs their slot, and one client cannot take them
+//! all. A request being answered is never cut.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] in all, [`MAX_OF_ONE`] of one client.
 

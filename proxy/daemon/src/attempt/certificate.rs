@@ -1,4 +1,4 @@
-//! The certificate that a candidate's instance shows, through the way a session would take.
+//! Reads the certificate of a candidate's instance over the path that a session would take.
 
 use meshport_mesh::Stream;
 

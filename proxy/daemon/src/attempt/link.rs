@@ -1,4 +1,4 @@
-//! A way to an instance while it is being tried: opened, written to, read from, given up on drop.
+//! A link to an instance during an attempt: opened, written, read, closed on drop.
 
 use std::io;
 use std::time::{Duration, Instant};

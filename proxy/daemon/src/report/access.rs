@@ -1,4 +1,4 @@
-//! Who is not let in where, whose clients have no place, and who offers what it may not, in words.
+//! Warnings about access: denied nodes, reached session limits, services offered without the role.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

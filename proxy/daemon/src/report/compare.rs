@@ -1,4 +1,4 @@
-//! The origins of the mesh beside the cluster's own list of apiservers.
+//! Compares the mesh's origins with the cluster's list of apiservers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! All the credentials a node knows, in the words of [`crate::admin::credentials`].
+//! All credentials that a node knows, as [`crate::admin::credentials`].
 
 use meshport_config::{
     Credential, MAX_CLOCK_SKEW_S, MeshSecrets, Revocation, Revocations, Revoked, UnixSeconds,

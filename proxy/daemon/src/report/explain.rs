@@ -1,4 +1,4 @@
-//! Why sessions go where they go, in the words of [`crate::admin::explain`].
+//! Why sessions go where they go, as [`crate::admin::explain`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What is wrong at the local addresses.
+//! Warnings about the local addresses.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;

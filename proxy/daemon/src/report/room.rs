@@ -1,5 +1,5 @@
-//! Whether the directory has a place for everybody, and whose nodes fill it: told when it begins
-//! and when it is over, and in the status in between.
+//! Reports a full directory and which invite fills it: a log line at the start and at the end, and
+//! a warning in `status` in between.
 
 use meshport_discovery::Crowding;
 use tracing::{info, warn};

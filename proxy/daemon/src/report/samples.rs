@@ -1,4 +1,4 @@
-//! Every number of the metrics page.
+//! All metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Which secret of the mesh is in force, and which members have not said that they have it.
+//! Which mesh secret is current, and which members have not reported it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The members as other nodes can begin with them.
+//! The members as seeds for other nodes.
 
 use meshport_config::{MAX_ENDPOINTS, Seed};
 use meshport_discovery::{Entry, Liveness};

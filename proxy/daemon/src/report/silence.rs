@@ -1,4 +1,4 @@
-//! Whether it is this machine's own network when nobody answers.
+//! Whether this machine's own network is at fault when no member answers.
 
 use meshport_discovery::{Liveness, PathState};
 

@@ -1,9 +1,9 @@
-//! What a kubeconfig says about reaching a cluster: whom to trust, under which name, and who asks.
+//! Access to a cluster from a kubeconfig: CA, server name and client credentials.
 //!
-//! Its `server` is not dialled, it only names what the certificate is verified for where
-//! `tls-server-name` does not. An IP address there is that of one apiserver, while any may answer:
-//! a name that apiservers usually have is accepted beside it. Programs (`exec`) are not run.
-//! Relative files are looked for beside the kubeconfig, as kubectl does.
+//! Its `server` is not dialled; it only gives the name to verify where `tls-server-name` is absent.
+//! An IP address there belongs to one apiserver, while any may answer, so a name that apiservers
+//! usually have is also accepted. Programs (`exec`) are not run. Relative files are resolved from
+//! the kubeconfig's folder, like kubectl does.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

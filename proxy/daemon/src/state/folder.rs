@@ -1,8 +1,8 @@
 //! The opened state folder, through which all of its files are read and written.
 //!
-//! Root's commands work in folders of other users, who may put anything under any name there and
-//! exchange it at any time. So each file is named relative to the folder as it was opened, no
-//! symbolic link in it is followed, and what is written to has no second name elsewhere.
+//! Root's commands work in folders of other users, who may place and swap anything there at any
+//! time. So each file is opened relative to the opened folder, no symbolic link is followed, and a
+//! written file has no second hard link.
 //!
 //! A write goes to a temporary file, is synced, takes its final name, and the folder is synced:
 //! after a crash at any point the old content or the new is there, never a part. A name that must

@@ -1,8 +1,8 @@
-//! The number of this node's present start, above those of all earlier ones: others tell by it
-//! which of two records of a node is the newer one.
+//! The generation: the number of this start, above those of all earlier ones, by which others order
+//! a node's records.
 //!
 //! The file makes it grow when the clock does not; the wall clock makes it grow when the file is
-//! lost. So no start fails for want of one of them.
+//! lost. So no start fails for lack of either.
 
 use meshport_config::UnixSeconds;
 

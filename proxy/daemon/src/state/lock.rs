@@ -1,4 +1,4 @@
-//! The right to be the only process on a state folder.
+//! The lock of a state folder: only one process may use it.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};

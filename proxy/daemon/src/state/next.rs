@@ -1,4 +1,4 @@
-//! New keys for a node: both and their credential in one file, whose name is its commitment.
+//! New keys of a node: both keys and the credential in one file, whose name is the commit point.
 //!
 //! Three files cannot be replaced at once. So the new ones are written whole as `node.next`; from
 //! the moment it has that name the node is the new one, and putting its parts where they belong is

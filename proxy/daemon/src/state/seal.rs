@@ -1,8 +1,8 @@
-//! The last line of the files that are plain lines: a checksum of what is before it.
+//! Checksums of plain text files, in their last line.
 //!
-//! Any digits are an address and any number is a generation, so that without it a changed bit would
-//! be taken for what was written. It proves nothing, and does not lock the files: who changes one
-//! by hand says so in its last line. What is read counts either way; what is odd about it is told.
+//! Any digits are an address and any number is a generation, so without it a flipped bit would go
+//! unnoticed. It proves nothing and does not lock the files: a person who edits one says so in its
+//! last line. The content is used either way, with a warning about what is odd.
 
 use data_encoding::HEXLOWER;
 use meshport_config::Seed;

@@ -1,7 +1,7 @@
 //! The command that `meshport forward --exec` runs.
 //!
-//! It gets the terminal, its signals and the exit code as if it had been started by itself; when
-//! the forward ends first, it is told to end.
+//! It has the terminal and receives signals as if started directly; its exit code is passed on. If
+//! the forward ends first, the command is terminated.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal};

@@ -1,7 +1,6 @@
-//! The kubeconfig of a forward: written into a file of the user's, or lent to a command.
+//! The kubeconfig of a forward: merged into a user's file, or a temporary one for a command.
 //!
-//! Neither holds the user's credentials unless they were in that file before: what is lent lists
-//! the user's own files behind the one that is made here.
+//! Neither gets the user's credentials: the temporary one is listed before the user's own files.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,4 @@
-//! Who the leaf is: from an invite, or from what was saved of an earlier one.
+//! The leaf's identity: from an invite, or saved from an earlier one.
 //!
 //! A folder holds several identities made from one invite, each in a folder of its own below it, so
 //! that as many forwards can run at once: two processes with one key would take each other's

@@ -1,4 +1,4 @@
-//! What `meshport forward` says: how far it has come, where it goes, and why it cannot.
+//! Messages of `meshport forward`: progress, the route, and errors.
 //!
 //! Progress is drawn over one line of a terminal and only when it takes noticeably long. Without a
 //! terminal, and beside a command's own output, there is nothing but the line at the end.

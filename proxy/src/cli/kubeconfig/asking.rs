@@ -1,5 +1,5 @@
-//! Asks the servers behind a local address for their certificates: all of them by the running
-//! daemon, else the one that the source context names.
+//! Fetches the certificates behind a local address: those of all origins through the running
+//! daemon, otherwise that of the source context's server.
 
 use meshport_config::ServiceName;
 

@@ -1,9 +1,9 @@
-//! Which name a context verifies the server's certificate for.
+//! Which name of the server's certificate a context verifies.
 //!
-//! Whatever origin answers behind the local address has to be valid for it, so the name has to be
-//! in every origin's certificate. The name that the source context verifies is kept where that is
-//! so. An IP address is kept only when several origins have it: that of a single apiserver works
-//! until another one answers. Pure; what the origins showed comes in as [`Evidence`].
+//! Any origin may answer at the local address, so the name must be in every origin's certificate.
+//! The source context's name is kept if it is. An IP address is kept only if several origins have
+//! it: that of a single apiserver works until another one answers. Pure; what the origins showed
+//! comes in as [`Evidence`].
 
 use std::net::IpAddr;
 

@@ -38,7 +38,8 @@ impl Look {
     }
 }
 
-/// How a state of an origin, as in [`meshport_daemon::admin::api::OriginStatus::state`], is to be taken.
+/// How a state of an origin, as in [`meshport_daemon::admin::api::OriginStatus::state`], is to be
+/// taken.
 pub(super) fn of_state(state: &str) -> Tone {
     match state {
         "ready" => Tone::Plain,
