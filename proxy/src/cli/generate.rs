@@ -21,17 +21,17 @@ pub(crate) struct GenerateArgs {
     /// What to print
     #[arg(value_enum, value_name = "WHAT")]
     pub(crate) what: What,
-    /// The local address clients use
+    /// The local address that clients use
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7445")]
     pub(crate) address: SocketAddr,
-    /// The name of the API, where the output needs one
+    /// The API's DNS name, where the output needs one
     #[arg(long, value_name = "NAME", default_value = "api.example.com")]
     pub(crate) name: Word,
-    /// The container image, in pods
+    /// The container image of pods
     #[arg(long, value_name = "IMAGE", default_value = concat!(
         "registry.example.com/meshport:", env!("CARGO_PKG_VERSION")))]
     pub(crate) image: Word,
-    /// The path of the program on the nodes, in the systemd unit
+    /// The program's path on the nodes, for the systemd unit
     #[arg(long, value_name = "PATH", default_value = "/usr/local/bin/meshport")]
     pub(crate) binary: Word,
 }
@@ -43,7 +43,7 @@ pub(crate) enum What {
     Systemd,
     /// The daemon as a static pod of the kubelet
     StaticPod,
-    /// The daemon as a DaemonSet with the smallest rights
+    /// The daemon as a DaemonSet with minimal rights
     Daemonset,
     /// kubeadm: configuration of the first control-plane node
     KubeadmInit,

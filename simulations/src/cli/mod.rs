@@ -31,7 +31,7 @@ const MAX_SECOND: f64 = 1e8;
 #[command(
     name = "meshport-sim",
     version,
-    after_help = "Exit status: 0 when all is well, 1 when a rule was violated or a comparison \
+    after_help = "Exit status: 0 on success, 1 when a rule was violated or a comparison \
                   found more violations, 2 for a wrong command line, 3 when something could not be \
                   read, run or written.\nScenarios are described in simulations/REFERENCE.md."
 )]
@@ -42,7 +42,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Runs a scenario and says what there was to see.
+    /// Runs a scenario and prints the result.
     ///
     /// The same file and the same seed give the same run, which the trace hash shows.
     ///
@@ -57,13 +57,13 @@ enum Verb {
     ///
     /// Example: meshport-sim lab simulations/scenarios/site-loss.toml --nodes-per-site 3
     Lab(lab::Arguments),
-    /// Runs a scenario at several sizes, finds the laws of what a node costs, and carries them to a
-    /// size that cannot be run.
+    /// Runs a scenario at several sizes, fits laws to the cost of a node, and extrapolates them to
+    /// a size that cannot be run.
     ///
     /// Example: meshport-sim scale simulations/bars/quiet.toml --sizes 100,300,1000,3000
     /// --origins 5,25 --carry 100000 --sites 200
     Scale(scale::Arguments),
-    /// Says what differs between two results of `run --json`.
+    /// Compares two results of `run --json`.
     ///
     /// Example: meshport-sim compare before.json after.json
     Compare {
@@ -76,7 +76,7 @@ enum Verb {
     ///
     /// Example: meshport-sim hunt --for 60
     Hunt(hunt::Arguments),
-    /// Makes a failing scenario smaller while it still fails in the same way.
+    /// Reduces a failing scenario as long as it fails in the same way.
     ///
     /// Example: meshport-sim shrink failing.toml --seed 99 --out small.toml
     Shrink(shrink::Arguments),
@@ -84,7 +84,7 @@ enum Verb {
     Schema,
     /// Prints the reference of all scenario keys, as in simulations/REFERENCE.md.
     Reference {
-        /// Of the keys of a result instead.
+        /// Prints the keys of a result instead.
         #[arg(long)]
         result: bool,
     },
@@ -97,7 +97,7 @@ struct Choice {
     file: PathBuf,
     /// Changes a setting: any key of the daemon's settings file (discovery.suspicion=4s), or of the
     /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated. A sweep takes
-    /// several values, with commas, and combines all with all.
+    /// several values, separated by commas, and runs all combinations.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }

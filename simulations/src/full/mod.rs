@@ -89,8 +89,8 @@ pub fn check(scenario: &Scenario) -> Result<(), Error> {
     )))
 }
 
-/// Runs a scenario and says what there was to see. To be called on a thread that has done nothing
-/// before, and once in a process: some of what is random in the runtime begins with those.
+/// Runs a scenario and prints the result. To be called on a thread that has done nothing before,
+/// and once in a process: some of what is random in the runtime begins with those.
 ///
 /// # Errors
 /// [`check`]'s; [`Error::Machine`] outside of `meshport-sim`; [`Error::Node`] when a node does not

@@ -95,11 +95,19 @@ pub const KEYS: &[Key] = &[
         &[(LAB, "the first request is the first that a client sees")],
     ),
     key("latency_ms.*", "Time from a request to its answer."),
-    but("stretch.*", "Round trip to the chosen origin divided by that to the best.", &[NO_DISTANCES]),
+    but(
+        "stretch.*",
+        "Round trip to the chosen origin divided by that to the best.",
+        &[NO_DISTANCES],
+    ),
     but("stretch_quiet.*", "The same in quiet times.", &[NO_DISTANCES]),
     but("nearest_share", "Share of sessions at the nearest origin, 0 to 1.", &[NO_DISTANCES]),
-    but("nearest_share_at_end", "Share of nodes that use the nearest origin at the end, 0 to \
-                                 1.", &[NO_DISTANCES]),
+    but(
+        "nearest_share_at_end",
+        "Share of nodes that use the nearest origin at the end, 0 to \
+                                 1.",
+        &[NO_DISTANCES],
+    ),
     key("faults[].kind", "The kind of event."),
     key("faults[].what", "The event in words."),
     key("faults[].at_s", "Start time."),
@@ -122,8 +130,12 @@ pub const KEYS: &[Key] = &[
          if an update was known by fewer within a minute.",
         &[ENCRYPTED],
     ),
-    but("news_unheard", "Updates that fewer than 99 % of the nodes knew within a \
-                         minute.", &[ENCRYPTED]),
+    but(
+        "news_unheard",
+        "Updates that fewer than 99 % of the nodes knew within a \
+                         minute.",
+        &[ENCRYPTED],
+    ),
     but("suspicions", "Times a node suspected a silent member.", &[UNSEEN]),
     but("false_suspicions", "Of those, times the member ran and was reachable.", &[UNSEEN]),
     but("evictions", "Times a node held another for down that had not left.", &[UNSEEN]),

@@ -15,20 +15,20 @@ use super::{Instance, SitePath};
 pub struct Event {
     /// When, in virtual seconds; two numbers mean a random time between them.
     pub at_s: Option<When>,
-    /// How often in all; 1 if absent.
+    /// Number of repetitions in all; 1 if absent.
     pub times: Option<usize>,
-    /// From one time to the next, in seconds.
+    /// Interval of repetitions, in seconds.
     pub every_s: Option<f64>,
     /// Spreads several nodes over this many seconds, in random order.
     pub over_s: Option<f64>,
-    /// Undoes it after so many seconds: a killed, hanging or unready instance recovers, a crashed
-    /// node restarts, a cut or degraded way is as before.
+    /// Undoes the event after so many seconds: a killed, hanging or unready instance recovers, a
+    /// crashed node restarts, a cut or degraded path is as before.
     pub for_s: Option<f64>,
-    /// Instances whose server stops: connections are refused. See "Which nodes" below.
+    /// Instances whose server stops: connections are refused. See "Nodes" above.
     pub kill: Option<String>,
     /// Instances that accept connections and answer nothing.
     pub hang: Option<String>,
-    /// Instances that answer, and ask for no new traffic.
+    /// Instances that answer but are not ready.
     pub unready: Option<String>,
     /// Instances that serve again.
     pub recover: Option<String>,
@@ -38,48 +38,47 @@ pub struct Event {
     pub restart: Option<String>,
     /// Whether the restarted process finds no saved directory; false if absent.
     pub without_state: Option<bool>,
-    /// Nodes that stop in good order and start again after `down-s`, one after the other every
-    /// `gap-s`.
+    /// Nodes that stop properly and start again after `down-s`, one after the other every `gap-s`.
     pub rolling_restart: Option<String>,
-    /// From one node of a rolling restart to the next, in seconds; 10 if absent.
+    /// Interval between the nodes of a rolling restart, in seconds; 10 if absent.
     pub gap_s: Option<f64>,
-    /// How long each node of a rolling restart is away, in seconds; 2 if absent.
+    /// How long each node of a rolling restart is down, in seconds; 2 if absent.
     pub down_s: Option<f64>,
     /// Nodes of `joining` that start for the first time.
     pub join: Option<String>,
-    /// Nodes that leave in good order and do not come back.
+    /// Nodes that leave properly and do not return.
     pub leave: Option<String>,
     /// Nothing passes between two sites, or between two nodes.
     pub cut: Option<[String; 2]>,
     /// Everything passes again between two sites, or between two nodes.
     pub heal: Option<[String; 2]>,
-    /// Whether it is about the way from the first to the second alone; false if absent.
+    /// Whether it affects only the path from the first to the second; false if absent.
     pub one_way: Option<bool>,
-    /// Nothing passes between a site and all others. Inside it everything goes on, so a site with
-    /// an origin serves itself; for a site that loses power, `crash` all of its nodes.
+    /// Nothing passes between a site and all others. Inside it everything continues, so a site with
+    /// an origin serves itself; for a site that loses power, `crash` all its nodes.
     pub isolate: Option<String>,
-    /// The way between two sites gets worse (or better): keys as in `[[path]]`.
+    /// The path between two sites gets worse (or better): keys as in `[[path]]`.
     pub degrade: Option<SitePath>,
-    /// The way between two sites is as at the start.
+    /// The path between two sites is as at the start.
     pub restore: Option<[String; 2]>,
-    /// The way between two sites goes down and up by turns for `for-s` seconds.
+    /// The path between two sites goes down and up in turn for `for-s` seconds.
     pub flap: Option<[String; 2]>,
-    /// How long the way of a `flap` stays down, and up, in seconds; 1 if absent.
+    /// How long the path of a `flap` stays down, and up, in seconds; 1 if absent.
     pub period_s: Option<f64>,
     /// Nodes whose wall clock jumps `by-s` seconds.
     pub clock_step: Option<String>,
     /// How far a clock jumps, in seconds; negative goes back.
     pub by_s: Option<f64>,
-    /// Nodes whose process stands still again and again for `stall-ms`, for `for-s` seconds.
+    /// Nodes whose process is stopped repeatedly for `stall-ms`, for `for-s` seconds.
     pub starve: Option<String>,
-    /// How long a starved process stands still at a time, in milliseconds; 200 if absent.
+    /// How long a starved process is stopped at a time, in milliseconds; 200 if absent.
     pub stall_ms: Option<f64>,
     /// Nodes behind a NAT whose mapping gets another public address; of others those alone, if none
     /// of them is behind one.
     pub rebind: Option<String>,
-    /// Nodes that move to the site `to`: other distances, another address.
+    /// Nodes that move to the site `to`, with other distances and another address.
     pub roam: Option<String>,
-    /// Where a roaming node goes.
+    /// The new site of a roaming node.
     pub to: Option<String>,
     /// Nodes whose settings change while they run: tables and keys of the daemon's settings file in
     /// `settings`.
@@ -87,14 +86,14 @@ pub struct Event {
     /// The changed settings of `configure`; those of the start if absent.
     #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub settings: Option<toml::Table>,
-    /// Nodes that lie from now on, or for `for-s` seconds, in the way `how` says.
+    /// Nodes that lie from now on, or for `for-s` seconds, as `how` says.
     pub lie: Option<String>,
     /// The lie: `ready`, `garbage`, `replay`, `silent`, `relay`, `near` or `accuse`.
     pub how: Option<Lie>,
-    /// Nodes that the authority shuts out for ever. Who hears of its own revocation ends, as the
+    /// Nodes that the authority revokes. A node that learns of its own revocation ends, as the
     /// daemon does.
     pub revoke: Option<String>,
-    /// The node to which the operator hands a revocation; the first one that runs if absent.
+    /// The node that receives the revocation from the operator; the first running one if absent.
     pub through: Option<String>,
 }
 

@@ -50,13 +50,13 @@ const USUAL_NAT_TIMEOUT_S: f64 = 30.0;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is about, in a sentence.
+    /// Description, in a sentence.
     pub description: String,
-    /// What is simulated: `wide`, thousands of nodes that decide for real, or `full`, tens of nodes
-    /// with everything real above the socket.
+    /// The level: `wide`, thousands of nodes with real decisions, or `full`, tens of nodes with
+    /// everything real above the socket.
     #[serde(default)]
     pub level: Level,
-    /// How long it lasts, in virtual seconds.
+    /// Duration, in virtual seconds.
     pub duration_s: f64,
     /// Virtual seconds at the start that count as start-up: traffic, stretch and evictions are
     /// measured after them. A quarter of the duration, at most 60, if absent.
@@ -64,11 +64,11 @@ pub struct Scenario {
     /// Nodes start within this many seconds of each other.
     #[serde(default = "default_start_over_s")]
     pub start_over_s: f64,
-    /// Nodes begin with the saved directory of the whole mesh, as after a restart of everything;
-    /// otherwise they know their seeds and nobody else.
+    /// Nodes start with the saved directory of the whole mesh, as after a restart of everything;
+    /// otherwise they know only their seeds.
     #[serde(default)]
     pub known_at_start: bool,
-    /// Loss in each direction on every path that does not say otherwise, in percent.
+    /// Loss in each direction on every path without its own value, in percent.
     #[serde(default)]
     pub loss_percent: f64,
     /// Round trip between sites that have neither a path of their own nor coordinates, in
@@ -76,17 +76,16 @@ pub struct Scenario {
     #[serde(default = "default_rtt_ms")]
     pub default_rtt_ms: f64,
     /// Round trip from every node to the `fallback` of its settings, in milliseconds; 40 if absent.
-    /// What is there is always ready.
+    /// The fallback is always ready.
     pub fallback_rtt_ms: Option<f64>,
-    /// How many sites' first nodes are seeds for all nodes.
+    /// Number of sites whose first node is a seed for all nodes.
     #[serde(default = "default_seed_sites")]
     pub seed_sites: usize,
     /// Settings under test: any table and key of the daemon's own settings file, for all nodes.
     #[serde(default)]
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub settings: toml::Table,
-    /// Numbers of discovery and of route choice that no settings file has, for sweeps at the wide
-    /// level.
+    /// Constants of discovery and route choice that are not settings, for sweeps at the wide level.
     #[serde(default)]
     pub tuning: Tuning,
     /// The clients of every node; none if absent.
@@ -94,10 +93,10 @@ pub struct Scenario {
     /// The sites.
     #[serde(rename = "site")]
     pub sites: Vec<Site>,
-    /// The paths between them.
+    /// The paths between the sites.
     #[serde(rename = "path", default)]
     pub paths: Vec<SitePath>,
-    /// What happens, in any order.
+    /// Events, in any order.
     #[serde(rename = "event", default)]
     pub events: Vec<Event>,
 }
@@ -109,15 +108,15 @@ pub struct Site {
     /// Its name.
     #[schemars(with = "String")]
     pub name: SiteName,
-    /// How many nodes it has.
+    /// Number of nodes.
     pub nodes: usize,
-    /// How many of them, from the first, host an apiserver instance.
+    /// Number of them, from the first, that host an apiserver instance.
     #[serde(default)]
     pub origins: usize,
-    /// How many of them, from the last, may relay the sessions of others.
+    /// Number of them, from the last, that may relay sessions of others.
     #[serde(default)]
     pub relays: usize,
-    /// How many further nodes exist but start only by an event `join`.
+    /// Number of further nodes that start only by an event `join`.
     #[serde(default)]
     pub joining: usize,
     /// Latitude and longitude in degrees; gives the round trip to other sites that have them.
@@ -125,8 +124,8 @@ pub struct Site {
     /// Round trip between its nodes, in milliseconds.
     #[serde(default = "default_inside_rtt_ms")]
     pub rtt_ms: f64,
-    /// A preset for the way from each node to its site, on top of the paths between sites: `lan`,
-    /// `metro`, `continent`, `intercontinental`, `lossy-lte` or `satellite`.
+    /// A preset for the path from each node to its site, in addition to the paths between sites:
+    /// `lan`, `metro`, `continent`, `intercontinental`, `lossy-lte` or `satellite`.
     pub access: Option<String>,
     /// Nodes are behind a NAT: unsolicited datagrams do not reach them, and they advertise no
     /// endpoint.
@@ -134,7 +133,7 @@ pub struct Site {
     pub nat: bool,
     /// Seconds without a datagram to a peer after which the NAT forgets it; 30 if absent.
     pub nat_timeout_s: Option<f64>,
-    /// Settings of this site's nodes, over the scenario's.
+    /// Settings of this site's nodes; they override the scenario's.
     #[serde(default)]
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub settings: toml::Table,
@@ -144,7 +143,7 @@ pub struct Site {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SitePath {
-    /// The two sites; the same site twice means the way between its nodes.
+    /// The two sites; the same site twice means the path between its nodes.
     #[schemars(with = "[String; 2]")]
     pub between: [SiteName; 2],
     /// Only from the first to the second site.
@@ -162,17 +161,17 @@ pub struct SitePath {
     pub jitter: Option<String>,
     /// Share of datagrams lost in each direction, in percent.
     pub loss_percent: Option<f64>,
-    /// Mean length of a time in which everything is lost (Gilbert-Elliott), in milliseconds;
+    /// Mean length of a burst in which everything is lost (Gilbert-Elliott), in milliseconds;
     /// independent losses if absent.
     pub loss_burst_ms: Option<f64>,
-    /// Share of datagrams that may overtake others, in percent. 100 if absent: the way stands for
+    /// Share of datagrams that may overtake others, in percent. 100 if absent: the path stands for
     /// many separate flows.
     pub reorder_percent: Option<f64>,
     /// Share of datagrams that arrive twice, in percent.
     pub duplicate_percent: Option<f64>,
     /// A bottleneck shared by all nodes of the site, in megabits per second.
     pub rate_mbit: Option<f64>,
-    /// What waits before the bottleneck at most, in milliseconds of its rate. 50 if absent.
+    /// Longest queue before the bottleneck, in milliseconds of its rate. 50 if absent.
     pub queue_ms: Option<f64>,
     /// The largest IP packet that passes, in bytes.
     pub mtu: Option<usize>,
@@ -184,16 +183,17 @@ pub struct SitePath {
 pub struct Load {
     /// New sessions per second on each node.
     pub sessions_per_s: f64,
-    /// How they come: `poisson`, `regular`, or `bursts` of ten.
+    /// Arrival of sessions: `poisson`, `regular`, or `bursts` of ten.
     #[serde(default = "default_arrival")]
     pub arrival: Arrival,
     /// How long a session is held on average, in seconds.
     #[serde(default = "default_hold_s")]
     pub hold_s: f64,
-    /// Whether every session is held exactly that long instead of exponentially.
+    /// Whether every session is held exactly that long instead of an exponentially distributed
+    /// time.
     #[serde(default)]
     pub hold_fixed: bool,
-    /// Requests per second on each held session, besides the one that opens it.
+    /// Requests per second on each held session, in addition to the one that opens it.
     #[serde(default)]
     pub requests_per_s: f64,
     /// Bytes of a request.
@@ -202,13 +202,13 @@ pub struct Load {
     /// Bytes of an answer.
     #[serde(default = "default_response_bytes")]
     pub response_bytes: usize,
-    /// After how many seconds without an answer a client gives a request up.
+    /// Seconds without an answer after which a client gives up a request.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// Whether a request may fail. If false, one that does violates a rule, at the wide level.
+    /// Whether a request may fail. If false, a failed one violates a rule, at the wide level.
     #[serde(default = "default_may_fail")]
     pub may_fail: bool,
-    /// Which nodes have clients; see "Which nodes" below.
+    /// Which nodes have clients; see "Nodes" above.
     #[serde(default = "default_all")]
     pub on: String,
 }
@@ -218,21 +218,21 @@ pub struct Load {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tuning {
-    /// To how many random members each round of gossip goes, 1 to 32.
+    /// Random members per round of gossip, 1 to 32.
     pub gossip_fanout: Option<u8>,
-    /// From one round of gossip to the next, in milliseconds, 20 to 10000.
+    /// Interval of rounds of gossip, in milliseconds, 20 to 10000.
     pub gossip_interval_ms: Option<u16>,
-    /// How many others are asked to probe a member that does not answer, 1 to 16.
+    /// Members that are asked to probe a silent one, 1 to 16.
     pub indirect_probes: Option<u8>,
-    /// By how much cheaper than the preferred origin another one has to be to be followed, in
-    /// milliseconds, 0 to 1000; `gain-percent` does as well.
+    /// How much cheaper than the preferred origin another one must be, in milliseconds, 0 to 1000;
+    /// `gain-percent` is an alternative.
     pub gain_ms: Option<u16>,
-    /// The same as a share of what the preferred one costs, in percent, 0 to 1000.
+    /// The same as a share of the preferred origin's cost, in percent, 0 to 1000.
     pub gain_percent: Option<u16>,
-    /// For how long it has to be so much cheaper, in milliseconds, 0 to 60000.
+    /// How long another origin must be cheaper before it is used, in milliseconds, 0 to 60000.
     pub gain_lasting_ms: Option<u16>,
-    /// How long an origin that was left has to be as good again the first time, in milliseconds,
-    /// 0 to 60000; never longer than a gain has to last.
+    /// How long an origin that was left must be good again before it is used, the first time, in
+    /// milliseconds, 0 to 60000; at most `gain-lasting-ms`.
     pub return_lasting_ms: Option<u16>,
 }
 
