@@ -162,14 +162,14 @@ fn judge(pair: &Pair, level: Level) -> Row {
     let output = faults::play(&pair.text(), level, &format!("pair-{}", pair.number), "1");
     let (most, why) = pair.allowed(level);
     let (failed, line, is_wrong) = match Seen::of(&output) {
-        Ok(Seen { total, failed, violated, errors }) => {
+        Ok(Seen { total, failed, violated, slowest_ms, errors }) => {
             let is_wrong = failed > most || violated > 0 || total < LEAST_REQUESTS;
             let why = if failed > 0 && !is_wrong { why } else { "" };
-            let line = format!("{failed}\t{total}\t{violated}\t{words}\t{why}");
+            let line = format!("{failed}\t{total}\t{violated}\t{slowest_ms}\t{words}\t{why}");
             let errors = if violated > 0 { format!("\n{errors}") } else { String::new() };
             (failed, format!("{line}{errors}"), is_wrong)
         }
-        Err(errors) => (0, format!("-\t-\t-\t{words}\t{errors}"), true),
+        Err(errors) => (0, format!("-\t-\t-\t-\t{words}\t{errors}"), true),
     };
     Row { number: pair.number, failed, line, is_wrong }
 }
@@ -181,7 +181,7 @@ fn play(level: Level, every: usize) {
     let pairs: Vec<Pair> = pairs.step_by(every).collect();
     let mut rows = faults::all(&pairs, |pair| judge(pair, level));
     rows.sort_by_key(|row| row.number);
-    let mut table = "failed\trequests\tviolations\tpair\twhy they may\n".to_owned();
+    let mut table = "failed\trequests\tviolations\tslowest ms\tpair\twhy they may\n".to_owned();
     for row in &rows {
         let _ = writeln!(table, "{}", row.line);
     }

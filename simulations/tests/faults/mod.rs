@@ -210,8 +210,6 @@ pub(crate) struct Seen {
     pub violated: usize,
     /// The longest that a request took which was answered, in milliseconds.
     pub slowest_ms: f64,
-    /// Requests that took longer than a second and were answered.
-    pub slow: u64,
     pub errors: String,
 }
 
@@ -222,11 +220,11 @@ impl Seen {
         let Ok(result) = serde_json::from_slice::<Value>(&output.stdout) else {
             return Err(errors);
         };
-        let [total, failed, slow] = ["total", "failed", "slow"]
+        let [total, failed] = ["total", "failed"]
             .map(|key| result["requests"][key].as_u64().expect("a number of requests"));
         let violated = result["violations"].as_array().expect("a list").len();
         let slowest_ms = result["latency_ms"]["max"].as_f64().expect("a number");
-        Ok(Self { total, failed, violated, slowest_ms, slow, errors })
+        Ok(Self { total, failed, violated, slowest_ms, errors })
     }
 }
 
