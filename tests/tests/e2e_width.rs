@@ -6,7 +6,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use meshport::wan::{LinkConfig, Rate};
+use meshport_demo::wan::{LinkConfig, Rate};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
