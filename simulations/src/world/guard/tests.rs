@@ -1,5 +1,5 @@
 //! Rules that no bug of a node's code can be planted for, against forged states. The others are
-//! shown to find something by `tests/planted.rs`.
+//! shown to find something by `tests/thorough/planted.rs`.
 
 use meshport_config::{Revocation, Revoked};
 

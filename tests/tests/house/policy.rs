@@ -365,9 +365,11 @@ fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     let wanted: BTreeSet<String> = READERS.into_iter().map(str::to_owned).collect();
     assert_eq!(checked("release"), wanted, "the profile has another list");
     // A crate's table in a profile that inherits replaces that of the parent.
-    let simulator = manifest["profile"]["sim"]["package"].as_table().expect("overrides");
-    let of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str())).cloned();
-    assert_eq!(checked("sim"), of_readers.collect(), "the simulator runs other code");
+    for profile in ["sim", "tools"] {
+        let simulator = manifest["profile"][profile]["package"].as_table().expect("overrides");
+        let of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str())).cloned();
+        assert_eq!(checked(profile), of_readers.collect(), "the simulator runs other code");
+    }
 
     let metadata = metadata();
     let packages = list(&metadata["packages"]);

@@ -17,7 +17,7 @@ fn here(file: &str) -> PathBuf {
 }
 
 fn sim(verb: &str, file: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+    let mut command = Command::new(crate::program());
     command.arg(verb).arg(file).args(arguments).stdin(Stdio::null());
     command.output().expect("the program starts")
 }
@@ -38,7 +38,7 @@ fn failover(result: &Value) -> f64 {
     fault["failover_p99_s"].as_f64().unwrap_or_else(|| panic!("somebody stayed: {fault}"))
 }
 
-/// The program meshport, of the same build as this test: `MESHPORT_BIN`, or built beside the tool.
+/// The program meshport, the one `MESHPORT_BIN` names, or built beside this test.
 fn meshport() -> PathBuf {
     if let Some(path) = std::env::var_os("MESHPORT_BIN") {
         return path.into();
@@ -46,9 +46,6 @@ fn meshport() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_meshport-sim")).parent().expect("a folder");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--locked", "-p", "meshport"]).current_dir(here(".."));
-    if folder.ends_with("release") {
-        cargo.arg("--release");
-    }
     assert!(cargo.status().expect("cargo can be run").success(), "cargo build failed");
     folder.join("meshport")
 }

@@ -10,10 +10,10 @@ use meshport_simulations::report::{Effort, Run, text};
 use meshport_simulations::scenario::{Scenario, reference};
 use meshport_simulations::world::{Options, World};
 
-const THREE_SITES: &str = include_str!("../scenarios/three-sites.toml");
-const SITE_LOSS: &str = include_str!("../scenarios/site-loss.toml");
-const README: &str = include_str!("../README.md");
-const REFERENCE: &str = include_str!("../REFERENCE.md");
+const THREE_SITES: &str = include_str!("../../scenarios/three-sites.toml");
+const SITE_LOSS: &str = include_str!("../../scenarios/site-loss.toml");
+const README: &str = include_str!("../../README.md");
+const REFERENCE: &str = include_str!("../../REFERENCE.md");
 /// A run that took nothing: what it takes is not of the scenario.
 const NO_EFFORT: Effort = Effort { wall: Duration::ZERO, processor: Duration::ZERO, memory: 0 };
 /// Lines of commentary that make a story.
@@ -231,7 +231,7 @@ fn a_cut_between_two_nodes_has_its_user() {
 
 #[test]
 fn whoever_is_revoked_is_known_to_be_by_all_at_once() {
-    let run = run(include_str!("../scenarios/stolen-node.toml"), 3);
+    let run = run(include_str!("../../scenarios/stolen-node.toml"), 3);
     assert_rules(&run);
     assert_eq!(run.measures.requests.failed, 0);
     for (fault, others) in run.measures.faults.iter().zip([31, 30]) {

@@ -10,9 +10,7 @@ use std::collections::BTreeSet;
 use meshport_simulations::scenario::{Scenario, reference};
 use serde_json::Value;
 
-use self::faults::{Allowed, CASES, Case, Level, Seen};
-
-mod faults;
+use crate::faults::{self, Allowed, CASES, Case, Level, Seen};
 
 /// A site with an origin, one with another one and with nodes that join later, and one without any;
 /// the first and the last have a relay.

@@ -1,7 +1,5 @@
-//! A path whose MTU drops below what QUIC needs, while its only session is a download: the client is
-//! quiet, and only the origin's node can notice that what it sends is lost.
-
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+//! A path whose MTU drops below what QUIC needs, while its only session is a download: the client
+//! is quiet, and only the origin's node can notice that what it sends is lost.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,8 +10,8 @@ use meshport_tests::world::{NodePlan, World};
 
 /// How long routes may take to settle, on a busy machine.
 const SETTLE: Duration = Duration::from_secs(40);
-/// How soon the download is reset once its long packets are lost: within 4 s, and half as much again
-/// on a busy machine. Without word from the origin it takes the next long probe, after 17 s.
+/// How soon the download is reset once its long packets are lost: within 4 s, and half as much
+/// again on a busy machine. Without word from the origin it takes the next long probe, after 17 s.
 const RESET: Duration = Duration::from_secs(6);
 /// Requests that are made after that.
 const REQUESTS: usize = 10;

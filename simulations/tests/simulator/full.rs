@@ -13,7 +13,7 @@ fn here(file: &str) -> PathBuf {
 }
 
 fn sim(arguments: &[&str], file: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+    let mut command = Command::new(crate::program());
     command.arg("run").arg(file).args(arguments).stdin(Stdio::null());
     command
 }
@@ -221,7 +221,7 @@ fn what_this_level_does_not_know_is_said() {
     let ready = |name: &str| here(&format!("scenarios/{name}.toml"));
     for (key, value) in [("clock-step", "by-s = 60"), ("lie", "how = \"ready\"")] {
         let file = std::env::temp_dir().join(format!("meshport-{}-{key}.toml", std::process::id()));
-        let kill = include_str!("compared/kill.toml");
+        let kill = include_str!("../compared/kill.toml");
         let event = format!("{kill}\n[[event]]\nat-s = 20\n{key} = \"all any\"\n{value}\n");
         std::fs::write(&file, event).expect("a file");
         let output = output(&["--full"], &file);

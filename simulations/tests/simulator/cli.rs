@@ -59,7 +59,7 @@ impl Folder {
     }
 
     fn sim(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+        let mut command = Command::new(crate::program());
         command.args(arguments).current_dir(&self.0).output().expect("the tool runs")
     }
 }
@@ -348,7 +348,7 @@ fn repeated(folder: &Folder, told: &str) -> Vec<String> {
     for command in commands {
         let arguments = command.strip_prefix("cargo run --release -p meshport-simulations --");
         let arguments = arguments.unwrap_or_else(|| panic!("not the usual command: {command}"));
-        let typed = format!("{}{arguments}", env!("CARGO_BIN_EXE_meshport-sim"));
+        let typed = format!("{}{arguments}", crate::program().display());
         let mut shell = Command::new("sh");
         let again = shell.args(["-c", &typed]).current_dir(&folder.0).output().expect("a shell");
         let again = String::from_utf8_lossy(&again.stderr).into_owned();

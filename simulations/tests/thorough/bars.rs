@@ -50,9 +50,7 @@ fn result(bar: &str, level: &[&str]) -> Value {
 /// The result of a run of a bar. It keeps every rule.
 fn result_with_seed(seed: &str, bar: &str, level: &[&str]) -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("bars/{bar}.toml"));
-    let program = std::env::var_os("MESHPORT_SIM");
-    let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into());
-    let mut command = Command::new(program);
+    let mut command = Command::new(crate::program());
     command.arg("run").arg(file).args(level).args(["--seed", seed, "--json", "-"]);
     let output = command.stdin(Stdio::null()).output().expect("the program starts");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -7,8 +7,8 @@
 //! `MESHPORT_SIM`):
 //!
 //! ```sh
-//! cargo test -p meshport-simulations --test pairs -- --ignored --nocapture every_pair_wide
-//! cargo test -p meshport-simulations --test pairs -- --ignored --nocapture every_pair_full
+//! cargo test -p meshport-simulations --test thorough -- --ignored --nocapture every_pair_wide
+//! cargo test -p meshport-simulations --test thorough -- --ignored --nocapture every_pair_full
 //! ```
 
 #![expect(clippy::print_stdout, reason = "a table of what failed")]
@@ -19,9 +19,7 @@ use std::path::Path;
 
 use meshport_simulations::scenario::Scenario;
 
-use self::faults::{Allowed, CASES, Case, Level, Seen, UNREACHABLE};
-
-mod faults;
+use crate::faults::{self, Allowed, CASES, Case, Level, Seen, UNREACHABLE};
 
 /// Three sites with an origin and a relay each, and one with a relay alone. What happens to
 /// Frankfurt can happen to Amsterdam, and Milan is left.

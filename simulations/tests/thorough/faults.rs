@@ -193,9 +193,7 @@ pub(crate) fn play(text: &str, level: Level, name: &str, seed: &str) -> Output {
     fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join(format!("{name}-{level:?}-{seed}.toml"));
     fs::write(&file, text).expect("a file");
-    let program = std::env::var_os("MESHPORT_SIM");
-    let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into());
-    let mut command = Command::new(program);
+    let mut command = Command::new(crate::program());
     command.arg("run").arg(file).args(["--seed", seed, "--json", "-"]);
     if level == Level::Full {
         command.arg("--full");

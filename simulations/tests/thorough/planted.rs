@@ -13,10 +13,8 @@ use std::process::{Command, Output, Stdio};
 const SEEDS: &str = "200";
 
 fn hunt(name: &str, first_seed: &str, arguments: &[&str]) -> Output {
-    let program = std::env::var_os("MESHPORT_SIM");
-    let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into());
     let found = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("planted-{name}.toml"));
-    let mut command = Command::new(program);
+    let mut command = Command::new(crate::program());
     command.args(["hunt", "--for", "3600", "--first-seed", first_seed]).args(arguments);
     command.arg("--out").arg(found).stdin(Stdio::null());
     command.output().expect("the program starts")

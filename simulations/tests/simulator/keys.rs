@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use meshport_simulations::report::keys::{self, KEYS, Level};
 use serde_json::Value;
 
-const REFERENCE: &str = include_str!("../REFERENCE.md");
+const REFERENCE: &str = include_str!("../../REFERENCE.md");
 /// Two sites between which nothing passes any more, though no way is down, which is a violation.
 const SILENT: &str = "
 description = \"Two sites that do not hear each other\"
@@ -58,7 +58,7 @@ fn is(key: &str, path: &str) -> bool {
 }
 
 fn found(file: &Path, arguments: &[&str]) -> Found {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshport-sim"));
+    let mut command = Command::new(crate::program());
     command.arg("run").arg(file).args(arguments).args(["--seed", "7", "--json", "-"]);
     let output = command.stdin(Stdio::null()).output().expect("the program starts");
     let result: Value = serde_json::from_slice(&output.stdout).expect("a result");

@@ -19,7 +19,6 @@ use meshport_tests::world::{NodePlan, World};
 
 use self::cluster::{CLUSTERS, Cluster};
 
-#[path = "e2e_secrets/cluster.rs"]
 mod cluster;
 
 const SETTLE: Duration = Duration::from_secs(40);

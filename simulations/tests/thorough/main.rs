@@ -1,0 +1,19 @@
+//! What takes long: every bar, fault, pair of faults and planted bug, and real daemons beside it.
+//!
+//! The program has to be optimised: `./tests/run sim` and `lab` name one in `MESHPORT_SIM`.
+
+use std::path::PathBuf;
+
+mod bars;
+mod faults;
+mod lab;
+mod pairs;
+mod planted;
+mod planted_full;
+mod single_faults;
+
+/// The program: that of this build, or the one `MESHPORT_SIM` names.
+fn program() -> PathBuf {
+    let named = std::env::var_os("MESHPORT_SIM");
+    named.map_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into(), PathBuf::from)
+}

@@ -1,0 +1,28 @@
+//! Real daemons as separate processes: the main job, failures, load, bad input.
+//!
+//! One program, since each further one is linked with the whole workspace.
+
+mod abuse;
+mod access;
+mod drain;
+mod duplicate;
+mod fallback;
+mod flood;
+mod forward;
+mod herd;
+mod hostile;
+mod hostile_issuer;
+mod listener;
+mod load;
+mod nat;
+mod relay;
+mod renew;
+mod revoke;
+mod rotate;
+mod rotate_key;
+mod sandbox;
+mod secrets;
+mod signals;
+mod sites;
+mod state;
+mod width;

@@ -1,0 +1,11 @@
+//! A real control plane beneath: kubectl, controllers and the Python client through every fault.
+
+mod control_plane;
+mod drill;
+mod faults;
+mod forward;
+mod long;
+mod stalls;
+mod strict;
+mod watches;
+mod worker;

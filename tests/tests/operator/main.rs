@@ -1,0 +1,4 @@
+//! What the operator's verbs write, read by the programs it is for.
+
+mod systemd;
+mod verbs;
