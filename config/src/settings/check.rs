@@ -218,7 +218,7 @@ impl Rules<'_, '_> {
         let keys = [join(path, "allow"), join(path, "origin")];
         let is_set = service.allow != Allow::everyone();
         if is_set && service.origin.is_none() && self.are_good(&[&keys[0], &keys[1]]) {
-            let expected = "an origin beside it: it says who may use the local instance";
+            let expected = "origin as well: the list says who may use the local instance";
             self.conflict(&keys[0], None, "set, and there is no origin".to_owned(), expected);
         }
     }

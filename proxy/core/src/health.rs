@@ -278,8 +278,7 @@ impl Health {
                 format!("neither ready nor live: requests hang. Failing checks: {}", self.failing)
             }
             OriginState::Stalled => {
-                "neither ready nor live: requests hang. Check what it depends on (etcd)"
-                    .into()
+                "neither ready nor live: requests hang. Check what it depends on (etcd)".into()
             }
             OriginState::Unready if self.ready != Ready::No && self.alive == Alive::Yes => {
                 "slow: the readiness check takes far longer than usual".into()
