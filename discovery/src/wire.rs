@@ -174,8 +174,8 @@ pub(crate) enum Message<'a> {
     WideProbe(Wide<'a>),
     /// The answer to a `WideProbe`, which is as long.
     WideEcho(Wide<'a>),
-    /// The receiver does not acknowledge long packets of the sender's, so it should find out whether
-    /// the path between them still takes these. A version that does not know it drops it.
+    /// The receiver does not acknowledge long packets of the sender's, so it should find out
+    /// whether the path between them still takes these. A version that does not know it drops it.
     Unacknowledged,
 }
 

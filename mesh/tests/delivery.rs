@@ -80,8 +80,8 @@ async fn told(node: &mut Node) -> Vec<Duration> {
     told
 }
 
-/// Two nodes, the first of which has a stream to the second; only datagrams up to these lengths reach
-/// the second, and the first.
+/// Two nodes, the first of which has a stream to the second; only datagrams up to these lengths
+/// reach the second, and the first.
 async fn joined(widest: [usize; 2]) -> ((Node, Stream), (Node, Stream)) {
     let switch = Switch::new(1);
     switch.set_delay(Duration::from_millis(20));

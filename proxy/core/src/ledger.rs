@@ -1,14 +1,14 @@
 //! The sessions that are open, whom they count for, and which of them are to end.
 //!
-//! Each entry is one session, or one attempt to open it. The caller opens and closes them, says what
-//! they have carried, and asks each what becomes of it: [`Ledger::poll`] and
+//! Each entry is one session, or one attempt to open it. The caller opens and closes them, says
+//! what they have carried, and asks each what becomes of it: [`Ledger::poll`] and
 //! [`Ledger::poll_timeout`]. After a call that may change what others have to do,
 //! [`Ledger::poll_changed`] names those that want to be asked again. Counts are kept more than once
 //! so that no question has to add up: a node may serve thousands. Nothing is named here longer than
 //! its last session, since peers name the services of what they want relayed.
 //!
-//! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is served,
-//! and the daemon's own limit for what is relayed.
+//! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is
+//! served, and the daemon's own limit for what is relayed.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

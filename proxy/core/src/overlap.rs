@@ -1,17 +1,18 @@
-//! When a former secret may be erased for good: when its time is over, and the clock can be believed.
+//! When a former secret may be erased for good: when its time is over, and the clock can be
+//! believed.
 //!
-//! Whether a former secret still opens tunnels is judged by the wall clock each time, which is undone
-//! when the clock is put right. Erasing it cannot be undone. So it waits until monotonic time agrees
-//! that the end has come, or until the wall clock has said so for [`CONFIRMATION`]: after a jump of
-//! the clock, and at a start after the end, where nothing else is known.
+//! Whether a former secret still opens tunnels is judged by the wall clock each time, which is
+//! undone when the clock is put right. Erasing it cannot be undone. So it waits until monotonic
+//! time agrees that the end has come, or until the wall clock has said so for [`CONFIRMATION`]:
+//! after a jump of the clock, and at a start after the end, where nothing else is known.
 
 use std::time::{Duration, Instant};
 
 use meshport_config::UnixSeconds;
 
-/// How long a wall clock that says so alone has to say so. A wrong clock is put right within minutes
-/// of having a network, and a disk that keeps the former secret for an hour more gives nothing away
-/// that it did not hold for days.
+/// How long a wall clock that says so alone has to say so. A wrong clock is put right within
+/// minutes of having a network, and a disk that keeps the former secret for an hour more gives
+/// nothing away that it did not hold for days.
 pub const CONFIRMATION: Duration = Duration::from_secs(3600);
 /// How far both clocks may differ: a slewed clock, and whole seconds on one side.
 const TOLERANCE: Duration = Duration::from_secs(5);

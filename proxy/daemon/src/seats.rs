@@ -27,8 +27,8 @@ impl Drop for Seat {
 }
 
 impl Ingress {
-    /// A place for one more client, unless `max-sessions` are there, or its user has a share of them
-    /// that leaves no more than enough for others.
+    /// A place for one more client, unless `max-sessions` are there, or its user has a share of
+    /// them that leaves no more than enough for others.
     pub(super) fn seat(self: &Arc<Self>, client: &Tcp) -> Result<Seat, NoPlace<Who>> {
         let all = self.limits.borrow().max_sessions;
         let is_scarce = self.change_places(|places| places.are_scarce(all));

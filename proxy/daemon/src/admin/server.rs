@@ -5,12 +5,13 @@
 //! locks nobody out. The socket file gets its mode before its name, so no other user can ever open
 //! it; a stale one is replaced only when nothing answers on it.
 //!
-//! What the machine lacks (a folder that cannot be written, a full disk, a port that another process
-//! has) stops no daemon: the node serves its clients, a warning says what is missing, and binding is
-//! tried again. It is for people and monitoring, while the daemon is for the node's clients; and a
-//! user who takes the loopback port must not keep it from starting. What the settings cannot mean
-//! does: an address that is not loopback, a path that is no socket or too long, and above all a
-//! socket on which another daemon answers, since verbs would change that other node.
+//! What the machine lacks (a folder that cannot be written, a full disk, a port that another
+//! process has) stops no daemon: the node serves its clients, a warning says what is missing, and
+//! binding is tried again. It is for people and monitoring, while the daemon is for the node's
+//! clients; and a user who takes the loopback port must not keep it from starting. What the
+//! settings cannot mean does: an address that is not loopback, a path that is no socket or too
+//! long, and above all a socket on which another daemon answers, since verbs would change that
+//! other node.
 
 use std::convert::Infallible;
 use std::fmt;

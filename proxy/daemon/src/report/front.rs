@@ -71,9 +71,10 @@ impl Reporter {
             if let Some((who, held)) = greedy(&totals, now) {
                 let turned_away = totals.over_share.load(Ordering::Relaxed);
                 warnings.push(format!(
-                    "{name}: a client ({who}) has its share of max-sessions, {held} places and those \
-                     it had before, so its next ones are reset ({turned_away} since the start); \
-                     other clients are served. Find it with `ss -tnp`, or raise max-sessions"
+                    "{name}: a client ({who}) has its share of max-sessions, {held} places and \
+                     those it had before, so its next ones are reset ({turned_away} since the \
+                     start); other clients are served. Find it with `ss -tnp`, or raise \
+                     max-sessions"
                 ));
             }
         }
