@@ -1,7 +1,7 @@
 //! Who may have how many of the places that a service has for clients of its node.
 //!
-//! As long as few are taken, nobody is asked who he is. From [`SCARCE`] on each place counts for
-//! its holder, who may have [`SHARE`] times as many of these as are free: alone he comes to
+//! As long as few are taken, nobody is asked who he is. From `SCARCE` on each place counts for
+//! its holder, who may have `SHARE` times as many of these as are free: alone he comes to
 //! thirteen of sixteen places, two to somewhat less than all, and a place is left for others
 //! whatever they do. What was taken earlier counts for nobody. A service with fewer than
 //! [`MIN_SHARED`] places has none to share out.

@@ -1,7 +1,7 @@
 //! A new key for this node: stored on disk, then used, and the end of the former key.
 //!
 //! The driver never waits for a disk, and nothing is used that is not stored: it hands a new
-//! identity to a keeper ([`keep`]), which writes it and tells the driver to use it, and later to
+//! identity to a keeper (`keep`), which writes it and tells the driver to use it, and later to
 //! erase the former key. That one is on no disk from then on and answers from memory until the end
 //! of the overlap.
 

@@ -2,7 +2,7 @@
 //!
 //! The whole story is calm, the stop of the nearest apiserver, its return, and traffic coming home.
 //! An origin that is back is used once that has lasted a second, and up to ten on a machine that is
-//! too busy for its probes (see [`meshport_core::route`]). A shorter demo ends earlier in the story
+//! too busy for its probes (see `route` of the core). A shorter demo ends earlier in the story
 //! and says so.
 
 use std::time::Duration;
