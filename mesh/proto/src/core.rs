@@ -1,16 +1,16 @@
 //! The mesh as a state machine without I/O: datagrams and time go in, datagrams and events come
 //! out.
 //!
-//! Owns all peers: assigns every outer datagram to its peer ([`receive`]), encrypts what is sent
-//! ([`send`]), admits peers ([`admit`]) and runs timers ([`timers`]). Time is an argument of every
+//! Owns all peers: assigns every outer datagram to its peer (`receive`), encrypts what is sent
+//! (`send`), admits peers (`admit`) and runs timers (`timers`). Time is an argument of every
 //! call.
 //!
 //! Invariants: a decrypted packet is processed only when its inner source is the address of the
 //! peer whose session opened it; of a peer that is not admitted only control messages are
 //! processed; a peer's endpoint moves only on packets that its session authenticated.
 //!
-//! Bounds: peers by [`MeshConfig`], waiting packets by [`QUEUE_LIMIT`](crate::peer::QUEUE_LIMIT),
-//! outgoing control datagrams by [`TRANSMIT_LIMIT`], events by [`MeshConfig::max_events`]. What
+//! Bounds: peers by [`MeshConfig`], waiting packets by `peer::QUEUE_LIMIT`,
+//! outgoing control datagrams by `TRANSMIT_LIMIT`, events by [`MeshConfig::max_events`]. What
 //! exceeds a bound is dropped and counted.
 
 mod admit;

@@ -62,7 +62,7 @@ pub enum MeshEvent {
     /// A peer that was up has no session any more.
     SessionDown(NodeId),
     /// An admitted peer has handed over a newer secret of the mesh, which the authority has signed.
-    /// Keep these on disk and then call [`Mesh::set_secrets`](crate::Mesh::set_secrets); until then
+    /// Keep these on disk and then call `Mesh::set_secrets`; until then
     /// nothing has changed.
     Rotated {
         /// Who handed it over.

@@ -14,7 +14,7 @@ pub struct Identity {
     /// The authority's statement about that key.
     pub credential: Credential,
     /// The secret shared by the mesh, source of every pre-shared key. While another one follows it:
-    /// [`Mesh::set_secrets`](crate::Mesh::set_secrets).
+    /// `Mesh::set_secrets`.
     pub secret: MeshSecret,
 }
 
@@ -23,13 +23,13 @@ pub const MIN_MTU: u16 = 1280;
 /// Largest outer MTU supported: jumbo frames.
 pub const MAX_MTU: u16 = 9200;
 
-/// Settings and limits of a [`Mesh`](crate::Mesh). `Default` is right for a product node.
+/// Settings and limits of a `Mesh`. `Default` is right for a product node.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
     /// Largest packet sent and received, in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`].
     /// What passes to a peer is found by trying, up to it or up to what the first link takes,
     /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
-    /// [`UdpOuter::bind_for_mtu`](crate::UdpOuter::bind_for_mtu) then.
+    /// `UdpOuter::bind_for_mtu` then.
     pub mtu: u16,
     /// Interval of empty packets to configured peers, for NATs that forget; `None` sends none.
     pub keepalive: Option<Duration>,

@@ -1,13 +1,13 @@
 //! WireGuard itself: the only file that names boringtun.
 //!
-//! Owns the sessions of one peer ([`Tunnel`]) and the check of incoming initiations ([`Gate`]).
-//! boringtun's tunnel has one fixed pre-shared key. While the mesh has two secrets, a [`Tunnel`]
-//! has a [`Half`] per secret in use, so sessions agreed under one continue while the next is agreed
+//! Owns the sessions of one peer (`Tunnel`) and the check of incoming initiations ([`Gate`]).
+//! boringtun's tunnel has one fixed pre-shared key. While the mesh has two secrets, a `Tunnel`
+//! has a `Half` per secret in use, so sessions agreed under one continue while the next is agreed
 //! under the other; likewise while a node changes its key. The receiver index names the half.
 //!
 //! boringtun does the Noise handshake, the AEAD, the replay window and the end of sessions after
 //! 180 s. It does not decide when to talk: retries, rekeys and keepalives are
-//! [`Peer`](crate::peer::Peer)'s, which calls [`Tunnel::tick`] whenever about a second has passed
+//! `Peer`'s, which calls `Tunnel::tick` whenever about a second has passed
 //! before touching a tunnel, because boringtun's clock only moves there.
 //!
 //! Buffers: boringtun panics when an output buffer is shorter than the packet plus
