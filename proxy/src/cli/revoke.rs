@@ -227,7 +227,8 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
     };
     rows.iter().find(is_it).and_then(|row| row.node).ok_or_else(|| {
         let unknown = unknown(target, known);
-        Error::Usage(format!("{unknown}. `meshport credentials` lists also those that are revoked"))
+        let stop = if unknown.ends_with('?') { "" } else { "." };
+        Error::Usage(format!("{unknown}{stop} `meshport credentials` also lists revoked nodes"))
     })
 }
 

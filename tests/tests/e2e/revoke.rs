@@ -146,7 +146,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     assert_eq!(row.map(|row| &row["name"]), Some(&"worker-1".into()), "{rows}");
     let refused = run(&binary, &["revoke", "worker-99", "--state-dir", &cp]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("no node is called worker-99"), "{text}");
+    assert!(text.contains("no node is named worker-99; did you mean"), "{text}");
 }
 
 /// Only its credential says that a node joined with a certain line.

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use meshport_demo::apiserver::{Authority, Leaf};
+use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
 use meshport_tests::world::World;
 use rand_core::{OsRng, RngCore};
@@ -114,7 +116,14 @@ impl Cluster {
         let (first, rest) = text.split_at(text.len() / 2);
         for broken in [format!("{first}!{rest}"), first.to_owned(), text.replace("KEY", "X")] {
             fs::write(&key, broken).expect("written");
-            assert!(!seen.run(&["run", "--config", &config]), "it ran with a damaged key");
+            let mut command = Command::new(meshport());
+            command.args(["run", "--config", &config]);
+            let mut daemon = Process::start("damaged", &mut command, &world.path("damaged.log"));
+            wait::until("it says what is wrong with the key", SETTLE, || {
+                daemon.output().contains("cannot be used for health probes").then_some(())
+            });
+            daemon.signal("TERM");
+            daemon.ended(SETTLE);
             seen.run(&["check", "--config", &config]);
         }
     }
