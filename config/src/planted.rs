@@ -25,11 +25,15 @@ pub enum Bug {
     Revocation,
     /// Directories are taken for the same whatever is in them.
     Comparison,
+    /// Sessions that are to be reset stay.
+    Reset,
+    /// Attempts of later rounds have no more patience than those of the first.
+    Patience,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::MergeLaw,
         Self::RelayLoop,
         Self::RouteChoice,
@@ -39,6 +43,8 @@ impl Bug {
         Self::Health,
         Self::Revocation,
         Self::Comparison,
+        Self::Reset,
+        Self::Patience,
     ];
 }
 

@@ -86,3 +86,9 @@ fn revocations_that_nobody_hears_of() {
     found("Revocation", "whoever is revoked is shut out");
     found("Revocation", "whoever is revoked is served no more");
 }
+
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn sessions_that_stay_on_a_dead_path() {
+    found("Reset", "every request is answered");
+}

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use meshport_config::planted::{Bug, is_planted};
+
 use crate::policy::reset_after;
 
 /// A session that carries nothing for this long is between two exchanges, as far as anyone can tell
@@ -101,6 +103,9 @@ impl Life {
             Cut::ForGood => (Duration::ZERO, false),
         };
         let new = Due { since: now, window, forgives, looked: now };
+        if is_planted(Bug::Reset) {
+            return;
+        }
         let first = match self.due {
             Some(due) if due.at(self.place, false) <= new.at(self.place, false) => due,
             Some(_) | None => new,
