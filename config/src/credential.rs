@@ -16,8 +16,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -25,6 +23,8 @@ use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::{AuthorityKey, DelegationKey, NodeKey, Signature};
+use crate::link::Link;
+use crate::signing::{check_mesh, encoded, signed_message};
 use crate::succession::Succession;
 
 /// Bytes of the node's signature, at the end of a credential.
@@ -41,36 +41,6 @@ const DELEGATION_DOMAIN: &[u8] = b"meshport delegation v1\0";
 const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";
 const COUNTERSIGNATURE_DOMAIN: &[u8] = b"meshport credential countersignature v1\0";
 const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
-
-/// A signed statement in the chain from the authority to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
-    /// The invite as a whole, signed by the authority.
-    Invite,
-    /// The invite's delegation, signed by the authority.
-    Delegation,
-    /// The credential, signed by the delegation's key or by the authority.
-    Credential,
-    /// A revocation, signed by the authority.
-    Revocation,
-    /// A statement about the mesh's secret, signed by the authority.
-    Rotation,
-    /// A node's agreement that another key goes on in its place, signed by its own.
-    Succession,
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Invite => "the invite",
-            Self::Delegation => "the invite's delegation",
-            Self::Credential => "the credential",
-            Self::Revocation => "the revocation",
-            Self::Rotation => "the new mesh secret",
-            Self::Succession => "the former key's agreement",
-        })
-    }
-}
 
 /// What an invite allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -552,24 +522,4 @@ impl Credential {
         self.succession.iter().for_each(|succession| message.extend(encoded(succession)));
         message
     }
-}
-
-pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(Error::ForeignMesh { expected: *expected, found: *found })
-}
-
-pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
-    let mut message = domain.to_vec();
-    message.extend(encoded(body));
-    message
-}
-
-/// The byte form of a value. With room for a credential from the start: keys and signatures are
-/// written byte by byte, and a node that newcomers ask writes thousands.
-pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
-    let room = Vec::with_capacity(MAX_CREDENTIAL_BYTES);
-    postcard::to_extend(value, room).expect("names, keys and numbers always have a byte form")
 }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::{Error, shown};
 use crate::ids::is_label;
+use crate::text::TextError;
 
 #[cfg(test)]
 mod tests;
@@ -45,8 +45,8 @@ impl Endpoint {
     /// From its parts; a name is made lower case.
     ///
     /// # Errors
-    /// [`Error::Text`] for a malformed DNS name or port 0.
-    pub fn new(host: Host, port: u16) -> Result<Self, Error> {
+    /// [`TextError::Form`] for a malformed DNS name or port 0.
+    pub fn new(host: Host, port: u16) -> Result<Self, TextError> {
         let host = match host {
             Host::Name(name) => Host::Name(checked_name(&name)?),
             Host::Ip(ip) => Host::Ip(ip),
@@ -77,18 +77,18 @@ impl Endpoint {
 }
 
 impl TryFrom<SocketAddr> for Endpoint {
-    type Error = Error;
+    type Error = TextError;
 
     /// The same address and port; an IPv6 scope is left out.
-    fn try_from(addr: SocketAddr) -> Result<Self, Error> {
+    fn try_from(addr: SocketAddr) -> Result<Self, TextError> {
         Self::new(Host::Ip(addr.ip()), addr.port())
     }
 }
 
 impl FromStr for Endpoint {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong(text))?;
         let is_port = (1..=5).contains(&port.len()) && port.bytes().all(|b| b.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_port).ok_or_else(|| wrong(text))?;
@@ -143,13 +143,13 @@ fn with_port(host: &Host, port: u16) -> String {
     }
 }
 
-fn wrong(text: &str) -> Error {
-    Error::Text { what: WHAT, found: shown(text), expected: FORM }
+fn wrong(text: &str) -> TextError {
+    TextError::form(WHAT, text, FORM)
 }
 
 /// A DNS name in lower case: labels as in host names, and not something that was meant to be an
 /// IPv4 address (its last label is not a number; RFC 1123, 2.1).
-fn checked_name(name: &str) -> Result<String, Error> {
+fn checked_name(name: &str) -> Result<String, TextError> {
     let lower = name.to_ascii_lowercase();
     let is_number = |label: &str| label.bytes().all(|b| b.is_ascii_digit());
     let is_valid = lower.len() <= MAX_HOST_BYTES

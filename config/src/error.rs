@@ -3,9 +3,10 @@
 //! Settings report [`crate::Problem`]s instead, because a file has many of them at once. Nothing
 //! here carries a secret: text that may hold one is never repeated.
 
-use crate::credential::Link;
 use crate::ids::{MeshId, NodeId, NodeName, Role, SiteName, UnixSeconds};
-use crate::revocation::Revoked;
+use crate::link::Link;
+use crate::revoked::Revoked;
+use crate::text::TextError;
 
 /// What can be wrong with a name, a key, a credential or an invite.
 ///
@@ -15,16 +16,9 @@ use crate::revocation::Revoked;
 #[non_exhaustive]
 pub enum Error {
     // Whoever wrote the text or the bytes.
-    /// A text is not of the form that its kind has.
-    #[error("{found} is not {what}: expected {expected}")]
-    Text {
-        /// What it should be, with its article ("a site name").
-        what: &'static str,
-        /// What it is, quoted, escaped and cut to a readable length.
-        found: String,
-        /// The form that is accepted.
-        expected: &'static str,
-    },
+    /// A text or a list is not of the form that its kind has.
+    #[error(transparent)]
+    Text(#[from] TextError),
     /// A text that should hold a key or secret does not; it is not repeated here.
     #[error("this is not {what}: expected {expected}")]
     SecretText {
@@ -45,22 +39,6 @@ pub enum Error {
     #[error("this is {what} of another version of the format; use the same meshport on both sides")]
     OtherVersion {
         /// What it is, with its article.
-        what: &'static str,
-    },
-    /// A list is longer than its bound.
-    #[error("{found} {what} are too many; at most {max} are allowed")]
-    TooMany {
-        /// What the list holds, in the plural.
-        what: &'static str,
-        /// How many there are.
-        found: usize,
-        /// How many there may be.
-        max: usize,
-    },
-    /// Something that needs at least one element has none.
-    #[error("there are no {what}; give at least one")]
-    Empty {
-        /// What the list holds, in the plural.
         what: &'static str,
     },
     /// Something takes more bytes than its bound.
@@ -274,14 +252,4 @@ pub enum Error {
          join again"
     )]
     WrongRecordKey,
-}
-
-/// At most this much of a wrong text is repeated, in characters.
-const MAX_SHOWN: usize = 60;
-
-/// A text for an error message: quoted, control characters escaped, cut.
-pub(crate) fn shown(text: &str) -> String {
-    let cut: String = text.chars().take(MAX_SHOWN).collect();
-    let dots = if cut.len() < text.len() { "..." } else { "" };
-    format!("\"{}{dots}\"", cut.escape_debug())
 }

@@ -18,7 +18,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, shown};
+use crate::text::TextError;
 
 pub(crate) use self::names::is_label;
 pub use self::names::{MAX_NAME_BYTES, MAX_ROLES, NodeName, Role, Roles, ServiceName, SiteName};
@@ -98,14 +98,10 @@ macro_rules! public_key {
         }
 
         impl FromStr for $name {
-            type Err = Error;
+            type Err = TextError;
 
-            fn from_str(text: &str) -> Result<Self, Error> {
-                key_from_text(text).map(Self).ok_or_else(|| Error::Text {
-                    what: $what,
-                    found: shown(text),
-                    expected: KEY_FORM,
-                })
+            fn from_str(text: &str) -> Result<Self, TextError> {
+                key_from_text(text).map(Self).ok_or_else(|| TextError::form($what, text, KEY_FORM))
             }
         }
 

@@ -18,13 +18,15 @@ use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::codec;
-use crate::credential::{Credential, Delegation, Grant, Link, MAX_CLOCK_SKEW_S, Subject};
+use crate::credential::{Credential, Delegation, Grant, MAX_CLOCK_SKEW_S, Subject};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, shown};
+use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
 use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+use crate::link::Link;
 use crate::revocation::Revoked;
 use crate::succession::Succession;
+use crate::text::TextError;
 
 /// The most seeds in an invite: enough for a few sites, short enough for one line.
 pub const MAX_SEEDS: usize = 8;
@@ -56,11 +58,11 @@ impl Seed {
     /// A seed with these endpoints.
     ///
     /// # Errors
-    /// [`Error::Empty`] or [`Error::TooMany`] endpoints.
-    pub fn new(node: NodeId, endpoints: Vec<Endpoint>) -> Result<Self, Error> {
+    /// [`TextError::Empty`] or [`TextError::TooMany`] endpoints.
+    pub fn new(node: NodeId, endpoints: Vec<Endpoint>) -> Result<Self, TextError> {
         check_count("endpoints of a seed", endpoints.len(), MAX_ENDPOINTS)?;
         if endpoints.is_empty() {
-            return Err(Error::Empty { what: "endpoints of a seed" });
+            return Err(TextError::Empty { what: "endpoints of a seed" });
         }
         Ok(Self { node, endpoints })
     }
@@ -74,18 +76,15 @@ impl fmt::Display for Seed {
 }
 
 impl FromStr for Seed {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let (node, endpoints) = text.split_once('@').ok_or_else(|| Error::Text {
-            what: "a seed",
-            found: shown(text),
-            expected: SEED_FORM,
-        })?;
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        let (node, endpoints) =
+            text.split_once('@').ok_or_else(|| TextError::form("a seed", text, SEED_FORM))?;
         let node = node.parse()?;
         check_count("endpoints of a seed", endpoints.split(',').count(), MAX_ENDPOINTS)?;
         let endpoints = endpoints.split(',').map(|endpoint| endpoint.trim().parse());
-        Self::new(node, endpoints.collect::<Result<_, Error>>()?)
+        Self::new(node, endpoints.collect::<Result<_, TextError>>()?)
     }
 }
 
@@ -174,7 +173,7 @@ impl Invite {
     /// A new invite with a fresh key from `rng`.
     ///
     /// # Errors
-    /// As [`Delegation::issue`]; [`Error::TooMany`] seeds; [`Error::TooLarge`] above
+    /// As [`Delegation::issue`]; [`TextError::TooMany`] seeds; [`Error::TooLarge`] above
     /// [`MAX_INVITE_BYTES`].
     pub fn create(
         authority: &AuthorityKey,
@@ -295,7 +294,7 @@ impl Invite {
     /// The line of text: `meshport-invite-2.` and base64url.
     ///
     /// # Errors
-    /// [`Error::TooMany`] or [`Error::TooLarge`], when `seeds` was extended beyond its bounds.
+    /// [`TextError::TooMany`] or [`Error::TooLarge`], when `seeds` was extended beyond its bounds.
     pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
         check_count("seeds", self.seeds.len(), MAX_SEEDS)?;
         let payload = self.payload_bytes()?;
@@ -349,9 +348,9 @@ pub(crate) fn checksum(payload: &[u8]) -> [u8; CHECKSUM_BYTES] {
     *hash.first_chunk().expect("SHA-256 gives 32 bytes")
 }
 
-fn check_count(what: &'static str, found: usize, max: usize) -> Result<(), Error> {
+fn check_count(what: &'static str, found: usize, max: usize) -> Result<(), TextError> {
     if found > max {
-        return Err(Error::TooMany { what, found, max });
+        return Err(TextError::TooMany { what, found, max });
     }
     Ok(())
 }

@@ -14,17 +14,21 @@ pub mod fuzzing;
 mod ids;
 mod invite;
 mod keys;
+mod link;
 pub mod planted;
 mod revocation;
+mod revoked;
 mod rotation;
 mod seed;
 mod settings;
+mod signing;
 mod succession;
 #[cfg(test)]
 mod testing;
+mod text;
 
 pub use credential::{
-    Credential, Delegation, Grant, Issued, Link, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
+    Credential, Delegation, Grant, Issued, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
 };
 pub use endpoint::{Endpoint, Host, MAX_HOST_BYTES};
 pub use error::Error;
@@ -34,6 +38,7 @@ pub use ids::{
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+pub use link::Link;
 pub use revocation::{
     Added, MAX_REVOCATION_BYTES, MAX_REVOCATIONS, MAX_SUCCESSIONS, Revocation, Revocations, Revoked,
 };
@@ -47,3 +52,4 @@ pub use settings::{
     parse_leniently, parse_with, reference,
 };
 pub use succession::Succession;
+pub use text::TextError;

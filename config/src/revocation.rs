@@ -6,17 +6,19 @@
 //! union, so gossip may deliver them in any order.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codec;
-use crate::credential::{Credential, Link, check_mesh, signed_message};
+use crate::credential::Credential;
 use crate::error::Error;
-use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds, VerifyKey};
+use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds};
 use crate::keys::{AuthorityKey, Signature};
+use crate::link::Link;
+pub use crate::revoked::Revoked;
+use crate::signing::{check_mesh, signed_message};
 use crate::succession::Succession;
 
 /// The largest revocation, in bytes: six fit one datagram.
@@ -33,46 +35,12 @@ const WHAT: &str = "a revocation";
 const DOMAIN: &[u8] = b"meshport revocation v1\0";
 const DIGEST_DOMAIN: &[u8] = b"meshport revocation id v1\0";
 
-/// What is revoked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Revoked {
-    /// A node, by its key.
-    Node(NodeId),
-    /// An invite, by the key of its delegation, with all nodes that joined with it.
-    Invite(VerifyKey),
-    /// A node, by its key, in whose place another one goes on: signed by itself.
-    Succeeded {
-        /// The node that is over.
-        node: NodeId,
-        /// Who goes on.
-        by: NodeId,
-    },
-}
-
 impl Revoked {
-    /// The node it names; none for an invite.
-    pub const fn node(&self) -> Option<NodeId> {
-        match self {
-            Self::Node(node) | Self::Succeeded { node, .. } => Some(*node),
-            Self::Invite(_) => None,
-        }
-    }
-
     /// Whether it says that this credential is not to be believed.
     pub fn covers(&self, credential: &Credential) -> bool {
         match self {
             Self::Node(node) | Self::Succeeded { node, .. } => credential.node == *node,
             Self::Invite(key) => credential.delegation.as_ref().is_some_and(|it| it.key == *key),
-        }
-    }
-}
-
-impl fmt::Display for Revoked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(node) => write!(f, "node {node}"),
-            Self::Invite(key) => write!(f, "invite {key}"),
-            Self::Succeeded { node, by } => write!(f, "node {node}, succeeded by {by}"),
         }
     }
 }
@@ -314,6 +282,13 @@ impl Revocations {
     /// others; 0 for the empty set.
     pub fn digest(&self) -> u64 {
         self.digest
+    }
+}
+
+impl Credential {
+    /// What it says about the node in whose place this one goes on; none for nobody's successor.
+    pub fn ends_former(&self) -> Option<Revocation> {
+        self.succession.as_ref().map(|it| Revocation::of_succession(&self.mesh, &self.node, it))
     }
 }
 

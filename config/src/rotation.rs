@@ -15,10 +15,11 @@ use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::codec;
-use crate::credential::{Link, check_mesh, signed_message};
 use crate::error::Error;
 use crate::ids::{MeshId, UnixSeconds};
 use crate::keys::{AuthorityKey, MeshSecret, Signature};
+use crate::link::Link;
+use crate::signing::{check_mesh, signed_message};
 
 /// The largest [`NextSecret`], in bytes: it fits one datagram several times.
 pub const MAX_NEXT_SECRET_BYTES: usize = 200;

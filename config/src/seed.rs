@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use crate::error::{Error, shown};
 use crate::ids::NodeName;
 use crate::invite::Seed;
+use crate::text::TextError;
 
 /// A member to begin with: its name, for whoever knows where that node is, or key and endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,16 +33,16 @@ impl fmt::Display for NamedSeed {
 }
 
 impl FromStr for NamedSeed {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         // An address alone would read as a name, and no node has it.
         if text.parse::<IpAddr>().is_ok() {
-            return Err(Error::Text {
-                what: "a seed",
-                found: shown(text),
-                expected: "a node's name or NODEID@HOST:PORT; an address needs the node id",
-            });
+            return Err(TextError::form(
+                "a seed",
+                text,
+                "a node's name or NODEID@HOST:PORT; an address needs the node id",
+            ));
         }
         match text.contains('@') {
             true => text.parse().map(Self::Whole),

@@ -25,9 +25,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::endpoint::Endpoint;
-use crate::error::{Error, shown};
 use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
 use crate::seed::NamedSeed;
+use crate::text::TextError;
 
 pub use self::allow::Allow;
 pub use self::parse::{parse, parse_leniently, parse_with};
@@ -78,16 +78,12 @@ macro_rules! choice {
         }
 
         impl FromStr for $name {
-            type Err = Error;
+            type Err = TextError;
 
-            fn from_str(text: &str) -> Result<Self, Error> {
+            fn from_str(text: &str) -> Result<Self, TextError> {
                 match text {
                     $($text => Ok(Self::$variant),)*
-                    _ => Err(Error::Text {
-                        what: $what,
-                        found: shown(text),
-                        expected: $expected,
-                    }),
+                    _ => Err(TextError::form($what, text, $expected)),
                 }
             }
         }
@@ -349,9 +345,9 @@ impl fmt::Display for Pin {
 }
 
 impl FromStr for Pin {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         text.parse().map(Self::Node).or_else(|_| text.parse().map(Self::Name))
     }
 }

@@ -8,11 +8,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::credential::{Credential, Link, signed_message};
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, UnixSeconds};
 use crate::keys::{NodeKey, Signature};
-use crate::revocation::Revocation;
+use crate::link::Link;
+use crate::signing::signed_message;
 
 const DOMAIN: &[u8] = b"meshport succession v1\0";
 
@@ -63,18 +63,11 @@ impl Succession {
     }
 }
 
-impl Credential {
-    /// What it says about the node in whose place this one goes on; none for nobody's successor.
-    pub fn ends_former(&self) -> Option<Revocation> {
-        self.succession.as_ref().map(|it| Revocation::of_succession(&self.mesh, &self.node, it))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
-    use crate::{Added, Invite, Join, RecordKey, Revocations, Revoked};
+    use crate::{Added, Credential, Invite, Join, RecordKey, Revocation, Revocations, Revoked};
 
     /// A node of a mesh, and an invite by which its successor gets a credential.
     fn place(seed: u64) -> (NodeKey, Invite, TestRng) {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::{Error, shown};
+use crate::text::TextError;
 
 /// The longest name, in bytes: that of a DNS label (RFC 1035, 2.3.4).
 pub const MAX_NAME_BYTES: usize = 63;
@@ -44,11 +44,11 @@ macro_rules! name {
         }
 
         impl FromStr for $name {
-            type Err = Error;
+            type Err = TextError;
 
-            fn from_str(text: &str) -> Result<Self, Error> {
+            fn from_str(text: &str) -> Result<Self, TextError> {
                 if !$is_valid(text) {
-                    return Err(Error::Text { what: $what, found: shown(text), expected: $form });
+                    return Err(TextError::form($what, text, $form));
                 }
                 Ok(Self(text.to_owned()))
             }
@@ -145,20 +145,18 @@ impl fmt::Display for Role {
 }
 
 impl FromStr for Role {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         match text {
             "node" => Ok(Self::Node),
             "relay" => Ok(Self::Relay),
             "operator" => Ok(Self::Operator),
             _ => match text.strip_prefix("origin:") {
                 Some(service) => service.parse().map(Self::Origin),
-                None => Err(Error::Text {
-                    what: "a role",
-                    found: shown(text),
-                    expected: "node, origin:SERVICE, relay or operator",
-                }),
+                None => {
+                    Err(TextError::form("a role", text, "node, origin:SERVICE, relay or operator"))
+                }
             },
         }
     }
@@ -211,17 +209,17 @@ impl Roles {
     /// A set of these roles; repeated ones count once.
     ///
     /// # Errors
-    /// [`Error::Empty`] without any, [`Error::TooMany`] above [`MAX_ROLES`].
-    pub fn new(roles: impl IntoIterator<Item = Role>) -> Result<Self, Error> {
+    /// [`TextError::Empty`] without any, [`TextError::TooMany`] above [`MAX_ROLES`].
+    pub fn new(roles: impl IntoIterator<Item = Role>) -> Result<Self, TextError> {
         let mut set = BTreeSet::new();
         for role in roles {
             set.insert(role);
             if set.len() > MAX_ROLES {
-                return Err(Error::TooMany { what: "roles", found: set.len(), max: MAX_ROLES });
+                return Err(TextError::TooMany { what: "roles", found: set.len(), max: MAX_ROLES });
             }
         }
         if set.is_empty() {
-            return Err(Error::Empty { what: "roles" });
+            return Err(TextError::Empty { what: "roles" });
         }
         Ok(Self(set.into_iter().collect()))
     }
@@ -276,11 +274,11 @@ impl fmt::Display for Roles {
 }
 
 impl FromStr for Roles {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         let roles = text.split(',').map(|role| role.trim().parse()).take(MAX_ROLES * 2);
-        Self::new(roles.collect::<Result<Vec<Role>, Error>>()?)
+        Self::new(roles.collect::<Result<Vec<Role>, TextError>>()?)
     }
 }
 

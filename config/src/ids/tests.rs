@@ -18,7 +18,7 @@ fn wrong_key_texts_are_refused_and_quoted() {
     let short = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBw==";
     for text in ["", "abc", not_canonical, short, &"A".repeat(44), &"=".repeat(44)] {
         let error = text.parse::<NodeId>().unwrap_err();
-        assert!(matches!(error, Error::Text { what: "a node id", .. }), "{text}: {error}");
+        assert!(matches!(error, TextError::Form { what: "a node id", .. }), "{text}: {error}");
     }
     let error = "a\u{1b}[31m".repeat(50).parse::<MeshId>().unwrap_err().to_string();
     assert!(!error.contains('\u{1b}') && error.contains("..."), "{error}");
@@ -73,11 +73,11 @@ fn roles_are_bounded() {
     let role = |n: usize| Role::Origin(format!("s{n}").parse().unwrap());
     assert!(Roles::new((0..MAX_ROLES).map(role)).is_ok());
     let error = Roles::new((0..=MAX_ROLES).map(role)).unwrap_err();
-    assert_eq!(error, Error::TooMany { what: "roles", found: 17, max: 16 });
+    assert_eq!(error, TextError::TooMany { what: "roles", found: 17, max: 16 });
     let many: Vec<Role> = (0..=MAX_ROLES).map(role).collect();
     assert!(postcard::from_bytes::<Roles>(&postcard::to_stdvec(&many).unwrap()).is_err());
     assert!(postcard::from_bytes::<Roles>(&[0]).is_err());
-    assert_eq!(Roles::new([]), Err(Error::Empty { what: "roles" }));
+    assert_eq!(Roles::new([]), Err(TextError::Empty { what: "roles" }));
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn bounds_hold() {
     let seed = invite.seeds[0].clone();
     assert!(create(vec![seed.clone(); MAX_SEEDS]).is_ok());
     let error = create(vec![seed.clone(); MAX_SEEDS + 1]).unwrap_err();
-    assert_eq!(error, Error::TooMany { what: "seeds", found: 9, max: 8 });
+    assert_eq!(error, TextError::TooMany { what: "seeds", found: 9, max: 8 }.into());
     let long: Endpoint = format!("{}:1", [&*"a".repeat(60); 4].join(".")).parse().unwrap();
     let large = Seed::new(seed.node, vec![long; MAX_ENDPOINTS]).unwrap();
     let error = create(vec![large; MAX_SEEDS]).unwrap_err();

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::credential::{Credential, Delegation};
-use crate::error::{Error, shown};
 use crate::ids::{NodeId, NodeName, Role, SiteName};
+use crate::text::TextError;
 
 /// One entry of a service's list `allow`. The text forms are `role:ROLE`, `site:SITE`, and
 /// `node:NAME` or `node:NODEID`.
@@ -82,20 +82,20 @@ impl fmt::Display for Allow {
 }
 
 impl FromStr for Allow {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         match text.split_once(':') {
             Some(("role", role)) => role.parse().map(Self::Role),
             Some(("site", site)) => site.parse().map(Self::Site),
             Some(("node", node)) => {
                 node.parse().map(Self::Node).or_else(|_| node.parse().map(Self::Name))
             }
-            _ => Err(Error::Text {
-                what: "whom to allow",
-                found: shown(text),
-                expected: "role:ROLE, site:SITE, node:NAME or node:NODEID",
-            }),
+            _ => Err(TextError::form(
+                "whom to allow",
+                text,
+                "role:ROLE, site:SITE, node:NAME or node:NODEID",
+            )),
         }
     }
 }

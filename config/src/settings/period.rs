@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::{Error, shown};
+use crate::text::TextError;
 
 /// The units, largest first, in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
@@ -40,10 +40,10 @@ impl From<Period> for Duration {
 }
 
 impl FromStr for Period {
-    type Err = Error;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = || Error::Text { what: "a duration", found: shown(text), expected: FORM };
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        let wrong = || TextError::form("a duration", text, FORM);
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let (_, nanos) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;

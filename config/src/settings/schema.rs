@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::period::Period;
 use super::problem::nearest;
-use crate::error::shown;
+use crate::text::shown;
 
 /// One key of a table that fills a `T`.
 pub(super) struct Key<T> {

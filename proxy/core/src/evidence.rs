@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-use super::route::Line;
+use super::view::Line;
 
 /// Lines with points at once: more than a service has origins.
 pub const MAX_LINES: usize = 1024;

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod changes;
 pub mod connect;
+mod damping;
 pub mod draw;
 pub mod drift;
 pub mod duplicates;
@@ -29,4 +30,5 @@ pub mod seeds;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod timing;
+pub mod view;
 pub mod wire;

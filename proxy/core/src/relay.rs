@@ -24,9 +24,10 @@ use meshport_config::NodeId;
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::Distance;
 
+use super::damping::{Damping, GAIN_LASTING};
 use super::evidence::Evidence;
-use super::route::{self, GAIN_LASTING, Line, OriginView, PathView, Relaying};
 use super::timing::Timings;
+use super::view::{Line, OriginView, PathView, Relaying, cost, loses_most};
 use crate::wire::Hops;
 
 /// What a relayed way costs besides its round trips, since it takes another node's time and has two
@@ -112,12 +113,12 @@ impl Offer {
 
     /// Whether neither sessions nor probes say that hardly anything gets through.
     fn is_sound(&self) -> bool {
-        !self.suspect && !route::loses_most(self.loss_percent)
+        !self.suspect && !loses_most(self.loss_percent)
     }
 
     /// What a session through it pays.
     pub fn cost(&self) -> Duration {
-        route::cost(self.rtt, self.loss_percent) + penalty(self.rtt)
+        cost(self.rtt, self.loss_percent) + penalty(self.rtt)
     }
 
     /// The way as a route sees it, instead of the direct one.
@@ -239,7 +240,7 @@ fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> 
 /// What a session pays that goes straight there, if the path is measured and works.
 fn direct_cost(direct: &OriginView) -> Option<Duration> {
     match direct.path {
-        PathView::Up(rtt) => Some(route::cost(rtt, direct.loss_percent)),
+        PathView::Up(rtt) => Some(cost(rtt, direct.loss_percent)),
         PathView::Own | PathView::Unmeasured | PathView::Dead => None,
     }
 }
@@ -249,7 +250,7 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
     let sound = best.filter(|offer| offer.is_sound());
     let direct_cost = direct_cost(direct);
     let better_than = |cost: Duration| {
-        let better = sound.filter(|offer| route::is_clear_gain(cost, offer.cost()));
+        let better = sound.filter(|offer| Damping::default().is_clear(cost, offer.cost()));
         better.map_or(Step::Stay, |offer| Step::After(Some(offer.relay), GAIN_LASTING))
     };
     match (present, direct_cost) {

@@ -11,36 +11,28 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, ServiceSettings, SiteName};
+use meshport_config::ServiceSettings;
 use meshport_discovery::OriginState;
 
 use super::relay;
 
+pub use super::damping::Damping;
+pub use super::view::{Line, OriginView, PathView, Relaying};
+
+use super::view::cost;
+
 mod memory;
 
+pub use memory::Preference;
 use memory::Verdict;
-pub use memory::{Damping, Preference};
-pub(super) use memory::{GAIN_LASTING, is_clear_gain};
 
-/// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
-/// last sixteen.
-const USUAL_LOSS_PERCENT: u8 = 7;
-/// Above this nothing gets worse: the path is about to be dead.
-const MOST_LOSS_PERCENT: u8 = 90;
-/// From here on, in percent, a path is as good as silent: an answer of a few packets takes QUIC
-/// several time-outs, each twice the one before, and soon longer than clients wait.
-const BROKEN_LOSS_PERCENT: u8 = 50;
 /// Ending a session costs its client a reconnect and perhaps an error: a home that is nearer by
 /// less than this...
 const MOVING_GAIN: Duration = Duration::from_millis(1);
 /// ...or by less than this share, in percent, is not worth it.
 const MOVING_GAIN_PERCENT: u32 = 20;
-/// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
-const RETRANSMISSION: Duration = Duration::from_millis(100);
 /// Stands in for the round trip of a path that is not measured yet: worse than any path worth
 /// having, so that measured ones go first.
 const UNMEASURED: Duration = Duration::from_secs(2);
@@ -81,158 +73,6 @@ impl Policy {
             Self::Nearest { .. } => "nearest",
             Self::Spread => "spread",
             Self::Pinned(_) => "pinned",
-        }
-    }
-}
-
-/// Where a session goes and by what way: what identifies a candidate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Line {
-    /// Straight to the instance of a node, which may be this one.
-    Direct(NodeId),
-    /// To the instance of a node, through another node.
-    Relayed {
-        /// Whose instance.
-        origin: NodeId,
-        /// Who carries it there.
-        relay: NodeId,
-    },
-    /// To an address outside the mesh.
-    Outside(SocketAddr),
-}
-
-impl Line {
-    /// The node whose instance it leads to, if that is a node of the mesh.
-    pub fn origin(&self) -> Option<NodeId> {
-        match *self {
-            Self::Direct(origin) | Self::Relayed { origin, .. } => Some(origin),
-            Self::Outside(_) => None,
-        }
-    }
-
-    /// The same line when a node on it is called otherwise.
-    #[must_use]
-    pub fn renamed(self, former: NodeId, node: NodeId) -> Self {
-        let now = |it: NodeId| if it == former { node } else { it };
-        match self {
-            Self::Direct(origin) => Self::Direct(now(origin)),
-            Self::Relayed { origin, relay } => {
-                Self::Relayed { origin: now(origin), relay: now(relay) }
-            }
-            Self::Outside(address) => Self::Outside(address),
-        }
-    }
-
-    /// The node that this node's packets go to.
-    pub fn first_hop(&self) -> Option<NodeId> {
-        match *self {
-            Self::Direct(node) | Self::Relayed { relay: node, .. } => Some(node),
-            Self::Outside(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Direct(node) => f.write_str(&node.short()),
-            Self::Relayed { origin, relay } => {
-                write!(f, "{} through {}", origin.short(), relay.short())
-            }
-            Self::Outside(address) => address.fmt(f),
-        }
-    }
-}
-
-/// What this node knows of the way to an origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PathView {
-    /// The origin is this node.
-    Own,
-    /// It answers probes, with this smoothed round-trip time; through a relay, of both legs.
-    Up(Duration),
-    /// Not measured yet.
-    Unmeasured,
-    /// It stopped answering probes.
-    Dead,
-}
-
-/// What this node knows of one origin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OriginView {
-    /// Which one, and by what way.
-    pub line: Line,
-    /// What people call it: the node's name, or the address outside the mesh.
-    pub name: String,
-    /// Its site, for a node of the mesh.
-    pub site: Option<SiteName>,
-    /// What it says of its instance.
-    pub state: OriginState,
-    /// The way there.
-    pub path: PathView,
-    /// How much single round trips deviate from the smoothed one (mean deviation).
-    pub deviation: Duration,
-    /// Share of recent probes without an answer, 0 to 100.
-    pub loss_percent: u8,
-    /// Whether membership holds it for present.
-    pub present: bool,
-    /// Whether sessions have found it silent lately, whatever it says (see `evidence`).
-    pub suspect: bool,
-    /// Whether it has said lately that this node may not use it.
-    pub denied: bool,
-    /// Why it is reached through another node, if it is.
-    pub relaying: Option<Relaying>,
-}
-
-/// Why an origin is reached through another node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Relaying {
-    /// Whether there is more to it than the relay's word.
-    pub trusted: bool,
-    /// Whether the direct path is dead; else it is clearly slower.
-    pub direct_dead: bool,
-    /// A session is taken to pay no less than this: what the direct path costs, until sessions
-    /// have timed the relayed one. A relay's claim may choose the way to an origin, not the origin.
-    pub least_cost: Duration,
-}
-
-impl OriginView {
-    /// An address outside the mesh of which nothing is known.
-    pub fn outside(address: SocketAddr) -> Self {
-        Self {
-            line: Line::Outside(address),
-            name: address.to_string(),
-            site: None,
-            state: OriginState::Unknown,
-            path: PathView::Unmeasured,
-            deviation: Duration::ZERO,
-            loss_percent: 0,
-            present: true,
-            suspect: false,
-            denied: false,
-            relaying: None,
-        }
-    }
-
-    /// Whether hardly anything comes through to it, although it is not silent.
-    pub fn is_broken(&self) -> bool {
-        matches!(self.path, PathView::Up(_)) && loses_most(self.loss_percent)
-    }
-
-    /// A node of the mesh of which only its word is known.
-    pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
-        Self {
-            line: Line::Direct(node),
-            name,
-            site: Some(site),
-            state,
-            path: PathView::Unmeasured,
-            deviation: Duration::ZERO,
-            loss_percent: 0,
-            present: true,
-            suspect: false,
-            denied: false,
-            relaying: None,
         }
     }
 }
@@ -404,26 +244,6 @@ fn candidate(origin: OriginView) -> Candidate {
         (PathView::Unmeasured | PathView::Dead, _) => UNMEASURED,
     };
     Candidate { standing: standing(&origin), cost, origin }
-}
-
-/// Whether hardly anything comes through on a path with this loss, although it is not silent.
-pub(super) fn loses_most(loss_percent: u8) -> bool {
-    loss_percent >= BROKEN_LOSS_PERCENT
-}
-
-/// What a session pays for a way: its round-trip time, and what lost packets add.
-pub(super) fn cost(rtt: Duration, loss_percent: u8) -> Duration {
-    rtt + price_of_loss(rtt, loss_percent)
-}
-
-/// What lost packets add to an exchange on average: each costs one more time-out, which is about
-/// three round trips and never below [`RETRANSMISSION`].
-fn price_of_loss(rtt: Duration, loss_percent: u8) -> Duration {
-    if loss_percent <= USUAL_LOSS_PERCENT {
-        return Duration::ZERO;
-    }
-    let lost = f64::from(loss_percent.min(MOST_LOSS_PERCENT)) / 100.0;
-    (rtt * 3).max(RETRANSMISSION).mul_f64(lost / (1.0 - lost))
 }
 
 pub(super) fn standing(origin: &OriginView) -> Standing {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::route::Line;
+use super::view::Line;
 
 /// Lines remembered at once: a few relays per origin, and the addresses outside.
 pub const MAX_LINES: usize = 1024;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use meshport_config::Problem;
+use meshport_config::{Problem, TextError};
 
 /// What can go wrong in the daemon and in the verbs.
 ///
@@ -76,6 +76,12 @@ pub enum Error {
     /// An invariant of this program does not hold.
     #[error("internal error: {0}. Please report it with the lines before it")]
     Bug(String),
+}
+
+impl From<TextError> for Error {
+    fn from(error: TextError) -> Self {
+        Self::Trust(error.into())
+    }
 }
 
 impl Error {

@@ -23,7 +23,7 @@ impl FromStr for Lifetime {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let period: Period =
-            text.parse().map_err(|error: meshport_config::Error| error.to_string())?;
+            text.parse().map_err(|error: meshport_config::TextError| error.to_string())?;
         match period.as_secs() {
             1..=MAX_SECONDS => Ok(Self(period)),
             _ => Err(format!("{period} is not between 1s and {}d", MAX_SECONDS / 86_400)),

@@ -255,7 +255,8 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let period: Period = text.parse().map_err(|error: meshport_config::Error| error.to_string())?;
+    let period: Period =
+        text.parse().map_err(|error: meshport_config::TextError| error.to_string())?;
     match period.0 {
         time if (MIN_INTERVAL..=MAX_INTERVAL).contains(&time) => Ok(time),
         _ => Err(format!(

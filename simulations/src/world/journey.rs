@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::tunnels::payload;
 use super::{Body, Event, Packet, World};
 use crate::flight::Payload;
 use crate::network::{Fate, Leg, Parcel, Stretch};
 use crate::trace::Sent;
+use crate::tunnel::OVERHEAD;
 
 /// A packet whose datagrams have not all come to their end: some are on the way to a link at which
 /// they may have to wait. A flight has as many as it has segments, everything else has one.
@@ -59,6 +59,11 @@ pub(super) fn stages(fate: Fate, size: usize) -> Vec<Stage> {
     let first = Stage { at, leg, size, is_copy: false };
     let copy = again.map(|at| Stage { at, is_copy: true, ..first });
     [Some(first), copy].into_iter().flatten().collect()
+}
+
+/// Bytes that a datagram of this size carries for QUIC.
+pub(super) fn payload(size: usize) -> u32 {
+    u32::try_from(size.saturating_sub(OVERHEAD)).unwrap_or(u32::MAX)
 }
 
 /// A packet on the wire, as the network sees it.

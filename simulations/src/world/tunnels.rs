@@ -5,7 +5,7 @@ use std::time::Duration;
 use meshport_discovery::{family, kind};
 use rand::Rng;
 
-use super::journey::{Journey, parcel, stages};
+use super::journey::{Journey, parcel, payload, stages};
 use super::sessions::Timer;
 use super::{Body, Event, Packet, World, number};
 use crate::brain::Brain;
@@ -371,9 +371,4 @@ impl World {
         let (from, to) = (packet.from, packet.to);
         self.trace.datagram(Sent { at: self.now, from, to, size, kind, lost });
     }
-}
-
-/// Bytes that a datagram of this size carries for QUIC.
-pub(super) fn payload(size: usize) -> u32 {
-    u32::try_from(size.saturating_sub(OVERHEAD)).unwrap_or(u32::MAX)
 }

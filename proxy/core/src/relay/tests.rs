@@ -379,7 +379,7 @@ proptest! {
         let claimed = |us: &Option<u32>| us.map(|us| Duration::from_micros(us.into()));
         let near = numbered.map(|(it, (rtt, claim))| near(it, ms(*rtt), claimed(claim))).collect();
         let mut bench = Bench::new(near);
-        let worth = |it: u64| route::is_clear_gain(ms(rtt), ms(it) + penalty(ms(it)));
+        let worth = |it: u64| Damping::default().is_clear(ms(rtt), ms(it) + penalty(ms(it)));
         if let Some(relay) = bench.relay(&view, GAIN_LASTING * 2) {
             prop_assert!(worth(relays[usize::from(relay) - 2].0));
         }

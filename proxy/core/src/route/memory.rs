@@ -5,8 +5,8 @@
 //! | --- | --- | --- |
 //! | gone, refusing, hung, draining, cut off | whatever is left | nothing |
 //! | unready, so it still serves | one that is ready | [`UNREADY_LASTING`] |
-//! | stands in for one that was left | that one, as good again | [`RETURN_LASTING`], doubled |
-//! | as healthy | clearly cheaper | [`GAIN_LASTING`] |
+//! | stands in for one that was left | that one, as good again | `damping::RETURN_LASTING`, doubled |
+//! | as healthy | clearly cheaper | `damping::GAIN_LASTING` |
 //!
 //! The third is doubled each time that origin was left again within [`CALM`], like route flap
 //! damping (RFC 2439): after a single fault it costs a second; a flapping origin is avoided for
@@ -14,19 +14,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Candidate, Line, Standing, is_own};
+use super::{Candidate, Damping, Line, Standing, is_own};
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
-/// A preferred origin gives way to a cheaper one only for more than this...
-const GAIN: Duration = Duration::from_millis(5);
-/// ...or for more than this share of its own cost, in percent...
-const GAIN_PERCENT: u32 = 20;
-/// ...that has lasted this long.
-pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// An origin that is back is gone back to after this: it is asked again in this time, so that one
-/// good answer is not enough.
-const RETURN_LASTING: Duration = Duration::from_secs(1);
 /// An origin that was left and not left again for this long has calmed down.
 const CALM: Duration = Duration::from_secs(60);
 /// What all origins depend on fails for all. Each asks its own as soon as it hears of the first,
@@ -36,42 +27,10 @@ const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// then there is nothing worth keeping.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
 
-/// How much better another origin has to be, and for how long, until it is followed. The daemon has
-/// the default; a simulation may ask what other values do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Damping {
-    /// The preferred origin gives way to one as healthy that is cheaper by more than this...
-    pub gain: Duration,
-    /// ...or by more than this share of its own cost, in percent...
-    pub gain_percent: u32,
-    /// ...for this long.
-    pub gain_lasting: Duration,
-    /// How long an origin that was left has to be as good again, the first time; never longer than
-    /// a gain has to last.
-    pub return_lasting: Duration,
-}
-
-impl Default for Damping {
-    fn default() -> Self {
-        Self {
-            gain: GAIN,
-            gain_percent: GAIN_PERCENT,
-            gain_lasting: GAIN_LASTING,
-            return_lasting: RETURN_LASTING,
-        }
-    }
-}
-
-impl Damping {
-    fn is_gain(&self, current: &Candidate, best: &Candidate) -> bool {
-        let is_nearer = is_own(best) || self.is_clear(current.cost, best.cost);
-        is_nearer && !is_planted(Bug::Nearness)
-    }
-
-    fn is_clear(&self, current: Duration, best: Duration) -> bool {
-        let gain = current.saturating_sub(best);
-        gain > self.gain || gain * 100 > current * self.gain_percent
-    }
+/// Whether an origin is as much nearer as it has to be.
+fn is_gain(damping: &Damping, current: &Candidate, best: &Candidate) -> bool {
+    let is_nearer = is_own(best) || damping.is_clear(current.cost, best.cost);
+    is_nearer && !is_planted(Bug::Nearness)
 }
 
 /// The memory of [`super::choose`] from one call to the next.
@@ -143,7 +102,8 @@ impl Preference {
             return Verdict { first: 0, preference, why: None };
         };
         let current = &candidates[place];
-        if place == 0 || (current.standing == best.standing && !self.damping.is_gain(current, best))
+        if place == 0
+            || (current.standing == best.standing && !is_gain(&self.damping, current, best))
         {
             let why = (place > 0).then(|| format!("kept: {} is hardly nearer", best.origin.name));
             return Verdict {
@@ -226,9 +186,4 @@ impl Home {
         let doubled = 1_u32.checked_shl(self.times.saturating_sub(1)).unwrap_or(u32::MAX);
         damping.return_lasting.saturating_mul(doubled).min(damping.gain_lasting)
     }
-}
-
-/// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
-pub(crate) fn is_clear_gain(current: Duration, best: Duration) -> bool {
-    Damping::default().is_clear(current, best)
 }

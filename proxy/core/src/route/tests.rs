@@ -1,5 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 
+use meshport_config::NodeId;
 use proptest::prelude::*;
 
 use super::memory::SETTLING;

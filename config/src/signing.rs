@@ -1,0 +1,31 @@
+//! What is signed, as bytes.
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::ids::MeshId;
+
+/// Most bytes of what is written here: those of a credential.
+const ROOM: usize = crate::MAX_CREDENTIAL_BYTES;
+
+/// Whether a statement belongs to this mesh.
+pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::ForeignMesh { expected: *expected, found: *found })
+}
+
+/// What a signature covers: the domain, which says what kind of statement it is, and the body.
+pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
+    let mut message = domain.to_vec();
+    message.extend(encoded(body));
+    message
+}
+
+/// The byte form of a value. With room for a credential from the start: keys and signatures are
+/// written byte by byte, and a node that newcomers ask writes thousands.
+pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
+    let room = Vec::with_capacity(ROOM);
+    postcard::to_extend(value, room).expect("names, keys and numbers always have a byte form")
+}

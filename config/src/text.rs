@@ -1,0 +1,50 @@
+//! What is wrong with a text that a person wrote.
+
+/// A text or a list that is not of the form that its kind has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A text of another form.
+    #[error("{found} is not {what}: expected {expected}")]
+    Form {
+        /// What it should be, with its article ("a site name").
+        what: &'static str,
+        /// What it is, quoted, escaped and cut to a readable length.
+        found: String,
+        /// The form that is accepted.
+        expected: &'static str,
+    },
+    /// A list is longer than its bound.
+    #[error("{found} {what} are too many; at most {max} are allowed")]
+    TooMany {
+        /// What the list holds, in the plural.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Something that needs at least one element has none.
+    #[error("there are no {what}; give at least one")]
+    Empty {
+        /// What the list holds, in the plural.
+        what: &'static str,
+    },
+}
+
+impl TextError {
+    /// `text` is not `what` (with its article); `expected` is the form that is accepted.
+    pub(crate) fn form(what: &'static str, text: &str, expected: &'static str) -> Self {
+        Self::Form { what, found: shown(text), expected }
+    }
+}
+
+/// At most this much of a wrong text is repeated, in characters.
+const MAX_SHOWN: usize = 60;
+
+/// A text for an error message: quoted, control characters escaped, cut.
+pub(crate) fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(MAX_SHOWN).collect();
+    let dots = if cut.len() < text.len() { "..." } else { "" };
+    format!("\"{}{dots}\"", cut.escape_debug())
+}

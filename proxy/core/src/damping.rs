@@ -1,0 +1,47 @@
+//! How much better an origin or a way has to be, and for how long, until it is followed.
+
+use std::time::Duration;
+
+/// A preferred origin gives way to a cheaper one only for more than this...
+const GAIN: Duration = Duration::from_millis(5);
+/// ...or for more than this share of its own cost, in percent...
+const GAIN_PERCENT: u32 = 20;
+/// ...that has lasted this long.
+pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
+/// An origin that is back is gone back to after this: it is asked again in this time, so that one
+/// good answer is not enough.
+const RETURN_LASTING: Duration = Duration::from_secs(1);
+
+/// How much better another origin has to be, and for how long, until it is followed. The daemon has
+/// the default; a simulation may ask what other values do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damping {
+    /// The preferred origin gives way to one as healthy that is cheaper by more than this...
+    pub gain: Duration,
+    /// ...or by more than this share of its own cost, in percent...
+    pub gain_percent: u32,
+    /// ...for this long.
+    pub gain_lasting: Duration,
+    /// How long an origin that was left has to be as good again, the first time; never longer than
+    /// a gain has to last.
+    pub return_lasting: Duration,
+}
+
+impl Default for Damping {
+    fn default() -> Self {
+        Self {
+            gain: GAIN,
+            gain_percent: GAIN_PERCENT,
+            gain_lasting: GAIN_LASTING,
+            return_lasting: RETURN_LASTING,
+        }
+    }
+}
+
+impl Damping {
+    /// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
+    pub(crate) fn is_clear(&self, current: Duration, best: Duration) -> bool {
+        let gain = current.saturating_sub(best);
+        gain > self.gain || gain * 100 > current * self.gain_percent
+    }
+}
