@@ -5,8 +5,8 @@
 //! | --- | --- | --- |
 //! | gone, refusing, hung, draining, cut off | whatever is left | nothing |
 //! | unready, so it still serves | one that is ready | [`UNREADY_LASTING`] |
-//! | stands in for one that was left | that one, as good again | `damping::RETURN_LASTING`, doubled |
-//! | as healthy | clearly cheaper | `damping::GAIN_LASTING` |
+//! | stands in for one that was left | that one, as good again | `RETURN_LASTING`, doubled |
+//! | as healthy | clearly cheaper | `GAIN_LASTING` |
 //!
 //! The third is doubled each time that origin was left again within [`CALM`], like route flap
 //! damping (RFC 2439): after a single fault it costs a second; a flapping origin is avoided for
