@@ -8,7 +8,7 @@ use crate::ids::NodeName;
 use crate::invite::Seed;
 use crate::text::TextError;
 
-/// A member to begin with: its name, for whoever knows where that node is, or key and endpoints.
+/// A member to begin with: its name, if its endpoints are known elsewhere, or key and endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedSeed {
     /// By its name in the mesh.

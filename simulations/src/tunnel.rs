@@ -177,7 +177,8 @@ impl Tunnels {
         peer: u32,
         bytes: usize,
         is_lost: bool,
-        (rtt, now): (Duration, Instant),
+        rtt: Duration,
+        now: Instant,
     ) -> bool {
         let bytes = bytes as u64;
         if is_lost {

@@ -4,7 +4,7 @@
 //! small probes and requests and drops every long answer. So some probes and their echoes are as
 //! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a path
 //! dead by silence, QUIC cannot use it, and the path counts as dead until a long one is answered.
-//! Whoever sends long packets of sessions and gets no acknowledgement has the path tried at once,
+//! A sender whose long session packets are not acknowledged has the path tried at once,
 //! here and at the peer, whose clients may be the ones who wait.
 //!
 //! A path with very little bandwidth drops most long probes and few small ones, since its queue has

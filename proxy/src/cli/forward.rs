@@ -111,9 +111,7 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     let node = StateDir::open(paths.state_dir()).ok();
     let context = Context::find(args)?;
     let start = match &args.invite {
-        Some(invite) => {
-            identity::from_invite(invite, args, (&folder, node.as_ref()), clock::wall())?
-        }
+        Some(invite) => identity::from_invite(invite, args, &folder, node.as_ref(), clock::wall())?,
         None => identity::saved(&folder, node.as_ref(), clock::wall())?,
     };
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))

@@ -41,7 +41,7 @@ pub(super) struct Arguments {
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     #[cfg(feature = "planted-bugs")]
-    plant(arguments.planted.as_deref())?;
+    super::plant(arguments.planted.as_deref())?;
     if let Some(rule) = arguments.rule.as_deref().filter(|rule| !rules::ALL.contains(rule)) {
         let all: Vec<String> = rules::ALL.iter().map(|rule| format!("\n  {rule}")).collect();
         let what = format!("--rule: there is no rule \"{rule}\"; there are{}", all.concat());
@@ -88,17 +88,6 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         Some(rule) => say(&format!("{runs} runs, none violates \"{rule}\"")),
         None => say(&format!("{runs} runs, all rules hold")),
     }
-}
-
-#[cfg(feature = "planted-bugs")]
-fn plant(name: Option<&str>) -> Result<(), Error> {
-    use meshport_config::planted::{self, Bug};
-
-    let Some(name) = name else { return Ok(()) };
-    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
-    let unknown = || Error::Scenario(format!("there is no bug \"{name}\" to plant"));
-    planted::plant(Some(bug.ok_or_else(unknown)?));
-    Ok(())
 }
 
 /// A seed nobody has chosen.

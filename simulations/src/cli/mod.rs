@@ -152,3 +152,15 @@ fn read(path: &std::path::Path) -> Result<String, Error> {
     std::fs::read_to_string(path)
         .map_err(|source| Error::File { path: path.display().to_string(), source })
 }
+
+/// Plants a bug of this name in all nodes.
+#[cfg(feature = "planted-bugs")]
+fn plant(name: Option<&str>) -> Result<(), Error> {
+    use meshport_config::planted::{self, Bug};
+
+    let Some(name) = name else { return Ok(()) };
+    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    let unknown = || Error::Scenario(format!("there is no bug \"{name}\" to plant"));
+    planted::plant(Some(bug.ok_or_else(unknown)?));
+    Ok(())
+}

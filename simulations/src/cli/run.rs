@@ -54,9 +54,15 @@ pub(super) struct Arguments {
     /// wide level).
     #[arg(long)]
     costs: bool,
+    /// Plants this bug in all nodes first.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long, value_name = "BUG")]
+    planted: Option<String>,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
+    #[cfg(feature = "planted-bugs")]
+    super::plant(arguments.planted.as_deref())?;
     let name = name(&arguments.choice.file);
     let mut document = document(&arguments.choice)?;
     let mut command = command(&arguments.choice, arguments.seed);

@@ -115,13 +115,13 @@ impl World {
         }
     }
 
-    /// What becomes of one datagram of a session, of so many bytes on the wire: whoever sends long
-    /// ones notices when they are not acknowledged, as QUIC's congestion control does.
+    /// What becomes of one datagram of a session, of so many bytes on the wire: the sender of
+    /// long ones notices when they are not acknowledged, as QUIC's congestion control does.
     pub(super) fn note_fate(&mut self, packet: &Packet, size: usize, is_lost: bool) {
         let (node, peer, boot) = (packet.from, number(packet.to), packet.from_boot);
-        let time = (self.network.rtt(node, packet.to), self.epoch + self.now);
+        let (rtt, now) = (self.network.rtt(node, packet.to), self.epoch + self.now);
         let bytes = size.saturating_sub(OVERHEAD);
-        if self.nodes[node].tunnels.note_fate(peer, bytes, is_lost, time) {
+        if self.nodes[node].tunnels.note_fate(peer, bytes, is_lost, rtt, now) {
             let (session, number, timer) = (peer, 0, Timer::Unacknowledged);
             self.queue.push(self.now, Event::Session { node, boot, session, number, timer });
         }

@@ -169,7 +169,7 @@ const REQUEST_BYTES: [u32; 2] = [500, 20_000];
 /// notice it, to find the path narrow and to be told, and its client to try again.
 const MOST_INTO_A_HOLE_MS: f64 = 4000.0;
 
-fn judge_hole(level: Level, (number, bytes): (usize, u32)) -> Option<String> {
+fn judge_hole(level: Level, number: usize, bytes: u32) -> Option<String> {
     let (world, origin, way) = HOLES[number];
     let load = format!("request-bytes = {bytes}");
     let world = match world.contains("[load]\n") {
@@ -264,7 +264,7 @@ fn sessions_into_a_hole_in_the_mtu_are_moved_before_a_client_gives_up() {
     let runs = [Level::Wide, Level::Full];
     let runs: Vec<_> =
         runs.iter().flat_map(|level| holes.iter().map(move |it| (*level, *it))).collect();
-    let wrong = faults::all(&runs, |(level, hole)| judge_hole(*level, *hole));
+    let wrong = faults::all(&runs, |(level, hole)| judge_hole(*level, hole.0, hole.1));
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -167,7 +167,7 @@ fn an_active_path_dies_in_about_a_second_and_comes_back() {
     assert_eq!(net.get(5).counters().dropped_transmits, 0);
 }
 
-/// Small packets pass, and whoever uses the path sends nothing long: it is the origin that notices.
+/// Small packets pass, and the client sends nothing long: the origin notices.
 #[test]
 fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     let mut net = Net::with_nodes(19, 6, 3, 2);

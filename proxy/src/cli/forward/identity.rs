@@ -123,7 +123,8 @@ pub(super) fn saved(
 pub(super) fn from_invite(
     text: &str,
     args: &ForwardArgs,
-    (folder, node): (&Path, Option<&StateDir>),
+    folder: &Path,
+    node: Option<&StateDir>,
     now: UnixSeconds,
 ) -> Result<Start, Error> {
     let invite = Invite::parse(line::read(text)?.trim())?;

@@ -52,7 +52,7 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
     let error = saved(&folder, None, NOW).expect_err("nothing is there").to_string();
     assert!(error.contains("--invite") && error.contains("--role operator"), "{error}");
 
-    let start = from_invite(&invite(1, "node,operator"), &args(&[]), (&folder, None), NOW);
+    let start = from_invite(&invite(1, "node,operator"), &args(&[]), &folder, None, NOW);
     let start = start.expect("a good invite");
     assert!(start.identity.credential.roles.is_leaf(), "{}", start.identity.credential.roles);
     assert!(!folder.exists(), "nothing is written before it works");
@@ -81,7 +81,7 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
 #[tokio::test]
 async fn every_saved_file_is_for_its_owner_only() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     let _held = save(start.expect("a good invite")).await;
     let mut files = 0;
     for number in 0..SLOTS {
@@ -100,7 +100,7 @@ async fn every_saved_file_is_for_its_owner_only() {
 #[tokio::test]
 async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     drop(save(start.expect("a good invite")).await);
     for number in 0..SLOTS {
         let path = slot_path(folder.path(), number).join("credential");
@@ -113,7 +113,7 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
     assert!(error.contains("0/credential: is from an earlier meshport"), "{error}");
     assert!(error.contains("`meshport forward --invite FILE`"), "{error}");
     assert!(!error.contains("meshport renew"), "{error}");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     drop(save(start.expect("a renewal")).await);
     saved(folder.path(), None, NOW).expect("the new one");
 }
@@ -122,7 +122,7 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
 #[tokio::test]
 async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     let start = start.expect("a good invite");
     let (node, secrets) = (start.identity.credential.node, start.identity.secrets.to_text());
     drop(save(start).await);
@@ -165,11 +165,11 @@ async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
 #[tokio::test]
 async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     let old = start.expect("a good invite");
     let running = old.identity.credential.node;
     let _held = save(old).await;
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     let new = start.expect("a renewal");
     let renewed = new.identity.credential.node;
     drop(save(new).await);
@@ -179,11 +179,10 @@ async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
 
     let foreign = invite(2, "operator");
     let error =
-        from_invite(&foreign, &args(&[]), (folder.path(), None), NOW).expect_err("another mesh");
+        from_invite(&foreign, &args(&[]), folder.path(), None, NOW).expect_err("another mesh");
     assert!(error.to_string().contains("--credential"), "{error}");
     let unsaved = args(&["--invite", "-", "--no-save"]);
-    let start =
-        from_invite(&foreign, &unsaved, (folder.path(), None), NOW).expect("nothing is kept");
+    let start = from_invite(&foreign, &unsaved, folder.path(), None, NOW).expect("nothing is kept");
     assert!(matches!(start.keeper, Keeper::Nothing));
 }
 
@@ -203,11 +202,11 @@ async fn members_come_from_the_node_of_this_machine_too() {
     node.store_directory(b"of the node").expect("stored");
     let known = Some(b"of the node".to_vec());
 
-    let start = from_invite(&line, &args(&[]), (&leaf, Some(&node)), NOW).expect("a good invite");
+    let start = from_invite(&line, &args(&[]), &leaf, Some(&node), NOW).expect("a good invite");
     assert_eq!(start.directory, known);
     let foreign = invite(2, "operator");
     let unsaved = args(&["--invite", "-", "--no-save"]);
-    let other = from_invite(&foreign, &unsaved, (&leaf, Some(&node)), NOW).expect("it is good");
+    let other = from_invite(&foreign, &unsaved, &leaf, Some(&node), NOW).expect("it is good");
     assert_eq!(other.directory, None, "the node is of another mesh");
 
     drop(save(start).await);
@@ -225,7 +224,7 @@ async fn members_come_from_the_node_of_this_machine_too() {
 fn what_makes_no_operator_is_refused_with_the_way_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = |text: &str, now| {
-        let error = from_invite(text, &args(&[]), (folder.path(), None), now).expect_err("refused");
+        let error = from_invite(text, &args(&[]), folder.path(), None, now).expect_err("refused");
         (error.exit_code(), error.to_string())
     };
     let (code, text) = refused(&invite(1, "node"), NOW);
@@ -241,7 +240,7 @@ fn what_makes_no_operator_is_refused_with_the_way_out() {
 #[tokio::test]
 async fn a_credential_that_has_ended_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let start = from_invite(&invite(1, "operator"), &args(&[]), (folder.path(), None), NOW);
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     drop(save(start.expect("a good invite")).await);
     let later = NOW.saturating_add(8 * DAY_S);
     let error = saved(folder.path(), None, later).expect_err("it has ended");
