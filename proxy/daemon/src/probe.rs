@@ -414,7 +414,8 @@ mod tests {
             let mut open = Vec::new();
             loop {
                 let (tcp, _) = listener.accept().await.expect("open");
-                let mut tls = acceptor.accept(tcp).await.expect("a client that trusts anybody");
+                // A prober without its files hangs up before the handshake.
+                let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
                 let _ = tls.read(&mut [0; 1024]).await;
                 let _ = tls.write_all(answer).await;
                 let _ = tls.flush().await;
