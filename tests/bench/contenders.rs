@@ -11,8 +11,8 @@ use meshport_tests::netns::Namespace;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::{wait, wireguard};
 
-use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER, START_LIMIT};
 use crate::rivals;
+use crate::testbed::{FAR, LOCAL, NEAR, SERVER, START_LIMIT, Testbed};
 
 /// Names boringtun's program when it is not on the path.
 pub(crate) const BORINGTUN_VARIABLE: &str = "MESHPORT_BENCH_BORINGTUN";
@@ -111,35 +111,35 @@ impl Contender {
     ///
     /// # Panics
     /// When it does not start.
-    pub(crate) fn start(self, ground: &Ground) -> Running {
+    pub(crate) fn start(self, testbed: &Testbed) -> Running {
         let running = match self {
-            Self::Meshport => start_meshport(ground),
+            Self::Meshport => start_meshport(testbed),
             Self::Direct => Running { at: SocketAddr::from((FAR, SERVER)), processes: Vec::new() },
             Self::Haproxy => {
-                let haproxy = rivals::haproxy(ground, SocketAddr::from((FAR, SERVER)));
+                let haproxy = rivals::haproxy(testbed, SocketAddr::from((FAR, SERVER)));
                 Running { at: LOCAL, processes: vec![haproxy] }
             }
             Self::WireguardGo => {
                 let program = wireguard_go().expect("who lacks it does not start");
-                rivals::wireguard(ground, move |host, interface| {
+                rivals::wireguard(testbed, move |host, interface| {
                     wireguard::wireguard_go_at(&program, host, interface)
                 })
             }
             Self::Boringtun => {
                 let program = boringtun().expect("who lacks it does not start");
-                rivals::wireguard(ground, move |host, interface| {
+                rivals::wireguard(testbed, move |host, interface| {
                     let mut command = host.command(&program.to_string_lossy());
                     let flags = ["--foreground", "--disable-drop-privileges"];
                     command.args(flags).arg(interface);
                     command
                 })
             }
-            Self::Nebula => rivals::nebula(ground),
-            Self::Stunnel => rivals::stunnel(ground),
-            Self::Ssh => rivals::ssh(ground),
+            Self::Nebula => rivals::nebula(testbed),
+            Self::Stunnel => rivals::stunnel(testbed),
+            Self::Ssh => rivals::ssh(testbed),
         };
         let what = format!("the server answers through {}", self.name());
-        wait::until(&what, START_LIMIT, || ground.answers(running.at).then_some(()));
+        wait::until(&what, START_LIMIT, || testbed.answers(running.at).then_some(()));
         running
     }
 }
@@ -196,9 +196,9 @@ fn on_path(program: &str) -> Option<PathBuf> {
 }
 
 /// Two nodes, made as an operator makes them; the far one offers the server as service `bench`.
-fn start_meshport(ground: &Ground) -> Running {
+fn start_meshport(testbed: &Testbed) -> Running {
     let binary = meshport().to_string_lossy().into_owned();
-    let state = |name: &str| ground.file(name).to_string_lossy().into_owned();
+    let state = |name: &str| testbed.file(name).to_string_lossy().into_owned();
     let (far, near) = (state("far"), state("near"));
     let roles = ["--role", "node", "--role", "origin:bench"];
     let init = ["init", "--state-dir", &far, "--site", "far", "--name", "far"];
@@ -209,7 +209,7 @@ fn start_meshport(ground: &Ground) -> Running {
     let invite = run_ok(&binary, &[&invite[..], &more].concat());
     run_ok(&binary, &["join", &invite, "--state-dir", &near, "--name", "near"]);
     let node = |host: &Namespace, name: &str, address: &str, service: &str| {
-        let config = ground.file(&format!("{name}.toml"));
+        let config = testbed.file(&format!("{name}.toml"));
         let text = format!(
             "site = \"{name}\"\nstate-dir = \"{}\"\n[mesh]\nlisten = \"{address}:51820\"\n\
              advertise = [\"{address}:51820\"]\n[admin]\nhttp = \"off\"\n[log]\nlevel = \"info\"\n\
@@ -220,11 +220,11 @@ fn start_meshport(ground: &Ground) -> Running {
         fs::write(&config, text).expect("the folder can be written");
         let mut command = host.command(&binary);
         command.arg("run").arg("--config").arg(&config);
-        Process::start(name, &mut command, &ground.file(&format!("meshport-{name}.log")))
+        Process::start(name, &mut command, &testbed.file(&format!("meshport-{name}.log")))
     };
     let origin = format!("listen = []\norigin = \"127.0.0.1:{SERVER}\"");
-    let origin = node(&ground.far, "far", &FAR.to_string(), &origin);
-    let worker = node(&ground.near, "near", &NEAR.to_string(), &format!("listen = [\"{LOCAL}\"]"));
+    let origin = node(&testbed.far, "far", &FAR.to_string(), &origin);
+    let worker = node(&testbed.near, "near", &NEAR.to_string(), &format!("listen = [\"{LOCAL}\"]"));
     Running { at: LOCAL, processes: vec![worker, origin] }
 }
 

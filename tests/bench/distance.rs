@@ -17,9 +17,9 @@ use meshport_tests::netns::remove_stale;
 use serde::Serialize;
 
 use crate::contenders::Contender;
-use crate::ground::Ground;
 use crate::load::{Job, Work};
 use crate::row::{median_of, ratio};
+use crate::testbed::Testbed;
 use crate::{complain, fresh, play, print_line};
 
 /// How long all lists of one measurement may take.
@@ -123,18 +123,18 @@ fn measure(
         ..LinkConfig::default()
     };
     let name = format!("{}-{rtt_ms}-{loss}-{round}", contender.name().replace(' ', ""));
-    let mut ground = Ground::apart(&link, u64::from(round), &fresh(&asked.out.join(name)));
+    let mut testbed = Testbed::apart(&link, u64::from(round), &fresh(&asked.out.join(name)));
     if let Some(mib) = asked.tcp_buffer {
-        ground.set_tcp_buffers(mib << 20);
+        testbed.set_tcp_buffers(mib << 20);
     }
-    let running = contender.start(&ground);
+    let running = contender.start(&testbed);
     let bytes = if loss > 0.0 { asked.bytes.min(LOSSY_BYTES) } else { asked.bytes };
     let millis = LIMIT.as_millis().try_into().unwrap_or(u64::MAX);
     let job = Job { at: running.at, work: Work::List, connections: asked.lists, millis, bytes };
     let before = running.processor_time();
-    let seen = play(&ground, job, "load");
+    let seen = play(&testbed, job, "load");
     let used = running.processor_time().saturating_sub(before);
-    ground.check();
+    testbed.check();
     let Some(seen) = seen else {
         complain(&format!("{} fails at {rtt_ms} ms, loss {loss}", contender.name()));
         return Err(io::ErrorKind::TimedOut.into());

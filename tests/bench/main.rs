@@ -1,7 +1,7 @@
 //! The benchmark: meshport beside the ways people build the same today, in two network namespaces
 //! with a cable in between, the same clients, the same server, in rotation.
 //!
-//! Every round starts each contender on ground of its own ([`ground`], [`contenders`]), gives it
+//! Every round starts each contender on testbed of its own ([`testbed`], [`contenders`]), gives it
 //! all the work ([`load`], [`wire`]) and ends it; the next round begins with the next one, so that
 //! what the machine does meanwhile meets all of them. Processor time is that of the contender's own
 //! processes, user and system. Medians over rounds become a table with ratios ([`table`]), a chart
@@ -24,19 +24,19 @@ mod chart;
 mod contenders;
 mod crowd;
 mod distance;
-mod ground;
 mod load;
 mod quiet;
 mod rivals;
 mod row;
 mod shards;
 mod table;
+mod testbed;
 mod wire;
 
 use contenders::{Contender, Running};
-use ground::Ground;
 use load::{Job, Seen, Work};
 use row::Row;
+use testbed::Testbed;
 
 /// How long clients may take beyond the time they were given.
 const GRACE: Duration = Duration::from_secs(60);
@@ -203,10 +203,10 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
             for contender in &those {
                 let folder = format!("{}-{mtu}-{round}", contender.name().replace(' ', ""));
                 let folder = fresh(&arguments.out.join(folder));
-                let mut ground = Ground::new(*mtu, &folder);
-                let running = contender.start(&ground);
-                rows.extend(all_work(arguments, &ground, *contender, &running, round));
-                ground.check();
+                let mut testbed = Testbed::new(*mtu, &folder);
+                let running = contender.start(&testbed);
+                rows.extend(all_work(arguments, &testbed, *contender, &running, round));
+                testbed.check();
                 print_line(&format!("round {round}: {} at MTU {mtu}", contender.name()));
                 if let Some(file) = &arguments.json {
                     let text = serde_json::to_string_pretty(&rows).expect("plain values");
@@ -230,7 +230,7 @@ fn fresh(folder: &Path) -> PathBuf {
 /// Every workload of one contender in one round.
 fn all_work(
     arguments: &Arguments,
-    ground: &Ground,
+    testbed: &Testbed,
     contender: Contender,
     running: &Running,
     round: u32,
@@ -246,34 +246,34 @@ fn all_work(
     let mut rows = Vec::new();
     // First: later its memory is what earlier work has left behind.
     if asked(Work::Idle) && contender != Contender::Direct {
-        rows.extend(idle(arguments, ground, contender, running, round));
+        rows.extend(idle(arguments, testbed, contender, running, round));
     }
     for (work, connections) in jobs {
         let job = Job { at: running.at, work, connections, millis: arguments.millis, bytes: 0 };
         let before = running.processor_time();
-        let Some(seen) = play(ground, job, "load") else {
+        let Some(seen) = play(testbed, job, "load") else {
             complain(&format!("{} fails at {work:?} x {connections}", contender.name()));
             continue;
         };
         let used = running.processor_time().saturating_sub(before);
         let peak_kib = running.peak_kib();
-        rows.push(Row::of((contender, ground.mtu, round), job, &seen, used, peak_kib));
+        rows.push(Row::of((contender, testbed.mtu, round), job, &seen, used, peak_kib));
     }
     rows
 }
 
 /// Runs the clients to their end; none when they could not do their work.
-fn play(ground: &Ground, job: Job, name: &str) -> Option<Seen> {
-    let log = ground.file(&format!("{name}-{:?}-{}.json", job.work, job.connections));
-    let mut clients = start(ground, job, &log);
+fn play(testbed: &Testbed, job: Job, name: &str) -> Option<Seen> {
+    let log = testbed.file(&format!("{name}-{:?}-{}.json", job.work, job.connections));
+    let mut clients = start(testbed, job, &log);
     let limit = Duration::from_millis(job.millis) + GRACE;
     // Who stalls has not done it; the others go on.
     let ended = wait::within(limit, || (!clients.is_running()).then_some(())).is_some();
     (ended && clients.ended(GRACE).success()).then(|| parse(&log))?
 }
 
-fn start(ground: &Ground, job: Job, log: &Path) -> Process {
-    let mut command = ground.client();
+fn start(testbed: &Testbed, job: Job, log: &Path) -> Process {
+    let mut command = testbed.client();
     let work = serde_json::to_value(job.work).expect("a word");
     command.args(["load", "--at", &job.at.to_string(), "--work", work.as_str().expect("a word")]);
     command.args(["--connections", &job.connections.to_string()]);
@@ -290,7 +290,7 @@ fn parse(log: &Path) -> Option<Seen> {
 /// What idle sessions cost: memory before and with them.
 fn idle(
     arguments: &Arguments,
-    ground: &Ground,
+    testbed: &Testbed,
     contender: Contender,
     running: &Running,
     round: u32,
@@ -299,8 +299,8 @@ fn idle(
     let millis = IDLE_LIMIT.as_millis().try_into().expect("minutes");
     let connections = arguments.idle.min(contenders::most_sessions());
     let job = Job { at: running.at, work: Work::Idle, connections, millis, bytes: 0 };
-    let log = ground.file("load-idle.json");
-    let mut clients = start(ground, job, &log);
+    let log = testbed.file("load-idle.json");
+    let mut clients = start(testbed, job, &log);
     let seen = wait::within(IDLE_LIMIT, || {
         parse(&log).map(Some).or_else(|| (!clients.is_running()).then_some(None))
     });
@@ -313,7 +313,7 @@ fn idle(
     let grown = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before));
     let most_kib = grown.max().unwrap_or(0);
     let mut row =
-        Row::of((contender, ground.mtu, round), job, &seen, Duration::ZERO, after.iter().sum());
+        Row::of((contender, testbed.mtu, round), job, &seen, Duration::ZERO, after.iter().sum());
     row.kib_per_session = Some(row::ratio(most_kib, connections as u64));
     Some(row)
 }

@@ -18,9 +18,9 @@ use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use serde::Serialize;
 
-use crate::ground::{FAR, Ground, LOCAL, NEAR, SERVER, START_LIMIT};
 use crate::load::{Job, Seen, Work};
 use crate::row::ratio;
+use crate::testbed::{FAR, LOCAL, NEAR, SERVER, START_LIMIT, Testbed};
 use crate::{GRACE, fresh, parse, print_line, start};
 
 /// Shards among which peers are spread evenly.
@@ -102,17 +102,17 @@ struct Star {
 pub(crate) fn run_all(asked: &Shards) -> io::Result<()> {
     remove_stale();
     let folder = fresh(&asked.out);
-    let ground = Ground::new(asked.mtu, &folder);
-    make_identities(&ground, asked.peers);
+    let testbed = Testbed::new(asked.mtu, &folder);
+    make_identities(&testbed, asked.peers);
     let (mut rows, mut counts) = (Vec::new(), asked.shards.clone());
     for round in 1..=asked.rounds {
         for shards in &counts {
-            let star = Star::start(&ground, asked.peers, *shards);
+            let star = Star::start(&testbed, asked.peers, *shards);
             if let Some(percent) = asked.slow {
                 star.slow(percent)?;
             }
             for work in [Work::Upload, Work::Download] {
-                rows.push(measure(asked, &ground, &star, (*shards, work, round))?);
+                rows.push(measure(asked, &testbed, &star, (*shards, work, round))?);
             }
             print_line(&format!("round {round}: {shards} shards"));
             if let Some(file) = &asked.json {
@@ -126,8 +126,8 @@ pub(crate) fn run_all(asked: &Shards) -> io::Result<()> {
     Ok(())
 }
 
-fn state(ground: &Ground, name: &str) -> String {
-    ground.file(name).to_string_lossy().into_owned()
+fn state(testbed: &Testbed, name: &str) -> String {
+    testbed.file(name).to_string_lossy().into_owned()
 }
 
 fn peer_name(index: u16) -> String {
@@ -135,9 +135,9 @@ fn peer_name(index: u16) -> String {
 }
 
 /// The origin, and peers that belong to each of the shards by turns.
-fn make_identities(ground: &Ground, peers: u16) {
+fn make_identities(testbed: &Testbed, peers: u16) {
     let binary = meshport().to_string_lossy().into_owned();
-    let origin = state(ground, "origin");
+    let origin = state(testbed, "origin");
     let roles = ["--role", "node", "--role", "origin:bench"];
     let init = ["init", "--state-dir", &origin, "--site", "near", "--name", "origin"];
     run_ok(&binary, &[&init[..], &roles].concat());
@@ -147,12 +147,12 @@ fn make_identities(ground: &Ground, peers: u16) {
     let invite = run_ok(&binary, &[&invite[..], &more].concat());
     for index in 0..peers {
         let name = peer_name(index);
-        let folder = state(ground, &name);
+        let folder = state(testbed, &name);
         let fits = (0..TRIES).any(|_| {
             // What did not fit is in the way.
             let _ = fs::remove_dir_all(&folder);
             run_ok(&binary, &["join", &invite, "--state-dir", &folder, "--name", &name]);
-            let node = Identity::read(ground.file(&name).as_path()).node();
+            let node = Identity::read(testbed.file(&name).as_path()).node();
             // As `meshport_mesh::is_same_shard` reads it.
             u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]]) % EVEN == index % EVEN
         });
@@ -164,37 +164,37 @@ fn local(index: u16) -> SocketAddr {
     SocketAddr::new(LOCAL.ip(), LOCAL.port() + index)
 }
 
-fn node(ground: &Ground, host: &Namespace, name: &str, at: SocketAddr, rest: &str) -> Process {
-    let config = ground.file(&format!("{name}.toml"));
+fn node(testbed: &Testbed, host: &Namespace, name: &str, at: SocketAddr, rest: &str) -> Process {
+    let config = testbed.file(&format!("{name}.toml"));
     let text = format!(
         "site = \"near\"\nstate-dir = \"{}\"\n[admin]\nhttp = \"off\"\n\
          [service.kube-apiserver]\nlisten = []\n[service.bench.health]\nmode = \"tcp\"\n\
          [mesh]\nlisten = \"{at}\"\nadvertise = [\"{at}\"]\n\
          {rest}\n",
-        state(ground, name)
+        state(testbed, name)
     );
     fs::write(&config, text).expect("the folder can be written");
     let mut command = host.command(&meshport().to_string_lossy());
     command.arg("run").arg("--config").arg(&config);
-    Process::start(name, &mut command, &ground.file(&format!("{name}.log")))
+    Process::start(name, &mut command, &testbed.file(&format!("{name}.log")))
 }
 
 impl Star {
     /// Starts it and waits until the server answers through every peer.
-    fn start(ground: &Ground, peers: u16, shards: u8) -> Self {
+    fn start(testbed: &Testbed, peers: u16, shards: u8) -> Self {
         let service = format!("listen = []\norigin = \"127.0.0.1:{SERVER}\"");
         let rest = format!("shards = {shards}\n[service.bench]\n{service}");
         let at = SocketAddr::from((FAR, ORIGIN_PORT));
-        let origin = node(ground, &ground.far, "origin", at, &rest);
+        let origin = node(testbed, &testbed.far, "origin", at, &rest);
         let peer = |index: u16| {
             let at = SocketAddr::from((NEAR, ORIGIN_PORT + 1 + index));
             let rest = format!("[service.bench]\nlisten = [\"{}\"]", local(index));
-            node(ground, &ground.near, &peer_name(index), at, &rest)
+            node(testbed, &testbed.near, &peer_name(index), at, &rest)
         };
         let star = Self { origin, peers: (0..peers).map(peer).collect() };
         for index in 0..peers {
             let what = format!("the server answers through peer {index}");
-            wait::until(&what, START_LIMIT, || ground.answers(local(index)).then_some(()));
+            wait::until(&what, START_LIMIT, || testbed.answers(local(index)).then_some(()));
         }
         star
     }
@@ -224,18 +224,18 @@ impl Star {
 /// All peers' clients at once.
 fn measure(
     asked: &Shards,
-    ground: &Ground,
+    testbed: &Testbed,
     star: &Star,
     (shards, work, round): (u8, Work, u32),
 ) -> io::Result<Row> {
-    let log = |index: u16| ground.file(&format!("load-{shards}-{work:?}-{round}-{index}.json"));
+    let log = |index: u16| testbed.file(&format!("load-{shards}-{work:?}-{round}-{index}.json"));
     let (threads, peers) = (star.origin.threads(), star.peers_time());
     let (begun, machine) = (wait::now(), machine_ticks());
     let mut clients: Vec<Process> = (0..asked.peers)
         .map(|index| {
             let (connections, millis) = (asked.connections, asked.millis);
             start(
-                ground,
+                testbed,
                 Job { at: local(index), work, connections, millis, bytes: 0 },
                 &log(index),
             )

@@ -1,9 +1,19 @@
-//! Which names a person may have meant by one that no node has.
+//! What people call things, and which names they may have meant by one that no node has.
+
+use meshport_config::ServiceName;
 
 /// Names that are suggested.
 const MAX_SUGGESTED: usize = 4;
 /// Letters at the beginning that two names have to share, unless one has the other in it.
 const MIN_PREFIX: usize = 2;
+
+/// What people call the local instance of a service.
+pub fn local_instance(service: &ServiceName) -> String {
+    match service.as_str() {
+        ServiceName::KUBE_APISERVER => "the local apiserver".into(),
+        _ => format!("the local instance of {service}"),
+    }
+}
 
 /// The error for a name that no node has.
 pub fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String {
@@ -58,5 +68,12 @@ mod tests {
         let text = unknown("cp", NAMES.into_iter());
         assert_eq!(text, "no node is named cp; did you mean cp-1, cp-2, fra-cp-9?");
         assert!(unknown("zebra", NAMES.into_iter()).ends_with("`meshport peers` lists them"));
+    }
+
+    #[test]
+    fn an_instance_is_called_what_it_is() {
+        let words = |name: &str| local_instance(&name.parse().expect("a service"));
+        assert_eq!(words("kube-apiserver"), "the local apiserver");
+        assert_eq!(words("registry"), "the local instance of registry");
     }
 }

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, Revocation, Revoked, ServiceName, UnixSeconds};
 use tracing::info;
 
-use super::clock;
-use super::log_budget::LogBudget;
-use super::splice::Carried;
+use crate::clock;
+use crate::log_budget::LogBudget;
+use crate::sessions::splice::Carried;
 
 /// Nodes with a budget of their own: as many as the mesh has peers.
 const MAX_SOURCES: usize = 20_736;
@@ -28,7 +28,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module's doc. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Audit(Arc<Inner>);
+pub(crate) struct Audit(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -84,7 +84,7 @@ impl Sources {
 
 impl Audit {
     /// A peer with a verified credential has a tunnel, or shows another credential on it.
-    pub(super) fn admitted(&self, peer: &Credential) {
+    pub(crate) fn admitted(&self, peer: &Credential) {
         let now = clock::now();
         let id = peer.id();
         let known = self.with(|sources| {
@@ -104,7 +104,7 @@ impl Audit {
     }
 
     /// The tunnel of a peer is gone.
-    pub(super) fn gone(&self, node: &NodeId) {
+    pub(crate) fn gone(&self, node: &NodeId) {
         self.with(|sources| {
             if let Some(source) = sources.nodes.get_mut(node) {
                 source.admitted = None;
@@ -113,21 +113,21 @@ impl Audit {
     }
 
     /// A credential was refused, by this node or by the peer.
-    pub(super) fn refused_peer(&self, node: &NodeId, reason: &str) {
+    pub(crate) fn refused_peer(&self, node: &NodeId, reason: &str) {
         let Some(suppressed) = self.take(None, clock::now()) else { return };
         info!(target: "audit", event = "refused", node = %node, reason, suppressed);
     }
 
     /// Somebody begins handshakes in the name of a node that is shut out. Only the owner of that
     /// key could go on, but nothing has proven yet that it is him.
-    pub(super) fn knocked(&self, node: &NodeId, why: &str) {
+    pub(crate) fn knocked(&self, node: &NodeId, why: &str) {
         let reason = format!("the sender claims to be this node, {why}; not proven");
         self.refused_peer(node, &reason);
     }
 
     /// A stream was refused for what the credentials say. `peer` is where it came from, `client`
     /// the node that a relay carries it for.
-    pub(super) fn refused_stream(
+    pub(crate) fn refused_stream(
         &self,
         (peer, name): (&NodeId, Option<&Credential>),
         client: Option<&Credential>,
@@ -146,7 +146,7 @@ impl Audit {
     }
 
     /// The authority has taken something back, or a node goes on under another key.
-    pub(super) fn revoked(&self, revocation: &Revocation) {
+    pub(crate) fn revoked(&self, revocation: &Revocation) {
         // There are few of them, and only the authority and nodes themselves can make more.
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let (revoked, at) = (&revocation.revoked, revocation.at);
@@ -159,7 +159,7 @@ impl Audit {
     }
 
     /// Two processes use one node's key. Told of each node every ten minutes at most.
-    pub(super) fn duplicate(&self, node: &NodeId, at: &str, by: Option<&NodeId>) {
+    pub(crate) fn duplicate(&self, node: &NodeId, at: &str, by: Option<&NodeId>) {
         let source = by.copied().unwrap_or(*node);
         let Some(suppressed) = self.take(Some(source), clock::now()) else { return };
         let by = by.map(ToString::to_string);
@@ -167,7 +167,7 @@ impl Audit {
     }
 
     /// This node shows another credential of its own from now on.
-    pub(super) fn renewed(&self, own: &Credential) {
+    pub(crate) fn renewed(&self, own: &Credential) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(
             target: "audit",
@@ -178,7 +178,7 @@ impl Audit {
     }
 
     /// The mesh has another secret, which a member or an operator of this node brought.
-    pub(super) fn rotated(
+    pub(crate) fn rotated(
         &self,
         number: u64,
         former_until: Option<UnixSeconds>,
@@ -196,7 +196,7 @@ impl Audit {
     }
 
     /// This node goes on with another key.
-    pub(super) fn key_rotated(&self, node: &NodeId, former: &NodeId, former_until: UnixSeconds) {
+    pub(crate) fn key_rotated(&self, node: &NodeId, former: &NodeId, former_until: UnixSeconds) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(
             target: "audit",
@@ -206,20 +206,20 @@ impl Audit {
     }
 
     /// The key before it opens nothing any more.
-    pub(super) fn key_retired(&self, former: &NodeId) {
+    pub(crate) fn key_retired(&self, former: &NodeId) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "key-retired", former = %former, suppressed = 0);
     }
 
     /// The secret before it opens nothing any more.
-    pub(super) fn retired(&self, number: u64) {
+    pub(crate) fn retired(&self, number: u64) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "secret-retired", number, suppressed = 0);
     }
 
     /// An operator's session with an instance of this node begins; it ends when the value that is
     /// returned is dropped.
-    pub(super) fn operator_session(
+    pub(crate) fn operator_session(
         &self,
         operator: &Arc<Credential>,
         relay: Option<NodeId>,
@@ -244,7 +244,7 @@ impl Audit {
     }
 
     /// Lines written and lines held back since start.
-    pub(super) fn counts(&self) -> [(&'static str, u64); 2] {
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let Inner { written, held_back, .. } = &*self.0;
         [("written", written), ("suppressed", held_back)]
             .map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed)))
@@ -265,13 +265,13 @@ impl Audit {
 
 /// An open session of an operator. See [`Audit::operator_session`].
 #[derive(Debug)]
-pub(super) struct OperatorSession {
+pub(crate) struct OperatorSession {
     audit: Audit,
     operator: Arc<Credential>,
     service: ServiceName,
     begun: Instant,
     /// What it has carried so far; `up` is what the instance sent.
-    pub(super) carried: Carried,
+    pub(crate) carried: Carried,
 }
 
 impl Drop for OperatorSession {
@@ -304,8 +304,8 @@ mod tests {
 
     use meshport_core::testing::credential;
 
-    use super::super::testing::{revocations, service};
     use super::*;
+    use crate::testing::{revocations, service};
 
     /// Keeps what is logged.
     #[derive(Clone, Default)]

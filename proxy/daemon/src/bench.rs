@@ -6,8 +6,8 @@ use std::io;
 use bytes::Bytes;
 use meshport_mesh::Stream;
 
-use super::splice::{self, Carried, Early};
-use super::tcp::Tcp;
+use crate::sessions::splice::{self, Carried, Early};
+use crate::tcp::Tcp;
 use meshport_core::opening::Opening;
 
 /// Carries between a connection and a stream until both are done; how many bytes that were.

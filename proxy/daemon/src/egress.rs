@@ -29,13 +29,13 @@ use meshport_core::relay::{self, Receive};
 use meshport_core::route::Line;
 use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
 
-use super::audit::Audit;
-use super::clock;
-use super::session::{Finding, Place};
-use super::sessions::Guard;
-use super::splice::{self, ABORTED, Carried, Early, Ending};
-use super::tcp::{Host, Tcp};
-use super::totals::bump;
+use crate::audit::Audit;
+use crate::clock;
+use crate::sessions::ingress::{Context, Finding};
+use crate::sessions::registry::Guard;
+use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
+use crate::sessions::totals::bump;
+use crate::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,15 +48,15 @@ const MAX_TRUST: Duration = Duration::from_secs(600);
 const RELAYED_SHARE: u64 = 4;
 
 /// The services of this node.
-pub(super) type Offers = BTreeMap<ServiceName, Offer>;
+pub(crate) type Offers = BTreeMap<ServiceName, Offer>;
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(crate) struct Offer {
     /// Where its instance is dialled.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// Whom it is for.
-    pub(super) allow: Vec<Allow>,
+    pub(crate) allow: Vec<Allow>,
 }
 
 /// A stream that is refused, with what its opener is told.
@@ -88,24 +88,24 @@ struct Admitted {
 
 /// What every served stream shares.
 #[derive(Debug, Clone)]
-pub(super) struct Egress {
+pub(crate) struct Egress {
     /// `findings` tells when the local instance refuses: a probe would notice only later.
-    pub(super) place: Place,
+    pub(crate) context: Context,
     /// This node's own credential.
-    pub(super) own: watch::Receiver<Arc<Credential>>,
-    pub(super) audit: Audit,
-    pub(super) offers: watch::Receiver<Arc<Offers>>,
+    pub(crate) own: watch::Receiver<Arc<Credential>>,
+    pub(crate) audit: Audit,
+    pub(crate) offers: watch::Receiver<Arc<Offers>>,
     /// What the authority has taken back.
-    pub(super) revoked: watch::Receiver<Revocations>,
+    pub(crate) revoked: watch::Receiver<Revocations>,
     /// Sessions this node carries on to others at once.
-    pub(super) max_relayed: u64,
+    pub(crate) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
-    pub(super) leaving: watch::Receiver<bool>,
+    pub(crate) leaving: watch::Receiver<bool>,
 }
 
 impl Egress {
     /// Serves streams until the mesh gives no more.
-    pub(super) async fn run(self, mut streams: mpsc::Receiver<(NodeId, Stream)>) {
+    pub(crate) async fn run(self, mut streams: mpsc::Receiver<(NodeId, Stream)>) {
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
@@ -124,17 +124,17 @@ impl Egress {
     async fn serve(&self, peer: NodeId, mut stream: Stream) {
         let read = timeout(HEADER_TIMEOUT, read_header(&mut stream)).await;
         let Ok(Some((header, rest))) = read else {
-            bump(&self.place.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
+            bump(&self.context.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
             return refuse(stream, Answer::BadRequest).await;
         };
         let may_relay = self.own.borrow().roles.contains(&Role::Relay);
         // Who opened it may not know yet that this node has another key.
-        let target = header.target.filter(|target| !self.place.mesh.is_own(target));
-        match relay::receive((self.place.mesh.node_id(), peer), target, header.hops, may_relay) {
+        let target = header.target.filter(|target| !self.context.mesh.is_own(target));
+        match relay::receive((self.context.mesh.node_id(), peer), target, header.hops, may_relay) {
             Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
             Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
             Receive::Refuse => {
-                let totals = self.place.sessions.totals(&header.service);
+                let totals = self.context.sessions.totals(&header.service);
                 bump(&totals.answers[usize::from(Answer::NoPath.code())]);
                 refuse(stream, Answer::NoPath).await;
             }
@@ -143,10 +143,10 @@ impl Egress {
 
     async fn serve_here(&self, peer: NodeId, header: &Header, (stream, rest): (Stream, Bytes)) {
         let (service, peer_name) = (&header.service, peer.short());
-        let totals = self.place.sessions.totals(service);
+        let totals = self.context.sessions.totals(service);
         let dialled = match self.admit(&peer, header) {
             Ok(admitted) => tokio::select! {
-                dialled = dial(&self.place.host, &admitted.address, header.deadline()) => {
+                dialled = dial(&self.context.host, &admitted.address, header.deadline()) => {
                     dialled.map(|tcp| (tcp, admitted)).map_err(Refused::from)
                 }
                 // The opener has lost its patience and tries another origin.
@@ -174,7 +174,7 @@ impl Egress {
             }
             Err(refused) => {
                 if refused.answer == Answer::Refused {
-                    let _ = self.place.findings.try_send(Finding::OwnRefused(service.clone()));
+                    let _ = self.context.findings.try_send(Finding::OwnRefused(service.clone()));
                 }
                 bump(&totals.answers[usize::from(refused.answer.code())]);
                 self.refuse(&peer, header, stream, refused).await;
@@ -197,7 +197,7 @@ impl Egress {
             access::may_enter(&holder, allow, clock::wall())?;
             address.clone()
         };
-        match self.place.sessions.serve(&header.service, *peer, holder.node) {
+        match self.context.sessions.serve(&header.service, *peer, holder.node) {
             Ok(open) => Ok(Admitted { address, open, holder }),
             Err(crowded) => {
                 self.say_crowded(peer, &holder, crowded);
@@ -209,7 +209,7 @@ impl Egress {
     /// Says that there is no place for a node's session, unless that was said lately; the status
     /// says for as long who has most.
     fn say_crowded(&self, peer: &NodeId, holder: &Credential, crowded: Crowded) {
-        if !self.place.sessions.turn_away(clock::now()) {
+        if !self.context.sessions.turn_away(clock::now()) {
             return;
         }
         let (node, name) = (holder.node.short(), &holder.name);
@@ -232,16 +232,16 @@ impl Egress {
     /// The credential of the node whose client a stream is: the peer's own, or of the one it
     /// carries the stream for.
     fn holder(&self, peer: &NodeId, header: &Header) -> Result<Arc<Credential>, Denial> {
-        let own = self.place.mesh.credential(peer).ok_or(Denial::Unknown)?;
+        let own = self.context.mesh.credential(peer).ok_or(Denial::Unknown)?;
         let Some(client) = &header.client else { return Ok(own) };
         access::may_relay(&own, clock::wall())?;
         // Most are known, and were verified when they came.
         if let Some(known) =
-            self.place.mesh.credential(&client.node).filter(|known| **known == **client)
+            self.context.mesh.credential(&client.node).filter(|known| **known == **client)
         {
             return Ok(known);
         }
-        self.place.mesh.check_credential(client).map_err(|_| Denial::BadClient)?;
+        self.context.mesh.check_credential(client).map_err(|_| Denial::BadClient)?;
         Ok(Arc::new((**client).clone()))
     }
 
@@ -284,7 +284,7 @@ impl Egress {
             return None;
         }
         // It may have another one by now than the one that opened the session.
-        let known = self.place.mesh.known_credential(&node);
+        let known = self.context.mesh.known_credential(&node);
         let known = known.filter(|known| known.issued_at >= holder.issued_at);
         let present = known.unwrap_or_else(|| holder.clone());
         let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
@@ -297,7 +297,7 @@ impl Egress {
         let Refused { answer, why } = refused;
         let service = &header.service;
         if let Some(why) = why {
-            let known = self.place.mesh.credential(peer);
+            let known = self.context.mesh.credential(peer);
             let who = (peer, known.as_deref());
             self.audit.refused_stream(who, header.client.as_deref(), service, &why.to_string());
         }
@@ -314,7 +314,7 @@ impl Egress {
         header: &Header,
         (stream, rest): (Stream, Bytes),
     ) {
-        let totals = self.place.sessions.totals(&header.service);
+        let totals = self.context.sessions.totals(&header.service);
         let opened = match self.admit_relayed(&peer, target, header) {
             Ok((holder, guards)) => tokio::select! {
                 opened = self.open_onward(&holder, target, header) => {
@@ -355,21 +355,22 @@ impl Egress {
         if *self.leaving.borrow() {
             return Err(Answer::Leaving.into());
         }
-        let holder = self.place.mesh.credential(peer).ok_or(Denial::Unknown)?;
+        let holder = self.context.mesh.credential(peer).ok_or(Denial::Unknown)?;
         access::may_use(&holder, clock::wall())?;
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
-        let of_peer = self.place.sessions.look(|ledger| ledger.count_peer(Side::RelayedFor, from));
-        if self.place.sessions.count_all(Side::Relayed) >= most
+        let of_peer =
+            self.context.sessions.look(|ledger| ledger.count_peer(Side::RelayedFor, from));
+        if self.context.sessions.count_all(Side::Relayed) >= most
             || of_peer >= most.div_ceil(RELAYED_SHARE)
         {
             return Err(Answer::Overloaded.into());
         }
-        if let Some(origin) = self.place.mesh.credential(&target) {
+        if let Some(origin) = self.context.mesh.credential(&target) {
             access::may_serve(&origin, service)?;
         }
-        let onward = self.place.sessions.open(service, Side::Relayed, Line::Direct(target));
-        Ok((holder, [onward, self.place.sessions.open(service, Side::RelayedFor, from)]))
+        let onward = self.context.sessions.open(service, Side::Relayed, Line::Direct(target));
+        Ok((holder, [onward, self.context.sessions.open(service, Side::RelayedFor, from)]))
     }
 
     async fn open_onward(
@@ -380,9 +381,10 @@ impl Egress {
     ) -> Result<Stream, Refused> {
         let (service, left) = (&header.service, header.deadline());
         let opened = async {
-            let mut next = self.place.mesh.open_stream(target).await.map_err(|_| Answer::NoPath)?;
+            let mut next =
+                self.context.mesh.open_stream(target).await.map_err(|_| Answer::NoPath)?;
             // Known at the latest now that it has answered.
-            let origin = self.place.mesh.credential(&target).ok_or(Denial::NoOrigin)?;
+            let origin = self.context.mesh.credential(&target).ok_or(Denial::NoOrigin)?;
             access::may_serve(&origin, service)?;
             let onward = Header::carried(service.clone(), holder.clone(), left).encode();
             let sent = next.send.write_chunk(onward.into()).await;

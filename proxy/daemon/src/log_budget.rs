@@ -9,7 +9,7 @@ const REFILL: Duration = Duration::from_secs(1);
 
 /// A token bucket that counts what it held back.
 #[derive(Debug)]
-pub(super) struct LogBudget {
+pub(crate) struct LogBudget {
     tokens: u32,
     refilled: Instant,
     held_back: u64,
@@ -17,18 +17,18 @@ pub(super) struct LogBudget {
 
 impl LogBudget {
     /// A full bucket.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { tokens: BURST, refilled: now, held_back: 0 }
     }
 
     /// Whether a new one would allow no more.
-    pub(super) fn is_whole(&self, now: Instant) -> bool {
+    pub(crate) fn is_whole(&self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         passed >= u64::from(BURST - self.tokens)
     }
 
     /// Whether a line may be written now; with how many were held back since the last one.
-    pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         if passed > 0 {
             let gained = u32::try_from(passed).unwrap_or(BURST);
@@ -46,16 +46,16 @@ impl LogBudget {
 
 /// The bounds of what peers and members can make the driver log.
 #[derive(Debug)]
-pub(super) struct LogBudgets {
+pub(crate) struct LogBudgets {
     /// Peers that are refused.
-    pub(super) refusals: LogBudget,
+    pub(crate) refusals: LogBudget,
     /// What members say and may not, and origins that let this node not in.
-    pub(super) ignored: LogBudget,
+    pub(crate) ignored: LogBudget,
 }
 
 impl LogBudgets {
     /// Full ones.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { refusals: LogBudget::new(now), ignored: LogBudget::new(now) }
     }
 }

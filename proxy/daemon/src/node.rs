@@ -25,24 +25,40 @@ use meshport_core::node::NodeCore;
 use meshport_core::reach::{OwnEndpoints, Reach};
 use meshport_core::route::Route;
 
-use super::audit::Audit;
-use super::driver::{Driver, Order, Snapshot};
-use super::egress::{Egress, Offers};
-use super::fallback::Fallbacks;
-use super::floods::Floods;
-use super::log_budget::LogBudgets;
-use super::probe::Prober;
-use super::reload::Reload;
-use super::report::{self, Reporter, Room, ServiceFacts};
-use super::roster::{self, Source};
-use super::rotation::Rotating;
-use super::services::{self, Limits, Listeners, Services};
-use super::session::{MAX_FINDINGS, Place};
-use super::sessions::Sessions;
-use super::state::{self, Identity};
-use super::succession::{Next, Succeeding};
-use super::tcp::Host;
-use super::{Handle, clock, descriptors, endpoints, fallback, parts, seeds};
+use crate::Handle;
+use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
+use crate::audit::Audit;
+use crate::clock;
+use crate::egress::{Egress, Offers};
+use crate::health::probe::Prober;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::reload::Reload;
+use crate::log_budget::LogBudgets;
+use crate::node::controls::Controls;
+use crate::node::driver::Driver;
+use crate::node::driver::rotation::Rotating;
+use crate::node::driver::seeds;
+use crate::node::driver::succession::Succeeding;
+use crate::node::fallback::Fallbacks;
+use crate::node::floods::Floods;
+use crate::node::orders::Next;
+use crate::node::orders::{Order, Snapshot};
+use crate::node::roster::Source;
+use crate::node::services::Services;
+use crate::sessions::ingress::{Context, MAX_FINDINGS};
+use crate::sessions::registry::Sessions;
+use crate::state::{self, Identity};
+use crate::tcp::Host;
+
+pub(crate) mod assemble;
+pub(crate) mod controls;
+pub(crate) mod driver;
+pub(crate) mod endpoints;
+pub(crate) mod fallback;
+pub(crate) mod floods;
+pub(crate) mod orders;
+pub(crate) mod roster;
+pub(crate) mod services;
 
 /// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -54,9 +70,9 @@ const MAX_ORDERS: usize = 16;
 /// by more than these is told how many it has missed.
 const MAX_SUSPICIONS: usize = 64;
 
-/// What a node stands on.
+/// What a node is started with, beside settings and identity.
 #[derive(Debug)]
-pub struct Ground {
+pub struct Environment {
     /// The sockets under the mesh, and where their peers are served.
     pub shards: Shards,
     /// Where its local addresses are.
@@ -75,18 +91,6 @@ pub struct Ground {
     pub admin_http: Option<SocketAddr>,
 }
 
-/// The channels into the running parts.
-#[derive(Debug)]
-pub(super) struct Controls {
-    pub(super) orders: mpsc::Sender<Order>,
-    pub(super) place: Place,
-    pub(super) limits: Limits,
-    pub(super) listeners: Listeners,
-    pub(super) offers: watch::Sender<Arc<Offers>>,
-    pub(super) advertise: watch::Sender<Vec<Endpoint>>,
-    pub(super) fallbacks: watch::Sender<Fallbacks>,
-}
-
 /// See the module's description.
 #[derive(Debug)]
 pub struct Node {
@@ -94,7 +98,7 @@ pub struct Node {
     sessions: Sessions,
     handle: Handle,
     routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
-    pub(super) controls: Controls,
+    pub(crate) controls: Controls,
     leaving: watch::Sender<bool>,
     revocations: watch::Receiver<Revocations>,
     own: watch::Receiver<Arc<Credential>>,
@@ -110,43 +114,46 @@ impl Node {
     /// # Errors
     /// An address cannot be bound, a file the settings name does not serve, or the identity is not
     /// valid now.
-    pub fn start(settings: &Settings, identity: &Identity, ground: Ground) -> Result<Self, Error> {
-        let Ground { shards, host, seed, generation, seeds, .. } = ground;
+    pub fn start(
+        settings: &Settings,
+        identity: &Identity,
+        env: Environment,
+    ) -> Result<Self, Error> {
+        let Environment { shards, host, seed, generation, seeds, .. } = env;
         let (seeds, seed_names) = seeds::split(seeds);
-        let [mesh_seed, core_seed] = parts::two_seeds(seed);
-        let started = parts::start_mesh(settings, identity, shards, mesh_seed)?;
+        let [mesh_seed, core_seed] = assemble::two_seeds(seed);
+        let started = assemble::start_mesh(settings, identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, services::key)?;
         let (credential, facts) = (&identity.credential, services.facts(settings));
-        let reporter = reporter(settings, credential, &mesh, ground.admin_http, &sessions, facts);
+        let reporter = reporter(settings, credential, &mesh, env.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
 
-        let mut tasks = JoinSet::new();
         let (handle, questions) = Handle::new();
         let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
         let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
-        let (offers, offers_receiver) = watch::channel(Arc::new(parts::offers(settings)));
+        let (offers, offers_receiver) = watch::channel(Arc::new(assemble::offers(settings)));
         let (leaving, leaving_receiver) = watch::channel(false);
-        let (revoked, revocations) = watch::channel(ground.revocations.clone());
+        let (revoked, revocations) = watch::channel(env.revocations.clone());
         let (renewed, own) = watch::channel(Arc::new(credential.clone()));
         let (rotating, secrets) = Rotating::new(identity.secrets.clone());
         let (succeeding, keys) = Succeeding::new();
         let mut driver = Driver {
-            core: parts::build_core(settings, identity, generation, core_seed, None),
+            core: assemble::build_core(settings, identity, generation, core_seed, None),
             mesh: mesh.clone(),
             events,
             questions,
             orders: orders_receiver,
             findings: findings_receiver,
             routes: BTreeMap::new(),
-            probers: parts::probers(&host, settings, Prober::at_start)?,
+            probers: assemble::probers(&host, settings, Prober::at_start)?,
             seeds: BTreeMap::new(),
             seed_names,
             sessions: sessions.clone(),
-            load: super::load::Load::default(),
+            load: crate::health::load::Load::default(),
             deliveries: BTreeMap::new(),
-            cut_windows: parts::cut_windows(settings),
+            cut_windows: assemble::cut_windows(settings),
             reporter,
             refused: watch::Sender::new(None),
             budgets: LogBudgets::new(clock::now()),
@@ -156,18 +163,20 @@ impl Node {
             succeeding,
             suspected: broadcast::Sender::new(MAX_SUSPICIONS),
         };
-        take_up(ground.revocations, ground.directory.as_deref(), &mut driver);
+        take_up(env.revocations, env.directory.as_deref(), &mut driver);
         locate(settings, &mut driver, &seeds);
 
-        let place = Place { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
-        let (limits, listeners) = services.serve(settings, &place, &mut driver);
+        let context = Context { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
+        let (limits, listeners) = services.serve(settings, &context, &mut driver);
         let watched = (own.clone(), offers_receiver, leaving_receiver);
-        let egress = egress(settings, &place, &driver.reporter.audit, watched, revocations.clone());
+        let egress =
+            egress(settings, &context, &driver.reporter.audit, watched, revocations.clone());
         let (routes, suspected) = (subscribe(&driver.routes), driver.suspected.clone());
-        serve_streams(&egress, streams, others, &mut tasks);
+        let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, sources, &orders, &mut tasks);
-        let controls = Controls { orders, place, limits, listeners, offers, advertise, fallbacks };
+        let controls =
+            Controls { orders, context, limits, listeners, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
             sessions,
@@ -216,12 +225,12 @@ impl Node {
     }
 
     /// New secrets of the mesh, to be kept and then ordered.
-    pub(super) fn offered_secrets(&self) -> watch::Receiver<Option<MeshSecrets>> {
+    pub(crate) fn offered_secrets(&self) -> watch::Receiver<Option<MeshSecrets>> {
         self.secrets.clone()
     }
 
     /// New keys of this node, to be kept and then ordered.
-    pub(super) fn offered_keys(&self) -> watch::Receiver<Option<Next>> {
+    pub(crate) fn offered_keys(&self) -> watch::Receiver<Option<Next>> {
         self.keys.clone()
     }
 
@@ -291,7 +300,7 @@ impl Node {
 /// Who serves the streams of others.
 fn egress(
     settings: &Settings,
-    place: &Place,
+    context: &Context,
     audit: &Audit,
     (own, offers, leaving): (
         watch::Receiver<Arc<Credential>>,
@@ -301,8 +310,8 @@ fn egress(
     revoked: watch::Receiver<Revocations>,
 ) -> Egress {
     let max_relayed = u64::from(settings.mesh.max_relayed);
-    let (place, audit) = (place.clone(), audit.clone());
-    Egress { place, own, audit, offers, revoked, max_relayed, leaving }
+    let (context, audit) = (context.clone(), audit.clone());
+    Egress { context, own, audit, offers, revoked, max_relayed, leaving }
 }
 
 /// Goes on from what an earlier process knew.
@@ -333,7 +342,7 @@ fn reporter(
         duplicates: Duplicates::default(),
         reach: Reach::default(),
         floods: Floods::new(clock::now()),
-        room: Room::default(),
+        crowding: CrowdingLog::default(),
         authority_key: Some(state::authority_key_in(&settings.state_dir)),
         services,
         rosters: BTreeMap::new(),
@@ -350,12 +359,13 @@ fn serve_streams(
     egress: &Egress,
     streams: mpsc::Receiver<(NodeId, Stream)>,
     others: Vec<ShardStreams>,
-    tasks: &mut JoinSet<()>,
-) {
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
     tasks.spawn(egress.clone().run(streams));
     for ShardStreams { runtime, streams } in others {
         tasks.spawn_on(egress.clone().run(streams), &runtime);
     }
+    tasks
 }
 
 /// The receiving ends of all routes.
@@ -366,7 +376,7 @@ fn subscribe(
 }
 
 /// As [`Node::snapshot`].
-pub(super) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
+pub(crate) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
     orders.send(Order::Snapshot(answer)).await.ok()?;
     snapshot.await.ok()
@@ -421,7 +431,7 @@ fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
     driver.warn_of_unknown_seeds();
 }
 
-pub(super) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
+pub(crate) fn restore(directory: Option<&[u8]>, core: &mut NodeCore) {
     let Some(bytes) = directory else { return };
     match core.restore(bytes, clock::now(), clock::wall()) {
         Ok(nodes) => info!(nodes, "restored the saved directory"),

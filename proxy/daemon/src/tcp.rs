@@ -23,9 +23,9 @@ pub mod memory;
 /// One controller manager alone dials 60 at once.
 const BACKLOG: i32 = 4096;
 /// Bytes that a connection on this machine may hold unread: three reads of
-/// [`splice`](super::splice). Left to itself the kernel begins with one and a half and gives more
-/// to whom it finds reading fast, so that of streams beside each other a few have twice as much
-/// as the others. Beyond this machine it is left to itself: a distance may need more.
+/// [`splice`](crate::sessions::splice). By default the kernel begins with one and a half reads and
+/// grows the buffer of fast readers, so that of parallel streams a few get twice the rate of the
+/// others. Connections that leave this machine keep the default: a long path may need more.
 const LOCAL_UNREAD: u32 = 192 << 10;
 
 /// Where a node's local addresses are.
@@ -223,7 +223,7 @@ impl Tcp {
     ///
     /// # Errors
     /// The system is out of memory; the connection is closed then.
-    pub(super) fn move_here_if(self, moves: bool) -> io::Result<Self> {
+    pub(crate) fn move_here_if(self, moves: bool) -> io::Result<Self> {
         match self {
             Self::Kernel(tcp) if moves => Ok(Self::Kernel(TcpStream::from_std(tcp.into_std()?)?)),
             stays => Ok(stays),
@@ -231,7 +231,7 @@ impl Tcp {
     }
 
     /// The other end and this one; memory does not say.
-    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+    pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         match self {
             Self::Kernel(tcp) => Some((tcp.peer_addr().ok()?, tcp.local_addr().ok()?)),
             Self::Memory(_) => None,
@@ -239,7 +239,7 @@ impl Tcp {
     }
 
     /// Whether the other side has ended or reset it without a word.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         let Self::Kernel(tcp) = self else { return false };
         match socket2::SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()]) {
             Ok(read) => read == 0,

@@ -14,28 +14,28 @@ use tokio::net::{TcpListener, TcpStream};
 
 use meshport_core::route::{Candidate, OriginView, PathView, Standing};
 use meshport_core::testing::WALL;
-pub(super) use meshport_core::testing::credential;
+pub(crate) use meshport_core::testing::credential;
 
-use super::tcp::Tcp;
+use crate::tcp::Tcp;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A node of the mesh that all nodes of a test share.
-pub(super) struct Node {
-    pub(super) mesh: Mesh,
-    pub(super) incoming: Incoming,
+pub(crate) struct Node {
+    pub(crate) mesh: Mesh,
+    pub(crate) incoming: Incoming,
 }
 
 /// What a node of these tests may do, unless they say otherwise.
 const ROLES: &str = "node,origin:kube-apiserver,relay";
 
 /// Two nodes that know each other.
-pub(super) fn pair() -> (Node, Node) {
+pub(crate) fn pair() -> (Node, Node) {
     pair_with([ROLES; 2])
 }
 
 /// Two nodes with these roles that know each other.
-pub(super) fn pair_with([one, other]: [&str; 2]) -> (Node, Node) {
+pub(crate) fn pair_with([one, other]: [&str; 2]) -> (Node, Node) {
     let (one, other) = (node(1, one), node(2, other));
     for (from, to) in [(&one, &other), (&other, &one)] {
         from.mesh.set_peer(to.mesh.node_id(), &[to.mesh.local_addr()], None);
@@ -44,12 +44,12 @@ pub(super) fn pair_with([one, other]: [&str; 2]) -> (Node, Node) {
 }
 
 /// A node that knows two others; these do not know each other.
-pub(super) fn three() -> (Node, Node, Node) {
+pub(crate) fn three() -> (Node, Node, Node) {
     three_with([ROLES; 3])
 }
 
 /// As [`three`], with these roles.
-pub(super) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
+pub(crate) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
     let (one, other) = pair_with([one, other]);
     let third = node(3, third);
     one.mesh.set_peer(third.mesh.node_id(), &[third.mesh.local_addr()], None);
@@ -58,7 +58,7 @@ pub(super) fn three_with([one, other, third]: [&str; 3]) -> (Node, Node, Node) {
 }
 
 /// The revocation of a node by that authority.
-pub(super) fn revocations(node: NodeId) -> Revocations {
+pub(crate) fn revocations(node: NodeId) -> Revocations {
     let mut all = Revocations::default();
     let authority = AuthorityKey::from_bytes([9; 32]);
     all.add(Revocation::issue(&authority, Revoked::Node(node), WALL));
@@ -66,7 +66,7 @@ pub(super) fn revocations(node: NodeId) -> Revocations {
 }
 
 /// Nodes of four shards that know each other, with these numbers.
-pub(super) fn sharded_pair([one, other]: [u8; 2]) -> (Node, Node) {
+pub(crate) fn sharded_pair([one, other]: [u8; 2]) -> (Node, Node) {
     let shards = || Shards::bind(LOOPBACK, 9200, MAX_SHARDS).unwrap();
     let (one, other) = (node_on(shards(), one, ROLES), node_on(shards(), other, ROLES));
     for (from, to) in [(&one, &other), (&other, &one)] {
@@ -90,7 +90,7 @@ fn node_on(shards: Shards, number: u8, roles: &str) -> Node {
 }
 
 /// A node as a route shows it, healthy and a millisecond away.
-pub(super) fn candidate(node: NodeId) -> Candidate {
+pub(crate) fn candidate(node: NodeId) -> Candidate {
     let cost = Duration::from_millis(1);
     let site = "fra".parse().unwrap();
     let view = OriginView::of_node(node, "cp-1".into(), site, OriginState::Ready);
@@ -99,12 +99,12 @@ pub(super) fn candidate(node: NodeId) -> Candidate {
 }
 
 /// The default service.
-pub(super) fn service() -> ServiceName {
+pub(crate) fn service() -> ServiceName {
     "kube-apiserver".parse().unwrap()
 }
 
 /// Both ends of a TCP connection: a client's, and the daemon's.
-pub(super) async fn tcp_pair() -> (TcpStream, Tcp) {
+pub(crate) async fn tcp_pair() -> (TcpStream, Tcp) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -127,7 +127,7 @@ impl io::Write for Lines {
 }
 
 /// The lines that this thread logs in `what`.
-pub(super) fn logged(what: impl FnOnce()) -> String {
+pub(crate) fn logged(what: impl FnOnce()) -> String {
     let kept = Lines::default();
     let writer = kept.clone();
     let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());

@@ -2,8 +2,8 @@
 //! origin, for as long as the command runs.
 //!
 //! Needs no daemon, root or configuration: an invite the first time, the saved credential later.
-//! The leaf ([`meshport_daemon::leaf`]) does the work; this command finds the credential, reports
-//! progress, writes the kubeconfig and runs a command.
+//! The leaf ([`meshport_daemon::lifecycle::leaf`]) does the work; this command finds the
+//! credential, reports progress, writes the kubeconfig and runs a command.
 
 mod child;
 mod context;
@@ -28,7 +28,7 @@ use super::paths::Paths;
 use super::{clock, local, logging, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::StateDir;
-use meshport_daemon::leaf::{Destination, Leaf, Options};
+use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
 
 /// The folder in the state folder.
 const FOLDER: &str = "forward";

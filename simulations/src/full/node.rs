@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
 use meshport_daemon::tcp::{Host, memory};
-use meshport_daemon::{Ground, Identity, Node as Process};
+use meshport_daemon::{Environment, Identity, Node as Process};
 use meshport_mesh::Shards;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -80,7 +80,7 @@ impl Node {
         self.boot += 1;
         self.generation += 1;
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(u64::from(self.boot)));
-        let ground = Ground {
+        let environment = Environment {
             shards: Shards::one(Arc::new(Socket::bind(wire.clone(), at, self.boot))),
             host: self.host.clone(),
             seed: bytes32(&mut rng),
@@ -91,7 +91,7 @@ impl Node {
             admin_http: None,
         };
         let failed = |source| Error::Node { name: self.name.clone(), source };
-        self.process = Some(Process::start(settings, &self.identity, ground).map_err(failed)?);
+        self.process = Some(Process::start(settings, &self.identity, environment).map_err(failed)?);
         self.settings = Some(settings.clone());
         Ok(())
     }

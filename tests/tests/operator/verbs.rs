@@ -353,7 +353,7 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
 
 /// The calls that the daemon's own filter names.
 fn calls_of_the_daemon() -> BTreeSet<String> {
-    let path = root().join("proxy/daemon/src/sandbox/calls.rs");
+    let path = root().join("proxy/daemon/src/lifecycle/sandbox/calls.rs");
     let source = fs::read_to_string(path).expect("the source");
     let (code, _) = source.split_once("mod tests {").expect("it has tests");
     let end = |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_');

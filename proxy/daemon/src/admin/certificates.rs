@@ -7,7 +7,7 @@ use meshport_config::ServiceName;
 use serde::{Deserialize, Serialize};
 
 use super::api::OriginRef;
-use crate::certificate::Certificate;
+use crate::health::certificate::Certificate;
 
 /// Which service's origins are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

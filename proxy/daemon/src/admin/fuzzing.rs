@@ -6,8 +6,9 @@ use tokio::sync::watch;
 use super::router::Door;
 use super::server::serve_connection;
 use super::slots::Slots;
-use crate::who::Who;
-use crate::{Handle, Question};
+use crate::Handle;
+use crate::admin::handle::Question;
+use crate::sessions::who::Who;
 
 /// What reached the daemon in the course of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,10 @@ pub mod credentials;
 pub mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub(crate) mod handle;
 mod metrics;
+pub(crate) mod ping;
+pub(crate) mod report;
 mod router;
 pub mod server;
 mod slots;

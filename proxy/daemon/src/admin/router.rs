@@ -20,8 +20,8 @@ use super::credentials::{RenewRequest, RotateKeyRequest, RotateRequest};
 use super::metrics;
 use crate::Error;
 use crate::Handle;
+use crate::node::orders::Next;
 use crate::state::NextIdentity;
-use crate::succession::Next;
 
 /// How long the driver may take for a question that needs no network.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);

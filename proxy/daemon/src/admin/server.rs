@@ -39,7 +39,7 @@ use super::router::{self, Door};
 use super::slots::{Slot, Slots};
 use crate::Error;
 use crate::Handle;
-use crate::who::Who;
+use crate::sessions::who::Who;
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
-use crate::who::Who;
+use crate::sessions::who::Who;
 
 /// Connections of one listener at once: a handful of scrapers, probes and people.
 pub(super) const MAX_CONNECTIONS: usize = 64;

@@ -10,11 +10,9 @@ use tokio::net::TcpStream;
 
 use meshport_core::ledger::{Crowding, Holder};
 
-use super::super::sessions::Sessions;
-use super::super::testing::{
-    Node, credential, pair, pair_with, revocations, service, three, three_with,
-};
 use super::*;
+use crate::sessions::registry::Sessions;
+use crate::testing::{Node, credential, pair, pair_with, revocations, service, three, three_with};
 use meshport_core::wire::Hops;
 
 mod shares;
@@ -47,7 +45,7 @@ fn serve_for(
     let (change, offers) = watch::channel(offers);
     let Node { mesh, incoming: Incoming { streams, .. } } = far;
     let egress = egress(mesh, roles, offers, watch::channel(Revocations::default()).1);
-    let sessions = egress.place.sessions.clone();
+    let sessions = egress.context.sessions.clone();
     tokio::spawn(egress.run(streams));
     (sessions, change)
 }
@@ -64,7 +62,7 @@ fn egress(
     let (_, leaving) = watch::channel(false);
     let (findings, _) = mpsc::channel(1);
     Egress {
-        place: Place { mesh, host: Host::Kernel, sessions, findings },
+        context: Context { mesh, host: Host::Kernel, sessions, findings },
         own: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
         offers,
@@ -477,7 +475,7 @@ async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     let Node { mesh, incoming: Incoming { streams, .. } } = origin;
     let at_origin = mesh.clone();
     let egress = egress(mesh, "origin:kube-apiserver", offers, revoked);
-    let sessions = egress.place.sessions.clone();
+    let sessions = egress.context.sessions.clone();
     tokio::spawn(egress.run(streams));
     serve(relay, "relay", "127.0.0.1:9");
     let mut stream = near.mesh.open_stream(relay_id).await.expect("reachable");

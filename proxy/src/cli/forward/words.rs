@@ -12,7 +12,7 @@ use meshport_config::{ServiceName, UnixSeconds};
 use super::ForwardArgs;
 use crate::cli::{clock, output};
 use meshport_daemon::Error;
-use meshport_daemon::leaf::{Destination, Progress};
+use meshport_daemon::lifecycle::leaf::{Destination, Progress};
 
 /// What comes sooner than this is not worth a look.
 const NOTICEABLE: Duration = Duration::from_millis(300);

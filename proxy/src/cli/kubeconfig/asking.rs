@@ -8,8 +8,8 @@ use super::server::ServerUrl;
 use meshport_daemon::Error;
 use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
 use meshport_daemon::admin::client::AdminClient;
-use meshport_daemon::certificate::Certificate;
-use meshport_daemon::{certificates, handshake};
+use meshport_daemon::health::certificate::Certificate;
+use meshport_daemon::health::{certificates, handshake};
 
 impl Evidence {
     /// What the origins of a service answered.

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use meshport_daemon::certificate::{Certificate, USUAL_NAMES, common_names};
+use meshport_daemon::health::certificate::{Certificate, USUAL_NAMES, common_names};
 
 /// A server that was asked for its certificate.
 #[derive(Debug, Clone)]

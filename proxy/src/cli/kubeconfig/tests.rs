@@ -1,4 +1,4 @@
-use meshport_daemon::certificate::Certificate;
+use meshport_daemon::health::certificate::Certificate;
 
 use super::*;
 

@@ -5,13 +5,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::Question;
 use crate::admin::api::{
     DrainReport, DrainRequest, MemberCounts, NodeRef, PingReport, PingRequest, Sample,
     ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
+use crate::admin::handle::Question;
 
 fn me() -> NodeRef {
     NodeRef {

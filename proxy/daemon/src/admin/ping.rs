@@ -1,0 +1,59 @@
+//! Round trips through the tunnel, for people who ask.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use meshport_mesh::Mesh;
+use tokio::sync::oneshot;
+
+use crate::admin::api::{NodeRef, PingReport};
+
+/// Pings under way at once; they are for people, and people are few.
+const MAX_PINGS: usize = 8;
+/// Probes of one ping.
+const MAX_COUNT: u32 = 100;
+/// From one probe to the next.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// How long an answer may take; longer than any path on this planet with a retry of the handshake.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Gives its place back when the ping ends, however it ends.
+struct Place;
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends `count` probes to a node one after another, then answers. `lacks` says why there may be no
+/// path to it.
+pub(crate) fn start(
+    mesh: Mesh,
+    (who, lacks): (NodeRef, Option<String>),
+    count: u32,
+    answer: oneshot::Sender<Result<PingReport, String>>,
+) {
+    let under_way = UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    let place = Place;
+    if under_way >= MAX_PINGS {
+        let _ = answer.send(Err("too many pings at once; wait for one to end".into()));
+        return;
+    }
+    tokio::spawn(async move {
+        let _place = place;
+        let sent = count.clamp(1, MAX_COUNT);
+        let mut rtt_ms = Vec::new();
+        for _ in 0..sent {
+            let rtt = mesh.ping(who.node, PATIENCE).await.ok();
+            rtt_ms.push(rtt.map(|rtt| rtt.as_secs_f64() * 1e3));
+            if answer.is_closed() {
+                return;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+        let _ = answer.send(Ok(PingReport { who, sent, rtt_ms, lacks }));
+    });
+}

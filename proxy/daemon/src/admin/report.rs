@@ -1,0 +1,454 @@
+//! Builds the answers of [`crate::admin::api`] from the daemon's state.
+//!
+//! Reads only; builds nothing unless somebody asked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use meshport_config::{MeshSecrets, NodeId, NodeName, ServiceName};
+use meshport_discovery::{Entry, Liveness, OriginState};
+use meshport_mesh::Mesh;
+use tokio::sync::watch;
+
+use crate::admin::api::{
+    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
+    ServiceStatus, SettingChange, Status,
+};
+use crate::admin::credentials::{FormerKey, SecretStatus};
+use meshport_core::duplicates::Duplicates;
+use meshport_core::health::Health;
+use meshport_core::names;
+use meshport_core::node::NodeCore;
+use meshport_core::reach::{BOTH_BEHIND_NAT, Reach};
+use meshport_core::roster::Roster;
+use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
+
+use crate::audit::Audit;
+use crate::health::certificates::Origins;
+use crate::node::floods::Floods;
+use crate::sessions::ingress::SessionLimits;
+use crate::sessions::registry::Sessions;
+use meshport_core::ledger::Side;
+
+pub(crate) mod access;
+pub(crate) mod authority;
+mod compare;
+mod credentials;
+mod crowding;
+mod explain;
+mod front;
+mod samples;
+mod secret;
+mod seeds;
+mod silence;
+
+pub(crate) use crowding::CrowdingLog;
+
+/// What is fixed for the life of the daemon, or changes only on reload.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    pub(crate) me: NodeRef,
+    pub(crate) credential: meshport_config::Credential,
+    pub(crate) started: Instant,
+    pub(crate) mesh_listen: SocketAddr,
+    pub(crate) admin_http: Option<SocketAddr>,
+    pub(crate) sessions: Sessions,
+    pub(crate) audit: Audit,
+    pub(crate) duplicates: Duplicates,
+    /// Where this node is, as its peers see it.
+    pub(crate) reach: Reach,
+    pub(crate) floods: Floods,
+    pub(crate) crowding: CrowdingLog,
+    /// Where the authority's key would be, and should not.
+    pub(crate) authority_key: Option<PathBuf>,
+    pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
+    /// What the cluster's own lists say, for services whose list is read.
+    /// Which key still answers beside the present one.
+    pub(crate) former_key: Option<FormerKey>,
+    /// Settings that are in the file and not in force.
+    pub(crate) needs_restart: Vec<SettingChange>,
+    /// Whether this daemon is about to end.
+    pub(crate) is_leaving: bool,
+    pub(crate) rosters: BTreeMap<ServiceName, Roster>,
+}
+
+/// What the core does not know of a service.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceFacts {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) policy: Policy,
+    pub(crate) origin: Option<String>,
+    /// What its sessions may do; absent until its clients are accepted.
+    pub(crate) limits: Option<watch::Receiver<Arc<SessionLimits>>>,
+}
+
+impl ServiceFacts {
+    /// Clients that may be here at once.
+    fn max_sessions(&self) -> Option<u64> {
+        Some(self.limits.as_ref()?.borrow().max_sessions)
+    }
+}
+
+impl Reporter {
+    pub(crate) fn status(
+        &self,
+        (core, mesh): (&NodeCore, &Mesh),
+        secrets: &MeshSecrets,
+        now: Instant,
+    ) -> Status {
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        let mut absent = Vec::new();
+        for (node, entry) in core.discovery().directory().iter() {
+            if *node == self.me.node {
+                continue;
+            }
+            match entry.liveness {
+                Liveness::Down => members.down += 1,
+                Liveness::Left => members.left += 1,
+                Liveness::Alive => {
+                    members.alive += 1;
+                    continue;
+                }
+                // Only its record is known, from before a restart or from others.
+                Liveness::Unknown => continue,
+            }
+            absent.push(AbsentMember {
+                who: node_ref(entry),
+                liveness: entry.liveness.to_string(),
+                since_s: age_s(entry.since, now),
+            });
+        }
+        absent.sort_by_key(|member| member.since_s);
+        let services = self.services(core, now);
+        let secret = self.secret(core, mesh, secrets);
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            me: self.me.clone(),
+            roles: self.credential.roles.clone(),
+            credential_expires_at: self.credential.expires_at,
+            uptime_s: age_s(self.started, now),
+            mesh_listen: self.mesh_listen,
+            admin_http: self.admin_http,
+            members,
+            absent,
+            warnings: self.warnings(core, &services, &secret, now),
+            secret,
+            former_key: self.former_key.clone(),
+            needs_restart: self.needs_restart.clone(),
+            is_leaving: self.is_leaving,
+            services,
+        }
+    }
+
+    pub(crate) fn services(&self, core: &NodeCore, now: Instant) -> Vec<ServiceStatus> {
+        core.services().map(|name| self.service(core, name, now)).collect()
+    }
+
+    pub(crate) fn peers(&self, core: &NodeCore, mesh: &Mesh) -> Vec<PeerRow> {
+        let directory = core.discovery().directory();
+        let row = |peer: meshport_mesh::PeerStatus| {
+            let entry = directory.get(&peer.node);
+            // A leaf is in no directory, and only its tunnel shows that it is there.
+            let leaf = core.discovery().is_leaf(&peer.node);
+            let shown = leaf.then(|| mesh.credential(&peer.node)).flatten();
+            let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
+            let unknown = if leaf { "leaf" } else { "unknown" };
+            let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
+            let is_apart = !peer.session && core.discovery().both_behind_nat(&peer.node);
+            PeerRow {
+                lacks: is_apart.then(|| BOTH_BEHIND_NAT.into()),
+                node: peer.node,
+                name: credential.map(|credential| credential.name.clone()),
+                site: credential.map(|credential| credential.site.clone()),
+                roles: credential.map(|credential| credential.roles.clone()),
+                invite: credential.and_then(|it| Some(it.delegation.as_ref()?.key)),
+                liveness: entry.map_or(unknown.into(), |entry| entry.liveness.to_string()),
+                endpoint: peer.endpoint,
+                handshake_age_s: peer.last_handshake.map(|age| age.as_secs()),
+                rtt_ms: rtt.or(peer.quic_rtt).map(in_ms),
+                rx_bytes: peer.rx_bytes,
+                tx_bytes: peer.tx_bytes,
+            }
+        };
+        mesh.peers().into_iter().map(row).collect()
+    }
+
+    /// A node by its name, its NodeId or the short form of that.
+    pub(crate) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, String> {
+        let matches = |who: &NodeRef| explain::is_meant(who, target);
+        let entries = core.discovery().directory().iter();
+        let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
+        match (found.next(), found.next()) {
+            _ if matches(&self.me) => Err("that is this node itself".into()),
+            (Some(who), None) => Ok(who),
+            (Some(_), Some(_)) => {
+                Err(format!("{target} matches several nodes; use a NodeId from `meshport peers`"))
+            }
+            (None, _) => {
+                let entries = core.discovery().directory().iter();
+                let names = entries.map(|(_, entry)| entry.credential.name.as_ref());
+                Err(names::unknown(target, names))
+            }
+        }
+    }
+
+    /// Every origin of a service with the way to it, and the address of the local instance.
+    pub(crate) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, String> {
+        let route = core.route(service).ok_or_else(|| format!("there is no service {service}"))?;
+        let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
+        let own = self.services.get(service).and_then(|facts| facts.origin.clone());
+        Ok(Origins { origins: route.candidates.iter().map(named).collect(), own })
+    }
+
+    /// A node's name, or the short form of its id while the name is unknown.
+    pub(crate) fn name(&self, core: &NodeCore, node: &NodeId) -> String {
+        let entry = core.discovery().directory().get(node);
+        entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+    }
+
+    /// A line in the words of log lines.
+    pub(crate) fn line(&self, core: &NodeCore, line: &Line) -> String {
+        match line {
+            Line::Direct(node) => self.name(core, node),
+            Line::Relayed { origin, relay } => {
+                format!("{} through {}", self.name(core, origin), self.name(core, relay))
+            }
+            Line::Outside(address) => address.to_string(),
+        }
+    }
+
+    fn origin_ref(&self, core: &NodeCore, candidate: &Candidate) -> OriginRef {
+        let OriginView { line, name, site, .. } = &candidate.origin;
+        let relay = match line {
+            Line::Relayed { relay, .. } => Some(self.name(core, relay)),
+            Line::Direct(_) | Line::Outside(_) => None,
+        };
+        OriginRef { node: line.origin(), name: name.clone(), site: site.clone(), relay }
+    }
+
+    fn service(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> ServiceStatus {
+        let facts = self.services.get(name);
+        let route = core.route(name).cloned().unwrap_or_default();
+        let totals = self.sessions.totals(name);
+        let first = route.first().filter(|_| route.is_usable());
+        let chosen = first.map(|first| Chosen {
+            who: self.origin_ref(core, first),
+            why: route.why.clone(),
+            since_s: core.preferred_since(name).map_or(0, |since| age_s(since, now)),
+        });
+        let place = |(at, candidate): (usize, &Candidate)| OriginStatus {
+            chosen: at == 0 && chosen.is_some(),
+            ..self.origin(core, name, candidate, now)
+        };
+        ServiceStatus {
+            name: name.clone(),
+            listen: facts.map(|facts| facts.listen.clone()).unwrap_or_default(),
+            lost: front::lost(&totals),
+            policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
+            origins: route.candidates.iter().enumerate().map(place).collect(),
+            offering: self.offering(core, name, now),
+            sessions_open: self.sessions.count_side(name, Side::Client),
+            sessions_total: totals.accepted.load(Ordering::Relaxed),
+            sessions_failed: totals.failed.load(Ordering::Relaxed),
+            chosen,
+        }
+    }
+
+    fn origin(
+        &self,
+        core: &NodeCore,
+        service: &ServiceName,
+        candidate: &Candidate,
+        now: Instant,
+    ) -> OriginStatus {
+        let origin = &candidate.origin;
+        let hop = origin.line.first_hop();
+        let path = hop.and_then(|hop| core.discovery().paths().get(&hop));
+        let state_since = match origin.path {
+            PathView::Own => core.health(service).map(Health::since),
+            _ => origin.line.origin().and_then(|node| core.state_since(service, &node)),
+        };
+        let (word, rtt) = match (origin.path, origin.line) {
+            (PathView::Own, _) => ("own", None),
+            (PathView::Dead, _) => ("dead", None),
+            (PathView::Up(rtt), Line::Direct(_)) => ("direct", Some(rtt)),
+            (PathView::Up(rtt), Line::Relayed { .. }) => ("relayed", Some(rtt)),
+            (PathView::Up(rtt), Line::Outside(_)) => ("outside", Some(rtt)),
+            (PathView::Unmeasured, Line::Outside(_)) => ("outside", None),
+            (PathView::Unmeasured, _) => ("unmeasured", None),
+        };
+        OriginStatus {
+            who: self.origin_ref(core, candidate),
+            state: origin.state.to_string(),
+            state_since_s: state_since.map_or(0, |since| age_s(since, now)),
+            path: word.into(),
+            rtt_ms: rtt.map(in_ms),
+            loss_percent: rtt.and(origin.line.origin()).map(|_| origin.loss_percent),
+            sessions: self.sessions.count_line(service, Side::Client, origin.line),
+            usable: candidate.standing < Standing::Down,
+            chosen: false,
+            lacks: Self::lacks(core, service, candidate, path.map(|path| age_s(path.since, now))),
+        }
+    }
+
+    /// What an origin lacks, as words.
+    fn lacks(
+        core: &NodeCore,
+        service: &ServiceName,
+        candidate: &Candidate,
+        path_age_s: Option<u64>,
+    ) -> String {
+        let OriginView { line, path, state, .. } = candidate.origin;
+        let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
+        let is_drained = state == OriginState::Draining;
+        match (path, line) {
+            // Of its local instance a node knows what the last probe found.
+            (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
+                core.health(service).map_or_else(String::new, Health::detail)
+            }
+            (_, Line::Direct(node)) if is_apart && core.discovery().both_behind_nat(&node) => {
+                BOTH_BEHIND_NAT.into()
+            }
+            _ => lacks(candidate, path_age_s),
+        }
+    }
+
+    fn offering(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> Option<Offering> {
+        let health = core.health(name)?;
+        Some(Offering {
+            address: self.services.get(name)?.origin.clone()?,
+            state: health.state().to_string(),
+            since_s: age_s(health.since(), now),
+            detail: health.detail(),
+            sessions: self.sessions.count_side(name, Side::Served),
+        })
+    }
+
+    fn warnings(
+        &self,
+        core: &NodeCore,
+        services: &[ServiceStatus],
+        secret: &SecretStatus,
+        now: Instant,
+    ) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.me.node;
+        let alone = core.discovery().directory().iter().all(is_me);
+        if alone {
+            warnings.push(
+                "no other node has answered yet. Check the nodes and addresses in the file seeds \
+                 of the state folder and in `seeds` under [mesh], that a daemon of this mesh runs \
+                 there, and that its UDP port is reachable from here"
+                    .into(),
+            );
+        }
+        warnings.extend(self.silence(core));
+        for service in services {
+            let name = &service.name;
+            if service.origins.is_empty() && alone {
+                continue;
+            }
+            if service.origins.is_empty() {
+                warnings.push(format!(
+                    "{name}: no origin is known. Set `origin` on a node whose credential has the \
+                     role origin:{name}"
+                ));
+            } else if service.chosen.is_none() {
+                warnings.push(format!(
+                    "{name}: none of its origins answers, so clients are refused; the table says \
+                     why"
+                ));
+            }
+            let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
+            warnings.extend(apart.map(|origin| {
+                format!("{name}: {} and this node are {BOTH_BEHIND_NAT}", origin.who.name)
+            }));
+            if core.health(name).is_some_and(Health::wants_credentials) {
+                warnings.push(format!(
+                    "{name}: {} answers 401, so readiness is unknown. Set ca-file and \
+                     bearer-token-file or client-cert-file under [service.{name}.health]",
+                    names::local_instance(name)
+                ));
+            }
+        }
+        let name = |node: &NodeId| match *node == self.me.node {
+            true => self.me.name.to_string(),
+            false => self.name(core, node),
+        };
+        warnings.extend(self.duplicates.warnings(&self.me.node, name, now));
+        warnings.extend(self.full(services));
+        warnings.extend(self.front(services, now));
+        warnings.extend(self.crowding(core, now));
+        warnings.extend(self.floods.warning(now));
+        warnings.extend(core.discovery().directory().crowding().as_ref().map(crowding::warning));
+        warnings.extend(self.denials(core));
+        warnings.extend(access::misfits(core));
+        warnings.extend(self.differences());
+        warnings.extend(self.same_names(core));
+        warnings.extend(secret::warning(secret));
+        warnings.extend(credentials::warning(&self.credential, crate::clock::wall()));
+        warnings.extend(self.authority_key.as_deref().and_then(authority::warning));
+        warnings
+    }
+}
+
+fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
+    match (candidate.origin.path, candidate.standing) {
+        _ if candidate.origin.denied => "this node may not use it (`allow` there)".into(),
+        (PathView::Dead, _) => match path_age_s {
+            Some(age_s) => format!("path lost {age_s} s ago"),
+            None => "no path to it".into(),
+        },
+        (PathView::Unmeasured, _) if !candidate.origin.present => "its node does not answer".into(),
+        (_, Standing::Healthy) => String::new(),
+        (PathView::Unmeasured, Standing::Unproven) => "path not measured yet".into(),
+        (_, Standing::Unproven) => "no session through its relay yet".into(),
+        (_, Standing::Suspect) if candidate.origin.is_broken() => {
+            "its path loses most packets".into()
+        }
+        (_, Standing::Suspect) => "slow to answer recently".into(),
+        (_, Standing::Fallback) => "outside the mesh".into(),
+        (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {
+            "did not answer recently".into()
+        }
+        (_, Standing::Doubtful | Standing::Down) => unhealthy(candidate.origin.state).into(),
+    }
+}
+
+/// What is behind the state of an instance, in other words than the state's.
+fn unhealthy(state: OriginState) -> &'static str {
+    match state {
+        OriginState::Ready => "",
+        OriginState::Unready => "answers, but is not ready",
+        OriginState::Draining => "drained by its operator",
+        OriginState::Unknown => "not probed yet",
+        OriginState::Refusing => "connection refused",
+        OriginState::Hung => "accepts but does not answer",
+        OriginState::Stalled => "answers, but is neither ready nor live",
+    }
+}
+
+fn node_ref(entry: &Entry) -> NodeRef {
+    let credential = &entry.credential;
+    NodeRef { node: credential.node, name: credential.name.clone(), site: credential.site.clone() }
+}
+
+fn age_s(since: Instant, now: Instant) -> u64 {
+    now.saturating_duration_since(since).as_secs()
+}
+
+fn in_ms(time: Duration) -> f64 {
+    // Three digits after the point: a microsecond is finer than any path.
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// A name for log lines about this node.
+pub(crate) fn of_credential(credential: &meshport_config::Credential) -> NodeRef {
+    let (node, name, site): (NodeId, NodeName, _) =
+        (credential.node, credential.name.clone(), credential.site.clone());
+    NodeRef { node, name, site }
+}

@@ -1,0 +1,85 @@
+//! Asks every origin of a service for its certificate, all at once.
+
+use std::time::Duration;
+
+use meshport_config::ServiceName;
+use meshport_mesh::Mesh;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::admin::api::OriginRef;
+use crate::admin::certificates::OriginCertificate;
+use crate::sessions::attempt::{self, Target};
+use crate::tcp::Host;
+use meshport_core::route::Candidate;
+
+/// How long one origin may take: a handshake through a new tunnel over any path, with a lost
+/// packet, has come by then.
+pub const LIMIT: Duration = Duration::from_secs(3);
+/// Origins of one service that are asked; a control plane has 3 to 7.
+const MAX_ASKED: usize = 64;
+/// Such questions under way at once in this process; they are for people, and people are few.
+const MAX_UNDER_WAY: usize = 4;
+
+static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
+
+/// Whom to ask, and by what way.
+#[derive(Debug)]
+pub(crate) struct Origins {
+    pub(crate) origins: Vec<(OriginRef, Candidate)>,
+    /// The address of the local instance, if this node has one.
+    pub(crate) own: Option<String>,
+}
+
+/// Asks all of them, then answers.
+pub(crate) fn start(
+    mesh: Mesh,
+    service: ServiceName,
+    origins: Result<Origins, String>,
+    answer: oneshot::Sender<Result<Vec<OriginCertificate>, String>>,
+) {
+    let busy = |_| "too many requests at once; try again later".to_owned();
+    let admitted = origins.and_then(|it| Ok((it, UNDER_WAY.try_acquire().map_err(busy)?)));
+    let (origins, place) = match admitted {
+        Ok(admitted) => admitted,
+        Err(why) => {
+            // An asker that went away needs no answer.
+            let _ = answer.send(Err(why));
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        let _place = place;
+        let _ = answer.send(Ok(ask(&mesh, &service, origins, LIMIT).await));
+    });
+}
+
+/// The answers of all, in their order; each origin has `limit`.
+pub(crate) async fn ask(
+    mesh: &Mesh,
+    service: &ServiceName,
+    origins: Origins,
+    limit: Duration,
+) -> Vec<OriginCertificate> {
+    let Origins { origins, own } = origins;
+    let mut asked = JoinSet::new();
+    for (place, (who, candidate)) in origins.into_iter().take(MAX_ASKED).enumerate() {
+        let target = Target {
+            mesh: mesh.clone(),
+            host: Host::Kernel,
+            service: service.clone(),
+            line: candidate.origin.line,
+            own: own.clone(),
+            left: limit,
+        };
+        asked.spawn(async move {
+            let read = timeout(limit, attempt::certificate(&target)).await;
+            let late = |_| Err(format!("no answer within {limit:?}"));
+            (place, OriginCertificate::new(who, read.unwrap_or_else(late)))
+        });
+    }
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(place, _)| *place);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}

@@ -1,0 +1,9 @@
+//! Start, reload, sandbox and end of the process.
+
+pub(crate) mod descriptors;
+mod heap;
+pub mod leaf;
+pub(crate) mod reload;
+pub mod run;
+mod sandbox;
+pub mod suspend;

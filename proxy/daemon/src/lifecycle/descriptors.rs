@@ -1,0 +1,49 @@
+//! File descriptors: a session takes two at its origin, and the usual soft limit is 1,024.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::{info, warn};
+
+use crate::tcp::Host;
+
+/// Descriptors beside sessions: sockets, files, the runtime.
+const BESIDE_SESSIONS: u64 = 64;
+
+/// Raises the soft limit to the hard one and says if even that is below what `sessions` open
+/// sessions need. Works without privileges; what it cannot do is left as it was.
+pub(crate) fn raise(sessions: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        let raised = Rlimit { current: maximum, maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            info!(%error, "the limit on open files stays as it is");
+        }
+    }
+    let needed = sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS);
+    if let Some(limit) = getrlimit(Resource::Nofile).current.filter(|limit| *limit < needed) {
+        warn!(
+            limit,
+            needed, "fewer open files are allowed than max-sessions could need; raise LimitNOFILE"
+        );
+    }
+}
+
+/// How many descriptors sessions may take on this machine, as the limit is now.
+pub(crate) fn for_sessions(host: &Host) -> u64 {
+    match (host, getrlimit(Resource::Nofile).current) {
+        (Host::Kernel, Some(limit)) => limit.saturating_sub(BESIDE_SESSIONS),
+        // Memory's connections take none.
+        (Host::Kernel, None) | (Host::Memory(_), _) => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        raise(1);
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+    }
+}

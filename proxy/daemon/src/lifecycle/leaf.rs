@@ -1,0 +1,387 @@
+//! A leaf: the daemon's client side without a node, for the duration of one command.
+//!
+//! The same core chooses, the same sessions race and replay; gossip, instances, streams of others
+//! and an admin socket are absent. A task watches whether the machine sleeps or changes its
+//! network, and then renews every tunnel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{
+    Defaults, MeshSecrets, Seed, ServiceName, ServiceSettings, Settings, SiteName,
+};
+use meshport_mesh::{Incoming, Mesh};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::info;
+
+use crate::Error;
+use crate::admin::api::OriginRef;
+use crate::admin::certificates::OriginCertificate;
+use meshport_core::duplicates::Duplicates;
+use meshport_core::reach::Reach;
+use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
+
+use crate::Handle;
+use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
+use crate::audit::Audit;
+use crate::clock;
+use crate::health::certificates::{self, Origins};
+use crate::lifecycle::descriptors;
+use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
+use crate::log_budget::LogBudgets;
+use crate::node;
+use crate::node::assemble;
+use crate::node::driver::Driver;
+use crate::node::driver::rotation::Rotating;
+use crate::node::driver::succession::Succeeding;
+use crate::node::endpoints;
+use crate::node::floods::Floods;
+use crate::node::orders::Order;
+use crate::node::services::Services;
+use crate::sessions::ingress::{Context, MAX_FINDINGS};
+use crate::sessions::registry::Sessions;
+use crate::state::Identity;
+use crate::tcp::Host;
+
+/// Orders on their way to the driver: from the suspend detector, the resolver and one person.
+const MAX_ORDERS: usize = 16;
+
+/// What a leaf is made of.
+#[derive(Debug)]
+pub struct Options {
+    /// Its keys and credential, which is an operator's.
+    pub identity: Identity,
+    /// Members to begin with.
+    pub seeds: Vec<Seed>,
+    /// What an earlier run of it knew.
+    pub directory: Option<Vec<u8>>,
+    /// The service it leads to.
+    pub service: ServiceName,
+    /// Where its clients may connect: the first of these that is free; port 0 is any.
+    pub listen: Vec<SocketAddr>,
+    /// The UDP address it reaches members from; port 0 is any free one.
+    pub mesh_listen: SocketAddr,
+}
+
+/// Where new sessions of a leaf go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The origin.
+    pub name: String,
+    /// Its site.
+    pub site: Option<SiteName>,
+    /// The member that carries sessions there, if it is not reached directly.
+    pub relayed: bool,
+    /// The round-trip time of the way, once it is measured.
+    pub rtt: Option<Duration>,
+    /// Whether the origin says that it is ready and its way answers.
+    pub healthy: bool,
+    /// Why it goes first.
+    pub why: String,
+    line: Line,
+}
+
+impl Destination {
+    fn of(first: &Candidate, why: &str) -> Self {
+        Self {
+            name: first.origin.name.clone(),
+            site: first.origin.site.clone(),
+            relayed: matches!(first.origin.line, Line::Relayed { .. }),
+            rtt: match first.origin.path {
+                PathView::Up(rtt) => Some(rtt),
+                PathView::Own | PathView::Unmeasured | PathView::Dead => None,
+            },
+            healthy: first.standing == Standing::Healthy,
+            why: why.to_owned(),
+            line: first.origin.line,
+        }
+    }
+
+    /// Whether both lead to the same origin by the same way.
+    pub fn is_same_way(&self, other: &Self) -> bool {
+        self.line == other.line
+    }
+}
+
+/// How far a leaf has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Members with a tunnel.
+    pub members: usize,
+    /// Origins of the service that are known.
+    pub origins: usize,
+    /// Origins whose way is measured.
+    pub measured: usize,
+    /// Why a member was refused last, or refused this leaf.
+    pub refused: Option<String>,
+    /// An origin that does not let this leaf in.
+    pub denied: Option<String>,
+}
+
+/// A running leaf. Dropping it ends its sessions without a word; [`Leaf::stop`] says goodbye.
+#[derive(Debug)]
+pub struct Leaf {
+    mesh: Mesh,
+    service: ServiceName,
+    listen: SocketAddr,
+    routes: watch::Receiver<Arc<Route>>,
+    refused: watch::Receiver<Option<String>>,
+    secrets: watch::Receiver<Option<MeshSecrets>>,
+    is_offered: bool,
+    orders: mpsc::Sender<Order>,
+    /// The driver ends when nobody can ask it any more.
+    _handle: Handle,
+    listeners: JoinSet<()>,
+    tasks: JoinSet<()>,
+}
+
+impl Leaf {
+    /// Binds the local addresses and begins to look for members.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when an address cannot be bound, [`Error::Mesh`] when the credential is not
+    /// valid now.
+    pub fn start(options: Options) -> Result<Self, Error> {
+        let (settings, mut services) = bind(&options)?;
+        let Options { identity, seeds, directory, service, .. } = options;
+        descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+        // Nobody may open streams to a leaf: what comes in is dropped with the queue.
+        let shards = assemble::bind_mesh(&settings, 1)?;
+        let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);
+        let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;
+        let (mesh, Incoming { events, .. }) = started;
+        let sessions = Sessions::default();
+        let facts = services.facts(&settings);
+        let bound = facts.values().find_map(|facts| facts.listen.first().copied());
+        let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
+        let reporter = reporter(&identity, &mesh, &sessions, facts);
+        let (handle, questions) = Handle::new();
+        let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
+        let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
+        let (refused, refusals) = watch::channel(None);
+        let leaf_of = Some(vec![service.clone()]);
+        let (rotating, secrets) = Rotating::new(identity.secrets.clone());
+        let mut driver = Driver {
+            core: assemble::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
+            mesh: mesh.clone(),
+            events,
+            questions,
+            orders: orders_receiver,
+            findings: findings_receiver,
+            routes: BTreeMap::new(),
+            probers: BTreeMap::new(),
+            seeds: BTreeMap::new(),
+            seed_names: Vec::new(),
+            sessions: sessions.clone(),
+            load: crate::health::load::Load::default(),
+            deliveries: BTreeMap::new(),
+            cut_windows: assemble::cut_windows(&settings),
+            reporter,
+            refused,
+            budgets: LogBudgets::new(clock::now()),
+            // Members tell again what is revoked as soon as they are asked.
+            revoked: watch::Sender::default(),
+            own: watch::Sender::new(Arc::new(identity.credential.clone())),
+            rotating,
+            // Nobody brings one: a leaf has no admin socket.
+            succeeding: Succeeding::new().0,
+            suspected: broadcast::Sender::new(1),
+        };
+        node::restore(directory.as_deref(), &mut driver.core);
+        let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
+        driver.obey(Order::Seeds(plain.collect()));
+        let context = Context { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
+        let (_limits, listeners) = services.serve(&settings, &context, &mut driver);
+        let listeners = listeners.into_inner().expect("nobody has locked it yet");
+        let routes = driver.routes[&service].subscribe();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(driver.run());
+        tasks.spawn(follow_names(seeds, orders.clone()));
+        tasks.spawn(watch_over(mesh.clone(), orders.clone()));
+        let (refused, _handle) = (refusals, handle);
+        Ok(Self {
+            mesh,
+            service,
+            listen,
+            routes,
+            refused,
+            secrets,
+            is_offered: false,
+            orders,
+            _handle,
+            listeners,
+            tasks,
+        })
+    }
+
+    /// The bound local address.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where new sessions go now; `None` while nothing is usable.
+    pub fn destination(&self) -> Option<Destination> {
+        let route = self.routes.borrow();
+        let first = route.first().filter(|_| route.is_usable())?;
+        Some(Destination::of(first, &route.why))
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        let route = self.routes.borrow();
+        let measured = |it: &&Candidate| matches!(it.origin.path, PathView::Up(_));
+        let denied = |it: &&Candidate| it.origin.denied;
+        Progress {
+            members: self.mesh.peers().iter().filter(|peer| peer.session && peer.admitted).count(),
+            origins: route.candidates.len(),
+            measured: route.candidates.iter().filter(measured).count(),
+            refused: self.refused.borrow().clone(),
+            denied: route.candidates.iter().find(denied).map(|it| it.origin.name.clone()),
+        }
+    }
+
+    /// The certificates that the origins show which are not known to be down; each has `limit`.
+    pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
+        let route = self.routes.borrow().clone();
+        let up = route.candidates.iter().filter(|it| it.standing < Standing::Down);
+        let named = |candidate: &Candidate| {
+            let OriginView { line, name, site, .. } = &candidate.origin;
+            let (name, site) = (name.clone(), site.clone());
+            (OriginRef { node: line.origin(), name, site, relay: None }, candidate.clone())
+        };
+        let origins = Origins { origins: up.map(named).collect(), own: None };
+        certificates::ask(&self.mesh, &self.service, origins, limit).await
+    }
+
+    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is
+    /// offered.
+    pub async fn changed(&mut self) {
+        tokio::select! {
+            changed = self.routes.changed() => if changed.is_err() {
+                // The driver has ended, and so will this process.
+                std::future::pending::<()>().await;
+            },
+            Ok(()) = self.refused.changed() => {}
+            Ok(()) = self.secrets.changed() => self.is_offered = true,
+        }
+    }
+
+    /// A new secret of the mesh that came since this was asked last. It is used after
+    /// [`Leaf::take_secrets`].
+    pub fn offered_secrets(&mut self) -> Option<MeshSecrets> {
+        std::mem::take(&mut self.is_offered).then(|| self.secrets.borrow().clone()).flatten()
+    }
+
+    /// Uses these secrets of the mesh, which are kept where anything is kept.
+    pub async fn take_secrets(&self, secrets: MeshSecrets) {
+        // The driver ends only with this leaf.
+        let _ = self.orders.send(Order::Secrets(Box::new(secrets))).await;
+    }
+
+    /// What is known of the mesh, for the next start.
+    pub async fn directory(&self) -> Option<Vec<u8>> {
+        node::snapshot(&self.orders).await.map(|snapshot| snapshot.directory)
+    }
+
+    /// Ends the sessions and tells the members, for at most a second.
+    pub async fn stop(mut self) {
+        self.listeners.shutdown().await;
+        self.mesh.close().await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Who answers questions about the leaf.
+fn reporter(
+    identity: &Identity,
+    mesh: &Mesh,
+    sessions: &Sessions,
+    services: BTreeMap<ServiceName, ServiceFacts>,
+) -> Reporter {
+    Reporter {
+        me: report::of_credential(&identity.credential),
+        credential: identity.credential.clone(),
+        started: clock::now(),
+        mesh_listen: mesh.local_addr(),
+        admin_http: None,
+        sessions: sessions.clone(),
+        audit: Audit::default(),
+        duplicates: Duplicates::default(),
+        reach: Reach::default(),
+        floods: Floods::new(clock::now()),
+        crowding: CrowdingLog::default(),
+        authority_key: None,
+        services,
+        rosters: BTreeMap::new(),
+        former_key: None,
+        needs_restart: Vec::new(),
+        is_leaving: false,
+    }
+}
+
+/// Binds the first of the addresses that is free.
+fn bind(options: &Options) -> Result<(Settings, Services), Error> {
+    let mut last = Error::Usage("there is no local address to open; name one with --listen".into());
+    for address in &options.listen {
+        let settings = settings(options, *address);
+        match Services::bind(&Host::Kernel, &settings, |_| "--listen".into()) {
+            Ok(services) => return Ok((settings, services)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The settings of a daemon that does only this.
+fn settings(options: &Options, listen: SocketAddr) -> Settings {
+    let site = options.identity.credential.site.clone();
+    let mut settings = Settings::with_defaults(site, &Defaults::default());
+    let service =
+        ServiceSettings { listen: vec![listen], ..ServiceSettings::defaults(&options.service) };
+    settings.services = BTreeMap::from([(options.service.clone(), service)]);
+    settings.mesh.listen = options.mesh_listen;
+    settings
+}
+
+/// Looks up the names of seeds again and again.
+async fn follow_names(seeds: Vec<Seed>, orders: mpsc::Sender<Order>) {
+    // A leaf advertises nothing, and goes on doing so.
+    let (_nothing, advertised) = watch::channel(Vec::new());
+    endpoints::follow(seeds, advertised, orders).await;
+}
+
+/// Tells the driver when this machine has slept or moved.
+async fn watch_over(mesh: Mesh, orders: mpsc::Sender<Order>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut detector = SuspendDetector::default();
+    loop {
+        ticks.tick().await;
+        let Some(woke) = detector.handle_reading(read(&mesh)) else { continue };
+        let slept_s = woke.slept.as_secs();
+        info!(slept_s, moved = woke.moved, "renewing all tunnels");
+        if orders.send(Order::Wake(woke.slept)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn read(mesh: &Mesh) -> Reading {
+    let boot = clock_gettime(ClockId::Boottime);
+    let peers = mesh.peers().into_iter();
+    let used = peers.filter(|peer| peer.session).filter_map(|peer| peer.endpoint);
+    let towards: BTreeSet<SocketAddr> =
+        used.take(MAX_DESTINATIONS).chain(endpoints::ANYWHERE).collect();
+    let source =
+        |to: SocketAddr| -> (SocketAddr, Option<IpAddr>) { (to, endpoints::source_towards(to)) };
+    Reading {
+        awake: Duration::try_from(boot).unwrap_or_default(),
+        wall: clock::since_1970(),
+        sources: towards.into_iter().map(source).collect(),
+    }
+}

@@ -1,0 +1,303 @@
+//! A reload (`meshport reload`, SIGHUP): rereads configuration and credential, applies what can
+//! change in a running daemon, and reports key by key what changed and what needs a restart.
+//!
+//! A file with problems changes nothing. No session is touched. What needs a restart stays
+//! unchanged, and is listed in `status` and at every reload until the file matches.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use meshport_config::{LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings};
+use tracing::{error, info, warn};
+
+use crate::Error;
+use crate::admin::api::{ReloadReport, SettingChange};
+
+use crate::clock;
+use crate::health::probe::Prober;
+use crate::lifecycle::sandbox::Sandbox;
+use crate::node::assemble::{offers, session_limits, warn_of_lists};
+use crate::node::controls::{Controls, lock};
+use crate::node::fallback;
+use crate::node::orders::{Instance, Order};
+use crate::node::services::{self, Services};
+use crate::state::StateDir;
+use crate::tcp::Host;
+use meshport_core::drift::DriftConfig;
+use meshport_core::route::Policy;
+
+/// Where settings come from while the daemon runs.
+pub struct Source {
+    /// The file; it need not be there.
+    pub config: PathBuf,
+    /// Reads the effective configuration again.
+    pub reread: Box<dyn Fn() -> Result<Settings, Error> + Send>,
+    /// Logs at another level from now on; `None` when something else governs the level.
+    pub set_level: Option<Box<dyn Fn(LogLevel) + Send>>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// Remembers what is in force.
+pub(crate) struct Reload {
+    settings: Settings,
+    process: Option<Process>,
+}
+
+/// What a daemon has, and a node in a simulation has not.
+struct Process {
+    source: Source,
+    /// Where the credential is read again.
+    state: StateDir,
+    sandbox: Sandbox,
+}
+
+impl Reload {
+    /// Of a node without a process around it.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self { settings, process: None }
+    }
+
+    /// Of a daemon.
+    pub(crate) fn within(
+        settings: Settings,
+        source: Source,
+        state: StateDir,
+        sandbox: Sandbox,
+    ) -> Self {
+        Self { settings, process: Some(Process { source, state, sandbox }) }
+    }
+
+    /// Reads the credential and the file, applies them, and says what came of it.
+    pub(crate) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, String> {
+        self.read_credential(controls).await;
+        let report = match self.read() {
+            Ok(new) => self.apply(new, controls).await,
+            Err(error) => Err(error),
+        };
+        match report {
+            Ok(report) => {
+                say(&report);
+                Ok(report)
+            }
+            Err(error) => {
+                error!(%error, "configuration not reloaded; the current one stays in use");
+                Err(format!("configuration not reloaded, the current one stays in use: {error}"))
+            }
+        }
+    }
+
+    async fn read_credential(&self, controls: &Controls) {
+        let Some(Process { state, .. }) = &self.process else { return };
+        match state.identity(clock::wall()) {
+            Ok(identity) => {
+                let order = Order::Credential(Box::new(identity.credential));
+                let _ = controls.orders.send(order).await;
+            }
+            Err(error) => warn!(%error, "the current credential stays in use"),
+        }
+    }
+
+    fn read(&self) -> Result<Settings, Error> {
+        let process = self.process.as_ref();
+        let Process { source, sandbox, .. } =
+            process.ok_or_else(|| Error::Bug("a node without a file reads none".into()))?;
+        if source.config.exists() {
+            sandbox.admits_file(&source.config)?;
+        }
+        let settings = (source.reread)()?;
+        sandbox.admits(&settings)?;
+        Ok(settings)
+    }
+
+    /// What is in force.
+    pub(crate) fn into_settings(self) -> Settings {
+        self.settings
+    }
+
+    /// Puts into force what can change in a running daemon.
+    pub(crate) async fn apply(
+        &mut self,
+        new: Settings,
+        controls: &Controls,
+    ) -> Result<ReloadReport, Error> {
+        let set_level = self.process.as_ref().and_then(|it| it.source.set_level.as_ref());
+        let mut next = in_force(&self.settings, &new);
+        if set_level.is_none() {
+            next.log.level = self.settings.log.level;
+        }
+        let changes = |old: &Settings, new: &Settings| -> Vec<SettingChange> {
+            old.differences(new).into_iter().map(Into::into).collect()
+        };
+        let report = ReloadReport {
+            applied: changes(&self.settings, &next),
+            needs_restart: changes(&next, &new),
+        };
+        // Everything that can fail comes first, so that a reload happens whole or not at all.
+        let mut orders = vec![Order::NeedsRestart(report.needs_restart.clone())];
+        let mut added = next.clone();
+        for (name, service) in &next.services {
+            let Some(old) = self.settings.services.get(name) else { continue };
+            added.services.remove(name);
+            orders.extend(orders_for(&controls.context.host, name, old, service)?);
+        }
+        let services = Services::bind(&controls.context.host, &added, services::key)?;
+        orders.extend(services.join(&added, controls)?);
+        for order in orders {
+            let _ = controls.orders.send(order).await;
+        }
+        for (name, limits) in &*lock(&controls.limits) {
+            if let Some(service) = next.services.get(name) {
+                limits.send_replace(Arc::new(session_limits(service)));
+            }
+        }
+        controls.offers.send_replace(Arc::new(offers(&next)));
+        if next.mesh.advertise != self.settings.mesh.advertise {
+            controls.advertise.send_replace(next.mesh.advertise.clone());
+        }
+        let fallbacks = fallback::of(&next);
+        controls.fallbacks.send_if_modified(|known| {
+            let changed = *known != fallbacks;
+            *known = fallbacks;
+            changed
+        });
+        if let Some(set_level) = set_level.filter(|_| next.log.level != self.settings.log.level) {
+            set_level(next.log.level);
+        }
+        self.settings = next;
+        warn_of_lists(&self.settings);
+        Ok(report)
+    }
+}
+
+/// One line for each setting.
+fn say(report: &ReloadReport) {
+    info!(changed = report.applied.len(), "configuration reloaded");
+    let none = || "(none)".to_owned();
+    for SettingChange { key, old, new } in &report.applied {
+        let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
+        info!(key, old, new, "setting changed");
+    }
+    for SettingChange { key, old, new } in &report.needs_restart {
+        let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
+        warn!(key, old, new, "setting changed in the file; it takes effect after a restart");
+    }
+}
+
+/// What of `new` can be in force in a daemon that runs with `old`.
+fn in_force(old: &Settings, new: &Settings) -> Settings {
+    let mut next = old.clone();
+    next.log.level = new.log.level;
+    // Without a list of its own a node guesses where it is, at its start.
+    if !new.mesh.advertise.is_empty() {
+        next.mesh.advertise.clone_from(&new.mesh.advertise);
+    }
+    for (name, wanted) in &new.services {
+        let mut service = wanted.clone();
+        match old.services.get(name) {
+            Some(before) => keep_fixed(&mut service, before),
+            // One that is no longer in the file keeps its place until a restart.
+            None if next.services.len() >= MAX_SERVICES => continue,
+            // The cluster's list is read by a task that begins with the daemon.
+            None => service.cluster_kubeconfig = None,
+        }
+        next.services.insert(name.clone(), service);
+    }
+    next
+}
+
+/// Keeps what cannot change of a service that runs.
+fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
+    service.listen.clone_from(&before.listen);
+    service.allow_remote_clients = before.allow_remote_clients;
+    service.cluster_kubeconfig.clone_from(&before.cluster_kubeconfig);
+    // Becoming or ceasing to be an origin changes what the core is made of.
+    if before.origin.is_some() != service.origin.is_some() {
+        service.origin.clone_from(&before.origin);
+        service.allow.clone_from(&before.allow);
+        service.health.clone_from(&before.health);
+    }
+}
+
+/// What the driver has to do for a service. Its instance is asked in the new way even if no setting
+/// differs: the files the settings name may.
+fn orders_for(
+    host: &Host,
+    name: &ServiceName,
+    old: &ServiceSettings,
+    new: &ServiceSettings,
+) -> Result<Vec<Order>, Error> {
+    let mut orders = Vec::new();
+    if Policy::from(old) != Policy::from(new) {
+        orders.push(Order::Policy(name.clone(), new.into()));
+    }
+    if old.cut_window != new.cut_window {
+        orders.push(Order::CutWindow(name.clone(), new.cut_window));
+    }
+    if DriftConfig::from(old) != DriftConfig::from(new) {
+        orders.push(Order::Drift(name.clone(), new.into()));
+    }
+    if let Some(origin) = &new.origin {
+        let address = origin.to_string();
+        let prober = Prober::new(host.clone(), address.clone(), new.health.clone())?;
+        let instance = Instance { address, health: (&new.health).into(), prober };
+        orders.push(Order::Instance(name.clone(), instance));
+    }
+    Ok(orders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        meshport_config::parse(text).expect("valid settings")
+    }
+
+    fn keys(old: &Settings, new: &Settings) -> Vec<String> {
+        old.differences(new).into_iter().map(|it| it.key).collect()
+    }
+
+    #[test]
+    fn what_needs_a_restart_stays_as_it_is() {
+        let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
+        let new = settings(
+            "site = \"ber\"\n[mesh]\nmtu = 1400\n[log]\nlevel = \"debug\"\nformat = \"json\"\n\
+             [service.kube-apiserver]\nhold = \"1s\"\nlisten = [\"127.0.0.1:1\"]\n\
+             [service.other]\nlisten = [\"127.0.0.1:2\"]\n",
+        );
+        let next = in_force(&old, &new);
+        let applied = ["log.level", "service.kube-apiserver.hold", "service.other"];
+        assert_eq!(keys(&old, &next), applied);
+        let waiting = [
+            "log.format",
+            "mesh.mtu",
+            "service.kube-apiserver.listen",
+            "service.kube-apiserver.origin",
+            "site",
+        ];
+        assert_eq!(keys(&next, &new), waiting);
+        // A file that agrees again has nothing waiting.
+        assert_eq!(keys(&in_force(&next, &next), &next), Vec::<String>::new());
+        // One that is taken out of the file goes with the daemon.
+        assert_eq!(keys(&in_force(&next, &old), &old), ["service.other"]);
+    }
+
+    #[test]
+    fn another_origin_and_its_probes_are_taken_up() {
+        let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
+        let new = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:2\"\n");
+        let next = in_force(&old, &new);
+        assert_eq!(next, new);
+        let name = ServiceName::kube_apiserver();
+        let orders = orders_for(&Host::Kernel, &name, &old.services[&name], &next.services[&name]);
+        let orders = orders.expect("no file is named");
+        let [Order::Instance(_, instance)] = orders.as_slice() else { panic!("{orders:?}") };
+        assert_eq!(instance.address, "127.0.0.1:2");
+        assert!(instance.health.asks_ready);
+    }
+}

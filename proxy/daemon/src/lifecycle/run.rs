@@ -1,0 +1,347 @@
+//! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, Revocation, Revocations, Settings};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::admin::credentials::Validity;
+use crate::admin::{AdminClient, AdminServer, server};
+
+use crate::admin::handle::ReloadWish;
+use crate::admin::report;
+use crate::clock;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::heap;
+use crate::lifecycle::reload::{Reload, Source};
+use crate::lifecycle::sandbox::Sandbox;
+use crate::node::assemble;
+use crate::node::controls::Controls;
+use crate::node::driver::rotation;
+use crate::node::driver::succession;
+use crate::node::orders::{Order, Snapshot};
+use crate::node::{self, Environment, Node};
+use crate::state;
+use crate::state::{Generation, Identity, StateDir, StateLock};
+use crate::tcp::Host;
+
+/// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
+/// clients reconnect elsewhere within a second.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// From one warning of the credential's end to the next, in seconds.
+const DAY_S: u64 = 86_400;
+/// From one writing of the directory to the next.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long the next daemon waits for one that stops: until its sessions are over, and some more.
+const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
+/// How long a folder may be locked while nobody answers: the beginning and the end of a daemon.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
+/// From one attempt to lock the state folder to the next.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+/// Wishes to reload that wait for the one under way.
+const MAX_RELOADS: usize = 4;
+
+/// What `meshport run` was given.
+pub struct Options {
+    /// The effective configuration.
+    pub settings: Settings,
+    /// Where it comes from, and will come from at a reload.
+    pub source: Source,
+    /// Keys, credential and what was known before.
+    pub state: StateDir,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { settings, state, .. } = self;
+        f.debug_struct("Options")
+            .field("settings", settings)
+            .field("state", state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs until SIGTERM or SIGINT, then drains and leaves.
+///
+/// # Errors
+/// The state folder, a file the settings name, or an address does not serve. Once started it only
+/// ends by a signal, or when the authority revokes this node.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let Options { settings, source, state } = options;
+    let _lock = succeed(&state, &settings.admin.socket).await?;
+    let (identity, unsettled) = state.settled_identity(clock::wall())?;
+    if let Some(error) = unsettled {
+        warn!(%error, "the new key is in use; the next start completes the change of files");
+    }
+    refuse_leaf(&state, &identity)?;
+    descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+    // Before the sandbox, which hides what a container may use of the processor and makes no
+    // folders.
+    let shards = assemble::shards(&settings);
+    // The server says it, if that fails.
+    let _ = server::make_folder(&settings.admin.socket);
+    let sandbox = Sandbox::enter(&settings, &source.config);
+    let (reloads, wishes) = mpsc::channel(MAX_RELOADS);
+    let daemon = Daemon::start(&settings, &identity, state, (shards, reloads)).await?;
+    let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
+    let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
+    let keys = daemon.node.offered_keys();
+    let keep_key = succession::keep(daemon.state.clone(), keys, orders.clone());
+    let held = identity.secrets.clone();
+    // Its keys may be replaced: nothing but what uses them holds them.
+    drop(identity);
+    let keep = rotation::keep(daemon.state.clone(), held, offers, revocations.clone(), orders);
+    let reload = Reload::within(settings, source, daemon.state.clone(), sandbox);
+    let end = tokio::select! {
+        end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
+        own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
+        () = warn_of_end(daemon.node.credential()) => Ok(()),
+        () = heap::give_back(|| daemon.node.open_sessions()) => Ok(()),
+        () = keep => Ok(()),
+        () = keep_key => Ok(()),
+    };
+    match &end {
+        // Shut out by all others: there is nobody to say goodbye to, and nothing to drain.
+        Err(Error::Trust(meshport_config::Error::Revoked { .. })) => daemon.end().await,
+        _ => daemon.stop().await,
+    }
+    end
+}
+
+/// The lock of the state folder. A daemon that is stopping gives it up when its sessions have
+/// ended, so it is waited for; any other is not.
+async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
+    let client = AdminClient::new(socket);
+    let begun = clock::now();
+    let (mut heard, mut is_leaving) = (begun, false);
+    loop {
+        let error = match state.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) => error,
+        };
+        match client.status().await {
+            Ok(status) if status.is_leaving => {
+                heard = clock::now();
+                if !std::mem::replace(&mut is_leaving, true) {
+                    info!("another daemon of this state folder is stopping: waiting for it to end");
+                }
+            }
+            Ok(_) => return Err(error),
+            Err(_silent) => {}
+        }
+        let now = clock::now();
+        if now.duration_since(heard) > MAX_SILENCE || now.duration_since(begun) > SUCCESSION {
+            return Err(error);
+        }
+        sleep(LOCK_INTERVAL).await;
+    }
+}
+
+/// Keeps what the authority takes back; ends once that is this node itself.
+async fn follow_revocations(
+    mut revocations: watch::Receiver<Revocations>,
+    state: &StateDir,
+    own: &watch::Receiver<Arc<Credential>>,
+) -> Error {
+    loop {
+        if revocations.changed().await.is_err() {
+            // The node is about to end for another reason.
+            std::future::pending::<()>().await;
+        }
+        let all = revocations.borrow_and_update().clone();
+        let (state, kept) = (state.clone(), all.clone());
+        let stored = tokio::task::spawn_blocking(move || state.store_revocations(&kept)).await;
+        if let Ok(Err(error)) = stored {
+            warn!(%error, "cannot store a revocation; after a restart other nodes send it again");
+        }
+        if let Some(Revocation { revoked, at, .. }) = all.covering(&own.borrow()) {
+            return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
+        }
+    }
+}
+
+/// Says once a day that the own credential is about to end. Never returns.
+async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
+    let mut days = interval(Duration::from_secs(DAY_S));
+    days.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        days.tick().await;
+        let (ends, now) = (own.borrow().expires_at, clock::wall());
+        let left = ends.seconds_since(now);
+        let days = left / DAY_S;
+        match Validity::of(ends, now) {
+            Validity::Ended => warn!(%ends, "this node's credential has expired: run `meshport \
+                                             renew`"),
+            Validity::EndsSoon => {
+                warn!(%ends, days, "this node's credential expires soon: run `meshport renew`");
+            }
+            Validity::Valid | Validity::Revoked => {}
+        }
+    }
+}
+
+/// An operator's credential makes a leaf, which no daemon is.
+fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
+    if !identity.credential.roles.is_leaf() {
+        return Ok(());
+    }
+    Err(Error::State {
+        path: state.path().to_owned(),
+        what: "the credential here is an operator's, and a daemon cannot use it".into(),
+        remedy: "Join with an invite that has the role node; an operator's machine needs no more \
+                 than `meshport forward --invite FILE`"
+            .into(),
+    })
+}
+
+/// Everything that runs.
+struct Daemon {
+    node: Node,
+    state: StateDir,
+    saver: JoinHandle<()>,
+    admin: JoinHandle<()>,
+    stop_admin: oneshot::Sender<()>,
+}
+
+impl Daemon {
+    async fn start(
+        settings: &Settings,
+        identity: &Identity,
+        state: StateDir,
+        (shards, reloads): (usize, mpsc::Sender<ReloadWish>),
+    ) -> Result<Self, Error> {
+        // First: the generation is written anew.
+        state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
+        let key = state::authority_key_in(state.path());
+        report::authority::warning(&key).iter().for_each(|danger| warn!("{danger}"));
+        let Generation { number: generation, unkept } = state.next_generation(clock::wall());
+        if let Some(error) = unkept {
+            warn!(
+                %error,
+                "cannot store the number of this start. The next one comes from the clock: \
+                 nothing to do if it is right"
+            );
+        }
+        let shards = assemble::bind_mesh(settings, shards)?;
+        let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
+        let environment = Environment {
+            shards,
+            host: Host::Kernel,
+            seed: assemble::seed()?,
+            generation,
+            seeds: assemble::all_seeds(settings, &state),
+            directory: saved_directory(&state),
+            revocations: state.revocations(&identity.credential.mesh)?,
+            admin_http: admin.http_addr(),
+        };
+        let node = Node::start(settings, identity, environment)?;
+        let saver = tokio::spawn(save_directory(state.clone(), node.controls.orders.clone()));
+        let (stop_admin, admin_stopped) = oneshot::channel::<()>();
+        let handle = node.handle().with_reloads(reloads);
+        let admin = tokio::spawn(admin.serve(handle, async {
+            let _ = admin_stopped.await;
+        }));
+        Ok(Self { node, state, saver, admin, stop_admin })
+    }
+
+    /// Says goodbye, lets sessions end for a while, saves, and goes.
+    async fn stop(mut self) {
+        let drain_s = DRAIN_TIME.as_secs();
+        info!(
+            drain_s,
+            "leaving: no new sessions for other nodes; open ones may continue for a \
+                        while"
+        );
+        self.node.leave(drain_time()).await;
+        self.end_saved().await;
+    }
+
+    /// Resets what is open, saves, and goes.
+    async fn end(mut self) {
+        info!("ending: open sessions are reset");
+        self.node.abandon().await;
+        self.end_saved().await;
+    }
+
+    async fn end_saved(self) {
+        self.saver.abort();
+        save(&self.state, &self.node.controls.orders).await;
+        let _ = self.stop_admin.send(());
+        // Both may take a second.
+        let _ = tokio::join!(self.node.close(), self.admin);
+        info!("stopped");
+    }
+}
+
+fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
+    state.directory().unwrap_or_else(|error| {
+        warn!(%error, "starting without the saved directory; it is fetched from the seeds");
+        None
+    })
+}
+
+async fn save_directory(state: StateDir, orders: mpsc::Sender<Order>) {
+    loop {
+        sleep(SAVE_INTERVAL).await;
+        save(&state, &orders).await;
+    }
+}
+
+async fn save(state: &StateDir, orders: &mpsc::Sender<Order>) {
+    let Some(Snapshot { directory, generation }) = node::snapshot(orders).await else { return };
+    let state = state.clone();
+    // fsync takes milliseconds and must not hold up the data path.
+    let saved = tokio::task::spawn_blocking(move || {
+        state.keep_generation(generation)?;
+        state.store_directory(&directory)
+    });
+    let saved = saved.await;
+    if let Ok(Err(error)) = saved {
+        warn!(%error, "cannot save the directory; the next start relies on the seeds");
+    }
+}
+
+async fn wait_for_end(
+    mut reload: Reload,
+    controls: &Controls,
+    mut wishes: mpsc::Receiver<ReloadWish>,
+) -> Result<(), Error> {
+    let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            // The log says what came of it.
+            _ = hangup.recv() => drop(reload.run(controls).await),
+            Some(asker) = wishes.recv() => {
+                // An asker that went away needs no answer.
+                let _ = asker.send(reload.run(controls).await);
+            }
+        }
+    }
+}
+
+/// Ends after a bounded time, or with a second signal.
+async fn drain_time() {
+    let again = async {
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+        let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    // Both ends of the wait mean the same.
+    let _ = timeout(DRAIN_TIME, again).await;
+}

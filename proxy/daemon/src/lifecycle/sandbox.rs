@@ -1,0 +1,248 @@
+//! The sandbox: the daemon drops what it does not need as soon as it knows its settings, so an
+//! attacker who takes it over gains little: capabilities, access to other files, and system calls
+//! that a network server does not need.
+//!
+//! It works for any user without privileges. What the kernel does not support is logged and does
+//! not prevent a start: a node without its daemon has no apiserver. Later threads inherit it, so it
+//! comes before the first of them.
+
+mod calls;
+mod capabilities;
+mod files;
+
+use std::path::{Path, PathBuf};
+
+use meshport_config::Settings;
+use tracing::{info, warn};
+
+use self::capabilities::Kept;
+use self::files::Enforced;
+use crate::Error;
+use crate::node::roster;
+
+/// What stays readable.
+#[derive(Debug, Clone)]
+pub(crate) struct Sandbox {
+    /// The files that the settings name can be read in these folders; `None`: in all.
+    readable: Option<Vec<PathBuf>>,
+}
+
+impl Sandbox {
+    /// Enters it, for the rest of the process, unless `sandbox` in the settings says no. The file
+    /// `config` may come into being later.
+    pub(crate) fn enter(settings: &Settings, config: &Path) -> Self {
+        if !settings.sandbox {
+            warn!("running without a sandbox (sandbox = false)");
+            return Self { readable: None };
+        }
+        let mut named = named(settings);
+        if config.parent().is_some_and(Path::exists) {
+            named.push(config.to_owned());
+        }
+        let readable: Vec<PathBuf> = named.iter().flat_map(|file| folders(file)).collect();
+        let mut writable = vec![settings.state_dir.clone()];
+        writable.extend(settings.admin.socket.parent().map(Path::to_owned));
+
+        let kept = capabilities::give_up(&[&named[..], &writable[..]].concat());
+        let files = files::restrict(&readable, &writable);
+        let calls = calls::filter();
+        say(&kept, &files, &calls);
+        let enforced = files.is_ok_and(Enforced::keeps_files);
+        Self { readable: enforced.then_some(readable) }
+    }
+
+    /// Whether the files that `settings` name can be read.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the first one that cannot.
+    pub(crate) fn admits(&self, settings: &Settings) -> Result<(), Error> {
+        named(settings).iter().try_for_each(|file| self.admits_file(file))
+    }
+
+    /// Whether a file can be read, as far as this goes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when it cannot.
+    pub(crate) fn admits_file(&self, file: &Path) -> Result<(), Error> {
+        let Some(readable) = &self.readable else { return Ok(()) };
+        let inside = |folder: &PathBuf| {
+            readable.iter().any(|known| folder.starts_with(known))
+                || files::system().any(|known| folder.starts_with(known))
+        };
+        if folders(file).all(|folder| inside(&folder)) {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "{} is in a folder that this daemon cannot read, because no file there was configured \
+             at its start. Restart it to use the file",
+            file.display()
+        )))
+    }
+}
+
+/// What is in force, and for what is not why and what to do. A filter around this process that
+/// refuses a call looks like a kernel that does not have it, so both are named.
+fn say(
+    kept: &rustix::io::Result<Kept>,
+    files: &Result<Enforced, landlock::RulesetError>,
+    calls: &Result<(), seccompiler::Error>,
+) {
+    if let Err(error) = kept {
+        warn!(
+            %error,
+            "cannot drop capabilities: an outer system call filter (a systemd unit, a container \
+             profile) refuses it. Start it without capabilities, or allow capset there; the \
+             daemon continues"
+        );
+    }
+    match files {
+        Ok(Enforced::Whole | Enforced::InPart) => {}
+        Ok(Enforced::SwitchedOff) => warn!(
+            "access to files is not restricted: Landlock is disabled in this kernel. Add landlock \
+             to its lsm= parameter; the daemon continues"
+        ),
+        Ok(Enforced::Missing) => warn!(
+            "access to files is not restricted: the kernel has no Landlock (Linux 5.13 and \
+             later), or an outer system call filter (a systemd unit, a container profile) refuses \
+             it. Allow landlock_create_ruleset, landlock_add_rule and landlock_restrict_self \
+             there; the daemon continues"
+        ),
+        Err(error) => warn!(
+            %error,
+            "access to files is not restricted: the kernel refuses the rules. Allow \
+             landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the outer \
+             system call filter, if there is one (a systemd unit, a container profile); the \
+             daemon continues"
+        ),
+    }
+    if let Err(error) = calls {
+        warn!(
+            %error,
+            "system calls are not filtered: the kernel cannot, or an outer filter (a systemd \
+             unit, a container profile) refuses it. Allow seccomp there; the daemon continues"
+        );
+    }
+    let files = files.as_ref().map_or("no", |enforced| enforced.word());
+    let calls = if calls.is_ok() { "yes" } else { "no" };
+    let capabilities = kept.as_ref().map_or_else(|_| "all".to_owned(), ToString::to_string);
+    info!(files, calls, capabilities, "in a sandbox");
+}
+
+/// The files that are read again while the daemon runs.
+fn named(settings: &Settings) -> Vec<PathBuf> {
+    let mut named = Vec::new();
+    for service in settings.services.values() {
+        let health = &service.health;
+        let files = [
+            &health.ca_file,
+            &health.client_cert_file,
+            &health.client_key_file,
+            &health.bearer_token_file,
+        ];
+        named.extend(files.into_iter().flatten().cloned());
+        if let Some(kubeconfig) = &service.cluster_kubeconfig {
+            named.extend(roster::files_of(kubeconfig));
+            named.push(kubeconfig.clone());
+        }
+    }
+    named
+}
+
+/// The folder a file is in, and the one it leads to as a link: files are replaced, and a new file
+/// is another one to the kernel.
+fn folders(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let folder = |file: &Path| match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let target = file.canonicalize().ok();
+    [Some(folder(file)), target.as_deref().map(folder)].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use seccompiler::{SeccompAction, SeccompFilter};
+
+    use super::*;
+    use crate::testing::logged;
+
+    /// What older versions of systemd have in none of the groups that a service is given.
+    const IN_NO_GROUP: [libc::c_long; 5] = [
+        libc::SYS_capset,
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_landlock_add_rule,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_seccomp,
+    ];
+
+    fn settings(more: &str) -> Settings {
+        let text = format!("site = \"fra\"\n[service.kube-apiserver]\n{more}");
+        meshport_config::parse(&text).expect("it is good")
+    }
+
+    #[test]
+    fn a_file_in_a_new_folder_takes_a_restart() {
+        let health = |file: &str| {
+            settings(&format!(
+                "origin = \"127.0.0.1:6443\"\n[service.kube-apiserver.health]\nca-file = \"{file}\""
+            ))
+        };
+        let before = health("/srv/pki/ca.crt");
+        let readable = named(&before).iter().flat_map(|file| folders(file)).collect();
+        let sandbox = Sandbox { readable: Some(readable) };
+        sandbox.admits(&health("/srv/pki/other.crt")).expect("the same folder");
+        let error = sandbox.admits(&health("/srv/elsewhere/ca.crt")).expect_err("another folder");
+        assert!(error.to_string().contains("/srv/elsewhere/ca.crt"), "{error}");
+        assert!(error.to_string().contains("Restart"), "{error}");
+        Sandbox { readable: None }.admits(&health("/srv/elsewhere/ca.crt")).expect("no sandbox");
+    }
+
+    #[test]
+    fn what_every_daemon_may_read_needs_no_restart() {
+        let sandbox = Sandbox { readable: Some(Vec::new()) };
+        sandbox.admits_file(Path::new("/etc/meshport/meshport.toml")).expect("it is readable");
+        sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
+    }
+
+    #[test]
+    fn a_link_is_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (data, link) = (folder.path().join("data"), folder.path().join("ca.crt"));
+        std::fs::create_dir(&data).expect("a folder");
+        std::fs::write(data.join("ca.crt"), "").expect("a file");
+        std::os::unix::fs::symlink("data/ca.crt", &link).expect("a link");
+        let data = data.canonicalize().expect("it is there");
+        assert_eq!(folders(&link).collect::<Vec<_>>(), [folder.path().to_owned(), data]);
+    }
+
+    #[test]
+    fn what_a_filter_around_it_refuses_is_said_with_the_remedy() {
+        // In a thread of its own: a filter never ends.
+        let inside = thread::spawn(|| {
+            let refused = IN_NO_GROUP.into_iter().map(|call| (call, Vec::new())).collect();
+            let error = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+            let here = std::env::consts::ARCH.try_into().expect("it is known");
+            let filter = SeccompFilter::new(refused, SeccompAction::Allow, error, here);
+            let filter: seccompiler::BpfProgram = filter.expect("good").try_into().expect("good");
+            seccompiler::apply_filter(&filter).expect("it is taken");
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut settings = settings("");
+            settings.state_dir = folder.path().to_owned();
+            logged(|| drop(Sandbox::enter(&settings, Path::new("/nowhere/meshport.toml"))))
+        });
+        let said = inside.join().expect("it goes on");
+        let warned = |what: &str, remedy: &str| {
+            let line = said.lines().find(|line| line.contains(what));
+            let line = line.unwrap_or_else(|| panic!("{what} is not said:\n{said}"));
+            assert!(line.contains("WARN") && line.contains(remedy), "{line}");
+        };
+        warned("access to files is not restricted", "Allow landlock_create_ruleset");
+        warned("system calls are not filtered", "Allow seccomp");
+        if !said.contains("capabilities=\"none\"") && !said.contains("capabilities=none") {
+            warned("cannot drop capabilities", "allow capset");
+        }
+        assert!(said.contains("files=\"no\" calls=\"no\""), "{said}");
+    }
+}

@@ -1,0 +1,225 @@
+//! From settings to the parts of a daemon: nothing here runs yet.
+
+use std::collections::BTreeMap;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use meshport_config::{
+    Allow, Credential, HealthSettings, NamedSeed, Role, ServiceName, ServiceSettings, Settings,
+};
+use meshport_discovery::LocalNode;
+use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use tracing::warn;
+
+use crate::Error;
+use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
+use meshport_core::route::Damping;
+
+use crate::clock;
+use crate::egress::{Offer, Offers};
+use crate::health::probe::Prober;
+use crate::sessions::ingress::SessionLimits;
+use crate::state::{Identity, StateDir};
+use crate::tcp::Host;
+
+/// How many shards the mesh of a daemon has.
+pub(crate) fn shards(settings: &Settings) -> usize {
+    match settings.mesh.shards {
+        0 => available_parallelism().map_or(1, usize::from).min(MAX_SHARDS),
+        set => usize::try_from(set).unwrap_or(MAX_SHARDS),
+    }
+}
+
+/// Binds the sockets under the mesh.
+pub(crate) fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
+    let address = settings.mesh.listen;
+    Shards::bind(address, settings.mesh.mtu, shards).map_err(|error| Error::Io {
+        what: format!("bind the mesh to UDP {address} (mesh.listen)"),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// Starts the mesh on its sockets.
+pub(crate) fn start_mesh(
+    settings: &Settings,
+    identity: &Identity,
+    shards: Shards,
+    seed: [u8; 32],
+) -> Result<(Mesh, Incoming), Error> {
+    let config = MeshConfig {
+        mtu: settings.mesh.mtu,
+        keepalive: settings.mesh.keepalive,
+        ..MeshConfig::default()
+    };
+    let mesh_identity = meshport_mesh::Identity {
+        key: identity.node_key.clone(),
+        credential: identity.credential.clone(),
+        secret: identity.secrets.current().clone(),
+    };
+    let (mesh, incoming) = Mesh::start_on(shards, &mesh_identity, &config, seed, clock::wall)?;
+    mesh.set_secrets(&identity.secrets);
+    Ok((mesh, incoming))
+}
+
+/// The node's decisions, at their beginning; a leaf's when it is to be one, of these services. Says
+/// what they cannot be taken for.
+pub(crate) fn build_core(
+    settings: &Settings,
+    identity: &Identity,
+    generation: u64,
+    seed: [u8; 32],
+    leaf_of: Option<Vec<ServiceName>>,
+) -> NodeCore {
+    warn_of_missing_roles(settings, &identity.credential);
+    warn_of_lists(settings);
+    let me = LocalNode {
+        credential: identity.credential.clone(),
+        record_key: identity.record_key.clone(),
+    };
+    let mut config = core_config(settings);
+    config.discovery.leaf_of = leaf_of;
+    NodeCore::new(config, me, generation, seed, clock::now())
+}
+
+/// The pure part of the settings.
+fn core_config(settings: &Settings) -> CoreConfig {
+    let services = settings.services.iter();
+    CoreConfig {
+        discovery: (&settings.discovery).into(),
+        services: services.map(|(name, it)| (name.clone(), service_config(it))).collect(),
+    }
+}
+
+/// The pure part of a service's settings.
+pub(crate) fn service_config(service: &ServiceSettings) -> ServiceConfig {
+    ServiceConfig {
+        policy: service.into(),
+        damping: Damping::default(),
+        drift: service.into(),
+        health: service.origin.as_ref().map(|_| (&service.health).into()),
+    }
+}
+
+/// What a service's sessions may do.
+pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
+    SessionLimits {
+        connect: service.into(),
+        max_sessions: u64::from(service.max_sessions),
+        own: service.origin.as_ref().map(ToString::to_string),
+    }
+}
+
+/// Within what time the sessions of a bad origin are reset.
+pub(crate) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration> {
+    let services = settings.services.iter();
+    services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
+}
+
+/// Where the offered services are dialled, and for whom.
+pub(crate) fn offers(settings: &Settings) -> Offers {
+    let offer = |(name, service): (&ServiceName, &ServiceSettings)| {
+        let address = service.origin.as_ref()?.to_string();
+        Some((name.clone(), Offer { address, allow: service.allow.clone() }))
+    };
+    settings.services.iter().filter_map(offer).collect()
+}
+
+/// Who asks the offered services how they are, each made by `make`.
+pub(crate) fn probers(
+    host: &Host,
+    settings: &Settings,
+    make: impl Fn(Host, String, HealthSettings) -> Result<Prober, Error>,
+) -> Result<BTreeMap<ServiceName, Prober>, Error> {
+    let services = settings.services.iter();
+    let offered = services.filter_map(|(name, s)| Some((name, s.origin.as_ref()?, &s.health)));
+    offered
+        .map(|(name, origin, health)| {
+            Ok((name.clone(), make(host.clone(), origin.to_string(), health.clone())?))
+        })
+        .collect()
+}
+
+/// A service that is offered without the role for it is ignored by every other node: say so here,
+/// where it can be mended.
+fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
+    for (name, service) in &settings.services {
+        if service.origin.is_some() {
+            warn_of_missing_role(name, credential);
+        }
+    }
+}
+
+/// The same for one service.
+pub(crate) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) {
+    if !credential.roles.contains(&Role::Origin(name.clone())) {
+        warn!(
+            service = %name,
+            "this node's credential lacks the role origin:{name}, so other nodes ignore its \
+             origin; join again with an invite that has it"
+        );
+    }
+}
+
+/// Says which services of this node are for nobody, or for fewer than it may seem.
+pub(crate) fn warn_of_lists(settings: &Settings) {
+    for (service, ServiceSettings { allow, .. }) in &settings.services {
+        if let Some(doubt) = Allow::doubt(allow) {
+            warn!(%service, "allow under [service.{service}]: {doubt}");
+        }
+    }
+}
+
+/// The seeds of the settings, then those of the state folder. Says so when those cannot be read: a
+/// node that was in the mesh before knows others from its directory too.
+pub(crate) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed> {
+    let mut seeds = settings.mesh.seeds.clone();
+    let stored = state.seeds().unwrap_or_else(|error| {
+        warn!(%error, "ignoring the seeds in the state folder");
+        Vec::new()
+    });
+    for seed in stored {
+        let is_it =
+            |known: &NamedSeed| matches!(known, NamedSeed::Whole(it) if it.node == seed.node);
+        if !seeds.iter().any(is_it) {
+            seeds.push(seed.into());
+        }
+    }
+    seeds
+}
+
+/// From the operating system.
+pub(crate) fn seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
+        let source = std::io::Error::other(error.to_string());
+        Error::Io { what: "draw random bytes".into(), source }
+    })?;
+    Ok(seed)
+}
+
+/// Two independent seeds from one.
+pub(crate) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
+    let mut random = StdRng::from_seed(seed);
+    [(); 2].map(|()| {
+        let mut seed = [0; 32];
+        random.fill_bytes(&mut seed);
+        seed
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_discovery::DiscoveryConfig;
+
+    use super::*;
+
+    #[test]
+    fn the_settings_file_and_the_code_agree_on_defaults() {
+        let settings = Settings::defaults("fra".parse().expect("a site"));
+        assert_eq!(DiscoveryConfig::from(&settings.discovery), DiscoveryConfig::default());
+        assert_eq!(settings.mesh.mtu, MeshConfig::default().mtu);
+        assert_eq!(settings.mesh.keepalive, MeshConfig::default().keepalive);
+    }
+}

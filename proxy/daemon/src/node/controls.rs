@@ -1,0 +1,34 @@
+//! The channels into a running node.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use meshport_config::{Endpoint, ServiceName};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::egress::Offers;
+use crate::node::fallback::Fallbacks;
+use crate::node::orders::Order;
+use crate::sessions::ingress::{Context, SessionLimits};
+
+/// What the sessions of each service may do.
+pub(crate) type Limits = Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>;
+/// The tasks that accept clients; the sessions end with them.
+pub(crate) type Listeners = Mutex<JoinSet<()>>;
+
+/// The channels into the running parts.
+#[derive(Debug)]
+pub(crate) struct Controls {
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) context: Context,
+    pub(crate) limits: Limits,
+    pub(crate) listeners: Listeners,
+    pub(crate) offers: watch::Sender<Arc<Offers>>,
+    pub(crate) advertise: watch::Sender<Vec<Endpoint>>,
+    pub(crate) fallbacks: watch::Sender<Fallbacks>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock can panic")
+}

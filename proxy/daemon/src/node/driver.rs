@@ -1,0 +1,554 @@
+//! The loop around the core: every event of a node passes through here, in one order.
+//!
+//! One task owns the [`NodeCore`]. It waits for the next input (a mesh event, a probe's outcome, a
+//! question, a change of the busy origins, a timer), hands it to the core with the time read once,
+//! and then carries out what the core wants: datagrams, probes, peers, routes. Queues: mesh events
+//! are bounded by the mesh, questions by [`crate::admin::handle::MAX_QUESTIONS`], outcomes by
+//! [`MAX_OUTCOMES`], what sessions find out by [`crate::sessions::ingress::MAX_FINDINGS`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{
+    Added, Credential, MAX_REVOCATIONS, NodeId, NodeName, Revocation, Revocations, Revoked,
+    ServiceName, UnixSeconds,
+};
+use meshport_discovery::OriginState;
+use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::admin::api::{DrainReport, DrainRequest, RevokeReport};
+use crate::admin::credentials::RenewReport;
+use meshport_core::drift::{Cause, Leave};
+use meshport_core::health::Question as Probe;
+use meshport_core::ledger::{Cut, Side};
+use meshport_core::names;
+use meshport_core::node::{Event, NodeCore};
+use meshport_core::reach::BOTH_BEHIND_NAT;
+use meshport_core::route::{Line, Route};
+
+use crate::admin::handle::Question;
+use crate::admin::ping;
+use crate::admin::report::Reporter;
+use crate::clock;
+use crate::health::certificates;
+use crate::health::load::Load;
+use crate::health::probe::{Answer, Prober};
+use crate::log_budget::LogBudgets;
+use crate::node::assemble;
+use crate::node::driver::rotation::Rotating;
+use crate::node::driver::succession::Succeeding;
+use crate::node::endpoints;
+use crate::node::floods;
+use crate::node::orders::{Addition, Instance, Order, Snapshot};
+use crate::sessions::ingress::Finding;
+use crate::sessions::registry::Sessions;
+
+mod members;
+pub(crate) mod rotation;
+mod route_log;
+pub(crate) mod seeds;
+mod sightings;
+pub(crate) mod succession;
+
+/// Outcomes of probes on their way back. Each service has at most two probes under way.
+const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
+/// Mesh events handled before the core's wishes are carried out: a burst is taken up in one go,
+/// yet transmits never wait for long.
+const MAX_EVENTS_PER_TURN: usize = 64;
+
+type OutcomeOf = (ServiceName, Probe, Answer);
+
+/// Everything the loop owns.
+pub(crate) struct Driver {
+    pub(crate) core: NodeCore,
+    pub(crate) mesh: Mesh,
+    pub(crate) events: mpsc::Receiver<MeshEvent>,
+    pub(crate) questions: mpsc::Receiver<Question>,
+    pub(crate) orders: mpsc::Receiver<Order>,
+    pub(crate) findings: mpsc::Receiver<Finding>,
+    pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
+    pub(crate) probers: BTreeMap<ServiceName, Prober>,
+    /// The seeds, and where the configuration says that they are.
+    pub(crate) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// The seeds that the settings name without saying where they are.
+    pub(crate) seed_names: Vec<NodeName>,
+    pub(crate) sessions: Sessions,
+    pub(crate) load: Load,
+    /// How far data had come on the paths whose probes are overdue.
+    pub(crate) deliveries: BTreeMap<NodeId, Delivery>,
+    /// Within what time the sessions of a bad origin are reset.
+    pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
+    pub(crate) reporter: Reporter,
+    /// Why a peer was refused last, by either side.
+    pub(crate) refused: watch::Sender<Option<String>>,
+    pub(crate) budgets: LogBudgets,
+    /// What the authority has taken back, for whoever keeps it.
+    pub(crate) revoked: watch::Sender<Revocations>,
+    /// This node's own credential, for whoever judges by it.
+    pub(crate) own: watch::Sender<Arc<Credential>>,
+    /// The mesh's secrets, and a new one on its way to the disk.
+    pub(crate) rotating: Rotating,
+    /// A new key of this node on its way to the disk.
+    pub(crate) succeeding: Succeeding,
+    /// Whom this node suspects, for whoever looks on.
+    pub(crate) suspected: broadcast::Sender<NodeId>,
+}
+
+impl Driver {
+    /// Runs until the mesh or all askers are gone.
+    pub(crate) async fn run(mut self) {
+        let (outcome_sender, mut outcomes) = mpsc::channel::<OutcomeOf>(MAX_OUTCOMES);
+        let mut probes = JoinSet::new();
+        loop {
+            self.carry_out(&outcome_sender, &mut probes);
+            let wake = self.core.poll_timeout();
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(event) => self.take_events(event),
+                    None => return,
+                },
+                Some((service, probe, Answer { outcome, failing })) = outcomes.recv() => {
+                    if probe == Probe::Ready {
+                        self.core.handle_checks(&service, failing);
+                    }
+                    self.core.handle_outcome(&service, probe, outcome, clock::now());
+                }
+                Some(_) = probes.join_next(), if !probes.is_empty() => {}
+                question = self.questions.recv() => match question {
+                    Some(question) => self.answer(question),
+                    None => return,
+                },
+                Some(order) = self.orders.recv() => self.obey(order),
+                Some(finding) = self.findings.recv() => match finding {
+                    Finding::Verdicts(service, verdicts) => {
+                        self.core.handle_verdicts(&service, verdicts, clock::now());
+                    }
+                    Finding::OwnRefused(service) => {
+                        self.core.handle_refused(&service, clock::now());
+                    }
+                },
+                () = self.sessions.busy_changed() => {
+                    self.core.handle_busy(self.sessions.busy(), clock::now());
+                }
+                () = clock::sleep_until(wake) => {
+                    self.credit_deliveries();
+                    self.note_load();
+                    self.core.handle_timeout(clock::now(), clock::wall());
+                }
+            }
+        }
+    }
+
+    /// Tells the core how many connections this node opens.
+    fn note_load(&mut self) {
+        let now = clock::now();
+        for service in self.probers.keys() {
+            let total = self.sessions.totals(service).dialled();
+            self.core.handle_dials(service, self.load.look(service, total, now));
+        }
+    }
+
+    /// Tells the core on which of the paths that seem to die data still arrives.
+    fn credit_deliveries(&mut self) {
+        let overdue = self.core.overdue_paths();
+        let found: Vec<_> =
+            overdue.filter_map(|node| Some((node, self.mesh.delivery(&node)?))).collect();
+        for (node, delivery) in &found {
+            if self.deliveries.get(node).is_some_and(|earlier| earlier != delivery) {
+                self.core.handle_delivery(*node);
+            }
+        }
+        self.deliveries = found.into_iter().collect();
+    }
+
+    fn take_events(&mut self, first: MeshEvent) {
+        self.take_event(first);
+        for _ in 1..MAX_EVENTS_PER_TURN {
+            let Ok(event) = self.events.try_recv() else { return };
+            self.take_event(event);
+        }
+    }
+
+    fn take_event(&mut self, event: MeshEvent) {
+        let (now, wall) = (clock::now(), clock::wall());
+        match event {
+            MeshEvent::Datagram { from, port, payload, .. } => {
+                if port == ports::GOSSIP {
+                    self.introduce(&from, now, wall);
+                    self.core.handle_datagram(from, &payload, now, wall);
+                }
+            }
+            MeshEvent::Admitted { credential } => {
+                let (name, site) = (&credential.name, &credential.site);
+                info!(%name, %site, node = %credential.node.short(), "peer admitted");
+                self.reporter.audit.admitted(&credential);
+                self.core.handle_credential(&credential, now, wall);
+            }
+            MeshEvent::SessionUp(node) => {
+                // One whose credential came by gossip shows none that is new.
+                if let Some(credential) = self.mesh.credential(&node) {
+                    self.reporter.audit.admitted(&credential);
+                    self.core.handle_credential(&credential, now, wall);
+                }
+                self.core.handle_session(node, true, now);
+            }
+            MeshEvent::SessionDown(node) => {
+                self.reporter.audit.gone(&node);
+                self.lose_sight(&node);
+                self.core.handle_session(node, false, now);
+            }
+            MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
+            MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
+            MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
+            MeshEvent::Unacknowledged(node) => self.core.handle_unacknowledged(node, now),
+            MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
+            MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
+            MeshEvent::OwnDuplicate { by, at } => {
+                self.note_duplicate(self.reporter.me.node, vec![at], Some(by));
+            }
+            MeshEvent::Refused { node, reason } => {
+                self.reporter.audit.refused_peer(&node, &reason);
+                self.refused.send_replace(Some(reason.clone()));
+                // Anyone with the mesh secret can make up keys and be refused.
+                if let Some(held_back) = self.budgets.refusals.take(now) {
+                    warn!(node = %node.short(), %reason, held_back, "peer refused");
+                }
+            }
+        }
+    }
+
+    /// The mesh has admitted whom discovery does not know: it was forgotten, or its credential had
+    /// ended by a clock that is right again.
+    fn introduce(&mut self, from: &NodeId, now: Instant, wall: UnixSeconds) {
+        if self.core.wants_credential(from, now)
+            && let Some(credential) = self.mesh.credential(from)
+        {
+            self.core.handle_credential(&credential, now, wall);
+        }
+    }
+
+    fn carry_out(&mut self, outcomes: &mpsc::Sender<OutcomeOf>, probes: &mut JoinSet<()>) {
+        let now = clock::now();
+        if self.core.wants_counts(now) {
+            let sessions = &self.sessions;
+            let open = |service: &ServiceName, line: &Line| {
+                sessions.count_line(service, Side::Client, *line)
+            };
+            self.core.handle_counts(open, now);
+        }
+        self.reporter.floods.look(now, || floods::held_off(&self.mesh.counters()));
+        self.reporter.crowding.look(self.core.discovery().directory().crowding());
+        while let Some(event) = self.core.poll_event() {
+            self.take_decision(event);
+        }
+        self.send_all();
+        while let Some((service, probe)) = self.core.poll_probe(now) {
+            let Some(prober) = self.probers.get(&service).cloned() else { continue };
+            let outcomes = outcomes.clone();
+            probes.spawn(async move {
+                let answer = prober.ask(probe).await;
+                let _ = outcomes.send((service, probe, answer)).await;
+            });
+        }
+    }
+
+    fn send_all(&mut self) {
+        while let Some(transmit) = self.core.poll_transmit() {
+            // A datagram that cannot go is lost like any other; the mesh counts it.
+            let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
+        }
+    }
+
+    fn revoke(&mut self, revocation: &Revocation, now: Instant) -> Result<RevokeReport, String> {
+        let members = self.core.discovery().directory().alive();
+        let added = self.core.handle_revocation(revocation, now).map_err(|it| it.to_string())?;
+        if added == Added::Full {
+            return Err(format!(
+                "there are {MAX_REVOCATIONS} revocations, and no more can be kept; create a new \
+                 mesh"
+            ));
+        }
+        // Whoever was covered is forgotten by now.
+        let left = self.core.discovery().directory().alive();
+        Ok(RevokeReport {
+            revoked: revocation.revoked.to_string(),
+            is_new: added == Added::New,
+            cut: members.saturating_sub(left),
+            successor: successor(self.core.discovery().revocations(), &revocation.revoked),
+        })
+    }
+
+    /// Takes another credential of this node into use. Returns whether it is another one.
+    fn renew(&mut self, credential: &Credential, now: Instant) -> Result<bool, String> {
+        let known = &self.reporter.credential;
+        if known == credential {
+            return Ok(false);
+        }
+        let same = (known.record_key, &known.name, &known.site);
+        if same != (credential.record_key, &credential.name, &credential.site) {
+            return Err(
+                "its name, site or key differs from the current one, which needs a restart".into(),
+            );
+        }
+        self.mesh.set_credential(credential).map_err(|error| error.to_string())?;
+        self.core.set_credential(credential, now);
+        self.reporter.credential = credential.clone();
+        self.reporter.audit.renewed(credential);
+        self.own.send_replace(Arc::new(credential.clone()));
+        let (until, roles) = (credential.expires_at, &credential.roles);
+        info!(%until, %roles, "this node's credential was renewed");
+        Ok(true)
+    }
+
+    fn take_decision(&mut self, event: Event) {
+        match event {
+            Event::Route { service, route, change } => {
+                if let Some(change) = change {
+                    route_log::route(&service, &change, &route);
+                }
+                if let Some(sender) = self.routes.get(&service) {
+                    sender.send_replace(route);
+                }
+            }
+            Event::Reset { service, line, spread_percent, forgives, why } => {
+                let window = self.cut_windows.get(&service).copied().unwrap_or_default();
+                let window = window * spread_percent / 100;
+                let sessions = self.sessions.cut(&service, line, Cut::Within { window, forgives });
+                if sessions > 0 {
+                    let origin = self.reporter.line(&self.core, &line);
+                    warn!(%service, %origin, sessions, why, "sessions reset");
+                }
+            }
+            Event::Move { service, leave } => {
+                let Leave { line, count, cause } = leave;
+                self.sessions.release(&service, line, count, cause == Cause::Drain);
+            }
+            Event::Own { service, state, detail } => {
+                let instance = names::local_instance(&service);
+                info!(%service, %state, detail, "{instance} changed state");
+            }
+            Event::Peer { node, endpoints, credential } => {
+                self.recognise_seed(&credential);
+                let configured = self.seeds.get(&node).map_or(&[][..], Vec::as_slice);
+                let hints = endpoints::hints(configured, &endpoints);
+                self.mesh.set_peer(node, &hints, Some(&credential));
+            }
+            Event::Revoked(revocation) => {
+                // Those who are shut out are told too, as long as they can be.
+                self.send_all();
+                let all = self.core.discovery().revocations().clone();
+                let (what, at) = (&revocation.revoked, revocation.at);
+                shut_out(&all, &self.mesh, &self.sessions);
+                let own = all.covering(&self.reporter.credential);
+                if own.is_some_and(|it| it.successor().is_none()) {
+                    // Nobody serves this node any more: its clients need not wait to find out.
+                    self.sessions.end(|_| true);
+                }
+                self.revoked.send_replace(all);
+                self.reporter.audit.revoked(&revocation);
+                if let Revoked::Succeeded { node, by } = revocation.revoked {
+                    self.sessions.rename(node, by);
+                    let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
+                    self.set_seeds(seeds);
+                } else {
+                    warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
+                }
+            }
+            Event::Silent(node) => {
+                self.tell_narrow(&node);
+                self.mesh.expect_answer(&node);
+            }
+            Event::Revived(node) => self.mesh.renew_connection(&node),
+            Event::Suspected(node) => self.tell_suspected(&node),
+            // A seed is asked for ever.
+            Event::Forgotten(node) if self.seeds.contains_key(&node) => {}
+            Event::Forgotten(node) => self.mesh.release_peer(&node),
+            Event::Member { node, up } => self.tell_member(&node, up),
+            Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
+            Event::Denied { service, origin } => self.tell_denied(&service, &origin),
+        }
+    }
+
+    fn drain(&mut self, request: &DrainRequest, now: Instant) -> Result<DrainReport, String> {
+        let DrainRequest { service, draining } = request;
+        if !self.core.set_draining(service, *draining, now) {
+            return Err(format!(
+                "this node offers no {service}, so there is nothing to drain; run this on an origin"
+            ));
+        }
+        let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
+        info!(%service, "{} {word}", names::local_instance(service));
+        let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
+        let sessions = self.sessions.count_side(service, Side::Served);
+        Ok(DrainReport { service: service.clone(), state, sessions })
+    }
+
+    fn answer(&mut self, question: Question) {
+        let now = clock::now();
+        let (core, mesh, secrets) = (&self.core, &self.mesh, &self.rotating.secrets);
+        // An asker that went away needs no answer.
+        match question {
+            Question::Status(to) => {
+                let _ = to.send(self.reporter.status((core, mesh), secrets, now));
+            }
+            Question::Lacking(to) => {
+                let _ = to.send(self.reporter.lacking(core));
+            }
+            Question::Routes(to) => {
+                let _ = to.send(self.reporter.services(core, now));
+            }
+            Question::Explain(to) => {
+                let _ = to.send(self.reporter.explanations(core, now));
+            }
+            Question::Peers(to) => {
+                let _ = to.send(self.reporter.peers(core, mesh));
+            }
+            Question::Seeds(to) => drop(to.send(self.reporter.seeds(core))),
+            Question::Samples(to) => {
+                let _ = to.send(self.reporter.samples((core, mesh), secrets, now));
+            }
+            Question::Revoke(revocation, to) => {
+                let answer = self.revoke(&revocation, now);
+                let _ = to.send(answer);
+            }
+            Question::Credentials(to) => {
+                let _ = to.send(self.reporter.credentials((core, mesh), secrets, clock::wall()));
+            }
+            Question::Renew(credential, to) => {
+                let is_new = self.renew(&credential, now);
+                let expires_at = self.reporter.credential.expires_at;
+                let _ = to.send(is_new.map(|is_new| RenewReport { expires_at, is_new }));
+            }
+            Question::Rotate(next, to) => self.rotate(&next, to),
+            Question::RotateKey(next, to) => self.rotate_key(next, to),
+            Question::Drain(request, to) => {
+                let answer = self.drain(&request, now);
+                let _ = to.send(answer);
+            }
+            Question::Certificates(request, to) => {
+                let origins = self.reporter.to_ask(core, &request.service);
+                certificates::start(mesh.clone(), request.service, origins, to);
+            }
+            Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
+                Ok(who) => {
+                    let lacks = core.discovery().both_behind_nat(&who.node);
+                    let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
+                    ping::start(self.mesh.clone(), (who, lacks), request.count, to);
+                }
+                Err(unknown) => {
+                    let _ = to.send(Err(unknown));
+                }
+            },
+        }
+    }
+
+    /// Carries out an order.
+    pub(crate) fn obey(&mut self, order: Order) {
+        let now = clock::now();
+        match order {
+            Order::Seeds(seeds) => self.set_seeds(seeds),
+            Order::Endpoints(own) => self.set_own_endpoints(own),
+            Order::Policy(service, policy) => {
+                if let Some(facts) = self.reporter.services.get_mut(&service) {
+                    facts.policy = policy.clone();
+                }
+                self.core.set_policy(&service, policy, now);
+            }
+            Order::CutWindow(service, window) => {
+                self.cut_windows.insert(service, window);
+            }
+            Order::Fallback(service, addresses) => {
+                self.core.set_fallback(&service, addresses, now);
+            }
+            Order::Listed(service, list) => {
+                self.reporter.compare(&self.core, &service, list, now);
+            }
+            Order::Drift(service, config) => self.core.set_drift(&service, config, now),
+            Order::Service(addition) => self.add_service(*addition, now),
+            Order::NeedsRestart(settings) => self.reporter.needs_restart = settings,
+            Order::Instance(service, Instance { address, health, prober }) => {
+                if let Some(facts) = self.reporter.services.get_mut(&service) {
+                    facts.origin = Some(address);
+                }
+                self.core.set_health(&service, health, now);
+                self.probers.insert(service, prober);
+            }
+            Order::Credential(credential) => {
+                if let Err(error) = self.renew(&credential, now) {
+                    warn!(%error, "the credential in the state folder is not used");
+                }
+            }
+            Order::Secrets(secrets) => self.take_secrets(*secrets),
+            Order::SecretsLost(error) => self.lose_secrets(error),
+            Order::Succeed(next) => self.succeed(&next),
+            Order::KeyLost(error) => self.lose_key(error),
+            Order::RetireKey => self.retire_key(),
+            Order::Wake(slept) => {
+                self.mesh.wake(slept);
+                self.core.wake(now);
+            }
+            Order::Leave(done) => {
+                self.reporter.is_leaving = true;
+                self.core.leave(now);
+                self.send_all();
+                let _ = done.send(());
+            }
+            Order::Snapshot(to) => {
+                let discovery = self.core.discovery();
+                let (directory, generation) = (discovery.snapshot(), discovery.generation());
+                let _ = to.send(Snapshot { directory, generation });
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Takes up one more service.
+    pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
+        let Addition { name, config, facts, cut_window, prober, route } = addition;
+        if config.health.is_some() {
+            assemble::warn_of_missing_role(&name, &self.reporter.credential);
+        }
+        self.reporter.services.insert(name.clone(), facts);
+        self.cut_windows.insert(name.clone(), cut_window);
+        prober.and_then(|prober| self.probers.insert(name.clone(), prober));
+        self.core.add_service(name.clone(), config, now);
+        route.send_replace(self.core.route(&name).cloned().unwrap_or_default());
+        self.routes.insert(name, route);
+    }
+}
+
+/// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
+/// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
+/// relay carries would last for as long as the relay has not heard of it, or does not want to.
+/// Nodes that go on under another key keep their sessions.
+///
+/// Several revocations can come in one datagram, and `all` has them with the first of their events.
+/// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
+pub(crate) fn shut_out(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
+    let by_authority =
+        |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());
+    let by_invite = |node: &NodeId| {
+        let invite = mesh.known_credential(node)?.delegation.as_ref()?.key;
+        Some(by_authority(&Revoked::Invite(invite)))
+    };
+    let is_revoked =
+        |node: &NodeId| by_authority(&Revoked::Node(*node)) || by_invite(node) == Some(true);
+    // A session is renamed only with the event of its own succession.
+    let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
+    mesh.set_revocations(all);
+    ended
+}
+
+/// Who goes on in the place of a revoked node, not being revoked: whoever revokes the key of before
+/// may mean the node of now.
+fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
+    let Revoked::Node(node) = revoked else { return None };
+    let last = all.successor_of(node);
+    (last != *node && !all.has_node(&last)).then_some(last)
+}

@@ -1,0 +1,72 @@
+//! Whom a node announces itself to for ever, by key or by name.
+
+use std::net::SocketAddr;
+
+use meshport_config::{Credential, NamedSeed, NodeId, NodeName, Seed};
+use meshport_discovery::Entry;
+use tracing::{info, warn};
+
+use crate::clock;
+use crate::node::driver::Driver;
+use crate::node::endpoints;
+
+impl Driver {
+    /// Announces to these nodes, and to those that have one of the names in the settings.
+    pub(crate) fn set_seeds(&mut self, seeds: Vec<(NodeId, Vec<SocketAddr>)>) {
+        let mut seeds = self.called_now(seeds);
+        let directory = self.core.discovery().directory();
+        let named = directory.iter().filter(|(_, it)| self.is_named_seed(&it.credential));
+        for (node, _) in named {
+            if !seeds.iter().any(|(known, _)| known == node) {
+                seeds.push((*node, Vec::new()));
+            }
+        }
+        for (node, configured) in &seeds {
+            let announced = directory.get(node).map_or(&[][..], Entry::endpoints);
+            self.mesh.set_peer(*node, &endpoints::hints(configured, announced), None);
+        }
+        self.core.set_seeds(seeds.iter().map(|(node, _)| *node).collect(), clock::now());
+        self.seeds = seeds.into_iter().collect();
+    }
+
+    /// A node is known from now on: the one that a name in the settings means?
+    pub(crate) fn recognise_seed(&mut self, credential: &Credential) {
+        if self.is_named_seed(credential) && !self.seeds.contains_key(&credential.node) {
+            let (name, node) = (&credential.name, credential.node.short());
+            info!(%name, %node, "this is a seed of the settings");
+            let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
+            self.set_seeds(seeds);
+        }
+    }
+
+    /// Says which names in the settings no known node has.
+    pub(crate) fn warn_of_unknown_seeds(&self) {
+        let directory = self.core.discovery().directory();
+        let is_known =
+            |name: &NodeName| directory.iter().any(|(_, it)| it.credential.name == *name);
+        for name in self.seed_names.iter().filter(|name| !is_known(name)) {
+            warn!(
+                %name,
+                "no node in the saved directory has this name, so the seed is of use only once \
+                 this node has met it; `meshport peers --seeds` on a node prints seeds that need \
+                 no directory"
+            );
+        }
+    }
+
+    fn is_named_seed(&self, credential: &Credential) -> bool {
+        credential.node != self.reporter.me.node && self.seed_names.contains(&credential.name)
+    }
+}
+
+/// The seeds that say where they are, and the names of the others.
+pub(crate) fn split(seeds: Vec<NamedSeed>) -> (Vec<Seed>, Vec<NodeName>) {
+    let (mut whole, mut names) = (Vec::new(), Vec::new());
+    for seed in seeds {
+        match seed {
+            NamedSeed::Whole(seed) => whole.push(seed),
+            NamedSeed::Name(name) => names.push(name),
+        }
+    }
+    (whole, names)
+}

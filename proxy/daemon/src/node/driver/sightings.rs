@@ -1,0 +1,79 @@
+//! Reports of peers: where they see this node, and two processes with one key.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use meshport_config::NodeId;
+use tracing::{debug, info, warn};
+
+use meshport_core::reach::OwnEndpoints;
+
+use crate::clock;
+use crate::node::driver::Driver;
+
+impl Driver {
+    /// Takes where this node is without asking peers.
+    pub(crate) fn set_own_endpoints(&mut self, own: OwnEndpoints) {
+        self.reporter.reach.set_own(own);
+        self.announce();
+    }
+
+    /// A peer sees this node there.
+    pub(crate) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
+        debug!(by = %by.short(), %at, "a peer says where it sees this node");
+        self.reporter.reach.note(by, at, is_own(at.ip()));
+        self.announce();
+    }
+
+    /// A tunnel is gone.
+    pub(crate) fn lose_sight(&mut self, by: &NodeId) {
+        self.reporter.reach.forget(by);
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let now = clock::now();
+        let reach = &self.reporter.reach;
+        let behind_nat = reach.is_behind_nat();
+        if self.core.discovery().is_behind_nat() != behind_nat {
+            let word = if behind_nat { "is behind NAT" } else { "is no longer behind NAT" };
+            info!("this node {word}, as its peers see it");
+        }
+        self.core.set_behind_nat(behind_nat, now);
+        self.core.set_endpoints(reach.endpoints(), now);
+    }
+
+    /// Two processes use one key: this node's own, if `by` says so, or a peer's.
+    pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
+        let name = match node == self.reporter.me.node {
+            true => self.reporter.me.name.to_string(),
+            false => self.reporter.name(&self.core, &node),
+        };
+        let places: Vec<String> = at.iter().map(ToString::to_string).collect();
+        let places = places.join(" ");
+        if self.reporter.duplicates.note(node, at, by, clock::now()) {
+            self.reporter.audit.duplicate(&node, &places, by.as_ref());
+            let by = by.map(|by| self.reporter.name(&self.core, &by));
+            warn!(
+                %name, node = %node.short(), at = places, by,
+                "two processes use one node's key: its state folder was copied, and each cuts the \
+                 other's sessions; `meshport status` says what to do"
+            );
+        }
+    }
+}
+
+/// Whether an address is one of this machine's: a socket can be bound to it.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own("127.0.0.1".parse().expect("an address")));
+        assert!(!is_own("192.0.2.1".parse().expect("an address")));
+    }
+}

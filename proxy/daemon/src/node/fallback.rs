@@ -1,0 +1,107 @@
+//! Addresses of a service outside the mesh, for when no origin in it answers.
+//!
+//! Names are looked up every [`REFRESH`]. A failed look-up changes nothing: the addresses found
+//! before stay. Bounded by [`MAX_FALLBACK_ADDRESSES`] per service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use meshport_config::{Endpoint, ServiceName, Settings};
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use crate::node::endpoints;
+use crate::node::orders::Order;
+use meshport_core::node::MAX_FALLBACK_ADDRESSES;
+
+/// From one look-up of all names to the next.
+const REFRESH: Duration = Duration::from_secs(30);
+/// The same after some name could not be looked up; doubles up to [`REFRESH`].
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The fallback of each service that has one.
+pub(crate) type Fallbacks = BTreeMap<ServiceName, Vec<Endpoint>>;
+
+/// What the settings say.
+pub(crate) fn of(settings: &Settings) -> Fallbacks {
+    let services = settings.services.iter().filter(|(_, service)| !service.fallback.is_empty());
+    services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()
+}
+
+/// Looks up the fallback of all services for ever, and tells the driver whenever the addresses of
+/// one changed.
+pub(crate) async fn follow(mut wanted: watch::Receiver<Fallbacks>, orders: mpsc::Sender<Order>) {
+    let mut known: BTreeMap<ServiceName, Vec<SocketAddr>> = BTreeMap::new();
+    let mut told = known.clone();
+    let mut pause = RETRY;
+    loop {
+        let fallbacks = wanted.borrow_and_update().clone();
+        let mut complete = true;
+        for (name, endpoints) in &fallbacks {
+            let addresses = known.entry(name.clone()).or_default();
+            let most = MAX_FALLBACK_ADDRESSES;
+            endpoints::refresh(addresses, endpoints, most, &mut complete).await;
+        }
+        let names: BTreeSet<ServiceName> = known.keys().chain(told.keys()).cloned().collect();
+        for name in names {
+            let addresses = known.get(&name).cloned().unwrap_or_default();
+            if told.get(&name) == Some(&addresses) {
+                continue;
+            }
+            told.insert(name.clone(), addresses.clone());
+            if orders.send(Order::Fallback(name, addresses)).await.is_err() {
+                return;
+            }
+        }
+        let wait = if complete { REFRESH } else { pause };
+        pause = if complete { RETRY } else { (pause * 2).min(REFRESH) };
+        let named = fallbacks.values().flatten().any(endpoints::is_name);
+        tokio::select! {
+            () = sleep(wait), if named => {}
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                // What the settings do not name any more is not kept for a failed look-up.
+                let wanted = wanted.borrow();
+                known.retain(|name, _| wanted.get(name) == fallbacks.get(name));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::testing::service;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn fallbacks(texts: &[&str]) -> Fallbacks {
+        let endpoints = texts.iter().map(|text| text.parse().expect("an endpoint")).collect();
+        Fallbacks::from([(service(), endpoints)])
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_up_and_a_reload_is_followed() {
+        let (sender, wanted) = watch::channel(fallbacks(&["192.0.2.1:6443", "localhost:6443"]));
+        let (orders, mut received) = mpsc::channel(1);
+        tokio::spawn(follow(wanted, orders));
+        let mut next = async || {
+            let order = timeout(SOON, received.recv()).await.expect("soon").expect("it goes on");
+            let Order::Fallback(name, addresses) = order else { panic!("{order:?}") };
+            assert_eq!(name, service());
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let first = next().await;
+        assert_eq!(first[0], "192.0.2.1:6443");
+        assert!(first[1..].iter().any(|it| it == "127.0.0.1:6443"), "{first:?}");
+        sender.send_replace(fallbacks(&["name.invalid:6443", "192.0.2.2:6443"]));
+        assert_eq!(next().await, ["192.0.2.2:6443"], "the former ones are not kept");
+        sender.send_replace(Fallbacks::new());
+        assert!(next().await.is_empty());
+    }
+}

@@ -1,0 +1,97 @@
+//! Orders to the driver, and what they carry.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, MeshSecrets, NodeId, ServiceName};
+use meshport_core::drift::DriftConfig;
+use meshport_core::health::HealthConfig;
+use meshport_core::node::ServiceConfig;
+use meshport_core::reach::OwnEndpoints;
+use meshport_core::route::{Policy, Route};
+use tokio::sync::watch;
+
+use crate::admin::api::SettingChange;
+use crate::admin::report::ServiceFacts;
+use crate::health::probe::Prober;
+use crate::state::NextIdentity;
+
+/// Orders from the rest of the daemon.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Announce to these nodes, which are reached there.
+    Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
+    /// This node is reached there.
+    Endpoints(OwnEndpoints),
+    /// Spread a service's sessions so from now on.
+    Policy(ServiceName, Policy),
+    /// Reset a service's sessions within this time from now on.
+    CutWindow(ServiceName, Duration),
+    /// Move a service's sessions at this pace from now on.
+    Drift(ServiceName, DriftConfig),
+    /// Reach a service there when no origin of the mesh answers.
+    Fallback(ServiceName, Vec<SocketAddr>),
+    /// The cluster's own list of a service's instances, or that it could not be read.
+    Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
+    /// Take up one more service.
+    Service(Box<Addition>),
+    /// These settings wait for a restart.
+    NeedsRestart(Vec<SettingChange>),
+    /// Ask a service's instance so from now on.
+    Instance(ServiceName, Instance),
+    /// This machine has slept for that long, or moved to another network.
+    Wake(Duration),
+    /// Show this credential from now on.
+    Credential(Box<Credential>),
+    /// Use these secrets of the mesh, which are kept.
+    Secrets(Box<MeshSecrets>),
+    /// A new secret of the mesh could not be kept, for this reason.
+    SecretsLost(String),
+    /// Go on as this node, which is kept.
+    Succeed(Box<Next>),
+    /// A new key could not be kept, for this reason.
+    KeyLost(String),
+    /// Erase the former key.
+    RetireKey,
+    /// Say goodbye; answered when the last datagram is handed over.
+    Leave(tokio::sync::oneshot::Sender<()>),
+    /// What is known now, for the next start.
+    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// How a service's local instance is reached and asked.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) address: String,
+    pub(crate) health: HealthConfig,
+    pub(crate) prober: Prober,
+}
+
+/// What the next start wants to know.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// All nodes, in discovery's own form.
+    pub directory: Vec<u8>,
+    /// The generation of this process, which may be above the one it started with.
+    pub generation: u64,
+}
+
+/// A service that a running node is to have.
+#[derive(Debug)]
+pub(crate) struct Addition {
+    pub(crate) name: ServiceName,
+    pub(crate) config: ServiceConfig,
+    pub(crate) facts: ServiceFacts,
+    pub(crate) cut_window: Duration,
+    pub(crate) prober: Option<Prober>,
+    pub(crate) route: watch::Sender<Arc<Route>>,
+}
+
+/// Who this node is to be, and how long the former key answers beside.
+#[derive(Debug, Clone)]
+pub(crate) struct Next {
+    pub(crate) identity: Arc<NextIdentity>,
+    pub(crate) overlap: Duration,
+}

@@ -1,0 +1,142 @@
+//! The local side of services: their addresses, bound and served, at the start of a node and while
+//! it runs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use meshport_config::{ServiceName, ServiceSettings, Settings};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::Error;
+use meshport_core::route::Route;
+
+use crate::admin::report::ServiceFacts;
+use crate::health::probe::Prober;
+use crate::node::assemble;
+use crate::node::controls::{Controls, Limits, Listeners, lock};
+use crate::node::driver::Driver;
+use crate::node::orders::{Addition, Order};
+use crate::sessions::ingress::{Context, Ingress};
+use crate::sessions::listen;
+use crate::tcp::{Host, Listener};
+
+/// The key that says where clients of a service connect.
+pub(crate) fn key(service: &ServiceName) -> String {
+    format!("service.{service}.listen")
+}
+
+/// The local addresses of all services, bound before anything starts: what cannot be bound fails
+/// the start as a whole.
+pub(crate) struct Services {
+    bound: BTreeMap<ServiceName, Vec<Listener>>,
+}
+
+impl Services {
+    /// `said` names what the addresses of a service come from, for the one who has to change it.
+    pub(crate) fn bind(
+        host: &Host,
+        settings: &Settings,
+        said: impl Fn(&ServiceName) -> String,
+    ) -> Result<Self, Error> {
+        let mut bound = BTreeMap::new();
+        for (name, service) in &settings.services {
+            let listeners = listen::bind_all(host, &service.listen).map_err(|error| match error {
+                Error::Io { what, source } => {
+                    Error::Io { what: format!("{what} ({})", said(name)), source }
+                }
+                error => error,
+            });
+            bound.insert(name.clone(), listeners?);
+        }
+        Ok(Self { bound })
+    }
+
+    pub(crate) fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
+        let of = |(name, service): (&ServiceName, &ServiceSettings)| {
+            let bound = self.bound.get(name).into_iter().flatten();
+            let facts = ServiceFacts {
+                listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
+                policy: service.into(),
+                origin: service.origin.as_ref().map(ToString::to_string),
+                limits: None,
+            };
+            (name.clone(), facts)
+        };
+        settings.services.iter().map(of).collect()
+    }
+
+    /// Starts accepting; the driver is told where to publish routes.
+    pub(crate) fn serve(
+        &mut self,
+        settings: &Settings,
+        context: &Context,
+        driver: &mut Driver,
+    ) -> (Limits, Listeners) {
+        let (mut limits, mut listeners) = (BTreeMap::new(), JoinSet::new());
+        for (name, service) in &settings.services {
+            context.sessions.register(name);
+            let route = driver.core.route(name).cloned().unwrap_or_default();
+            let (route, routes) = watch::channel::<Arc<Route>>(route);
+            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
+            if let Some(facts) = driver.reporter.services.get_mut(name) {
+                facts.limits = Some(current.clone());
+            }
+            let ingress = Ingress::new(context.clone(), name.clone(), routes, current);
+            let ingress = Arc::new(ingress);
+            for listener in self.bound.remove(name).unwrap_or_default() {
+                listeners.spawn(listen::serve(listener, ingress.clone()));
+            }
+            driver.routes.insert(name.clone(), route);
+            limits.insert(name.clone(), limit);
+        }
+        (Mutex::new(limits), Mutex::new(listeners))
+    }
+
+    /// Starts accepting in a running node, whose driver gets the orders that are returned.
+    pub(crate) fn join(
+        mut self,
+        settings: &Settings,
+        controls: &Controls,
+    ) -> Result<Vec<Order>, Error> {
+        let (mut facts, mut probers) = (
+            self.facts(settings),
+            assemble::probers(&controls.context.host, settings, Prober::new)?,
+        );
+        let mut orders = Vec::new();
+        for (name, service) in &settings.services {
+            controls.context.sessions.register(name);
+            let (route, routes) = watch::channel::<Arc<Route>>(Arc::default());
+            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
+            let mut facts = facts.remove(name).expect("there are facts for each");
+            facts.limits = Some(current.clone());
+            facts.announce(name);
+            let ingress =
+                Arc::new(Ingress::new(controls.context.clone(), name.clone(), routes, current));
+            let mut listeners = lock(&controls.listeners);
+            for listener in self.bound.remove(name).unwrap_or_default() {
+                listeners.spawn(listen::serve(listener, ingress.clone()));
+            }
+            lock(&controls.limits).insert(name.clone(), limit);
+            orders.push(Order::Service(Box::new(Addition {
+                name: name.clone(),
+                config: assemble::service_config(service),
+                facts,
+                cut_window: service.cut_window,
+                prober: probers.remove(name),
+                route,
+            })));
+        }
+        Ok(orders)
+    }
+}
+
+impl ServiceFacts {
+    /// Says where its clients connect.
+    pub(crate) fn announce(&self, service: &ServiceName) {
+        for address in &self.listen {
+            info!(%service, %address, "clients connect here");
+        }
+    }
+}

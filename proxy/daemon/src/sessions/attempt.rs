@@ -1,0 +1,168 @@
+//! One attempt to reach a service's instance through one candidate.
+//!
+//! An attempt opens a link (a stream through the mesh, or a plain connection to this node's own
+//! instance or to an address outside the mesh), sends the client's first bytes as far as permitted,
+//! and ends with the first byte of the answer. Until then the client has seen nothing, so a failed
+//! attempt costs it only time. Its caller decides when it has taken too long
+//! ([`meshport_core::connect`]). Several attempts of one client may run at once; what they share is
+//! `shared`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use meshport_config::ServiceName;
+use meshport_mesh::Mesh;
+use tokio::time::timeout;
+
+use meshport_core::connect::Kind;
+use meshport_core::evidence::{Attempted, Verdict};
+use meshport_core::patience::Patience;
+use meshport_core::route::Line;
+use meshport_core::wire::Answer;
+
+use crate::tcp::Host;
+
+use self::link::Link;
+
+mod certificate;
+mod link;
+mod shared;
+
+pub(crate) use self::certificate::certificate;
+pub(crate) use self::link::Way;
+pub(crate) use self::shared::Shared;
+
+/// The way to a candidate's instance, and what has passed on it already.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    line: Line,
+    link: Link,
+    /// How many of the client's bytes have gone out.
+    pub(crate) sent: usize,
+    /// Bytes of the answer that were read during the attempt.
+    pub(crate) first: Vec<Bytes>,
+}
+
+impl Upstream {
+    /// Where it leads.
+    pub(crate) fn line(&self) -> Line {
+        self.line
+    }
+
+    /// How long it took to be connected, for lines of which nothing else tells.
+    pub(crate) fn timing(&self, now: std::time::Instant) -> Option<Attempted> {
+        let took = self.link.connected_after?;
+        let untold = !matches!(self.line, Line::Direct(_));
+        let (line, verdict) = (self.line, Verdict::Connected(took));
+        untold.then_some(Attempted { line, verdict, began: now })
+    }
+
+    /// Takes the way, which is not given up any more.
+    pub(crate) fn into_way(mut self) -> Way {
+        self.link.take_way()
+    }
+}
+
+/// Why an attempt did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The client went away; no other attempt is wanted.
+    #[error("the client disconnected")]
+    Client,
+    /// Another attempt of the same client was connected before.
+    #[error("another origin connected first")]
+    Outpaced,
+    /// The candidate cannot be reached or did not answer in time.
+    #[error("{0}")]
+    Path(String),
+    /// The candidate answered that it cannot serve.
+    #[error("the origin answered: {0}")]
+    Answered(Answer),
+}
+
+impl Failure {
+    /// What it says about the candidate's line, if anything.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Client | Self::Outpaced => None,
+            Self::Path(_) | Self::Answered(Answer::TimedOut) => Some(Verdict::Silent),
+            Self::Answered(Answer::NotAllowed) => Some(Verdict::Denied),
+            Self::Answered(_) => Some(Verdict::Refused),
+        }
+    }
+}
+
+/// Where and what to try.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) mesh: Mesh,
+    pub(crate) host: Host,
+    pub(crate) service: ServiceName,
+    pub(crate) line: Line,
+    /// The address of the local instance, if this node has one.
+    pub(crate) own: Option<String>,
+    /// Time until nobody waits for the answer any more.
+    pub(crate) left: Duration,
+}
+
+/// Tries one candidate, for as long as its caller has patience.
+pub(crate) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<Upstream, Failure> {
+    let mut link = Link::open(&target).await?;
+    let (sent, first) = exchange(&shared, id, &mut link).await?;
+    Ok(Upstream { line: target.line, link, sent, first })
+}
+
+/// Whether a candidate's instance accepts a connection now; else what that says about its line.
+/// Nothing is sent to it.
+pub(crate) async fn answers(target: Target, patience: Patience) -> Result<(), Option<Verdict>> {
+    let opened = timeout(patience.open, Link::open(&target)).await;
+    let mut link = opened.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
+    while !link.connected {
+        let heard = timeout(patience.open, link.recv()).await;
+        heard.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
+    }
+    Ok(())
+}
+
+/// Sends the opening as far as it may go and waits for the first bytes of the answer. Returns how
+/// much was sent, and those.
+async fn exchange(
+    shared: &Shared,
+    id: u32,
+    link: &mut Link,
+) -> Result<(usize, Vec<Bytes>), Failure> {
+    let mut states = shared.subscribe();
+    let mut sent = 0;
+    let mut announced = false;
+    loop {
+        if link.connected && !std::mem::replace(&mut announced, true) {
+            shared.connected(id);
+        }
+        states.mark_unchanged();
+        let (kind, bytes) = shared.take(id, link.connected, sent);
+        if let Some(bytes) = bytes {
+            sent += link.forward(bytes).await?;
+            if link.connected && kind == Kind::Other {
+                return Ok((sent, Vec::new()));
+            }
+        }
+        tokio::select! {
+            biased;
+            answer = link.recv() => {
+                let Some(first) = answer? else { continue };
+                // An instance that speaks first may do so together with its node's answer.
+                if !announced {
+                    shared.connected(id);
+                }
+                if !shared.may_answer(id) {
+                    return Err(Failure::Outpaced);
+                }
+                if first.is_empty() && kind == Kind::Tls {
+                    return Err(Failure::Path("the instance closed without an answer".into()));
+                }
+                return Ok((sent, first));
+            }
+            _ = states.changed() => {}
+        }
+    }
+}

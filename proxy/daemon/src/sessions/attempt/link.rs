@@ -1,0 +1,163 @@
+//! A link to an instance during an attempt: opened, written, read, closed on drop.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meshport_config::NodeId;
+use meshport_mesh::Stream;
+
+use super::{Failure, Target};
+use crate::clock;
+use crate::sessions::splice::{self, ABORTED};
+use crate::tcp::{Host, Tcp};
+use meshport_core::route::Line;
+use meshport_core::wire::{Answer, Header};
+
+/// How an instance is reached.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// Through the mesh.
+    Mesh(Stream),
+    /// By a plain connection: it is this node's own, or outside the mesh.
+    Plain(Tcp),
+}
+
+/// A way being tried; given up when dropped.
+#[derive(Debug)]
+pub(super) struct Link {
+    way: Option<Way>,
+    pub(super) connected: bool,
+    opened: Instant,
+    /// How long it took from its opening until it was connected.
+    pub(super) connected_after: Option<Duration>,
+}
+
+impl Link {
+    pub(super) async fn open(target: &Target) -> Result<Self, Failure> {
+        let (service, left) = (target.service.clone(), target.left);
+        let opened = clock::now();
+        let mut link = match target.line {
+            Line::Direct(node) if target.mesh.is_own(&node) => {
+                let own = target.own.as_deref();
+                let own =
+                    own.ok_or_else(|| Failure::Path("this node no longer offers it".into()))?;
+                Self::plain(&target.host, own).await?
+            }
+            Line::Direct(node) => {
+                Self::through(target, node, &Header::direct(service, left)).await?
+            }
+            Line::Relayed { origin, relay } => {
+                Self::through(target, relay, &Header::relayed(service, origin, left)).await?
+            }
+            Line::Outside(address) => Self::plain(&target.host, &address.to_string()).await?,
+        };
+        link.opened = opened;
+        if link.connected {
+            link.connect();
+        }
+        Ok(link)
+    }
+
+    fn new(way: Way) -> Self {
+        Self { way: Some(way), connected: false, opened: clock::now(), connected_after: None }
+    }
+
+    fn connect(&mut self) {
+        self.connected = true;
+        self.connected_after = Some(clock::now().saturating_duration_since(self.opened));
+    }
+
+    async fn plain(host: &Host, address: &str) -> Result<Self, Failure> {
+        let tcp = host.connect(address).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::Answered(Answer::Refused),
+            _ => Failure::Path(format!("cannot dial {address}: {error}")),
+        })?;
+        tcp.set_nodelay();
+        let mut link = Self::new(Way::Plain(tcp));
+        link.connected = true;
+        Ok(link)
+    }
+
+    async fn through(target: &Target, node: NodeId, header: &Header) -> Result<Self, Failure> {
+        let path = |error: meshport_mesh::MeshError| Failure::Path(error.to_string());
+        let stream = target.mesh.open_stream(node).await.map_err(path)?;
+        let mut link = Self::new(Way::Mesh(stream));
+        if let Some(Way::Mesh(stream)) = &mut link.way {
+            stream.send.write_chunk(header.encode().into()).await.map_err(path)?;
+        }
+        Ok(link)
+    }
+
+    /// Takes the way, which is not given up any more.
+    pub(super) fn take_way(&mut self) -> Way {
+        self.way.take().expect("it is taken once")
+    }
+
+    fn way(&mut self) -> &mut Way {
+        self.way.as_mut().expect("it is taken only at the end")
+    }
+
+    /// Sends bytes of the client; returns how many.
+    pub(super) async fn forward(&mut self, bytes: Bytes) -> Result<usize, Failure> {
+        let length = bytes.len();
+        let sent = match self.way() {
+            Way::Mesh(stream) => {
+                stream.send.write_chunk(bytes).await.map_err(|error| error.to_string())
+            }
+            Way::Plain(tcp) => {
+                splice::write(tcp, &mut [bytes]).await.map_err(|error| error.to_string())
+            }
+        };
+        sent.map(|()| length).map_err(Failure::Path)
+    }
+
+    /// The next thing the candidate says: `Ok(None)` is its "connected", `Ok(Some)` the first bytes
+    /// of the instance's own answer (none at all if it ended without any).
+    pub(super) async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
+        let connected = self.connected;
+        match self.way() {
+            Way::Plain(tcp) => match splice::read(tcp).await {
+                Ok(bytes) => Ok(Some(bytes.into_iter().collect())),
+                Err(error) => Err(Failure::Path(error.to_string())),
+            },
+            Way::Mesh(stream) => {
+                let mut chunks = [Bytes::new()];
+                let read = stream.recv.read_chunks(&mut chunks).await;
+                let [mut bytes] = chunks;
+                match read {
+                    Err(error) => Err(Failure::Path(error.to_string())),
+                    Ok(None) if connected => Ok(Some(Vec::new())),
+                    Ok(None) => Err(Failure::Path("the origin closed the stream".into())),
+                    Ok(Some(_)) if connected => Ok(Some(vec![bytes])),
+                    Ok(Some(_)) => {
+                        let answer = bytes.split_to(bytes.len().min(1));
+                        accepted(answer.first().copied())?;
+                        self.connect();
+                        Ok((!bytes.is_empty()).then(|| vec![bytes]))
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        match &mut self.way {
+            Some(Way::Mesh(stream)) => {
+                stream.send.reset(ABORTED);
+                stream.recv.stop(ABORTED);
+            }
+            Some(Way::Plain(tcp)) => tcp.reset_on_drop(),
+            None => {}
+        }
+    }
+}
+fn accepted(code: Option<u8>) -> Result<(), Failure> {
+    match code.map(Answer::from_code) {
+        Some(Some(Answer::Connected)) => Ok(()),
+        Some(Some(answer)) => Err(Failure::Answered(answer)),
+        Some(None) | None => Err(Failure::Path("the origin's answer is malformed".into())),
+    }
+}

@@ -1,0 +1,539 @@
+//! One client connection, from accept to end.
+//!
+//! A session's search for an instance that answers is the pure [`Connect`]; this module carries it
+//! out: it reads the client's first bytes, runs the attempts, and joins the client with the first
+//! that answers. A client that finds nobody gets a reset.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use meshport_config::ServiceName;
+use meshport_mesh::Mesh;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tracing::debug;
+
+use meshport_core::connect::{
+    Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
+};
+use meshport_core::draw::mix;
+use meshport_core::evidence::{Attempted, Verdict};
+use meshport_core::ledger::{End, Side};
+use meshport_core::opening::Opening;
+use meshport_core::patience::Patience;
+use meshport_core::quota::Quota;
+use meshport_core::route::{Line, Route};
+use meshport_core::wire::MAX_DEADLINE;
+
+use crate::clock;
+use crate::sessions::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
+use crate::sessions::pacing::{LASTS, Pacing, Paid};
+use crate::sessions::registry::{Guard, Sessions};
+use crate::sessions::splice::{self, Carried, Early, Ending, Unfinished};
+use crate::sessions::totals::{Totals, bump};
+use crate::sessions::who::Who;
+use crate::tcp::{Host, Tcp};
+
+/// How often candidates that are said to be down are tried while there is nothing better.
+const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Candidates tried at once, the best first: more than a mesh has that still has a chance.
+const MAX_TRIALS: usize = 32;
+
+/// What sessions have found out, on its way to the driver. When it is full the news is not new.
+pub(crate) const MAX_FINDINGS: usize = 256;
+
+/// What a session has found out.
+#[derive(Debug)]
+pub(crate) enum Finding {
+    /// What its search has shown about lines.
+    Verdicts(ServiceName, Vec<Attempted>),
+    /// This node's local instance refused it.
+    OwnRefused(ServiceName),
+}
+
+/// What sessions of one service may do; replaced as a whole on reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SessionLimits {
+    /// How patient the search for an instance is.
+    pub(crate) connect: ConnectConfig,
+    /// Sessions open at once.
+    pub(crate) max_sessions: u64,
+    /// Where the local instance is dialled, if this node hosts one.
+    pub(crate) own: Option<String>,
+}
+
+/// The rest of the daemon, as sessions see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) mesh: Mesh,
+    pub(crate) host: Host,
+    pub(crate) sessions: Sessions,
+    pub(crate) findings: mpsc::Sender<Finding>,
+}
+
+impl Context {
+    /// Where what goes through `line` is served without waking another thread; none when there is
+    /// one thread, or the line does not go through the mesh.
+    fn runtime_of(&self, line: Line) -> Option<Handle> {
+        let peer = match line {
+            Line::Direct(node) if !self.mesh.is_own(&node) => node,
+            Line::Relayed { relay, .. } => relay,
+            Line::Direct(_) | Line::Outside(_) => return None,
+        };
+        self.mesh.runtime_of(&peer).cloned()
+    }
+}
+
+/// What every session of a service shares.
+#[derive(Debug)]
+pub(crate) struct Ingress {
+    pub(crate) context: Context,
+    pub(crate) service: ServiceName,
+    route: watch::Receiver<Arc<Route>>,
+    pub(crate) limits: watch::Receiver<Arc<SessionLimits>>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) pacing: Arc<Pacing>,
+    budget: Mutex<HedgeBudget>,
+    /// Searches under way.
+    searches: AtomicU64,
+    /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
+    /// and all bits of its mix are used.
+    tickets: AtomicU64,
+    /// What clients hold of `max-sessions`.
+    pub(crate) quota: Mutex<Quota<Who>>,
+}
+
+impl Ingress {
+    pub(crate) fn new(
+        context: Context,
+        service: ServiceName,
+        route: watch::Receiver<Arc<Route>>,
+        limits: watch::Receiver<Arc<SessionLimits>>,
+    ) -> Self {
+        let totals = context.sessions.totals(&service);
+        Self {
+            context,
+            service,
+            route,
+            limits,
+            totals,
+            pacing: Pacing::new(),
+            budget: Mutex::default(),
+            searches: AtomicU64::new(0),
+            tickets: AtomicU64::new(0),
+            quota: Mutex::default(),
+        }
+    }
+
+    /// Where the next session is probably served best, when that is not here.
+    pub(crate) fn better_shard(&self) -> Option<Handle> {
+        let line = self.route.borrow().candidates.first()?.origin.line;
+        self.context.runtime_of(line).filter(is_elsewhere)
+    }
+
+    /// Serves one client to its end.
+    pub(crate) async fn serve(self: &Arc<Self>, client: Tcp, mut paid: Paid) {
+        let unfinished = Unfinished::new(&client);
+        // Boxed: what a search needs is given back when the session begins, which may last.
+        match Box::pin(self.find(&client)).await {
+            Ok((shared, upstream, guard)) => {
+                bump(&self.totals.connected);
+                unfinished.done();
+                if !upstream.first.is_empty() {
+                    paid.repay();
+                }
+                let shard = self.context.runtime_of(upstream.line()).filter(is_elsewhere);
+                let (ingress, moves) = (self.clone(), shard.is_some());
+                let carried = Box::pin(async move {
+                    let Ok(client) = client.move_here_if(moves) else { return };
+                    ingress.carry(client, &shared, upstream, (&guard, &mut paid)).await;
+                });
+                match shard {
+                    Some(context) => run_on(&context, carried).await,
+                    None => carried.await,
+                }
+            }
+            Err(Failure::Client) => {
+                bump(&self.totals.abandoned);
+                paid.repay_if_lasted();
+                unfinished.done();
+            }
+            Err(failure) => {
+                paid.repay();
+                bump(&self.totals.failed);
+                debug!(service = %self.service, %failure, "no origin for a client");
+            }
+        }
+    }
+
+    /// The way to an instance that answers, and what the client has said so far.
+    async fn find(&self, client: &Tcp) -> Result<(Shared, Upstream, Guard), Failure> {
+        let mut search = Search::new(self);
+        let found = search.run(client).await;
+        let mut verdicts = search.connect.take_verdicts();
+        verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing(clock::now())));
+        self.tell(verdicts);
+        found.map(|(upstream, guard)| (search.shared.clone(), upstream, guard))
+    }
+
+    /// Tells the driver what a search has shown.
+    fn tell(&self, verdicts: Vec<Attempted>) {
+        if verdicts.is_empty() {
+            return;
+        }
+        // Evidence that finds no room is only missed until the next.
+        let own_refused = verdicts.iter().any(|it| {
+            let is_own = it.line.origin().is_some_and(|origin| self.context.mesh.is_own(&origin));
+            is_own && it.verdict == Verdict::Refused
+        });
+        let verdicts = Finding::Verdicts(self.service.clone(), verdicts);
+        let _ = self.context.findings.try_send(verdicts);
+        if own_refused {
+            let _ = self.context.findings.try_send(Finding::OwnRefused(self.service.clone()));
+        }
+    }
+
+    /// Resolves once no origin has been usable for the service's hold time and none answers a
+    /// trial.
+    pub(crate) async fn hopeless(&self) {
+        loop {
+            self.until_usable(false).await;
+            let hold = self.limits.borrow().connect.hold;
+            let given_up = async {
+                tokio::time::sleep(hold).await;
+                while self.any_answers().await {
+                    tokio::time::sleep(TRIAL_INTERVAL).await;
+                }
+            };
+            // Trials of silent origins take seconds, in which the route may become usable.
+            tokio::select! {
+                () = self.until_usable(true) => {}
+                () = given_up => return,
+            }
+        }
+    }
+
+    /// Resolves once an origin is usable or answers a trial: what gossip says may be wrong.
+    pub(crate) async fn hopeful(&self) {
+        let answered = async {
+            tokio::time::sleep(TRIAL_INTERVAL).await;
+            while !self.any_answers().await {
+                tokio::time::sleep(TRIAL_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = self.until_usable(true) => {}
+            () = answered => {}
+        }
+    }
+
+    async fn until_usable(&self, usable: bool) {
+        let mut routes = self.route.clone();
+        let reached = routes.wait_for(|route| route.is_usable() == usable).await.is_ok();
+        if !reached {
+            // The driver has ended, and the daemon is about to.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether any candidate's instance accepts a connection now. All are asked at once: the
+    /// silence of each takes its time, and clients wait for the verdict.
+    async fn any_answers(&self) -> bool {
+        let route = self.route.borrow().clone();
+        let began = clock::now();
+        let shows = |line, verdict| self.tell(vec![Attempted { line, verdict, began }]);
+        let mut trials = JoinSet::new();
+        for candidate in route.candidates.iter().take(MAX_TRIALS) {
+            let line = candidate.origin.line;
+            let (target, patience) = (self.target(line, MAX_DEADLINE), Patience::new(candidate, 0));
+            trials.spawn(async move { (line, attempt::answers(target, patience).await) });
+        }
+        while let Some(ended) = trials.join_next().await {
+            match ended {
+                Ok((_, Ok(()))) => return true,
+                // Nothing else tells of it, and time alone would call it usable again.
+                Ok((line @ Line::Outside(_), Err(_))) => shows(line, Verdict::Silent),
+                Ok((line, Err(Some(Verdict::Denied)))) => shows(line, Verdict::Denied),
+                Ok((_, Err(_))) | Err(_) => {}
+            }
+        }
+        false
+    }
+
+    fn target(&self, line: Line, left: Duration) -> Target {
+        Target {
+            mesh: self.context.mesh.clone(),
+            host: self.context.host.clone(),
+            service: self.service.clone(),
+            line,
+            own: self.limits.borrow().own.clone(),
+            left,
+        }
+    }
+
+    async fn carry(
+        &self,
+        client: Tcp,
+        shared: &Shared,
+        upstream: Upstream,
+        (guard, paid): (&Guard, &mut Paid),
+    ) {
+        // Without an answer it does not count as alive: what was said of it may well hold.
+        guard.handle_carried(!upstream.first.is_empty());
+        let late = shared.look(|opening| opening.after(upstream.sent));
+        let carried = Carried::after(upstream.sent as u64);
+        let early = Early { up: late, down: upstream.first.clone() };
+        let end = async {
+            match guard.end(&carried).await {
+                End::Cut => {
+                    bump(&self.totals.cut);
+                    Ending::Reset
+                }
+                End::Moved { quiet } => {
+                    bump(&self.totals.moved);
+                    if quiet { Ending::Farewell } else { Ending::Reset }
+                }
+            }
+        };
+        let mut joined = std::pin::pin!(async {
+            match upstream.into_way() {
+                Way::Mesh(stream) => {
+                    splice::with_stream(client, stream, early, &carried, end).await
+                }
+                Way::Plain(tcp) => splice::with_tcp(client, tcp, early, &carried, end).await,
+            }
+        });
+        let ended = match tokio::time::timeout(LASTS, joined.as_mut()).await {
+            Ok(ended) => ended,
+            Err(_lasts) => {
+                paid.repay();
+                joined.await
+            }
+        };
+        if let Err(error) = ended {
+            debug!(service = %self.service, %error, "session broke");
+        }
+        let [up, down] = [&carried.up, &carried.down].map(|it| it.load(Ordering::Relaxed));
+        if down > 0 {
+            paid.repay();
+        }
+        self.totals.up_bytes.fetch_add(up, Ordering::Relaxed);
+        self.totals.down_bytes.fetch_add(down, Ordering::Relaxed);
+    }
+
+    fn ticket(&self, route: &Route) -> u64 {
+        let turn = self.tickets.fetch_add(1, Ordering::Relaxed);
+        if route.takes_turns() { turn } else { mix(turn) }
+    }
+
+    fn budget<T>(&self, with: impl FnOnce(&mut HedgeBudget) -> T) -> T {
+        with(&mut self.budget.lock().expect("no holder of this lock can panic"))
+    }
+}
+
+/// Whether a runtime is another one than that of the task that asks.
+fn is_elsewhere(runtime: &Handle) -> bool {
+    runtime.id() != Handle::current().id()
+}
+
+/// Runs `work` there; it ends with the caller.
+async fn run_on(runtime: &Handle, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    let mut running = JoinSet::new();
+    running.spawn_on(work, runtime);
+    // The error is that of a runtime that is going down.
+    let _ = running.join_next().await;
+}
+
+/// A client's search for an instance that answers, under way.
+struct Search<'a> {
+    ingress: &'a Ingress,
+    connect: Connect,
+    routes: watch::Receiver<Arc<Route>>,
+    shared: Shared,
+    attempts: JoinSet<(u32, Result<Upstream, Failure>)>,
+    /// The guard is taken before the attempt: connections under way weigh in the comparison of
+    /// loads, and their path is watched closely from the start.
+    running: BTreeMap<u32, (AbortHandle, Guard)>,
+    last: Failure,
+}
+
+struct Around<'a>(&'a Ingress);
+
+impl Surroundings for Around<'_> {
+    fn open(&self, line: &Line) -> u64 {
+        self.0.context.sessions.count_line(&self.0.service, Side::Client, *line)
+    }
+
+    fn may_hedge(&mut self) -> bool {
+        self.0.budget(HedgeBudget::take)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.0.searches.load(Ordering::Relaxed) > MAX_CALM_SEARCHES
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        self.ingress.searches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(ingress: &'a Ingress) -> Self {
+        ingress.budget(HedgeBudget::note_search);
+        ingress.searches.fetch_add(1, Ordering::Relaxed);
+        let mut routes = ingress.route.clone();
+        let route = routes.borrow_and_update().clone();
+        let config = ingress.limits.borrow().connect.clone();
+        let ticket = ingress.ticket(&route);
+        Self {
+            ingress,
+            connect: Connect::new(config, route, ticket, clock::now()),
+            routes,
+            shared: Shared::default(),
+            attempts: JoinSet::new(),
+            running: BTreeMap::new(),
+            last: Failure::Path("no origin is known".into()),
+        }
+    }
+
+    async fn run(&mut self, client: &Tcp) -> Result<(Upstream, Guard), Failure> {
+        let mut states = self.shared.subscribe();
+        // Most clients have said something by now, and it leaves with the header.
+        if let Some(bytes) = splice::at_once(splice::read(client)).await {
+            self.take_bytes(bytes)?;
+        }
+        loop {
+            // What has ended by now is not overdue.
+            while let Some(done) = self.attempts.try_join_next() {
+                if let Some(found) = self.take_end(done)? {
+                    return Ok(found);
+                }
+            }
+            while let Some(action) = self.connect.poll(clock::now(), &mut Around(self.ingress)) {
+                if !self.carry_out(action) {
+                    return Err(std::mem::replace(&mut self.last, Failure::Client));
+                }
+            }
+            let reads = self.shared.look(|opening| !opening.ended && opening.room() > 0);
+            let due = self.connect.poll_timeout();
+            tokio::select! {
+                Some(done) = self.attempts.join_next(), if !self.attempts.is_empty() => {
+                    if let Some(found) = self.take_end(done)? {
+                        return Ok(found);
+                    }
+                }
+                bytes = splice::read(client), if reads => self.take_bytes(bytes)?,
+                changed = states.changed() => {
+                    changed.map_err(|_| Failure::Client)?;
+                    let connected = states.borrow_and_update().connected().to_vec();
+                    let now = clock::now();
+                    connected.into_iter().for_each(|id| self.connect.handle_connected(id, now));
+                }
+                Ok(()) = self.routes.changed() => self.take_route(),
+                () = clock::sleep_until(due) => {}
+            }
+        }
+    }
+
+    /// False when it was told to give up.
+    fn carry_out(&mut self, action: Action) -> bool {
+        let ingress = self.ingress;
+        match action {
+            Action::Start { id, candidate, left, hedge } => {
+                if hedge {
+                    bump(&ingress.totals.hedged);
+                } else if id > 0 {
+                    bump(&ingress.totals.retried);
+                }
+                let line = candidate.origin.line;
+                let guard = ingress.context.sessions.open(&ingress.service, Side::Client, line);
+                let target = ingress.target(line, left);
+                let shared = self.shared.clone();
+                let attempt =
+                    self.attempts.spawn(async move { (id, attempt(shared, id, target).await) });
+                self.running.insert(id, (attempt, guard));
+            }
+            Action::Cancel { id, overdue } => {
+                let Some((attempt, _)) = self.running.remove(&id) else { return true };
+                attempt.abort();
+                if !overdue {
+                    bump(&ingress.totals.cancelled);
+                } else if !self.fail(id, Failure::Path("no answer in time".into())) {
+                    return false;
+                }
+                self.shared.release(id);
+            }
+            Action::GiveUp => return false,
+        }
+        true
+    }
+
+    fn take_end(
+        &mut self,
+        ended: Result<(u32, Result<Upstream, Failure>), JoinError>,
+    ) -> Result<Option<(Upstream, Guard)>, Failure> {
+        // The error is that of an attempt that was given up.
+        let Ok((id, result)) = ended else { return Ok(None) };
+        // One that was given up just as it ended does not count.
+        let Some((_, guard)) = self.running.remove(&id) else { return Ok(None) };
+        match result {
+            Ok(upstream) => {
+                self.connect.handle_answer(id);
+                let losers = self.running.len() as u64;
+                self.ingress.totals.cancelled.fetch_add(losers, Ordering::Relaxed);
+                Ok(Some((upstream, guard)))
+            }
+            Err(failure) => {
+                self.connect.handle_failure(id, failure.verdict());
+                if !self.fail(id, failure) {
+                    return Err(std::mem::replace(&mut self.last, Failure::Client));
+                }
+                self.shared.release(id);
+                Ok(None)
+            }
+        }
+    }
+
+    /// An attempt has failed. False when the client's bytes are out and must not go out again.
+    fn fail(&mut self, id: u32, failure: Failure) -> bool {
+        debug!(service = %self.ingress.service, %failure, "next candidate");
+        self.last = failure;
+        self.ingress.tell(self.connect.take_verdicts());
+        !self.shared.is_spent_by(id)
+    }
+
+    fn take_route(&mut self) {
+        let route = self.routes.borrow_and_update().clone();
+        // Once bytes are out that must not go out again, nothing is left to choose.
+        if self.shared.look(Opening::may_retry) {
+            self.connect.handle_route(route, clock::now());
+        }
+    }
+
+    fn take_bytes(&mut self, bytes: std::io::Result<Option<Bytes>>) -> Result<(), Failure> {
+        let kind = self.shared.opening(|opening| {
+            match bytes {
+                Ok(Some(bytes)) => opening.push(&bytes),
+                // Nobody ends after a TLS hello, or before any word, who still wants an answer.
+                Ok(None) if !opening.is_empty() && !opening.begins_tls() => {
+                    opening.ended = true;
+                }
+                Ok(None) | Err(_) => return Err(Failure::Client),
+            }
+            Ok(opening.kind())
+        });
+        self.connect.handle_kind(kind?, clock::now());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! The local addresses that clients connect to.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::Error;
+
+use crate::clock;
+use crate::sessions::ingress::Ingress;
+use crate::sessions::pacing::{Admission, Paid};
+use crate::sessions::totals::bump;
+use crate::sessions::who::Who;
+use crate::tcp::{Closed, Host, Listener, Tcp};
+use meshport_core::quota::OverQuota;
+
+/// The pause after accept failed for want of descriptors or memory: it fails again at once
+/// otherwise.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// From one line about clients that are too many to the next: they may come by the thousand.
+const SAY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
+/// as another one is left, since the default names both loopbacks.
+pub(crate) fn bind_all(host: &Host, addresses: &[SocketAddr]) -> Result<Vec<Listener>, Error> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        match bind(host, *address) {
+            Ok(listener) => bound.push(listener),
+            Err(Error::Io { source, .. }) if address.is_ipv6() && lacks_ipv6(&source) => {
+                let others = addresses.iter().any(SocketAddr::is_ipv4);
+                if !others {
+                    return Err(Error::Io { what: format!("listen on {address}"), source });
+                }
+                warn!(%address, "this machine has no IPv6: not listening there");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bound)
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
+/// Binds one local address.
+fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
+    host.listen(address).map_err(Error::io(format!("listen on {address}")))
+}
+
+/// Serves clients until dropped; dropping also ends the sessions.
+///
+/// The address is open only while there is hope: once no origin has been usable for the service's
+/// hold time and none answers a trial either, it is closed, so that clients are refused at once
+/// instead of waiting for their own timeouts. It stays bound, so that nobody else meets them. It
+/// opens again with the first usable route.
+pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
+    let Ok(address) = listener.local_addr() else { return };
+    let service = &ingress.service;
+    let mut listener = listener;
+    let mut sessions = JoinSet::new();
+    loop {
+        accept(&listener, &ingress, &mut sessions).await;
+        let closed = listener.close();
+        ingress.pacing.turn_all_away();
+        warn!(%service, %address, "no origin answers: closed until one does");
+        listener = reopen(closed, address, &ingress, &mut sessions).await;
+        info!(%service, %address, "an origin answers: open again");
+    }
+}
+
+/// Accepts clients until there is no hope.
+async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
+    let hopeless = ingress.hopeless();
+    tokio::pin!(hopeless);
+    let mut complained = false;
+    let mut said = Said::default();
+    loop {
+        while let Some((client, paid)) = ingress.pacing.next() {
+            take(client, paid, ingress, sessions, &mut said);
+        }
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(client) => {
+                    complained = false;
+                    bump(&ingress.totals.accepted);
+                    meet(client, ingress, sessions, &mut said);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        warn!(service = %ingress.service, %error, "cannot accept connections; \
+                                                                   retrying");
+                    }
+                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                }
+            },
+            Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+            () = ingress.pacing.due() => {}
+            () = &mut hopeless => return,
+        }
+    }
+}
+
+/// Serves a client, unless it has to wait for its turn.
+fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &mut Said) {
+    let who = match ingress.pacing.admit(client) {
+        Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, said),
+        Admission::Gone => return bump(&ingress.totals.abandoned),
+        Admission::Waits(who) => {
+            bump(&ingress.totals.paced);
+            who
+        }
+        Admission::TurnedAway(client, who) => {
+            bump(&ingress.totals.over_pace);
+            client.reset_on_drop();
+            who
+        }
+    };
+    let now = clock::now();
+    *ingress.totals.hasty.lock().expect("no holder of this lock can panic") = Some((who, now));
+    if Said::is_due(&mut said.hasty, now) {
+        warn!(
+            service = %ingress.service, client = %who,
+            "a client resets most connections that it opens: its next ones are delayed, those of \
+             others are not. Find it with `ss -tnp`"
+        );
+    }
+}
+
+/// Serves a client if there is a slot for it.
+fn take(
+    client: Tcp,
+    paid: Paid,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+    said: &mut Said,
+) {
+    let slot = match ingress.slot(&client) {
+        Ok(slot) => slot,
+        Err(why) => {
+            client.reset_on_drop();
+            return say_no_place(ingress, why, said);
+        }
+    };
+    client.set_nodelay();
+    let (ingress, shard) = (ingress.clone(), ingress.better_shard());
+    let moves = shard.is_some();
+    let served = async move {
+        if let Ok(client) = client.move_here_if(moves) {
+            ingress.serve(client, paid).await;
+        }
+        drop(slot);
+    };
+    sessions.spawn_on(served, &shard.unwrap_or_else(Handle::current));
+}
+
+/// When the last line was about what clients can cause by the thousand.
+#[derive(Debug, Default)]
+struct Said {
+    full: Option<Instant>,
+    greedy: Option<Instant>,
+    hasty: Option<Instant>,
+}
+
+impl Said {
+    /// Whether it is time for another line.
+    fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+        let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= SAY_INTERVAL);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Says that a client was refused, unless that was said lately; the status says it for as long.
+fn say_no_place(ingress: &Ingress, why: OverQuota<Who>, said: &mut Said) {
+    let last = match why {
+        OverQuota::Full => &mut said.full,
+        OverQuota::Share(..) => &mut said.greedy,
+    };
+    if !Said::is_due(last, clock::now()) {
+        return;
+    }
+    let max_sessions = ingress.limits.borrow().max_sessions;
+    if let OverQuota::Share(who, held) = why {
+        let turned_away = ingress.totals.over_share.load(Ordering::Relaxed);
+        return warn!(
+            service = %ingress.service, client = %who, held, max_sessions, turned_away,
+            "a client has its share of max-sessions, so its next ones are reset; other clients are \
+             served. Find it with `ss -tnp`, or raise max-sessions"
+        );
+    }
+    let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
+    warn!(
+        service = %ingress.service, max_sessions, turned_away,
+        "the limit of client sessions is reached: new ones are reset. Raise max-sessions, or find \
+         the clients that hold them (`ss -tnp`)"
+    );
+}
+
+/// Waits for hope, then for the address if somebody else has it all the same.
+async fn reopen(
+    closed: io::Result<Closed>,
+    address: SocketAddr,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+) -> Listener {
+    let lost = |is_lost: bool| {
+        let mut lost = ingress.totals.lost.lock().expect("no holder of this lock can panic");
+        if is_lost { lost.insert(address) } else { lost.remove(&address) }
+    };
+    let opened = async {
+        ingress.hopeful().await;
+        loop {
+            let opened = match &closed {
+                Ok(closed) => closed.open(),
+                Err(_given_up) => ingress.context.host.listen(address),
+            };
+            let error = match opened {
+                Ok(listener) => {
+                    lost(false);
+                    return listener;
+                }
+                Err(error) => error,
+            };
+            if lost(true) {
+                warn!(
+                    service = %ingress.service, %address, %error,
+                    "another process listens on the local address and gets this node's clients. \
+                     Find it with `ss -tlnp` and stop it; this daemon then takes the address back"
+                );
+            }
+            tokio::time::sleep(EXHAUSTED_PAUSE).await;
+        }
+    };
+    tokio::pin!(opened);
+    loop {
+        tokio::select! {
+            listener = &mut opened => return listener,
+            Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+use std::io::ErrorKind;
+use std::net::TcpListener as Plain;
+
+use meshport_config::NodeId;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::sessions::ingress::{Context, SessionLimits};
+use crate::sessions::quota::Slot;
+use crate::sessions::registry::Sessions;
+use crate::sessions::who::Who;
+use crate::tcp::memory;
+use crate::testing::{self, Node};
+use meshport_core::connect::ConnectConfig;
+use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
+
+const SOON: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(5);
+const LOCAL: &str = "127.0.0.1:0";
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+#[tokio::test]
+async fn an_ipv6_address_this_machine_lacks_is_left_out_beside_an_ipv4_one() {
+    // The documentation prefix (RFC 3849) belongs to no machine.
+    let missing = address("[2001:db8::1]:0");
+    let bound = bind_all(&Host::Kernel, &[address("127.0.0.1:0"), missing]).expect("one is left");
+    assert_eq!(bound.len(), 1);
+    let error = bind_all(&Host::Kernel, &[missing]).expect_err("none is left").to_string();
+    assert!(error.contains("2001:db8::1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_taken_address_is_named() {
+    let first = bind_all(&Host::Kernel, &[address("127.0.0.1:0")]).expect("free");
+    let taken = first[0].local_addr().expect("bound");
+    let error = bind_all(&Host::Kernel, &[taken]).expect_err("taken").to_string();
+    assert!(error.contains(&taken.to_string()), "{error}");
+}
+
+/// A route to one node, whose path is dead or fine.
+fn route(node: NodeId, path: PathView) -> Arc<Route> {
+    let origin = OriginView { path, ..testing::candidate(node).origin };
+    Arc::new(choose(vec![origin], &Policy::Spread, &Preference::default(), clock::now()).0)
+}
+
+/// The ingress of a node to its local instance, and the way to change the route.
+fn ingress(near: &Node, host: Host, own: &str) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
+    let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
+    let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };
+    let limits = SessionLimits { connect, max_sessions: 10_000, own: Some(own.to_owned()) };
+    let (mesh, findings) = (near.mesh.clone(), mpsc::channel(1).0);
+    let context = Context { mesh, host, sessions: Sessions::default(), findings };
+    let limits = watch::channel(Arc::new(limits)).1;
+    (Arc::new(Ingress::new(context, testing::service(), routes, limits)), sender)
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let found = timeout(SOON, async {
+        while !holds().await {
+            sleep(LOOK).await;
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+#[tokio::test]
+async fn an_address_that_refuses_clients_cannot_be_taken() {
+    let (near, _far) = testing::pair();
+    let nobody = Plain::bind(LOCAL).expect("free").local_addr().expect("bound");
+    let (ingress, routes) = ingress(&near, Host::Kernel, &nobody.to_string());
+    let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
+    let local = listener.local_addr().expect("bound");
+    tokio::spawn(serve(listener, ingress));
+    TcpStream::connect(local).await.expect("open at first");
+    routes.send_replace(route(near.mesh.node_id(), PathView::Dead));
+    let refused = async || {
+        let error = TcpStream::connect(local).await.err();
+        error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    until("clients are refused", refused).await;
+    // With SO_REUSEADDR, as any program of any user may.
+    let error = Plain::bind(local).expect_err("it is still ours");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    routes.send_replace(route(near.mesh.node_id(), PathView::Own));
+    until("clients are accepted", async || TcpStream::connect(local).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn an_address_that_another_process_has_is_said_to_be_lost() {
+    let (near, _far) = testing::pair();
+    let machine = memory::Host::default();
+    let host = Host::Memory(machine.clone());
+    let (ingress, routes) = ingress(&near, host.clone(), "127.0.0.1:1");
+    let local = address("127.0.0.1:7445");
+    tokio::spawn(serve(host.listen(local).expect("free"), ingress.clone()));
+    routes.send_replace(route(near.mesh.node_id(), PathView::Dead));
+    until("it is closed", async || host.connect("127.0.0.1:7445").await.is_err()).await;
+    let thief = host.listen(local).expect("in memory everybody may");
+    routes.send_replace(route(near.mesh.node_id(), PathView::Own));
+    let lost = || ingress.totals.lost.lock().expect("not poisoned").contains(&local);
+    until("it is lost", async || lost()).await;
+    drop(thief);
+    until("it is back", async || !lost()).await;
+}
+
+/// How many connections an instance has accepted.
+fn instance() -> (String, watch::Receiver<u32>) {
+    let listener = Plain::bind(LOCAL).expect("free");
+    let own = listener.local_addr().expect("bound").to_string();
+    listener.set_nonblocking(true).expect("a socket");
+    let (counter, count) = watch::channel(0);
+    tokio::spawn(async move {
+        let listener = TcpListener::from_std(listener).expect("a runtime");
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counter.send_modify(|count| *count += 1);
+            tokio::spawn(async move {
+                let mut word = [0; 1];
+                while stream.read_exact(&mut word).await.is_ok() {
+                    let _ = stream.write_all(&word).await;
+                }
+            });
+        }
+    });
+    (own, count)
+}
+
+/// Dials, lets the daemon dial on, and resets. The daemon may be first: it resets clients that are
+/// beyond its queue, some of them before this end knows that it is connected.
+async fn open_and_reset(local: SocketAddr) {
+    let Ok(client) = TcpStream::connect(local).await else { return };
+    let _told = timeout(LOOK, client.readable()).await;
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
+}
+
+#[tokio::test]
+async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
+    /// At the time of the test's writing all of them reached it, without the pace.
+    const FLOOD: u32 = 4000;
+    /// What is there at first, with what time gives in a minute, which is longer than this takes.
+    const MOST: u32 = 128 + 512;
+
+    let (near, _far) = testing::pair();
+    let (own, count) = instance();
+    let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
+    let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
+    let local = listener.local_addr().expect("bound");
+    tokio::spawn(serve(listener, ingress.clone()));
+    let begun = clock::now();
+    for _ in 0..FLOOD / 100 {
+        let all: JoinSet<()> = (0..100).map(|_| open_and_reset(local)).collect();
+        all.join_all().await;
+    }
+    let given = u32::try_from(begun.elapsed().as_millis() / 1000).expect("short") * 150 + 150;
+    let reached = *count.borrow();
+    assert!(reached <= MOST + given, "{reached} of {FLOOD} reached it in {:?}", begun.elapsed());
+    assert!(reached >= MOST / 2, "only {reached} were served");
+    let totals = &ingress.totals;
+    assert!(totals.paced.load(Ordering::Relaxed) > 0);
+    let who = totals.hasty.lock().expect("not poisoned").expect("it is known").0;
+    assert!(matches!(who, Who::User(_) | Who::Unknown), "{who}");
+
+    // One that uses what it opens is served soon, though it is of the same user.
+    let mut client = TcpStream::connect(local).await.expect("it is open");
+    client.write_all(b"x").await.expect("it is there");
+    let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");
+    assert_eq!(answer, b'x');
+}
+
+#[tokio::test]
+async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
+    const ALL: u64 = 160;
+
+    let (near, _far) = testing::pair();
+    let (ingress, _routes) = ingress(&near, Host::Memory(memory::Host::default()), "127.0.0.1:1");
+    let user = |uid| ingress.slot_for(Some(Who::User(uid)), ALL);
+    let mut held: Vec<Slot> = (0..ALL).map_while(|_| user(1001).ok()).collect();
+    let got = held.len() as u64;
+    assert!((ALL / 2..ALL).contains(&got), "{got}");
+    assert_eq!(user(1001).err(), Some(OverQuota::Share(Who::User(1001), got)));
+    let totals = &ingress.totals;
+    assert_eq!(totals.over_share.load(Ordering::Relaxed), 2);
+    assert_eq!(totals.clients.load(Ordering::Relaxed), got);
+    let greedy = totals.greedy.lock().expect("not poisoned").expect("it is told");
+    assert_eq!((greedy.0, greedy.1), (Who::User(1001), got));
+    held.push(user(1002).expect("another user is served"));
+    while let Ok(slot) = user(0) {
+        held.push(slot);
+    }
+    assert_eq!(held.len() as u64, ALL, "root may have all that is left");
+    held.clear();
+    assert_eq!(totals.clients.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_herd_that_uses_what_it_opens_never_waits() {
+    const HERD: u32 = 1500;
+
+    let (near, _far) = testing::pair();
+    let (own, _count) = instance();
+    let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
+    let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
+    let local = listener.local_addr().expect("bound");
+    tokio::spawn(serve(listener, ingress.clone()));
+    let one = |_| async move {
+        let mut client = TcpStream::connect(local).await.expect("it is open");
+        client.write_all(b"x").await.expect("it is there");
+        client.read_u8().await.expect("an answer");
+    };
+    for _ in 0..HERD / 300 {
+        let all: JoinSet<()> = (0..300).map(one).collect();
+        all.join_all().await;
+    }
+    assert_eq!(ingress.totals.paced.load(Ordering::Relaxed), 0);
+    assert_eq!(ingress.totals.over_pace.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,124 @@
+//! Admits new sessions of a service's clients at the pace of [`meshport_core::pace`], and holds the
+//! clients that must wait.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use meshport_core::pace::{Arrival, Pace, Payer};
+
+use crate::clock;
+use crate::sessions::who::Who;
+use crate::tcp::Tcp;
+
+/// A session that goes on for this long is of use, even if nothing came back yet.
+pub(crate) const LASTS: Duration = Duration::from_millis(500);
+
+/// The clients of a service.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    pace: Mutex<Pace<Who, Tcp>>,
+    /// Something was given back that a client waits for.
+    repaid: Notify,
+}
+
+/// What becomes of a client.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    Serve(Tcp, Paid),
+    /// It was gone already.
+    Gone,
+    Waits(Who),
+    TurnedAway(Tcp, Who),
+}
+
+/// What a session has paid for its beginning.
+#[derive(Debug)]
+pub(crate) struct Paid {
+    pacing: Arc<Pacing>,
+    payer: Option<Payer<Who>>,
+    at: Instant,
+}
+
+impl Pacing {
+    pub(crate) fn new() -> Arc<Self> {
+        let pace = Mutex::new(Pace::new(clock::now()));
+        Arc::new(Self { pace, repaid: Notify::new() })
+    }
+
+    /// Takes a client that was just accepted.
+    pub(crate) fn admit(self: &Arc<Self>, client: Tcp) -> Admission {
+        let now = clock::now();
+        let Some((peer, local)) = client.ends() else {
+            return Admission::Serve(client, self.paid(None, now));
+        };
+        if self.lock().take_common(now) {
+            return Admission::Serve(client, self.paid(Some(Payer::Common), now));
+        }
+        if client.is_gone() {
+            return Admission::Gone;
+        }
+        let who = Who::behind(peer, local);
+        match self.lock().arrive(who, client, now) {
+            Arrival::Serve(client) => {
+                Admission::Serve(client, self.paid(Some(Payer::Holder(who)), now))
+            }
+            Arrival::Waits => Admission::Waits(who),
+            Arrival::Full(client) => Admission::TurnedAway(client, who),
+        }
+    }
+
+    /// The next client that has waited long enough.
+    pub(crate) fn next(self: &Arc<Self>) -> Option<(Tcp, Paid)> {
+        let now = clock::now();
+        let mut pace = self.lock();
+        loop {
+            let (who, client) = pace.poll(now)?;
+            let payer = Payer::Holder(who);
+            if !client.is_gone() {
+                return Some((client, self.paid(Some(payer), now)));
+            }
+            pace.repay(payer);
+        }
+    }
+
+    /// Resets those who wait.
+    pub(crate) fn turn_all_away(&self) {
+        self.lock().take_waiting().iter().for_each(Tcp::reset_on_drop);
+    }
+
+    /// Resolves when [`Pacing::next`] may have a client.
+    pub(crate) async fn due(&self) {
+        let due = self.lock().poll_timeout();
+        tokio::select! {
+            () = self.repaid.notified() => {}
+            () = clock::sleep_until(due) => {}
+        }
+    }
+
+    fn paid(self: &Arc<Self>, payer: Option<Payer<Who>>, at: Instant) -> Paid {
+        Paid { pacing: self.clone(), payer, at }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pace<Who, Tcp>> {
+        self.pace.lock().expect("no holder of this lock can panic")
+    }
+}
+
+impl Paid {
+    /// The session is of use.
+    pub(crate) fn repay(&mut self) {
+        let Some(payer) = self.payer.take() else { return };
+        if self.pacing.lock().repay(payer) {
+            self.pacing.repaid.notify_one();
+        }
+    }
+
+    /// The session is over: it was of use if it has lasted.
+    pub(crate) fn repay_if_lasted(&mut self) {
+        if clock::now().saturating_duration_since(self.at) >= LASTS {
+            self.repay();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Slots of a service for clients of this node: no local user may take them all.
+//!
+//! Root may: it has other ways to stop the daemon.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use meshport_core::quota::{OverQuota, Quota};
+
+use crate::clock;
+use crate::sessions::ingress::Ingress;
+use crate::sessions::totals::bump;
+use crate::sessions::who::Who;
+use crate::tcp::Tcp;
+
+/// One of the sessions that a service may have open; freed when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    ingress: Arc<Ingress>,
+    holder: Option<Who>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.ingress.change_quota(|quota| quota.release(self.holder));
+    }
+}
+
+impl Ingress {
+    /// A slot for one more client, unless `max-sessions` are open or its user has its share of
+    /// them.
+    pub(crate) fn slot(self: &Arc<Self>, client: &Tcp) -> Result<Slot, OverQuota<Who>> {
+        let all = self.limits.borrow().max_sessions;
+        let is_scarce = self.change_quota(|quota| quota.is_scarce(all));
+        let who = || client.ends().map(|(peer, local)| Who::behind(peer, local));
+        self.slot_for(is_scarce.then(who).flatten(), all)
+    }
+
+    /// The same for a client whose user is known, if it is asked for.
+    pub(crate) fn slot_for(
+        self: &Arc<Self>,
+        who: Option<Who>,
+        all: u64,
+    ) -> Result<Slot, OverQuota<Who>> {
+        let holder = who.filter(|who| *who != Who::User(0));
+        match self.change_quota(|quota| quota.take(holder, all)) {
+            Ok(()) => Ok(Slot { ingress: self.clone(), holder }),
+            Err(OverQuota::Full) => {
+                bump(&self.totals.over_limit);
+                Err(OverQuota::Full)
+            }
+            Err(OverQuota::Share(who, held)) => {
+                bump(&self.totals.over_share);
+                let mut greedy = self.totals.greedy.lock().unwrap_or_else(PoisonError::into_inner);
+                *greedy = Some((who, held, clock::now()));
+                Err(OverQuota::Share(who, held))
+            }
+        }
+    }
+
+    fn change_quota<T>(&self, change: impl FnOnce(&mut Quota<Who>) -> T) -> T {
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut quota);
+        self.totals.clients.store(quota.used(), Ordering::Relaxed);
+        changed
+    }
+}

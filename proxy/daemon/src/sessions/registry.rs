@@ -1,0 +1,239 @@
+//! Open sessions, shared by all threads of the daemon.
+//!
+//! The pure [`Ledger`] decides which of them are to end; here it is behind one lock, held for one
+//! turn, and each session is woken when it has something to do.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use dashmap::DashMap;
+use meshport_config::{NodeId, ServiceName};
+use meshport_core::ledger::{Crowded, Crowding, Cut, End, Ledger, MAX_SERVED, SessionId, Side};
+use meshport_core::route::Line;
+use tokio::sync::Notify;
+
+use crate::clock;
+use crate::sessions::splice::Carried;
+use crate::sessions::totals::Totals;
+
+/// All sessions. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sessions {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// What this process may open for sessions.
+    descriptors: u64,
+    ledger: Mutex<Ledger>,
+    /// By what the tasks of open sessions are woken: as many as the ledger has.
+    wakers: DashMap<SessionId, Arc<Notify>>,
+    totals: DashMap<ServiceName, Arc<Totals>>,
+    /// For services that only a peer names: its words must not grow a table.
+    others: Arc<Totals>,
+    busy_changed: Notify,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            descriptors: u64::MAX,
+            ledger: Mutex::default(),
+            wakers: DashMap::default(),
+            totals: DashMap::default(),
+            others: Arc::default(),
+            busy_changed: Notify::default(),
+        }
+    }
+}
+
+/// Counts one session as open until dropped.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    sessions: Sessions,
+    id: SessionId,
+    wake: Arc<Notify>,
+}
+
+impl Sessions {
+    /// Of a process that may open so many descriptors for them.
+    pub(crate) fn within(descriptors: u64) -> Self {
+        Self { inner: Arc::new(Inner { descriptors, ..Inner::default() }) }
+    }
+
+    /// Opens an entry.
+    pub(crate) fn open(&self, service: &ServiceName, side: Side, line: Line) -> Guard {
+        let id = self.change(|ledger| ledger.open(service, side, line));
+        self.guard(id)
+    }
+
+    /// Opens an entry for a session that `peer` has opened, for a client of `node`, unless there is
+    /// no place for it.
+    pub(crate) fn serve(
+        &self,
+        service: &ServiceName,
+        peer: NodeId,
+        node: NodeId,
+    ) -> Result<Guard, Crowded> {
+        let descriptors = self.inner.descriptors;
+        let id = self.change(|ledger| ledger.serve(service, peer, node, descriptors))?;
+        Ok(self.guard(id))
+    }
+
+    fn guard(&self, id: SessionId) -> Guard {
+        let wake = Arc::new(Notify::new());
+        self.inner.wakers.insert(id, wake.clone());
+        Guard { sessions: self.clone(), id, wake }
+    }
+
+    /// Looks at all of them.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// Changes something, and wakes whom that concerns.
+    fn change<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
+        let mut ledger = self.lock();
+        let result = change(&mut ledger);
+        let changed: Vec<SessionId> = std::iter::from_fn(|| ledger.poll_changed()).collect();
+        let is_busy_changed = ledger.take_busy_changed();
+        drop(ledger);
+        for id in changed {
+            if let Some(wake) = self.inner.wakers.get(&id) {
+                wake.notify_one();
+            }
+        }
+        if is_busy_changed {
+            self.inner.busy_changed.notify_one();
+        }
+        result
+    }
+
+    /// A stream found no place; whether it is time for a line about it.
+    pub(crate) fn turn_away(&self, now: Instant) -> bool {
+        self.change(|ledger| ledger.turn_away(now))
+    }
+
+    /// What is wrong, if a stream found no place lately.
+    pub(crate) fn crowding(&self, now: Instant) -> Option<Crowding> {
+        self.look(|ledger| ledger.crowding(now))
+    }
+
+    /// Whether this process may open too few descriptors for as many sessions as it could serve.
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        self.inner.descriptors < MAX_SERVED
+    }
+
+    /// All open sessions.
+    pub(crate) fn count(&self) -> u64 {
+        self.look(Ledger::count)
+    }
+
+    /// The lines of one service that have open sessions on one side, with how many.
+    pub(crate) fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
+        self.look(|ledger| ledger.lines(service, side))
+    }
+
+    /// Open sessions of one service on one side and line.
+    pub(crate) fn count_line(&self, service: &ServiceName, side: Side, line: Line) -> u64 {
+        self.look(|ledger| ledger.count_line(service, side, line))
+    }
+
+    /// Open sessions of one service on one side.
+    pub(crate) fn count_side(&self, service: &ServiceName, side: Side) -> u64 {
+        self.look(|ledger| ledger.count_side(service, side))
+    }
+
+    /// Open sessions on one side over all services.
+    pub(crate) fn count_all(&self, side: Side) -> u64 {
+        self.look(|ledger| ledger.count_all(side))
+    }
+
+    /// The lines that carry sessions from here: of this node's clients, or relayed ones.
+    pub(crate) fn busy(&self) -> BTreeSet<Line> {
+        self.look(Ledger::busy)
+    }
+
+    /// Waits until [`Sessions::busy`] may have changed.
+    pub(crate) async fn busy_changed(&self) {
+        self.inner.busy_changed.notified().await;
+    }
+
+    /// A node goes on under another key: its sessions are the successor's from now on.
+    pub(crate) fn rename(&self, former: NodeId, node: NodeId) {
+        self.change(|ledger| ledger.rename(former, node));
+    }
+
+    /// Resets the sessions from here that go on a line. Returns how many they are.
+    pub(crate) fn cut(&self, service: &ServiceName, line: Line, how: Cut) -> u64 {
+        self.change(|ledger| ledger.cut(service, line, how, clock::now()))
+    }
+
+    /// Ends the sessions from here that lead to a node, or through one, of which `is_over` holds,
+    /// and those that are being opened. Returns how many they are.
+    pub(crate) fn end(&self, is_over: impl Fn(&NodeId) -> bool) -> u64 {
+        self.change(|ledger| ledger.end(is_over, clock::now()))
+    }
+
+    /// Lets sessions of this node's clients on a line move, see [`Ledger::release`].
+    pub(crate) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
+        self.change(|ledger| ledger.release(service, line, count, insist, clock::now()));
+    }
+
+    /// Gives a service of the configuration counters of its own.
+    pub(crate) fn register(&self, service: &ServiceName) -> Arc<Totals> {
+        self.inner.totals.entry(service.clone()).or_default().clone()
+    }
+
+    /// A service's counters; those of all unknown services together for any other name.
+    pub(crate) fn totals(&self, service: &ServiceName) -> Arc<Totals> {
+        let known = self.inner.totals.get(service).map(|totals| totals.clone());
+        known.unwrap_or_else(|| self.inner.others.clone())
+    }
+
+    /// The counters of all services that are not in the configuration.
+    pub(crate) fn others(&self) -> &Totals {
+        &self.inner.others
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.inner.ledger.lock().expect("no holder of this lock can panic")
+    }
+}
+
+impl Guard {
+    /// The origin has answered, and the client is carried from now on; whether the answer `shows`
+    /// that the instance is alive.
+    pub(crate) fn handle_carried(&self, shows: bool) {
+        self.sessions.change(|ledger| ledger.handle_carried(self.id, shows, clock::now()));
+    }
+
+    /// Resolves when this session is to end; `carried` tells whether it is quiet.
+    pub(crate) async fn end(&self, carried: &Carried) -> End {
+        loop {
+            let (end, due) = self.sessions.change(|ledger| {
+                let end = ledger.poll(self.id, carried.traffic(), clock::now());
+                (end, ledger.poll_timeout(self.id))
+            });
+            if let Some(end) = end {
+                return end;
+            }
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = clock::sleep_until(due) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.sessions.inner.wakers.remove(&self.id);
+        self.sessions.change(|ledger| ledger.close(self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! Carries bytes between a TCP connection and its other half, both ways, until both are done.
+//!
+//! A finished direction is finished on the other side too (half-close); a broken direction breaks
+//! both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end to end:
+//! nothing is read from one side before the other has taken what was read before, so a session
+//! holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the mesh.
+//! Idle sessions hold no buffer.
+//!
+//! A session that is ended while nothing is in flight ends with a FIN, like one whose other side
+//! has finished. If its client sends something afterwards, it gets a reset.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use meshport_core::ledger::Traffic;
+use meshport_mesh::{RecvHalf, SendHalf, Stream};
+use tokio::time::timeout;
+
+use crate::tcp::Tcp;
+
+/// Most bytes taken from a TCP connection at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Most pieces taken from a stream at once; one vectored write carries them.
+const READ_CHUNKS: usize = 32;
+/// How long a client may take to close a connection whose end it has been told.
+const MAX_FAREWELL: Duration = Duration::from_secs(2);
+/// The code on resets and stops of a session's stream. One is enough: the reason is that the other
+/// side's connection broke.
+pub(crate) const ABORTED: u32 = 1;
+
+/// What has been carried so far.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    /// Bytes from the TCP connection.
+    pub(crate) up: AtomicU64,
+    /// Bytes to the TCP connection.
+    pub(crate) down: AtomicU64,
+    /// The last of them came from the TCP connection.
+    asked: AtomicBool,
+}
+
+impl Carried {
+    /// Of a session that has sent so many bytes already and waits for the answer.
+    pub(crate) fn after(sent: u64) -> Self {
+        Self { up: sent.into(), down: AtomicU64::new(0), asked: (sent > 0).into() }
+    }
+
+    pub(crate) fn add_up(&self, bytes: u64) {
+        self.add(&self.up, bytes, true);
+    }
+
+    fn add_down(&self, bytes: u64) {
+        self.add(&self.down, bytes, false);
+    }
+
+    fn add(&self, count: &AtomicU64, bytes: u64, asks: bool) {
+        if bytes > 0 {
+            count.fetch_add(bytes, Ordering::Relaxed);
+            self.asked.store(asks, Ordering::Relaxed);
+        }
+    }
+
+    /// As the ledger of sessions wants to know it.
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
+    }
+
+    /// Both ways together.
+    pub(crate) fn total(&self) -> u64 {
+        self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
+    }
+}
+
+/// What was read of either side before they were joined, and goes out first.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    /// From the TCP connection.
+    pub(crate) up: Bytes,
+    /// To the TCP connection.
+    pub(crate) down: Vec<Bytes>,
+}
+
+/// How a session that is to be over ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Both sides are reset: something may be in flight.
+    Reset,
+    /// Both sides are told that the other one is done.
+    Farewell,
+}
+
+/// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
+/// both are reset then.
+pub(crate) async fn with_stream(
+    tcp: Tcp,
+    stream: Stream,
+    early: Early,
+    carried: &Carried,
+    end: impl Future<Output = Ending>,
+) -> io::Result<()> {
+    let unfinished = Unfinished::new(&tcp);
+    let Stream { mut send, mut recv } = stream;
+    let result = {
+        let both = pin!(async {
+            // What was read of the stream came before what was not sent yet.
+            let to_tcp = to_tcp(&mut recv, &tcp, early.down, carried);
+            tokio::try_join!(to_tcp, to_stream(&tcp, &mut send, early.up, carried)).map(drop)
+        });
+        unless(pin!(end), both).await
+    };
+    match result {
+        Over::Done => {}
+        Over::Ended(Ending::Farewell) if send.finish().is_ok() && take_leave(&tcp).await => {
+            recv.stop(ABORTED);
+        }
+        Over::Ended(_) | Over::Broken(_) => {
+            send.reset(ABORTED);
+            recv.stop(ABORTED);
+            return result.into_result();
+        }
+    }
+    unfinished.done();
+    Ok(())
+}
+
+/// Joins two TCP connections; otherwise as [`with_stream`].
+pub(crate) async fn with_tcp(
+    one: Tcp,
+    two: Tcp,
+    early: Early,
+    carried: &Carried,
+    end: impl Future<Output = Ending>,
+) -> io::Result<()> {
+    let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
+    let both = pin!(async {
+        let down = between(&two, &one, early.down, |bytes| carried.add_down(bytes));
+        let up = between(&one, &two, vec![early.up], |bytes| carried.add_up(bytes));
+        tokio::try_join!(down, up).map(drop)
+    });
+    let result = unless(pin!(end), both).await;
+    if let Over::Ended(Ending::Farewell) = result {
+        two.finish();
+        if take_leave(&one).await {
+            unfinished.into_iter().for_each(Unfinished::done);
+            return Ok(());
+        }
+    }
+    result.into_result()?;
+    unfinished.into_iter().for_each(Unfinished::done);
+    Ok(())
+}
+
+/// Tells a client that its connection is over, and waits until it closes it; false when it sends
+/// something instead, or takes too long.
+async fn take_leave(tcp: &Tcp) -> bool {
+    tcp.finish();
+    matches!(timeout(MAX_FAREWELL, read(tcp)).await, Ok(Ok(None)))
+}
+
+/// Joins two streams until both are done; `rest` was read of `one` already. `Err` says that one of
+/// them broke or that `cut` came first; both are reset then.
+pub(crate) async fn between_streams(
+    mut one: Stream,
+    mut two: Stream,
+    rest: Bytes,
+    cut: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let result = {
+        let end = pin!(async {
+            cut.await;
+            Ending::Reset
+        });
+        let both = pin!(async {
+            let there = pass(&mut one.recv, &mut two.send, rest);
+            let back = pass(&mut two.recv, &mut one.send, Bytes::new());
+            tokio::try_join!(there, back).map(drop)
+        });
+        unless(end, both).await.into_result()
+    };
+    if result.is_err() {
+        for stream in [&mut one, &mut two] {
+            stream.send.reset(ABORTED);
+            stream.recv.stop(ABORTED);
+        }
+    }
+    result
+}
+
+/// Resets a connection when dropped before [`Unfinished::done`]: however a session's task ends, a
+/// cut transfer must not look complete.
+pub(crate) struct Unfinished<'a>(Option<&'a Tcp>);
+
+impl<'a> Unfinished<'a> {
+    pub(crate) fn new(tcp: &'a Tcp) -> Self {
+        Self(Some(tcp))
+    }
+
+    /// It ended by itself.
+    pub(crate) fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(tcp) = self.0 {
+            tcp.reset_on_drop();
+        }
+    }
+}
+
+/// What is there to read now, waiting for something; `None` at the end. No buffer exists while it
+/// waits.
+pub(crate) async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
+    loop {
+        tcp.readable().await?;
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        match tcp.try_read_buf(&mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(buffer.freeze())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes all of `chunks`, leaving them empty.
+pub(crate) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
+    let mut first = 0;
+    loop {
+        while chunks.get(first).is_some_and(Bytes::is_empty) {
+            first += 1;
+        }
+        if first == chunks.len() {
+            return Ok(());
+        }
+        match try_write(tcp, &mut chunks[first..]) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes what the connection takes now and removes it. Apart from [`write()`], which would keep
+/// the slices for as long as it waits.
+fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
+    let slices: [IoSlice<'_>; READ_CHUNKS] =
+        std::array::from_fn(|at| IoSlice::new(chunks.get(at).map_or(&[], Bytes::as_ref)));
+    let mut written = tcp.try_write_vectored(&slices[..slices.len().min(chunks.len())])?;
+    for chunk in chunks {
+        let taken = written.min(chunk.len());
+        chunk.advance(taken);
+        written -= taken;
+    }
+    Ok(())
+}
+
+async fn to_stream(
+    tcp: &Tcp,
+    send: &mut SendHalf,
+    early: Bytes,
+    carried: &Carried,
+) -> io::Result<()> {
+    let mut next = Some(early);
+    while let Some(bytes) = next {
+        let length = bytes.len() as u64;
+        if length > 0 {
+            send.write_chunk(bytes).await.map_err(io::Error::other)?;
+            carried.add_up(length);
+        }
+        next = read(tcp).await?;
+    }
+    send.finish().map_err(io::Error::other)
+}
+
+async fn to_tcp(
+    recv: &mut RecvHalf,
+    tcp: &Tcp,
+    mut first: Vec<Bytes>,
+    carried: &Carried,
+) -> io::Result<()> {
+    carried.add_down(total(&first));
+    write(tcp, &mut first).await?;
+    let mut chunks = Vec::new();
+    while gather(recv, &mut chunks).await? {
+        carried.add_down(total(&chunks));
+        write(tcp, &mut chunks).await?;
+    }
+    tcp.finish();
+    Ok(())
+}
+
+/// What there is to read of a stream, in place of what is in `chunks`, waiting for something; false
+/// at the end.
+///
+/// Beside other streams a stream gets its data a datagram at a time, and a write of each would
+/// cost more than all the rest. So the other tasks are let go first, the one that receives among
+/// them, for as long as each round of theirs brings more.
+async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    if !next(recv, chunks).await? {
+        return Ok(false);
+    }
+    while chunks.len() < READ_CHUNKS && total(chunks) < READ_BYTES as u64 {
+        after_others().await;
+        if !more(recv, chunks).await? {
+            break;
+        }
+    }
+    Ok(true)
+}
+
+/// As [`gather`], but takes what is there first. No room for chunks is held while it waits.
+async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    chunks.clear();
+    if more(recv, chunks).await? {
+        return Ok(true);
+    }
+    *chunks = Vec::new();
+    let mut first = [Bytes::new()];
+    let filled = recv.read_chunks(&mut first).await.map_err(io::Error::other)?;
+    chunks.extend(first);
+    Ok(filled.is_some())
+}
+
+/// Adds what there is to read now; false when there is nothing, or the end, which comes up again.
+async fn more(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+    let filled = chunks.len();
+    chunks.resize(READ_CHUNKS, Bytes::new());
+    let read = at_once(recv.read_chunks(&mut chunks[filled..])).await;
+    // A reset does not come up again: the next call would take it for the end.
+    let read = read.transpose().map_err(io::Error::other)?.flatten();
+    chunks.truncate(filled + read.unwrap_or(0));
+    Ok(read.is_some())
+}
+
+/// Lets every task go that is ready now.
+async fn after_others() {
+    let mut is_their_turn = true;
+    poll_fn(|cx| match std::mem::take(&mut is_their_turn) {
+        true => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        false => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// What a future has now, if it has.
+pub(crate) async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+async fn pass(recv: &mut RecvHalf, send: &mut SendHalf, rest: Bytes) -> io::Result<()> {
+    if !rest.is_empty() {
+        send.write_chunk(rest).await.map_err(io::Error::other)?;
+    }
+    let mut chunks = Vec::new();
+    while next(recv, &mut chunks).await? {
+        for chunk in &mut chunks {
+            send.write_chunk(std::mem::take(chunk)).await.map_err(io::Error::other)?;
+        }
+    }
+    send.finish().map_err(io::Error::other)
+}
+
+async fn between(
+    from: &Tcp,
+    to: &Tcp,
+    mut first: Vec<Bytes>,
+    count: impl Fn(u64),
+) -> io::Result<()> {
+    count(total(&first));
+    write(to, &mut first).await?;
+    while let Some(bytes) = read(from).await? {
+        count(bytes.len() as u64);
+        write(to, &mut [bytes]).await?;
+    }
+    to.finish();
+    Ok(())
+}
+
+/// How carrying came to its end.
+enum Over {
+    /// Both directions have ended by themselves.
+    Done,
+    /// One of them broke.
+    Broken(io::Error),
+    /// It was ended from outside.
+    Ended(Ending),
+}
+
+impl Over {
+    fn into_result(self) -> io::Result<()> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Broken(error) => Err(error),
+            Self::Ended(_) => Err(io::Error::other("cut: its client is better served anew")),
+        }
+    }
+}
+
+/// Both are borrowed: a future that takes others keeps room for each of them twice.
+async fn unless(
+    end: Pin<&mut impl Future<Output = Ending>>,
+    carry: Pin<&mut impl Future<Output = io::Result<()>>>,
+) -> Over {
+    tokio::select! {
+        result = carry => result.map_or_else(Over::Broken, |()| Over::Done),
+        ending = end => Over::Ended(ending),
+    }
+}
+
+fn total(chunks: &[Bytes]) -> u64 {
+    chunks.iter().map(|chunk| chunk.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests;
