@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::slice;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -34,7 +35,7 @@ macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $is_valid:ident, $form:literal) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The name as text.
@@ -50,7 +51,7 @@ macro_rules! name {
                 if !$is_valid(text) {
                     return Err(TextError::form($what, text, $form));
                 }
-                Ok(Self(text.to_owned()))
+                Ok(Self(text.into()))
             }
         }
 
@@ -62,7 +63,7 @@ macro_rules! name {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", self.0)
+                write!(f, "{:?}", &*self.0)
             }
         }
 
@@ -114,7 +115,7 @@ impl ServiceName {
 
     /// The name of the Kubernetes apiserver's service, `kube-apiserver`.
     pub fn kube_apiserver() -> Self {
-        Self(Self::KUBE_APISERVER.to_owned())
+        Self(Self::KUBE_APISERVER.into())
     }
 }
 

@@ -3,9 +3,9 @@
 //! Each entry is one session, or one attempt to open it. The caller opens and closes them, says
 //! what they have carried, and asks each what becomes of it: [`Ledger::poll`] and
 //! [`Ledger::poll_timeout`]. After a call that may change what others have to do,
-//! [`Ledger::poll_changed`] names those that want to be asked again. Counts are kept more than once
-//! so that no question has to add up: a node may serve thousands. Nothing is named here longer than
-//! its last session, since peers name the services of what they want relayed.
+//! [`Ledger::poll_changed`] names those that want to be asked again. What is asked for each session
+//! is counted, so that a node can serve thousands; other questions add up. Nothing is named here
+//! longer than its last session, since peers name the services of what they want relayed.
 //!
 //! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is
 //! served, and the daemon's own limit for what is relayed.
@@ -102,8 +102,8 @@ pub struct Ledger {
     last: u64,
     turns: u64,
     by_line: BTreeMap<Key, Group>,
-    by_side: BTreeMap<(ServiceName, Side), u64>,
-    by_peer: BTreeMap<(Side, Line), u64>,
+    /// Over all services, by the node whose client it is: asked for each stream.
+    relayed_for: BTreeMap<Line, u64>,
     all: [u64; Side::COUNT],
     shares: Shares,
     /// Nodes that have another key by now, while sessions from before are open: they stay under
@@ -123,8 +123,9 @@ impl Ledger {
         let place = if side == Side::Client { draw::fraction(self.last) } else { 0.0 };
         let (id, key) = (SessionId(self.last), (service.clone(), side, line));
         self.all[side as usize] += 1;
-        *self.by_side.entry((service.clone(), side)).or_insert(0) += 1;
-        *self.by_peer.entry((side, line)).or_insert(0) += 1;
+        if side == Side::RelayedFor {
+            *self.relayed_for.entry(line).or_insert(0) += 1;
+        }
         let group = self.by_line.entry(key.clone()).or_default();
         group.sessions.insert(id);
         self.busy_changed |= group.sessions.len() == 1 && side.goes_out();
@@ -159,10 +160,11 @@ impl Ledger {
         if let Some((peer, node)) = holder {
             self.shares.give_back(peer, node);
         }
-        let (service, side, line) = &key;
+        let (_, side, line) = &key;
         self.all[*side as usize] -= 1;
-        take_one(&mut self.by_side, (service.clone(), *side));
-        take_one(&mut self.by_peer, (*side, *line));
+        if *side == Side::RelayedFor {
+            take_one(&mut self.relayed_for, *line);
+        }
         let Some(group) = self.by_line.get_mut(&key) else { return };
         group.sessions.remove(&id);
         turn.and_then(|turn| group.waiting.remove(&turn));
@@ -334,18 +336,18 @@ impl Ledger {
         lines.into_iter().collect()
     }
 
-    /// Open sessions on one side and line over all services.
-    pub fn count_peer(&self, side: Side, line: Line) -> u64 {
+    /// Sessions of all services that are relayed for the node at the end of a line.
+    pub fn count_relayed_for(&self, line: Line) -> u64 {
         if self.renamed.is_empty() {
-            return self.by_peer.get(&(side, line)).copied().unwrap_or(0);
+            return self.relayed_for.get(&line).copied().unwrap_or(0);
         }
-        let of = self.by_peer.iter().filter(|((at, on), _)| *at == side && self.now(*on) == line);
-        of.map(|(_, count)| count).sum()
+        self.relayed_for.iter().filter(|(of, _)| self.now(**of) == line).map(|(_, it)| it).sum()
     }
 
     /// Open sessions of one service on one side.
     pub fn count_side(&self, service: &ServiceName, side: Side) -> u64 {
-        self.by_side.get(&(service.clone(), side)).copied().unwrap_or(0)
+        let groups = self.by_line.iter().filter(|((of, at, _), _)| of == service && *at == side);
+        groups.map(|(_, group)| group.sessions.len() as u64).sum()
     }
 
     /// Open sessions on one side over all services.

@@ -329,7 +329,7 @@ impl Egress {
                 bump(&totals.relayed);
                 let carried = Carried::default();
                 let end = async {
-                    guard.end(&carried).await;
+                    guard.relay(&carried).await;
                 };
                 let ended = splice::between_streams(stream, next, rest, end).await;
                 if let Err(error) = ended {
@@ -359,8 +359,7 @@ impl Egress {
         access::may_use(&holder, clock::wall())?;
         let (service, most) = (&header.service, self.max_relayed);
         let from = Line::Direct(*peer);
-        let of_peer =
-            self.context.sessions.look(|ledger| ledger.count_peer(Side::RelayedFor, from));
+        let of_peer = self.context.sessions.look(|ledger| ledger.count_relayed_for(from));
         if self.context.sessions.count_all(Side::Relayed) >= most
             || of_peer >= most.div_ceil(RELAYED_SHARE)
         {

@@ -82,8 +82,11 @@ fn counts_follow_entries_and_tell_of_busy_origins() {
     ledger.close(served);
     ledger.close(served);
     assert_eq!(ledger.count_all(Side::Served), 0);
-    assert!(ledger.by_side.is_empty() && ledger.by_peer.is_empty(), "names of peers stay");
-    assert!(ledger.by_line.is_empty() && ledger.sessions.is_empty());
+    let relayed = ledger.open(&service(), Side::RelayedFor, line(4));
+    assert_eq!(ledger.count_relayed_for(line(4)), 1);
+    ledger.close(relayed);
+    assert!(ledger.by_line.is_empty() && ledger.relayed_for.is_empty(), "names of peers stay");
+    assert!(ledger.sessions.is_empty());
 }
 
 #[test]
@@ -92,13 +95,13 @@ fn sessions_of_a_node_with_a_new_key_are_its_successors() {
     let relayed = |relay| Line::Relayed { origin: node(9), relay: node(relay) };
     let one = client(&mut ledger, line(1), now);
     let through = client(&mut ledger, relayed(1), now);
-    let served = ledger.open(&service(), Side::Served, line(1));
+    let served = ledger.open(&service(), Side::RelayedFor, line(1));
     ledger.rename(node(1), node(2));
     ledger.rename(node(2), node(3));
     let two = client(&mut ledger, line(3), now);
     assert_eq!(ledger.count_line(&service(), Side::Client, line(3)), 2);
     assert_eq!(ledger.count_line(&service(), Side::Client, line(1)), 1, "if one asks for it");
-    assert_eq!(ledger.count_peer(Side::Served, line(3)), 1);
+    assert_eq!(ledger.count_relayed_for(line(3)), 1);
     assert_eq!(ledger.busy(), BTreeSet::from([line(3), relayed(3)]));
     let lines = ledger.lines(&service(), Side::Client);
     assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);

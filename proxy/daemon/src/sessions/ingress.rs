@@ -284,13 +284,13 @@ impl Ingress {
         upstream: Upstream,
         (guard, paid): (&Guard, &mut Paid),
     ) {
-        // Without an answer it does not count as alive: what was said of it may well hold.
-        guard.handle_carried(!upstream.first.is_empty());
         let late = shared.look(|opening| opening.after(upstream.sent));
         let carried = Carried::after(upstream.sent as u64);
         let early = Early { up: late, down: upstream.first.clone() };
+        // Without an answer it does not count as alive: what was said of it may well hold.
+        let shows = !upstream.first.is_empty();
         let end = async {
-            match guard.end(&carried).await {
+            match guard.carry(&carried, shows).await {
                 End::Cut => {
                     bump(&self.totals.cut);
                     Ending::Reset

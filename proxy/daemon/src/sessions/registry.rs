@@ -28,7 +28,7 @@ struct Inner {
     /// What this process may open for sessions.
     descriptors: u64,
     ledger: Mutex<Ledger>,
-    /// By what the tasks of open sessions are woken: as many as the ledger has.
+    /// By what the tasks of sessions that are carried are woken: at most as many as the ledger has.
     wakers: DashMap<SessionId, Arc<Notify>>,
     totals: DashMap<ServiceName, Arc<Totals>>,
     /// For services that only a peer names: its words must not grow a table.
@@ -54,7 +54,6 @@ impl Default for Inner {
 pub(crate) struct Guard {
     sessions: Sessions,
     id: SessionId,
-    wake: Arc<Notify>,
 }
 
 impl Sessions {
@@ -66,7 +65,7 @@ impl Sessions {
     /// Opens an entry.
     pub(crate) fn open(&self, service: &ServiceName, side: Side, line: Line) -> Guard {
         let id = self.change(|ledger| ledger.open(service, side, line));
-        self.guard(id)
+        Guard { sessions: self.clone(), id }
     }
 
     /// Opens an entry for a session that `peer` has opened, for a client of `node`, unless there is
@@ -79,13 +78,7 @@ impl Sessions {
     ) -> Result<Guard, Crowded> {
         let descriptors = self.inner.descriptors;
         let id = self.change(|ledger| ledger.serve(service, peer, node, descriptors))?;
-        Ok(self.guard(id))
-    }
-
-    fn guard(&self, id: SessionId) -> Guard {
-        let wake = Arc::new(Notify::new());
-        self.inner.wakers.insert(id, wake.clone());
-        Guard { sessions: self.clone(), id, wake }
+        Ok(Guard { sessions: self.clone(), id })
     }
 
     /// Looks at all of them.
@@ -204,16 +197,27 @@ impl Sessions {
 }
 
 impl Guard {
-    /// The origin has answered, and the client is carried from now on; whether the answer `shows`
-    /// that the instance is alive.
-    pub(crate) fn handle_carried(&self, shows: bool) {
-        self.sessions.change(|ledger| ledger.handle_carried(self.id, shows, clock::now()));
+    /// Carries a client whose origin has answered, until this session is to end; the answer `shows`
+    /// that the instance is alive. `carried` tells whether the session is quiet.
+    pub(crate) async fn carry(&self, carried: &Carried, shows: bool) -> End {
+        self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }
 
-    /// Resolves when this session is to end; `carried` tells whether it is quiet.
-    pub(crate) async fn end(&self, carried: &Carried) -> End {
+    /// The same for a session that is relayed.
+    pub(crate) async fn relay(&self, carried: &Carried) -> End {
+        self.end(carried, |_| {}).await
+    }
+
+    async fn end(&self, carried: &Carried, begin: impl FnOnce(&mut Ledger)) -> End {
+        // First: what happens between the first look and the first wait must not be missed.
+        let wake = Arc::new(Notify::new());
+        self.sessions.inner.wakers.insert(self.id, wake.clone());
+        let mut begin = Some(begin);
         loop {
             let (end, due) = self.sessions.change(|ledger| {
+                if let Some(begin) = begin.take() {
+                    begin(ledger);
+                }
                 let end = ledger.poll(self.id, carried.traffic(), clock::now());
                 (end, ledger.poll_timeout(self.id))
             });
@@ -221,7 +225,7 @@ impl Guard {
                 return end;
             }
             tokio::select! {
-                () = self.wake.notified() => {}
+                () = wake.notified() => {}
                 () = clock::sleep_until(due) => {}
             }
         }

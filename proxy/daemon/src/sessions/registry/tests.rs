@@ -22,9 +22,9 @@ async fn those_that_are_to_end_are_woken_and_nobody_else() {
         tokio::task::yield_now().await;
         assert_eq!(sessions.cut(&service, line(1), AT_ONCE), 1);
     };
-    let (end, ()) = tokio::join!(one.end(&carried), cut);
+    let (end, ()) = tokio::join!(one.carry(&carried, true), cut);
     assert_eq!(end, End::Cut);
-    assert!(timeout(Duration::from_millis(20), other.end(&carried)).await.is_err());
+    assert!(timeout(Duration::from_millis(20), other.relay(&carried)).await.is_err());
     drop((one, other));
     assert!(sessions.inner.wakers.is_empty() && sessions.look(Ledger::count) == 0);
 }
@@ -34,7 +34,6 @@ async fn a_session_that_has_leave_moves_when_it_carries_nothing() {
     let sessions = Sessions::default();
     let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
     let session = sessions.open(&service, Side::Client, line(1));
-    session.handle_carried(true);
     let carried = Carried::default();
     let traffic = async {
         sessions.release(&service, line(1), 1, false);
@@ -44,7 +43,7 @@ async fn a_session_that_has_leave_moves_when_it_carries_nothing() {
         }
         clock::now()
     };
-    let end = async { (session.end(&carried).await, clock::now()) };
+    let end = async { (session.carry(&carried, true).await, clock::now()) };
     let ((end, at), stopped) = tokio::join!(end, traffic);
     assert_eq!(end, End::Moved { quiet: true });
     assert!(at >= stopped + QUIET / 2, "not before it was quiet");
