@@ -33,6 +33,9 @@ mod shares;
 /// mesh's windows, per stream and per peer. Who may have how many of them: `shares`.
 pub const MAX_SERVED: u64 = 32_768;
 
+/// The share of all relayed sessions that may be one node's: a quarter.
+pub const RELAYED_SHARE: u64 = 4;
+
 /// Descriptors of a session with a client of this machine: the client's, and the local instance's.
 const CLIENT_DESCRIPTORS: u64 = 2;
 
@@ -152,6 +155,22 @@ impl Ledger {
             session.holder = Some((peer, node));
         }
         Ok(id)
+    }
+
+    /// Opens the two entries of a session that is carried on to `target` for `peer`, under each of
+    /// them; none when `most` are carried on already, or a quarter of these for that peer.
+    pub fn relay(
+        &mut self,
+        service: &ServiceName,
+        peer: NodeId,
+        target: NodeId,
+        most: u64,
+    ) -> Option<[SessionId; 2]> {
+        let from = Line::Direct(peer);
+        let is_full = self.count_all(Side::Relayed) >= most
+            || self.count_relayed_for(from) >= most.div_ceil(RELAYED_SHARE);
+        let sides = [(Side::Relayed, Line::Direct(target)), (Side::RelayedFor, from)];
+        (!is_full).then(|| sides.map(|(side, line)| self.open(service, side, line)))
     }
 
     /// Closes an entry.
@@ -337,7 +356,7 @@ impl Ledger {
     }
 
     /// Sessions of all services that are relayed for the node at the end of a line.
-    pub fn count_relayed_for(&self, line: Line) -> u64 {
+    fn count_relayed_for(&self, line: Line) -> u64 {
         if self.renamed.is_empty() {
             return self.relayed_for.get(&line).copied().unwrap_or(0);
         }

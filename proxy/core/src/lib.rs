@@ -11,6 +11,7 @@ mod damping;
 pub mod draw;
 pub mod drift;
 pub mod duplicates;
+pub mod egress;
 pub mod evidence;
 pub mod health;
 pub mod ledger;

@@ -8,25 +8,22 @@
 //! sessions, and the share that one node may have of them, bound dials too. Relayed streams are
 //! bounded by `max_relayed`.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{
-    Allow, Credential, NodeId, Revocations, Revoked, Role, ServiceName, UnixSeconds,
-};
-use meshport_mesh::Stream;
+use meshport_config::{Credential, NodeId, Revocations, Role, ServiceName};
+use meshport_mesh::{Mesh, Stream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use meshport_core::access::{self, Denial};
-use meshport_core::ledger::{Crowded, Side};
+use meshport_core::egress::{self, Credentials, Offers, Refused};
+use meshport_core::ledger::Crowded;
 use meshport_core::relay::{self, Receive};
-use meshport_core::route::Line;
 use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
 
 use crate::audit::Audit;
@@ -39,44 +36,6 @@ use crate::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The node of an open session is judged again after this at the latest: on a machine that slept,
-/// or whose clock was set, a credential ends before the timer for its end does.
-const MAX_TRUST: Duration = Duration::from_secs(600);
-
-/// The share of all relayed sessions that may be one node's: a quarter.
-const RELAYED_SHARE: u64 = 4;
-
-/// The services of this node.
-pub(crate) type Offers = BTreeMap<ServiceName, Offer>;
-
-/// One of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Offer {
-    /// Where its instance is dialled.
-    pub(crate) address: String,
-    /// Whom it is for.
-    pub(crate) allow: Vec<Allow>,
-}
-
-/// A stream that is refused, with what its opener is told.
-#[derive(Debug, Clone, Copy)]
-struct Refused {
-    answer: Answer,
-    why: Option<Denial>,
-}
-
-impl From<Answer> for Refused {
-    fn from(answer: Answer) -> Self {
-        Self { answer, why: None }
-    }
-}
-
-impl From<Denial> for Refused {
-    fn from(why: Denial) -> Self {
-        Self { answer: Answer::NotAllowed, why: Some(why) }
-    }
-}
 
 /// A stream that is let in.
 struct Admitted {
@@ -101,6 +60,23 @@ pub(crate) struct Egress {
     pub(crate) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
+}
+
+/// The mesh, as who knows the credentials of others.
+struct Peers<'a>(&'a Mesh);
+
+impl Credentials for Peers<'_> {
+    fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.0.credential(node)
+    }
+
+    fn known(&self, node: &NodeId) -> Option<Arc<Credential>> {
+        self.0.known_credential(node)
+    }
+
+    fn is_valid(&self, credential: &Credential) -> bool {
+        self.0.check_credential(credential).is_ok()
+    }
 }
 
 impl Egress {
@@ -187,15 +163,12 @@ impl Egress {
         if *self.leaving.borrow() {
             return Err(Answer::Leaving.into());
         }
-        let holder = self.holder(peer, header)?;
-        access::may_use(&holder, clock::wall())?;
+        let (client, peers, now) =
+            (header.client.as_deref(), Peers(&self.context.mesh), clock::wall());
+        let holder = egress::holder(peer, client, &peers, now)?;
         let address = {
-            let offers = self.offers.borrow();
-            let offer = offers.get(&header.service);
-            let offer = offer.filter(|_| self.own.borrow().roles.may_offer(&header.service));
-            let Offer { address, allow } = offer.ok_or(Answer::NoSuchService)?;
-            access::may_enter(&holder, allow, clock::wall())?;
-            address.clone()
+            let (offers, own) = (self.offers.borrow(), self.own.borrow());
+            egress::admit(&holder, &header.service, &offers, &own, now)?.address.clone()
         };
         match self.context.sessions.serve(&header.service, *peer, holder.node) {
             Ok(open) => Ok(Admitted { address, open, holder }),
@@ -229,22 +202,6 @@ impl Egress {
         }
     }
 
-    /// The credential of the node whose client a stream is: the peer's own, or of the one it
-    /// carries the stream for.
-    fn holder(&self, peer: &NodeId, header: &Header) -> Result<Arc<Credential>, Denial> {
-        let own = self.context.mesh.credential(peer).ok_or(Denial::Unknown)?;
-        let Some(client) = &header.client else { return Ok(own) };
-        access::may_relay(&own, clock::wall())?;
-        // Most are known, and were verified when they came.
-        if let Some(known) =
-            self.context.mesh.credential(&client.node).filter(|known| **known == **client)
-        {
-            return Ok(known);
-        }
-        self.context.mesh.check_credential(client).map_err(|_| Denial::BadClient)?;
-        Ok(Arc::new((**client).clone()))
-    }
-
     /// Resolves once the node of an open session is not let in any more: it was revoked, its
     /// credential has ended, or a new configuration is not for it. Looks when one of these has
     /// news, and never at what the session carries.
@@ -252,44 +209,19 @@ impl Egress {
         let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
         loop {
             let revocations = revoked.borrow_and_update().clone();
-            let Some(holder) = self.present(holder, &revocations) else { return };
-            let now = clock::wall();
-            let allowed = match offers.borrow_and_update().get(service) {
-                Some(offer) => access::may_enter(&holder, &offer.allow, now),
-                // No longer offered since a reload, which leaves open sessions alone.
-                None => access::may_use(&holder, now),
+            let left = {
+                let offers = offers.borrow_and_update();
+                let (mesh, now) = (&self.context.mesh, clock::wall());
+                egress::stays(holder, offers.get(service), &revocations, &Peers(mesh), now)
             };
-            if allowed.is_err() {
-                return;
-            }
+            let Some(left) = left else { return };
             // Whoever tells of news is gone only when the daemon is about to end.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
                 Ok(()) = revoked.changed() => {}
-                () = sleep(time_left(&holder, now).min(MAX_TRUST)) => {}
+                () = sleep(left) => {}
             }
         }
-    }
-
-    /// The credential by which the node of an open session is known now, or the node that goes on
-    /// in its place; none when it is revoked.
-    fn present(
-        &self,
-        holder: &Arc<Credential>,
-        revocations: &Revocations,
-    ) -> Option<Arc<Credential>> {
-        let own = revocations.get(&Revoked::Node(holder.node));
-        let node = revocations.successor_of(&holder.node);
-        if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
-            return None;
-        }
-        // It may have another one by now than the one that opened the session.
-        let known = self.context.mesh.known_credential(&node);
-        let known = known.filter(|known| known.issued_at >= holder.issued_at);
-        let present = known.unwrap_or_else(|| holder.clone());
-        let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
-        let is_revoked = invite.is_some_and(|it| revocations.get(&it).is_some());
-        (!is_revoked).then_some(present)
     }
 
     /// Tells the opener of a stream why it is refused.
@@ -357,19 +289,13 @@ impl Egress {
         }
         let holder = self.context.mesh.credential(peer).ok_or(Denial::Unknown)?;
         access::may_use(&holder, clock::wall())?;
-        let (service, most) = (&header.service, self.max_relayed);
-        let from = Line::Direct(*peer);
-        let of_peer = self.context.sessions.look(|ledger| ledger.count_relayed_for(from));
-        if self.context.sessions.count_all(Side::Relayed) >= most
-            || of_peer >= most.div_ceil(RELAYED_SHARE)
-        {
-            return Err(Answer::Overloaded.into());
-        }
+        let service = &header.service;
+        let guards = self.context.sessions.relay(service, *peer, target, self.max_relayed);
+        let guards = guards.ok_or(Answer::Overloaded)?;
         if let Some(origin) = self.context.mesh.credential(&target) {
             access::may_serve(&origin, service)?;
         }
-        let onward = self.context.sessions.open(service, Side::Relayed, Line::Direct(target));
-        Ok((holder, [onward, self.context.sessions.open(service, Side::RelayedFor, from)]))
+        Ok((holder, guards))
     }
 
     async fn open_onward(
@@ -392,10 +318,6 @@ impl Egress {
         };
         timeout(left, opened).await.unwrap_or(Err(Answer::TimedOut.into()))
     }
-}
-
-fn time_left(credential: &Credential, now: UnixSeconds) -> Duration {
-    Duration::from_secs(credential.expires_at.0.saturating_sub(now.0))
 }
 
 async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Answer> {

@@ -29,7 +29,7 @@ use crate::Handle;
 use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
 use crate::audit::Audit;
 use crate::clock;
-use crate::egress::{Egress, Offers};
+use crate::egress::Egress;
 use crate::health::probe::Prober;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
@@ -49,6 +49,7 @@ use crate::sessions::ingress::{Context, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 use crate::state::{self, Identity};
 use crate::tcp::Host;
+use meshport_core::egress::Offers;
 
 pub(crate) mod assemble;
 pub(crate) mod controls;

@@ -1,19 +1,22 @@
 use std::sync::atomic::Ordering;
 
 use meshport_config::{
-    AuthorityKey, Delegation, DelegationKey, Grant, NodeKey, RecordKey, Revocation, Subject,
+    Allow, AuthorityKey, Delegation, DelegationKey, Grant, NodeKey, RecordKey, Revocation, Revoked,
+    Subject, UnixSeconds,
 };
-use meshport_mesh::{Incoming, Mesh, MeshError};
+use meshport_mesh::{Incoming, MeshError};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use meshport_core::ledger::{Crowding, Holder};
+use meshport_core::egress::Offer;
+use meshport_core::ledger::{Crowding, Holder, RELAYED_SHARE, Side};
+use meshport_core::route::Line;
+use meshport_core::wire::Hops;
 
 use super::*;
 use crate::sessions::registry::Sessions;
 use crate::testing::{Node, credential, pair, pair_with, revocations, service, three, three_with};
-use meshport_core::wire::Hops;
 
 mod shares;
 
@@ -21,7 +24,7 @@ mod shares;
 const MAX_RELAYED: u64 = 8;
 
 /// Sessions that the origins of these tests serve at once.
-const PLACES: u64 = 12;
+const LIMIT: u64 = 12;
 
 /// Serves `far`, which offers the default service at `address` to everyone.
 fn serve(far: Node, roles: &str, address: &str) -> Sessions {
@@ -57,7 +60,7 @@ fn egress(
     offers: watch::Receiver<Arc<Offers>>,
     revoked: watch::Receiver<Revocations>,
 ) -> Egress {
-    let sessions = Sessions::within(PLACES);
+    let sessions = Sessions::within(LIMIT);
     sessions.register(&service());
     let (_, leaving) = watch::channel(false);
     let (findings, _) = mpsc::channel(1);

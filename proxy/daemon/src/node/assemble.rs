@@ -18,11 +18,11 @@ use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
 use meshport_core::route::Damping;
 
 use crate::clock;
-use crate::egress::{Offer, Offers};
 use crate::health::probe::Prober;
 use crate::sessions::ingress::SessionLimits;
 use crate::state::{Identity, StateDir};
 use crate::tcp::Host;
+use meshport_core::egress::{Offer, Offers};
 
 /// How many shards the mesh of a daemon has.
 pub(crate) fn shards(settings: &Settings) -> usize {

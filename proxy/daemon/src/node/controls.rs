@@ -7,10 +7,10 @@ use meshport_config::{Endpoint, ServiceName};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::egress::Offers;
 use crate::node::fallback::Fallbacks;
 use crate::node::orders::Order;
 use crate::sessions::ingress::{Context, SessionLimits};
+use meshport_core::egress::Offers;
 
 /// What the sessions of each service may do.
 pub(crate) type Limits = Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>;

@@ -81,6 +81,18 @@ impl Sessions {
         Ok(Guard { sessions: self.clone(), id })
     }
 
+    /// Opens the entries of a session that is carried on, see [`Ledger::relay`].
+    pub(crate) fn relay(
+        &self,
+        service: &ServiceName,
+        peer: NodeId,
+        target: NodeId,
+        most: u64,
+    ) -> Option<[Guard; 2]> {
+        let ids = self.change(|ledger| ledger.relay(service, peer, target, most))?;
+        Some(ids.map(|id| Guard { sessions: self.clone(), id }))
+    }
+
     /// Looks at all of them.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
         look(&self.lock())
@@ -140,6 +152,7 @@ impl Sessions {
     }
 
     /// Open sessions on one side over all services.
+    #[cfg(test)]
     pub(crate) fn count_all(&self, side: Side) -> u64 {
         self.look(|ledger| ledger.count_all(side))
     }

@@ -14,7 +14,7 @@ async fn open_all(
         stream.send.write_chunk(header().into()).await.expect("open");
         let first = read(&mut stream, 1).await;
         let said = Answer::from_code(first[0]);
-        if said != Some(Answer::Connected) || open.len() as u64 > PLACES {
+        if said != Some(Answer::Connected) || open.len() as u64 > LIMIT {
             return (open, said);
         }
         // What the instance greets with may come together with the answer.
@@ -43,20 +43,20 @@ async fn a_node_with_its_share_of_sessions_gets_no_more_and_others_are_served() 
     let sessions = serve(origin, "node,origin:kube-apiserver", &greeter().await);
     assert_eq!(sessions.crowding(clock::now()), None);
     let (mut open, said) = open_all(&greedy, node, direct).await;
-    assert_eq!((open.len() as u64, said), (PLACES / 2, Some(Answer::Overloaded)));
+    assert_eq!((open.len() as u64, said), (LIMIT / 2, Some(Answer::Overloaded)));
     let crowding = sessions.crowding(clock::now()).expect("the status says it");
-    let most = vec![(Holder::Node(greedy.mesh.node_id()), PLACES / 2)];
+    let most = vec![(Holder::Node(greedy.mesh.node_id()), LIMIT / 2)];
     assert_eq!(crowding, Crowding { turned_away: 1, most });
     assert_eq!(count(&sessions, Answer::Overloaded), 1);
 
     let (theirs, said) = open_all(&other, node, direct).await;
-    assert_eq!((theirs.len() as u64, said), (PLACES / 4, Some(Answer::Overloaded)));
+    assert_eq!((theirs.len() as u64, said), (LIMIT / 4, Some(Answer::Overloaded)));
     // What is open goes on.
     open[0].send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
     assert_eq!(read(&mut open[0], 10).await, b"still here");
 
     drop(open);
-    served(&sessions, PLACES / 4).await;
+    served(&sessions, LIMIT / 4).await;
     assert_eq!(answer(&greedy, node, direct()).await, Some(Answer::Connected));
     drop(theirs);
     served(&sessions, 0).await;
@@ -73,17 +73,17 @@ async fn behind_a_relay_each_node_has_a_share_and_what_it_opens_itself_is_anothe
     };
     // A third of all, and not the half that a relay may carry.
     let (open, said) = open_all(&relay, node, carried(3)).await;
-    assert_eq!((open.len() as u64, said), (PLACES / 3, Some(Answer::Overloaded)));
+    assert_eq!((open.len() as u64, said), (LIMIT / 3, Some(Answer::Overloaded)));
     assert_eq!(answer(&relay, node, carried(4)()).await, Some(Answer::Connected));
     // The relay may say what it likes of that node.
     assert_eq!(answer(&loud, node, direct()).await, Some(Answer::Connected));
-    served(&sessions, PLACES / 3).await;
+    served(&sessions, LIMIT / 3).await;
 
     let mut named = Vec::new();
     for number in 10..20 {
         named.extend(open_all(&relay, node, carried(number)).await.0);
     }
-    assert_eq!((open.len() + named.len()) as u64, PLACES / 2, "in whatever names");
+    assert_eq!((open.len() + named.len()) as u64, LIMIT / 2, "in whatever names");
     assert_eq!(answer(&loud, node, direct()).await, Some(Answer::Connected));
 }
 

@@ -1,0 +1,217 @@
+//! Judges streams of other nodes: who is served or carried on, and who is shut out of an open
+//! session. Roles are checked by [`access`]; this module adds what the node offers and what the
+//! authority has revoked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Allow, Credential, NodeId, Revocations, Revoked, ServiceName, UnixSeconds};
+
+use crate::access::{self, Denial};
+use crate::wire::Answer;
+
+/// The node of an open session is judged again after this at the latest: on a machine that slept,
+/// or whose clock was set, a credential ends before the timer for its end does.
+const MAX_TRUST: Duration = Duration::from_secs(600);
+
+/// The services of this node.
+pub type Offers = BTreeMap<ServiceName, Offer>;
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Where its instance is dialled.
+    pub address: String,
+    /// Whom it is for.
+    pub allow: Vec<Allow>,
+}
+
+/// A stream that is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// What its opener is told.
+    pub answer: Answer,
+    /// What the audit log says, if access was denied.
+    pub why: Option<Denial>,
+}
+
+impl From<Answer> for Refused {
+    fn from(answer: Answer) -> Self {
+        Self { answer, why: None }
+    }
+}
+
+impl From<Denial> for Refused {
+    fn from(why: Denial) -> Self {
+        Self { answer: Answer::NotAllowed, why: Some(why) }
+    }
+}
+
+/// What a node knows of others' credentials.
+pub trait Credentials {
+    /// That of a peer with a tunnel.
+    fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;
+    /// The newest that is known of a node, which may have ended.
+    fn known(&self, node: &NodeId) -> Option<Arc<Credential>>;
+    /// Whether one that somebody else shows is valid now.
+    fn is_valid(&self, credential: &Credential) -> bool;
+}
+
+/// The credential of the node whose client a stream is: the peer's own, or that of the `client` it
+/// carries the stream for.
+///
+/// # Errors
+/// [`Denial`] when the peer is unknown, may not relay, or shows a credential that is not valid.
+pub fn holder(
+    peer: &NodeId,
+    client: Option<&Credential>,
+    credentials: &impl Credentials,
+    now: UnixSeconds,
+) -> Result<Arc<Credential>, Denial> {
+    let own = credentials.of_peer(peer).ok_or(Denial::Unknown)?;
+    let Some(client) = client else { return Ok(own) };
+    access::may_relay(&own, now)?;
+    // Most are known, and were verified when they came.
+    if let Some(known) = credentials.of_peer(&client.node).filter(|known| **known == *client) {
+        return Ok(known);
+    }
+    match credentials.is_valid(client) {
+        true => Ok(Arc::new(client.clone())),
+        false => Err(Denial::BadClient),
+    }
+}
+
+/// What the holder of a credential gets of a service: this node has to offer it, with a role of its
+/// `own` for it, and to that holder.
+///
+/// # Errors
+/// [`Refused`] with what to answer.
+pub fn admit<'a>(
+    holder: &Credential,
+    service: &ServiceName,
+    offers: &'a Offers,
+    own: &Credential,
+    now: UnixSeconds,
+) -> Result<&'a Offer, Refused> {
+    access::may_use(holder, now)?;
+    let offer = offers.get(service).filter(|_| own.roles.may_offer(service));
+    let offer = offer.ok_or(Answer::NoSuchService)?;
+    access::may_enter(holder, &offer.allow, now)?;
+    Ok(offer)
+}
+
+/// For how long the session of a `holder` may stay open before it is judged again; none when it is
+/// shut out: the node was revoked, its credential has ended, or the service is not for it any more.
+pub fn stays(
+    holder: &Arc<Credential>,
+    offer: Option<&Offer>,
+    revocations: &Revocations,
+    credentials: &impl Credentials,
+    now: UnixSeconds,
+) -> Option<Duration> {
+    let holder = present(holder, revocations, credentials)?;
+    let allowed = match offer {
+        Some(offer) => access::may_enter(&holder, &offer.allow, now),
+        // No longer offered since a reload, which leaves open sessions alone.
+        None => access::may_use(&holder, now),
+    };
+    allowed.ok()?;
+    let left = Duration::from_secs(holder.expires_at.0.saturating_sub(now.0));
+    Some(left.min(MAX_TRUST))
+}
+
+/// The credential by which the node of an open session is known now, or that of its successor; none
+/// when it is revoked.
+fn present(
+    holder: &Arc<Credential>,
+    revocations: &Revocations,
+    credentials: &impl Credentials,
+) -> Option<Arc<Credential>> {
+    let own = revocations.get(&Revoked::Node(holder.node));
+    let node = revocations.successor_of(&holder.node);
+    if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
+        return None;
+    }
+    // It may have another one by now than the one that opened the session.
+    let known = credentials.known(&node).filter(|known| known.issued_at >= holder.issued_at);
+    let present = known.unwrap_or_else(|| holder.clone());
+    let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
+    let is_revoked = invite.is_some_and(|it| revocations.get(&it).is_some());
+    (!is_revoked).then_some(present)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{WALL, credential};
+
+    /// Peers with a tunnel, and what is valid besides.
+    #[derive(Default)]
+    struct Known {
+        peers: Vec<Arc<Credential>>,
+        valid: Vec<Credential>,
+    }
+
+    impl Credentials for Known {
+        fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>> {
+            self.peers.iter().find(|it| it.node == *node).cloned()
+        }
+
+        fn known(&self, node: &NodeId) -> Option<Arc<Credential>> {
+            self.of_peer(node)
+        }
+
+        fn is_valid(&self, credential: &Credential) -> bool {
+            self.valid.contains(credential)
+        }
+    }
+
+    fn service() -> ServiceName {
+        ServiceName::kube_apiserver()
+    }
+
+    fn offers(allow: &str) -> Offers {
+        let allow = vec![allow.parse().expect("whom to allow")];
+        Offers::from([(service(), Offer { address: "127.0.0.1:6443".into(), allow })])
+    }
+
+    #[test]
+    fn a_stream_is_its_peers_or_that_of_a_node_its_relay_vouches_for() {
+        let (relay, node) = (Arc::new(credential(1, "relay")), Arc::new(credential(2, "node")));
+        let other = credential(3, "node");
+        let known = Known { peers: vec![relay.clone(), node.clone()], valid: vec![other.clone()] };
+        let of = |peer: &Credential, client| holder(&peer.node, client, &known, WALL);
+        assert_eq!(of(&node, None), Ok(node.clone()));
+        assert_eq!(of(&other, None), Err(Denial::Unknown));
+        assert_eq!(of(&relay, Some(&*node)), Ok(node.clone()));
+        assert_eq!(of(&relay, Some(&other)), Ok(Arc::new(other.clone())));
+        assert_eq!(of(&node, Some(&other)), Err(Denial::NoRelay));
+        assert_eq!(of(&relay, Some(&credential(4, "node"))), Err(Denial::BadClient));
+    }
+
+    #[test]
+    fn a_service_takes_an_offer_a_role_and_an_entry_of_its_list() {
+        let (node, origin) = (credential(2, "node"), credential(1, "origin:kube-apiserver"));
+        let get = |offers: &Offers, own| {
+            admit(&node, &service(), offers, own, WALL).map(|it| it.address.clone())
+        };
+        assert_eq!(get(&offers("role:node"), &origin), Ok("127.0.0.1:6443".into()));
+        assert_eq!(get(&Offers::new(), &origin), Err(Answer::NoSuchService.into()));
+        assert_eq!(get(&offers("role:node"), &node), Err(Answer::NoSuchService.into()));
+        assert_eq!(get(&offers("site:ber"), &origin), Err(Denial::NotAllowed.into()));
+    }
+
+    #[test]
+    fn a_session_is_judged_again_and_ends_with_its_credential_or_its_entry() {
+        let (node, none) = (Arc::new(credential(2, "node")), Revocations::default());
+        let known = Known { peers: vec![node.clone()], valid: Vec::new() };
+        let at = |offers: &Offers, now| stays(&node, offers.get(&service()), &none, &known, now);
+        assert_eq!(at(&offers("role:node"), WALL), Some(MAX_TRUST));
+        let late = UnixSeconds(node.expires_at.0 - 5);
+        assert_eq!(at(&offers("role:node"), late), Some(Duration::from_secs(5)));
+        assert_eq!(at(&offers("role:node"), node.expires_at), None);
+        assert_eq!(at(&offers("site:ber"), WALL), None);
+        assert_eq!(at(&Offers::new(), WALL), Some(MAX_TRUST), "a reload leaves it alone");
+    }
+}
