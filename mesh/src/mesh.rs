@@ -18,7 +18,7 @@ use super::link::{Link, WallClock, now};
 use super::outer::OuterSocket;
 use super::quic_config::{IDLE_TIMEOUT, PathHints, QuicSetup};
 use super::quic_socket::QuicSocket;
-use super::shards::{Berth, Shards};
+use super::shards::{ShardIo, Shards};
 use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
 use super::windows::Pools;
 use meshport_proto::core::Core;
@@ -51,7 +51,7 @@ struct Shard {
     endpoint: Endpoint,
     runtime: Handle,
     /// Its thread, when it has one of its own.
-    _berth: Box<dyn Kept>,
+    _worker: Box<dyn Kept>,
 }
 
 /// Something that only has to be kept.
@@ -89,9 +89,9 @@ pub struct ShardStatus {
 }
 
 impl Shard {
-    /// Starts `core` at `berth`. Answers the streams that its peers open as well.
+    /// Starts `core` on `io`. Answers the streams that its peers open as well.
     fn start(
-        berth: Berth,
+        io: ShardIo,
         core: Core,
         (config, seed): (&MeshConfig, &[u8; 32]),
         setup: QuicSetup,
@@ -100,8 +100,8 @@ impl Shard {
         let failed = |error: std::io::Error| MeshError::Socket(error.to_string());
         let endpoint_config = setup.endpoint(core.key(), seed)?;
         let (stream_sender, queue) = mpsc::channel(config.max_waiting_streams.max(1));
-        let runtime = berth.runtime.clone();
-        let link = Arc::new(link(core, berth.socket.clone()));
+        let runtime = io.runtime.clone();
+        let link = Arc::new(link(core, io.socket.clone()));
         let quic_socket = QuicSocket::new(link.clone(), setup.max_datagram());
         let entered = runtime.enter();
         let endpoint = Endpoint::new_with_abstract_socket(
@@ -118,8 +118,8 @@ impl Shard {
         tokio::spawn(poll_fn(move |cx| flushed.poll_flush(cx)));
         tokio::spawn(streams.clone().accept(endpoint.clone(), stream_sender));
         drop(entered);
-        let _berth = Box::new(berth.keep());
-        Ok((Self { link, streams, endpoint, runtime, _berth }, queue))
+        let _worker = Box::new(io.keep());
+        Ok((Self { link, streams, endpoint, runtime, _worker }, queue))
     }
 }
 
@@ -185,11 +185,11 @@ impl Mesh {
         let (mut started, mut queues) = (Vec::new(), Vec::new());
         let pools = Pools::default();
         let parts = shards.0.into_iter().zip(cores).zip(seeds.iter().zip(Inboxes::new(count)));
-        for ((berth, core), (seed, inboxes)) in parts {
+        for ((io, core), (seed, inboxes)) in parts {
             let setup = QuicSetup::new(&config, seed, pools.clone());
             let (wall, events) = (wall.clone(), event_sender.clone());
             let link = |core, socket| Link::new(core, socket, wall, events, inboxes);
-            let (shard, queue) = Shard::start(berth, core, (&config, seed), setup, link)?;
+            let (shard, queue) = Shard::start(io, core, (&config, seed), setup, link)?;
             queues.push(ShardStreams { runtime: shard.runtime.clone(), streams: queue });
             started.push(shard);
         }

@@ -41,13 +41,13 @@ impl Worker {
 
 /// Where one shard runs and what it sends and receives through.
 #[derive(Debug)]
-pub(super) struct Berth {
+pub(super) struct ShardIo {
     pub(super) socket: Arc<dyn OuterSocket>,
     pub(super) runtime: Handle,
     worker: Option<Worker>,
 }
 
-impl Berth {
+impl ShardIo {
     /// What has to be kept for as long as the shard is to run.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
@@ -56,12 +56,12 @@ impl Berth {
 
 /// Where the shards of a mesh run.
 #[derive(Debug)]
-pub struct Shards(pub(super) Vec<Berth>);
+pub struct Shards(pub(super) Vec<ShardIo>);
 
 impl Shards {
     /// One shard, on the runtime this is called in.
     pub fn one(socket: Arc<dyn OuterSocket>) -> Self {
-        Self(vec![Berth { socket, runtime: Handle::current(), worker: None }])
+        Self(vec![ShardIo { socket, runtime: Handle::current(), worker: None }])
     }
 
     /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the runtime this
@@ -80,7 +80,7 @@ impl Shards {
     /// # Errors
     /// The system has no thread or descriptor left.
     pub(super) fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
-        let mut berths = Vec::with_capacity(group.len());
+        let mut shards = Vec::with_capacity(group.len());
         for (number, socket) in group.into_iter().enumerate() {
             let (worker, runtime) = match number {
                 0 => (None, Handle::current()),
@@ -93,9 +93,9 @@ impl Shards {
             let entered = runtime.enter();
             let socket = UdpOuter::new(socket, mtu)?;
             drop(entered);
-            berths.push(Berth { socket: Arc::new(socket), runtime, worker });
+            shards.push(ShardIo { socket: Arc::new(socket), runtime, worker });
         }
-        Ok(Self(berths))
+        Ok(Self(shards))
     }
 
     /// How many there are.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::period::Period;
 use super::problem::{ProblemKind, Problems};
-use super::read::{Places, join};
+use super::read::{Positions, join};
 use super::{
     Allow, DiscoverySettings, HealthMode, HealthSettings, Policy, ServiceSettings, Settings,
 };
@@ -17,8 +17,8 @@ use crate::seed::NamedSeed;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Adds a problem for every rule that does not hold.
-pub(super) fn check(settings: &Settings, places: &Places, problems: &mut Problems<'_>) {
-    let mut rules = Rules { places, problems };
+pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut Problems<'_>) {
+    let mut rules = Rules { positions, problems };
     rules.socket(settings);
     rules.keepalive(settings.mesh.keepalive);
     rules.seeds_differ(&settings.mesh.seeds);
@@ -61,18 +61,18 @@ fn listeners(settings: &Settings) -> Vec<Listener> {
 }
 
 struct Rules<'r, 't> {
-    places: &'r Places,
+    positions: &'r Positions,
     problems: &'r mut Problems<'t>,
 }
 
 impl Rules<'_, '_> {
     /// Whether the values of these keys, where given, were accepted.
     fn are_good(&self, keys: &[&str]) -> bool {
-        keys.iter().all(|key| self.places.get(*key).is_none_or(|place| place.is_good))
+        keys.iter().all(|key| self.positions.get(*key).is_none_or(|position| position.is_good))
     }
 
     fn is_given(&self, key: &str) -> bool {
-        self.places.contains_key(key)
+        self.positions.contains_key(key)
     }
 
     /// A problem at a key or one element of its list; at its table, when only its default applies.
@@ -86,10 +86,10 @@ impl Rules<'_, '_> {
         let mut span = None;
         let mut at = Some(key);
         while let (None, Some(path)) = (&span, at) {
-            let place = self.places.get(path);
-            span = place.map(|place| {
-                let element = index.and_then(|index| place.elements.get(index));
-                element.unwrap_or(&place.span).clone()
+            let position = self.positions.get(path);
+            span = position.map(|position| {
+                let element = index.and_then(|index| position.elements.get(index));
+                element.unwrap_or(&position.span).clone()
             });
             at = path.rsplit_once('.').map(|(table, _)| table);
         }
@@ -180,7 +180,7 @@ impl Rules<'_, '_> {
         }
         let (listen, origin) = (join(path, "listen"), join(path, "origin"));
         if !self.is_given(&listen) {
-            let span = self.places.get(path).map_or(0..0, |place| place.span.clone());
+            let span = self.positions.get(path).map_or(0..0, |position| position.span.clone());
             let expected = "the addresses for local clients, or [] to offer the service only";
             self.problems.add(ProblemKind::Missing, &span, &listen, "nothing", expected);
         } else if service.listen.is_empty()

@@ -3,7 +3,7 @@
 use toml::de::DeTable;
 
 use super::problem::{Problem, ProblemKind, Problems};
-use super::read::{Places, Reader};
+use super::read::{Positions, Reader};
 use super::{Defaults, MAX_SETTINGS_BYTES, Settings, check};
 
 /// Reads a settings file, with the folders of a system service as defaults.
@@ -43,9 +43,9 @@ pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Ve
         let (found, expected) = message.split_once(", expected ").unwrap_or((&message, "TOML"));
         problems.add(ProblemKind::Syntax, &span, "", found, expected);
     }
-    let mut reader = Reader { problems, places: Places::new() };
+    let mut reader = Reader { problems, positions: Positions::new() };
     let settings = reader.settings(document.get_ref(), defaults);
     let mut problems = reader.problems;
-    check::check(&settings, &reader.places, &mut problems);
+    check::check(&settings, &reader.positions, &mut problems);
     (Some(settings), problems.finish())
 }

@@ -13,7 +13,7 @@ use crate::ids::{ServiceName, SiteName};
 
 /// Where a key stands in the text.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// The value, or the header of a table.
     pub(super) span: Range<usize>,
     /// The elements, when it is a list.
@@ -23,13 +23,13 @@ pub(super) struct Place {
 }
 
 /// The keys that are in the text, with their tables, as in `mesh.mtu`.
-pub(super) type Places = BTreeMap<String, Place>;
+pub(super) type Positions = BTreeMap<String, Position>;
 
 type Item<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
 
 pub(super) struct Reader<'t> {
     pub(super) problems: Problems<'t>,
-    pub(super) places: Places,
+    pub(super) positions: Positions,
 }
 
 impl Reader<'_> {
@@ -39,7 +39,7 @@ impl Reader<'_> {
         let mut settings = Settings::with_defaults(unnamed, defaults);
         let with_service: Vec<&str> = tables::TABLES.iter().copied().chain(["service"]).collect();
         self.table("", document, tables::ROOT, &with_service, &mut settings);
-        if !self.places.contains_key("site") && !self.problems.suggest("site") {
+        if !self.positions.contains_key("site") && !self.problems.suggest("site") {
             let expected = tables::ROOT[0].expected();
             self.problems.add(ProblemKind::Missing, &(0..0), "site", "nothing", expected);
         }
@@ -115,7 +115,7 @@ impl Reader<'_> {
             let refused = key.read(value, into);
             let elements = value.get_ref().as_array();
             let elements = elements.map(|list| list.iter().map(Spanned::span).collect());
-            let place = Place {
+            let position = Position {
                 span: value.span(),
                 elements: elements.unwrap_or_default(),
                 is_good: refused.is_empty(),
@@ -130,7 +130,7 @@ impl Reader<'_> {
                 );
                 problem.nearest = one.nearest;
             }
-            self.places.insert(full, place);
+            self.positions.insert(full, position);
         }
     }
 
@@ -167,8 +167,9 @@ impl Reader<'_> {
             let found = describe(value.get_ref());
             self.problems.add(ProblemKind::Value, &value.span(), path, found, expected);
         }
-        let place = Place { span: key.span(), elements: Vec::new(), is_good: table.is_some() };
-        self.places.insert(path.to_owned(), place);
+        let position =
+            Position { span: key.span(), elements: Vec::new(), is_good: table.is_some() };
+        self.positions.insert(path.to_owned(), position);
         table
     }
 }

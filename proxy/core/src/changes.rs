@@ -16,14 +16,14 @@ pub const MAX_CHANGES: usize = 10;
 
 /// The first candidate of a route, to be named later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Choice {
     /// By what way.
     pub line: Line,
     /// What people call the origin.
     pub name: String,
 }
 
-impl Place {
+impl Choice {
     fn of(candidate: &Candidate) -> Self {
         Self { line: candidate.origin.line, name: candidate.origin.name.clone() }
     }
@@ -35,9 +35,9 @@ pub struct Change {
     /// When it happened.
     pub at: Instant,
     /// Who was first before.
-    pub from: Option<Place>,
+    pub from: Option<Choice>,
     /// Who is since.
-    pub to: Option<Place>,
+    pub to: Option<Choice>,
     /// Why, as a phrase.
     pub cause: &'static str,
 }
@@ -87,7 +87,7 @@ impl Changes {
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_back();
         }
-        let (from, to) = (from.map(Place::of), to.map(Place::of));
+        let (from, to) = (from.map(Choice::of), to.map(Choice::of));
         self.recent.push_front(Change { at: now, from, to, cause });
     }
 
@@ -248,7 +248,7 @@ mod tests {
             changes.note((None, Some(&first(&ready(number, 1)))), &[], Occasion::News, now);
         }
         assert_eq!(changes.iter().count(), MAX_CHANGES);
-        let newest = changes.iter().next().expect("ten").to.clone().expect("a place");
+        let newest = changes.iter().next().expect("ten").to.clone().expect("a choice");
         assert_eq!((newest.name.as_str(), newest.line), ("cp-15", ready(15, 1).line));
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::mesh::DemoMesh;
 use super::plan::SITES;
 use super::screen::Screen;
-use super::world::World;
 use meshport_daemon::Error;
 
 /// Lines typed faster than they are obeyed.
@@ -44,43 +44,43 @@ impl Order {
 }
 
 /// Says how to play, and obeys until the caller has had enough.
-pub(super) async fn play(world: &mut World, screen: &mut Screen) -> Result<(), Error> {
-    screen.tell(&guide(world))?;
+pub(super) async fn play(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
+    screen.tell(&guide(mesh))?;
     let mut lines = typed_lines()?;
     let mut look = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             Some(line) = lines.recv() => {
                 let said = match Order::parse(&line) {
-                    Some(order) => obey(order, world).await?,
+                    Some(order) => obey(order, mesh).await?,
                     None => USAGE.to_owned(),
                 };
                 screen.tell(&said)?;
             }
-            _ = look.tick() => follow(world, screen).await?,
+            _ = look.tick() => follow(mesh, screen).await?,
         }
     }
 }
 
-async fn obey(order: Order, world: &World) -> Result<String, Error> {
+async fn obey(order: Order, mesh: &DemoMesh) -> Result<String, Error> {
     let (site, what) = match order {
         Order::Stop(site) => {
-            world.apiserver(site).kill().await;
+            mesh.apiserver(site).kill().await;
             (site, "is stopped")
         }
         Order::Start(site) => {
-            let apiserver = world.apiserver(site);
+            let apiserver = mesh.apiserver(site);
             apiserver.set_ready(true);
             apiserver.unhang();
             apiserver.resume()?;
             (site, "serves")
         }
         Order::Hang(site) => {
-            world.apiserver(site).hang();
+            mesh.apiserver(site).hang();
             (site, "hangs: it accepts and never answers")
         }
         Order::Unready(site) => {
-            world.apiserver(site).set_ready(false);
+            mesh.apiserver(site).set_ready(false);
             (site, "answers, but says that it is not ready")
         }
     };
@@ -88,11 +88,11 @@ async fn obey(order: Order, world: &World) -> Result<String, Error> {
 }
 
 /// Says who ended, and tells the WAN where those listen who were started again.
-async fn follow(world: &mut World, screen: &mut Screen) -> Result<(), Error> {
+async fn follow(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
     let mut found = Vec::new();
-    for daemon in world.daemons() {
+    for daemon in mesh.daemons() {
         if let Some(how) = daemon.newly_ended() {
-            let config = daemon.places.config.display();
+            let config = daemon.files.config.display();
             screen.tell(&format!(
                 "{} ended ({how}); start it again with:\n  {} run --config {config}",
                 daemon.plan.name(),
@@ -105,16 +105,16 @@ async fn follow(world: &mut World, screen: &mut Screen) -> Result<(), Error> {
     }
     for (name, real) in found {
         // Refused while the address is another's who has just gone; the next look tries again.
-        let _ = world.shaper().set_real(&name, real);
+        let _ = mesh.shaper().set_real(&name, real);
     }
     Ok(())
 }
 
-fn guide(world: &mut World) -> String {
-    let curls = (0..SITES.len()).map(|site| format!("  {}   {}\n", SITES[site], world.curl(site)));
+fn guide(mesh: &mut DemoMesh) -> String {
+    let curls = (0..SITES.len()).map(|site| format!("  {}   {}\n", SITES[site], mesh.curl(site)));
     let curls: String = curls.collect();
-    let nodes = world.daemons().iter().map(|daemon| {
-        let config = daemon.places.config.display();
+    let nodes = mesh.daemons().iter().map(|daemon| {
+        let config = daemon.files.config.display();
         format!("  {:<11} {:>7}  {config}\n", daemon.plan.name(), daemon.pid())
     });
     let nodes: String = nodes.collect();

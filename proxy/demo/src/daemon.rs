@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::members::Places;
+use super::members::MemberFiles;
 use super::plan::NodePlan;
 use meshport_daemon::Error;
 use meshport_daemon::admin::AdminClient;
@@ -25,7 +25,7 @@ const TAIL_BYTES: u64 = 8 << 10;
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) plan: NodePlan,
-    pub(super) places: Places,
+    pub(super) files: MemberFiles,
     pub(super) admin: AdminClient,
     child: Child,
     /// It ended, and that was said.
@@ -34,23 +34,23 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Starts it, with `home` for the home folder: nothing of the user's own has a part in it.
-    pub(super) fn start(plan: NodePlan, places: Places, home: &Path) -> Result<Self, Error> {
-        let log = &places.log;
+    pub(super) fn start(plan: NodePlan, files: MemberFiles, home: &Path) -> Result<Self, Error> {
+        let log = &files.log;
         let log = File::create(log).map_err(Error::io(format!("make {}", log.display())))?;
         let errors = log.try_clone().map_err(Error::io("share a log file"))?;
         let program = std::env::current_exe().map_err(Error::io("find this program"))?;
         let child = Command::new(&program)
             .arg(VERB)
             .arg("--config")
-            .arg(&places.config)
+            .arg(&files.config)
             .env("HOME", home)
             .stdin(Stdio::piped())
             .stdout(log)
             .stderr(errors)
             .spawn()
             .map_err(Error::io(format!("start {}", program.display())))?;
-        let admin = AdminClient::new(&places.socket);
-        Ok(Self { plan, places, admin, child, mourned: false })
+        let admin = AdminClient::new(&files.socket);
+        Ok(Self { plan, files, admin, child, mourned: false })
     }
 
     /// Its process id.
@@ -76,7 +76,7 @@ impl Daemon {
 
     /// The end of its log, indented.
     pub(super) fn log_tail(&self) -> String {
-        match tail(&self.places.log) {
+        match tail(&self.files.log) {
             Ok(lines) if lines.is_empty() => "    (it has logged nothing)".to_owned(),
             Ok(lines) => lines,
             Err(error) => format!("    (its log cannot be read: {error})"),

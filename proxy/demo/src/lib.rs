@@ -22,6 +22,7 @@ mod console;
 mod daemon;
 mod folder;
 mod members;
+mod mesh;
 pub mod plan;
 pub mod score;
 mod screen;
@@ -29,16 +30,15 @@ mod show;
 pub mod story;
 pub mod table;
 pub mod wan;
-mod world;
 
 pub use daemon::{VERB, end_with_parent};
 pub use screen::Screen;
 
 use client::clock;
+use mesh::DemoMesh;
 use plan::{DISTANCES_MS, NodePlan, SITES, STAGE};
 use story::Story;
 use table::Summary;
-use world::World;
 
 /// What the demo was asked for.
 #[derive(Clone, Debug)]
@@ -64,24 +64,24 @@ pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
     if let Some(shortened) = story.shortened() {
         screen.tell(&shortened)?;
     }
-    let mut world = tokio::select! {
-        world = open(options, screen) => world?,
+    let mut mesh = tokio::select! {
+        mesh = open(options, screen) => mesh?,
         () = interrupt.came() => return Err(interrupted(screen)),
     };
     let summary = tokio::select! {
-        summary = show::play(&mut world, &story, screen) => summary?,
+        summary = show::play(&mut mesh, &story, screen) => summary?,
         () = interrupt.came() => return Err(interrupted(screen)),
     };
     screen.note("")?;
     screen.summary(&summary)?;
     if options.keep_running {
         tokio::select! {
-            ended = console::play(&mut world, screen) => ended?,
+            ended = console::play(&mut mesh, screen) => ended?,
             // The terminal has shown the keys of the interrupt.
             () = interrupt.came() => screen.note("")?,
         }
     }
-    verdict(&summary, &mut world)
+    verdict(&summary, &mut mesh)
 }
 
 fn interrupted(screen: &mut Screen) -> Error {
@@ -91,32 +91,32 @@ fn interrupted(screen: &mut Screen) -> Error {
 }
 
 /// An error unless all that was promised was seen. The logs of a failure are kept.
-fn verdict(summary: &Summary, world: &mut World) -> Result<(), Error> {
+fn verdict(summary: &Summary, mesh: &mut DemoMesh) -> Result<(), Error> {
     let shortcomings = summary.shortcomings();
     if shortcomings.is_empty() {
         return Ok(());
     }
-    let folder = world.keep_folder().display();
+    let folder = mesh.keep_folder().display();
     Err(Error::Negative(format!(
         "{}\n  all logs and configurations: {folder}",
         shortcomings.join("; ")
     )))
 }
 
-/// A world in which every node is ready, introduced to the reader.
-async fn open(options: &Options, screen: &mut Screen) -> Result<World, Error> {
+/// A mesh in which every node is ready, introduced to the reader.
+async fn open(options: &Options, screen: &mut Screen) -> Result<DemoMesh, Error> {
     let began = clock();
     screen.note(&introduction())?;
-    let mut world = World::start(options.seed, options.now)?;
-    world.ready().await?;
+    let mut mesh = DemoMesh::start(options.seed, options.now)?;
+    mesh.ready().await?;
     let took = clock().saturating_duration_since(began).as_secs_f64();
     screen.note(&format!(
         "Ready after {took:.1} s. A client in {} uses {}; try it from another terminal:\n\n  {}\n",
         SITES[STAGE],
-        world.local(STAGE),
-        world.curl(STAGE)
+        mesh.local(STAGE),
+        mesh.curl(STAGE)
     ))?;
-    Ok(world)
+    Ok(mesh)
 }
 
 fn introduction() -> String {

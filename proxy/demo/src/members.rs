@@ -30,9 +30,9 @@ pub(super) struct Founding {
     now: UnixSeconds,
 }
 
-/// Where a member's things are.
+/// Files of a member.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct MemberFiles {
     pub(super) state: PathBuf,
     pub(super) config: PathBuf,
     pub(super) socket: PathBuf,
@@ -129,23 +129,23 @@ fn roles(plan: &NodePlan) -> Result<Roles, Error> {
 /// has signed its certificate.
 pub(super) fn write_config(
     plan: &NodePlan,
-    places: &Places,
+    files: &MemberFiles,
     public: SocketAddr,
     apiserver: Option<(SocketAddr, &Path)>,
 ) -> Result<(), Error> {
-    let text = config(plan, places, public, apiserver);
-    let path = &places.config;
+    let text = config(plan, files, public, apiserver);
+    let path = &files.config;
     fs::write(path, text).map_err(Error::io(format!("write {}", path.display())))
 }
 
 fn config(
     plan: &NodePlan,
-    places: &Places,
+    files: &MemberFiles,
     public: SocketAddr,
     apiserver: Option<(SocketAddr, &Path)>,
 ) -> String {
     let (name, site) = (plan.name(), plan.site_name());
-    let (state, socket) = (quoted(&places.state), quoted(&places.socket));
+    let (state, socket) = (quoted(&files.state), quoted(&files.socket));
     let mut text = format!(
         "# {name} of `meshport demo`. Port 0 is a free port; `meshport status` says which.\n\
          site = \"{site}\"\n\
@@ -187,9 +187,9 @@ mod tests {
 
     const NOW: UnixSeconds = UnixSeconds(1_700_000_000);
 
-    fn places(folder: &Path) -> Places {
+    fn files(folder: &Path) -> MemberFiles {
         let place = |name: &str| folder.join(name);
-        Places {
+        MemberFiles {
             state: place("state \"quoted\""),
             config: place("c.toml"),
             socket: place("s.sock"),
@@ -224,15 +224,14 @@ mod tests {
     #[test]
     fn the_configurations_are_valid_and_say_what_is_meant() {
         let folder = tempfile::tempdir().unwrap();
-        let places = places(folder.path());
+        let files = files(folder.path());
         let public: SocketAddr = "127.0.0.1:7001".parse().unwrap();
         let apiserver: SocketAddr = "127.0.0.1:6443".parse().unwrap();
         let authority = folder.path().join("ca.crt");
         for plan in NodePlan::all() {
             let offered = (plan.part == Part::Origin).then_some((apiserver, authority.as_path()));
-            let settings =
-                meshport_config::parse(&config(&plan, &places, public, offered)).unwrap();
-            assert_eq!(settings.state_dir, places.state);
+            let settings = meshport_config::parse(&config(&plan, &files, public, offered)).unwrap();
+            assert_eq!(settings.state_dir, files.state);
             assert_eq!(settings.mesh.advertise[0].to_string(), "127.0.0.1:7001");
             let service = &settings.services[&ServiceName::kube_apiserver()];
             assert_eq!(service.origin.is_some(), plan.part == Part::Origin);

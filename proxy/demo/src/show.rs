@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::client::{Answer, Client, ClientError, clock};
+use super::mesh::DemoMesh;
 use super::plan::{SITES, STAGE, distance, nearest, origin_name};
 use super::score::{Request, Score};
 use super::screen::Screen;
 use super::story::Story;
 use super::table::{Board, OriginRow, Summary};
-use super::world::World;
 use meshport_daemon::Error;
 
 /// Requests per second, each on a new connection.
@@ -30,7 +30,7 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 type Outcome = (Instant, Result<Answer, ClientError>);
 
 struct Show<'a> {
-    world: &'a mut World,
+    mesh: &'a mut DemoMesh,
     screen: &'a mut Screen,
     client: Client,
     requests: JoinSet<Outcome>,
@@ -50,16 +50,16 @@ enum Cue {
 
 /// Plays the story. Every daemon has to live through it.
 pub(super) async fn play(
-    world: &mut World,
+    mesh: &mut DemoMesh,
     story: &Story,
     screen: &mut Screen,
 ) -> Result<Summary, Error> {
-    let client = world.client(STAGE)?;
+    let client = mesh.client(STAGE)?;
     let row = |site| OriginRow::new(origin_name(site), distance(STAGE, site));
     let phase = "all apiservers serve, and the nearest answers".to_owned();
     let board = Board::new(phase, (0..SITES.len()).map(row).collect());
     let mut show = Show {
-        world,
+        mesh,
         screen,
         client,
         requests: JoinSet::new(),
@@ -94,7 +94,7 @@ impl Show<'_> {
                     cues.next();
                     match cue {
                         Cue::Stop => self.stop().await,
-                        Cue::Cut => self.world.apiserver(STAGE).cut_connections(),
+                        Cue::Cut => self.mesh.apiserver(STAGE).cut_connections(),
                         Cue::Restart => self.restart()?,
                         Cue::End => break,
                     }
@@ -147,7 +147,7 @@ impl Show<'_> {
     /// As an apiserver that is told to terminate: it takes no new connection, ends what it has
     /// begun, and is gone.
     async fn stop(&mut self) {
-        self.world.apiserver(STAGE).refuse().await;
+        self.mesh.apiserver(STAGE).refuse().await;
         self.score.stopped(self.elapsed());
         let next = nearest(STAGE, |site| site != STAGE).map(origin_name).unwrap_or_default();
         self.board.origins[STAGE].trouble = Some("stopped".to_owned());
@@ -156,7 +156,7 @@ impl Show<'_> {
     }
 
     fn restart(&mut self) -> Result<(), Error> {
-        self.world.apiserver(STAGE).resume()?;
+        self.mesh.apiserver(STAGE).resume()?;
         self.score.restarted(self.elapsed());
         self.board.origins[STAGE].trouble = None;
         self.board.phase = format!(
@@ -167,7 +167,7 @@ impl Show<'_> {
     }
 
     fn draw(&mut self) -> Result<(), Error> {
-        self.world.check()?;
+        self.mesh.check()?;
         self.board.elapsed = self.elapsed();
         self.screen.draw(&self.board)
     }

@@ -10,7 +10,7 @@ use crate::admin::api::{NodeRef, OriginRef};
 use crate::admin::explain::{
     CandidateFacts, Explanation, LineSessions, RelayFacts, RouteChange, Seen,
 };
-use meshport_core::changes::Place;
+use meshport_core::changes::Choice;
 use meshport_core::node::NodeCore;
 use meshport_core::relay::Offer;
 use meshport_core::route::{Candidate, Line, PathView};
@@ -51,8 +51,8 @@ impl Reporter {
         };
         let change = |change: &meshport_core::changes::Change| RouteChange {
             age_s: age_s(change.at, now),
-            from: change.from.as_ref().map(|place| self.place(core, place)),
-            to: change.to.as_ref().map(|place| self.place(core, place)),
+            from: change.from.as_ref().map(|choice| self.choice(core, choice)),
+            to: change.to.as_ref().map(|choice| self.choice(core, choice)),
             cause: change.cause.into(),
         };
         Explanation {
@@ -65,12 +65,12 @@ impl Reporter {
         }
     }
 
-    fn place(&self, core: &NodeCore, place: &Place) -> String {
-        match place.line {
+    fn choice(&self, core: &NodeCore, choice: &Choice) -> String {
+        match choice.line {
             Line::Relayed { relay, .. } => {
-                format!("{} through {}", place.name, self.name(core, &relay))
+                format!("{} through {}", choice.name, self.name(core, &relay))
             }
-            Line::Direct(_) | Line::Outside(_) => place.name.clone(),
+            Line::Direct(_) | Line::Outside(_) => choice.name.clone(),
         }
     }
 

@@ -3,7 +3,7 @@
 use meshport_config::ServiceName;
 use tracing::{info, warn};
 
-use meshport_core::changes::{Change, Place};
+use meshport_core::changes::{Change, Choice};
 use meshport_core::route::{Line, Route};
 
 /// Says from where to where a service's first choice went, and why.
@@ -24,8 +24,8 @@ pub(crate) fn route(service: &ServiceName, change: &Change, route: &Route) {
     info!(%service, %from, %to, site, relay, cause, why = route.why, "route changed");
 }
 
-fn name(place: &Place) -> &str {
-    &place.name
+fn name(choice: &Choice) -> &str {
+    &choice.name
 }
 
 #[cfg(test)]
@@ -38,8 +38,8 @@ mod tests {
     fn a_change_says_from_where_to_where_and_why() {
         let service: ServiceName = "kube-apiserver".parse().expect("a name");
         let line = |port| Line::Outside(([192, 0, 2, 1], port).into());
-        let place = |port, name: &str| Some(Place { line: line(port), name: name.to_owned() });
-        let (from, to) = (place(1, "cp-fra"), place(2, "cp-nyc"));
+        let choice = |port, name: &str| Some(Choice { line: line(port), name: name.to_owned() });
+        let (from, to) = (choice(1, "cp-fra"), choice(2, "cp-nyc"));
         let change = Change { at: clock::now(), from, to, cause: "refusing" };
         let origin = meshport_core::route::OriginView::outside(([192, 0, 2, 1], 2).into());
         let (policy, memory) = (meshport_core::route::Policy::Spread, Default::default());

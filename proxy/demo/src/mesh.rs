@@ -1,4 +1,4 @@
-//! The demo's world: apiservers in this process, daemons as child processes, and between the sites
+//! The demo's mesh: apiservers in this process, daemons as child processes, and between the sites
 //! an emulated WAN, which is where everybody believes everybody else to be.
 //!
 //! Dropping it ends the daemons and removes the folder. Bounds: the nodes of [`super::plan`], one
@@ -14,7 +14,7 @@ use super::apiserver::{Authority, StandIn, StandInConfig};
 use super::client::{Client, clock};
 use super::daemon::Daemon;
 use super::folder::Folder;
-use super::members::{Founding, Places, write_config};
+use super::members::{Founding, MemberFiles, write_config};
 use super::plan::{DISTANCES_MS, NodePlan, Part, SITES, STAGE, link, origin_name};
 use crate::wan::{LinkConfig, Shaper, ShaperConfig};
 use meshport_daemon::Error;
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(25);
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct DemoMesh {
     // Daemons end before the folder they write to is removed: fields are dropped in this order.
     daemons: Vec<Daemon>,
     /// By site.
@@ -41,7 +41,7 @@ pub(super) struct World {
     folder: Folder,
 }
 
-impl World {
+impl DemoMesh {
     /// Makes and starts everything. Nobody knows anybody yet.
     pub(super) fn start(seed: u64, now: UnixSeconds) -> Result<Self, Error> {
         let folder = Folder::create()?;
@@ -54,7 +54,7 @@ impl World {
                 StandIn::start(StandInConfig::new(leaf))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut world = Self {
+        let mut mesh = Self {
             daemons: Vec::new(),
             apiservers,
             shaper,
@@ -65,25 +65,25 @@ impl World {
         };
         let mut founding = Founding::new(now);
         for plan in NodePlan::all() {
-            world.add(plan, &mut founding)?;
+            mesh.add(plan, &mut founding)?;
         }
-        Ok(world)
+        Ok(mesh)
     }
 
     fn add(&mut self, plan: NodePlan, founding: &mut Founding) -> Result<(), Error> {
         let name = plan.name();
-        let places = Places {
+        let files = MemberFiles {
             state: self.folder.join(&name),
             config: self.folder.join(&format!("{name}.toml")),
             socket: self.folder.socket(&format!("{name}.sock"))?,
             log: self.folder.join(&format!("{name}.log")),
         };
         let public = self.shaper.add_node(&name, plan.site_name(), None)?;
-        founding.add(&plan, &places.state, public)?;
+        founding.add(&plan, &files.state, public)?;
         let apiserver = (plan.part == Part::Origin)
             .then(|| (self.apiservers[plan.site].addr(), self.authority.as_path()));
-        write_config(&plan, &places, public, apiserver)?;
-        self.daemons.push(Daemon::start(plan, places, self.folder.path())?);
+        write_config(&plan, &files, public, apiserver)?;
+        self.daemons.push(Daemon::start(plan, files, self.folder.path())?);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ fn lacks(plan: &NodePlan, status: &Status) -> Option<String> {
         return Some(missing.join(", "));
     }
     if plan.site != STAGE {
-        // The other two are so near each other that a busy machine may make them change places.
+        // The other two are so near each other that a busy machine may make them change files.
         return None;
     }
     let chosen = apiserver_of(status)?.chosen.as_ref()?;
