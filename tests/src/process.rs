@@ -123,6 +123,16 @@ impl Process {
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
+    /// Resident memory of its own in KiB, without the pages of files that the kernel can drop, while
+    /// it runs.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn anonymous_kib(&self) -> u64 {
+        let own = memory_kib(self.id(), "RssAnon:");
+        own.unwrap_or_else(|| panic!("{} is gone", self.name))
+    }
+
     /// Processor time used so far, user and system, by it and the descendants it has now.
     ///
     /// # Panics
