@@ -123,8 +123,8 @@ impl Process {
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
-    /// Resident memory of its own in KiB, without pages of files, which the kernel can drop; while it
-    /// runs.
+    /// Resident memory of its own in KiB, without pages of files, which the kernel can drop. While
+    /// it runs.
     ///
     /// # Panics
     /// When the process is gone.
