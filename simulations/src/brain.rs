@@ -16,6 +16,7 @@ use meshport_core::connect::ConnectConfig;
 use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
+use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Standing;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
@@ -77,6 +78,8 @@ pub(crate) struct Brain {
     service: ServiceName,
     cut_window: Duration,
     patience: ConnectConfig,
+    /// The addresses that its machine has.
+    endpoints: Vec<SocketAddr>,
 }
 
 impl Brain {
@@ -101,7 +104,8 @@ impl Brain {
         };
         let mut core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
         core.set_fallback(&service, fallback(settings), birth.now);
-        Self { core, service, cut_window: settings.cut_window, patience: settings.into() }
+        let (cut_window, patience) = (settings.cut_window, settings.into());
+        Self { core, service, cut_window, patience, endpoints: Vec::new() }
     }
 
     /// Takes up what an earlier process saved.
@@ -119,12 +123,19 @@ impl Brain {
     }
 
     pub(crate) fn introduce(&mut self, at: Vec<SocketAddr>, seeds: Vec<NodeId>, now: Instant) {
-        self.core.set_endpoints(at, now);
+        self.set_endpoints(at, now);
         self.core.set_seeds(seeds, now);
     }
 
     pub(crate) fn set_endpoints(&mut self, at: Vec<SocketAddr>, now: Instant) {
-        self.core.set_endpoints(at, now);
+        self.endpoints.clone_from(&at);
+        self.core.set_endpoints(OwnEndpoints::Guessed(at), now);
+    }
+
+    /// A peer says where it sees this node.
+    pub(crate) fn sight(&mut self, by: NodeId, at: SocketAddr, now: Instant) {
+        let is_own = self.endpoints.contains(&at);
+        self.core.handle_sight(by, at, is_own, now);
     }
 
     /// What a reload changes in a running daemon.
@@ -210,7 +221,9 @@ impl Brain {
                     Wish::Move { line, count, insist: cause == Cause::Drain }
                 }
                 Event::Own { state, .. } => Wish::Own(state),
-                Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.first().copied()),
+                // The mesh tries all of them; here each stands for an address, and the one that
+                // peers have seen last comes last.
+                Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.last().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
                 // Simulated sessions have no tunnel and no connection that waits, and none is
                 // denied.

@@ -29,6 +29,8 @@ const MAX_BACKOFF: u32 = 6;
 pub(crate) enum Payload {
     /// Nothing: a keepalive, or the proof that a handshake has completed.
     Empty,
+    /// Tells the peer at which of its addresses it is seen.
+    Seen(u16),
     /// A datagram of discovery.
     Gossip(Vec<u8>),
     /// A step of a session.

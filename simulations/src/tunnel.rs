@@ -39,6 +39,8 @@ pub(crate) const REJECT_AFTER: Duration = Duration::from_millis(181_100);
 pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
 /// An empty datagram with its outer headers, in bytes.
 pub(crate) const EMPTY: usize = 28 + 32;
+/// What tells a peer where it is seen: kind, instance and IPv4 address, with all headers, in bytes.
+pub(crate) const SEEN: usize = 16 + OVERHEAD;
 /// A handshake initiation with its outer headers, in bytes.
 pub(crate) const INITIATION: usize = 148 + 28;
 /// A handshake response with its outer headers, in bytes.

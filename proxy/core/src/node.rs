@@ -26,6 +26,7 @@ use super::changes::{Change, Occasion};
 use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig};
+use super::reach::{OwnEndpoints, Reach};
 use super::route::{self, Damping, Line, PathView, Policy, Route};
 
 mod event;
@@ -85,6 +86,8 @@ pub struct NodeCore {
     /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
     relay_watch: RelayWatch,
+    /// Where this node is reached, as it knows and as its peers see it.
+    reach: Reach,
     /// Nodes whose measured paths are dead; no more than there are paths.
     silent: BTreeSet<NodeId>,
     events: VecDeque<Event>,
@@ -114,6 +117,7 @@ impl NodeCore {
             busy: BTreeSet::new(),
             watched: BTreeMap::new(),
             relay_watch: RelayWatch::new(now),
+            reach: Reach::default(),
             silent: BTreeSet::new(),
             events: VecDeque::new(),
             stale: true,
@@ -182,6 +186,10 @@ impl NodeCore {
     /// Takes word that a tunnel to a node exists or is gone.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.discovery.handle_session(node, up, now);
+        if !up {
+            self.reach.forget(&node);
+            self.announce_reach(now);
+        }
         self.settle(now);
     }
 
@@ -309,14 +317,21 @@ impl NodeCore {
         self.discovery.set_seeds(nodes, now);
     }
 
-    /// Says where this node can be reached from outside.
-    pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
-        self.discovery.set_endpoints(endpoints, now);
+    /// Says where this node can be reached, as it knows without asking peers.
+    pub fn set_endpoints(&mut self, own: OwnEndpoints, now: Instant) {
+        self.reach.set_own(own);
+        self.announce_reach(now);
     }
 
-    /// Says whether others see this node at addresses that are not its own.
-    pub fn set_behind_nat(&mut self, behind_nat: bool, now: Instant) {
-        self.discovery.set_behind_nat(behind_nat, now);
+    /// A peer with a tunnel sees this node there; `is_own` when that is an address of this machine.
+    pub fn handle_sight(&mut self, by: NodeId, at: SocketAddr, is_own: bool, now: Instant) {
+        self.reach.note(by, at, is_own);
+        self.announce_reach(now);
+    }
+
+    fn announce_reach(&mut self, now: Instant) {
+        self.discovery.set_behind_nat(self.reach.is_behind_nat(), now);
+        self.discovery.set_endpoints(self.reach.endpoints(), now);
     }
 
     /// Takes up what was known before a restart.

@@ -37,12 +37,16 @@ struct Sight {
     at: SocketAddr,
     /// It is an address of this machine.
     is_own: bool,
+    /// Later reports have higher numbers.
+    number: u64,
 }
 
 /// What peers with a tunnel say about where this node is.
 #[derive(Debug, Default)]
 pub struct Reach {
     sights: BTreeMap<NodeId, Sight>,
+    /// The number of the last report.
+    last: u64,
     /// Its own endpoints: those of the settings, or its addresses.
     own: Vec<SocketAddr>,
     /// The settings say them, and so how NAT is passed.
@@ -61,7 +65,8 @@ impl Reach {
     /// A peer sees this node there; `is_own` when that is an address of this machine.
     pub fn note(&mut self, by: NodeId, at: SocketAddr, is_own: bool) {
         if self.sights.len() < MAX_WITNESSES || self.sights.contains_key(&by) {
-            self.sights.insert(by, Sight { at, is_own });
+            self.last += 1;
+            self.sights.insert(by, Sight { at, is_own, number: self.last });
         }
     }
 
@@ -84,17 +89,29 @@ impl Reach {
         all
     }
 
-    /// The addresses that peers see and agree on. If two see different ports, the NAT gives each
-    /// destination another one, and none of them is of use to a third.
+    /// The addresses that peers see and agree on, one for each family. If each sees another port,
+    /// the NAT gives every destination its own, and none of them is of use to a third. After a NAT
+    /// has changed its mapping, peers that have heard nothing since still report the old address:
+    /// the one whose second report is newest counts, so that two witnesses are enough and one that
+    /// lies is not.
     fn seen(&self) -> impl Iterator<Item = SocketAddr> {
-        let foreign = self.sights.values().filter(|sight| !sight.is_own).map(|sight| sight.at);
-        let mut times: BTreeMap<SocketAddr, usize> = BTreeMap::new();
-        foreign.for_each(|at| *times.entry(at).or_default() += 1);
-        let families: BTreeSet<bool> = times.keys().map(SocketAddr::is_ipv4).collect();
+        let mut reports: BTreeMap<SocketAddr, Vec<u64>> = BTreeMap::new();
+        for sight in self.sights.values().filter(|sight| !sight.is_own) {
+            reports.entry(sight.at).or_default().push(sight.number);
+        }
+        let families: BTreeSet<bool> = reports.keys().map(SocketAddr::is_ipv4).collect();
         let agreed = families.into_iter().filter_map(move |v4| {
-            let mut of_family = times.iter().filter(|(at, _)| at.is_ipv4() == v4);
-            let only = of_family.clone().count() == 1;
-            of_family.find(|(_, times)| only || **times > 1).map(|(at, _)| *at)
+            let of_family = reports.iter_mut().filter(|(at, _)| at.is_ipv4() == v4);
+            let mut of_family: Vec<_> = of_family.collect();
+            if let [(only, _)] = of_family[..] {
+                return Some(*only);
+            }
+            let second = |numbers: &mut Vec<u64>| {
+                numbers.sort_unstable();
+                numbers.iter().rev().nth(1).copied()
+            };
+            let agreed = of_family.iter_mut().filter_map(|(at, all)| Some((second(all)?, **at)));
+            agreed.max().map(|(_, at)| at)
         });
         agreed.take(MAX_SEEN)
     }
@@ -151,6 +168,20 @@ mod tests {
         let mapped = "203.0.113.7:41000";
         let lied = reach(&[(mapped, false), ("192.0.2.66:53", false), (mapped, false)]);
         assert_eq!(lied.endpoints(), [at(OWN), at(mapped)]);
+    }
+
+    #[test]
+    fn a_new_mapping_counts_as_soon_as_two_see_it_whatever_the_others_saw_before() {
+        let (old, new) = ("203.0.113.7:41000", "203.0.113.7:52000");
+        for (old, new) in [(old, new), (new, old)] {
+            let mut reach = reach(&[(old, false), (old, false), (old, false), (old, false)]);
+            reach.note(peer(3), at(new), false);
+            assert_eq!(reach.endpoints(), [at(OWN), at(old)], "one may be wrong");
+            reach.note(peer(2), at(new), false);
+            assert_eq!(reach.endpoints(), [at(OWN), at(new)]);
+            reach.note(peer(0), at(old), false);
+            assert_eq!(reach.endpoints(), [at(OWN), at(new)], "a late report of one");
+        }
     }
 
     #[test]

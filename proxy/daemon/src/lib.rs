@@ -32,11 +32,11 @@ pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use admin::handle::Handle;
 pub use error::Error;
 pub use lifecycle::leaf::Leaf;
 pub use lifecycle::reload::Source;
 pub use lifecycle::run::{Options, run};
+pub use node::handle::Handle;
 pub use node::orders::Snapshot;
 pub use node::{Environment, Node};
 pub use state::{Identity, StateDir};

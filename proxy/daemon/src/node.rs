@@ -22,10 +22,11 @@ use tracing::{info, warn};
 use crate::Error;
 use meshport_core::duplicates::Duplicates;
 use meshport_core::node::NodeCore;
-use meshport_core::reach::{OwnEndpoints, Reach};
+use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Route;
 
 use crate::Handle;
+use crate::admin::api::ReloadReport;
 use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
 use crate::audit::Audit;
 use crate::clock;
@@ -33,23 +34,20 @@ use crate::egress::Egress;
 use crate::health::probe::Prober;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
-use crate::log_budget::LogBudgets;
 use crate::node::controls::Controls;
-use crate::node::driver::Driver;
-use crate::node::driver::rotation::Rotating;
+use crate::node::driver::answers::Asker;
 use crate::node::driver::seeds;
-use crate::node::driver::succession::Succeeding;
+use crate::node::driver::{Channels, Driver, Parts};
 use crate::node::fallback::Fallbacks;
 use crate::node::floods::Floods;
 use crate::node::orders::Next;
 use crate::node::orders::{Order, Snapshot};
 use crate::node::roster::Source;
 use crate::node::services::Services;
-use crate::sessions::ingress::{Context, MAX_FINDINGS};
+use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::state::{self, Identity};
 use crate::tcp::Host;
-use meshport_core::egress::Offers;
 
 pub(crate) mod assemble;
 pub(crate) mod controls;
@@ -57,6 +55,7 @@ pub(crate) mod driver;
 pub(crate) mod endpoints;
 pub(crate) mod fallback;
 pub(crate) mod floods;
+pub(crate) mod handle;
 pub(crate) mod orders;
 pub(crate) mod roster;
 pub(crate) mod services;
@@ -65,11 +64,6 @@ pub(crate) mod services;
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a leaving node looks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// Orders on their way to the driver; they come from timers and people.
-const MAX_ORDERS: usize = 16;
-/// Suspicions on their way to whoever looks on. A turn of the driver raises a few; who falls behind
-/// by more than these is told how many it has missed.
-const MAX_SUSPICIONS: usize = 64;
 
 /// What a node is started with, beside settings and identity.
 #[derive(Debug)]
@@ -98,6 +92,8 @@ pub struct Node {
     mesh: Mesh,
     sessions: Sessions,
     handle: Handle,
+    /// Requests to read the configuration again, until the process takes them.
+    reloads: Option<mpsc::Receiver<Asker<ReloadReport>>>,
     routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(crate) controls: Controls,
     leaving: watch::Sender<bool>,
@@ -120,59 +116,46 @@ impl Node {
         identity: &Identity,
         env: Environment,
     ) -> Result<Self, Error> {
-        let Environment { shards, host, seed, generation, seeds, .. } = env;
-        let (seeds, seed_names) = seeds::split(seeds);
-        let [mesh_seed, core_seed] = assemble::two_seeds(seed);
-        let started = assemble::start_mesh(settings, identity, shards, mesh_seed)?;
+        let (seeds, seed_names) = seeds::split(env.seeds);
+        let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
+        let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
+        let host = env.host;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, services::key)?;
         let (credential, facts) = (&identity.credential, services.facts(settings));
         let reporter = reporter(settings, credential, &mesh, env.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
-
-        let (handle, questions) = Handle::new();
-        let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
-        let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
-        let (offers, offers_receiver) = watch::channel(Arc::new(assemble::offers(settings)));
-        let (leaving, leaving_receiver) = watch::channel(false);
-        let (revoked, revocations) = watch::channel(env.revocations.clone());
-        let (renewed, own) = watch::channel(Arc::new(credential.clone()));
-        let (rotating, secrets) = Rotating::new(identity.secrets.clone());
-        let (succeeding, keys) = Succeeding::new();
-        let mut driver = Driver {
-            core: assemble::build_core(settings, identity, generation, core_seed, None),
+        let (mut driver, channels) = Driver::new(Parts {
+            core: assemble::build_core(settings, identity, env.generation, core_seed, None),
             mesh: mesh.clone(),
             events,
-            questions,
-            orders: orders_receiver,
-            findings: findings_receiver,
-            routes: BTreeMap::new(),
-            probers: assemble::probers(&host, settings, Prober::at_start)?,
-            seeds: BTreeMap::new(),
-            seed_names,
             sessions: sessions.clone(),
-            load: crate::health::load::Load::default(),
-            deliveries: BTreeMap::new(),
-            cut_windows: assemble::cut_windows(settings),
             reporter,
-            refused: watch::Sender::new(None),
-            budgets: LogBudgets::new(clock::now()),
-            revoked,
-            own: renewed,
-            rotating,
-            succeeding,
-            suspected: broadcast::Sender::new(MAX_SUSPICIONS),
-        };
-        take_up(env.revocations, env.directory.as_deref(), &mut driver);
+            probers: assemble::probers(&host, settings, Prober::at_start)?,
+            cut_windows: assemble::cut_windows(settings),
+            seed_names,
+            secrets: identity.secrets.clone(),
+            revocations: env.revocations,
+        });
+        restore(env.directory.as_deref(), &mut driver.core);
         locate(settings, &mut driver, &seeds);
 
+        let Channels { questions, orders, findings, own, revocations, .. } = channels;
         let context = Context { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
-        let watched = (own.clone(), offers_receiver, leaving_receiver);
-        let egress =
-            egress(settings, &context, &driver.reporter.audit, watched, revocations.clone());
-        let (routes, suspected) = (subscribe(&driver.routes), driver.suspected.clone());
+        let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
+        let (leaving, is_leaving) = watch::channel(false);
+        let egress = Egress {
+            context: context.clone(),
+            own: own.clone(),
+            audit: driver.reporter.audit.clone(),
+            offers: offered,
+            revoked: revocations.clone(),
+            max_relayed: u64::from(settings.mesh.max_relayed),
+            leaving: is_leaving,
+        };
+        let routes = subscribe(&driver.outputs.routes);
         let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
         let (advertise, fallbacks) = follow(settings, seeds, sources, &orders, &mut tasks);
@@ -181,15 +164,16 @@ impl Node {
         Ok(Self {
             mesh,
             sessions,
-            handle,
+            handle: Handle::new(questions),
+            reloads: Some(channels.reloads),
             routes,
             controls,
             leaving,
             revocations,
             own,
-            secrets,
-            keys,
-            suspected,
+            secrets: channels.secrets,
+            keys: channels.keys,
+            suspected: channels.suspected,
             tasks,
         })
     }
@@ -197,6 +181,12 @@ impl Node {
     /// Asks it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// Requests to read the configuration again, for the process that has it; a closed queue when
+    /// they are taken already.
+    pub(crate) fn take_reloads(&mut self) -> mpsc::Receiver<Asker<ReloadReport>> {
+        self.reloads.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 
     /// Its mesh.
@@ -298,31 +288,6 @@ impl Node {
     }
 }
 
-/// Who serves the streams of others.
-fn egress(
-    settings: &Settings,
-    context: &Context,
-    audit: &Audit,
-    (own, offers, leaving): (
-        watch::Receiver<Arc<Credential>>,
-        watch::Receiver<Arc<Offers>>,
-        watch::Receiver<bool>,
-    ),
-    revoked: watch::Receiver<Revocations>,
-) -> Egress {
-    let max_relayed = u64::from(settings.mesh.max_relayed);
-    let (context, audit) = (context.clone(), audit.clone());
-    Egress { context, own, audit, offers, revoked, max_relayed, leaving }
-}
-
-/// Goes on from what an earlier process knew.
-fn take_up(revocations: Revocations, directory: Option<&[u8]>, driver: &mut Driver) {
-    // First: they may cover what is in the directory.
-    driver.mesh.set_revocations(&revocations);
-    driver.core.restore_revocations(revocations, clock::now());
-    restore(directory, &mut driver.core);
-}
-
 /// Who answers questions about the node.
 fn reporter(
     settings: &Settings,
@@ -341,7 +306,6 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         duplicates: Duplicates::default(),
-        reach: Reach::default(),
         floods: Floods::new(clock::now()),
         crowding: CrowdingLog::default(),
         authority_key: Some(state::authority_key_in(&settings.state_dir)),

@@ -12,6 +12,7 @@ use super::mesh::DemoMesh;
 use super::plan::SITES;
 use super::screen::Screen;
 use meshport_daemon::Error;
+use meshport_daemon::admin::queries::StatusRequest;
 
 /// Lines typed faster than they are obeyed.
 const MAX_LINES: usize = 16;
@@ -99,7 +100,7 @@ async fn follow(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
                 program()
             ))?;
         }
-        if let Ok(status) = daemon.admin.status().await {
+        if let Ok(status) = daemon.admin.ask(&StatusRequest).await {
             found.push((daemon.plan.name(), status.mesh_listen));
         }
     }

@@ -19,6 +19,7 @@ use super::plan::{DISTANCES_MS, NodePlan, Part, SITES, STAGE, link, origin_name}
 use crate::wan::{LinkConfig, Shaper, ShaperConfig};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus, Status};
+use meshport_daemon::admin::queries::StatusRequest;
 
 /// How long all nodes together may take until each has a route to every origin: some seconds, and
 /// ten times that on a machine with other things to do.
@@ -122,7 +123,7 @@ impl DemoMesh {
     ) -> Result<Status, Error> {
         loop {
             let daemon = &mut self.daemons[index];
-            let lacking = match daemon.admin.status().await {
+            let lacking = match daemon.admin.ask(&StatusRequest).await {
                 Ok(status) => match lacks(&daemon.plan, &status) {
                     None => return Ok(status),
                     Some(lacking) => lacking,

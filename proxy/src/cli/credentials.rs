@@ -7,6 +7,7 @@ use super::query::QueryArgs;
 use super::{clock, output, render, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::CredentialRow;
+use meshport_daemon::admin::queries::CredentialsRequest;
 
 /// `meshport credentials`
 #[derive(Debug, Args)]
@@ -23,7 +24,7 @@ pub(crate) struct CredentialsArgs {
 
 pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
-    let rows = runtime()?.block_on(client.credentials())?;
+    let rows = runtime()?.block_on(client.ask(&CredentialsRequest))?;
     let now = clock::wall().0;
     if args.query.json {
         output::json(&rows)?;

@@ -16,6 +16,7 @@ use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{DrainReport, DrainRequest, ServiceStatus};
 use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
 /// From one look at the open sessions to the next.
@@ -51,11 +52,11 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), Error> {
     let client = daemon.client()?;
     let request = DrainRequest { service: service.clone(), draining: true };
     let (report, successor) = runtime()?.block_on(async {
-        let report = client.drain(&request).await?;
+        let report = client.ask(&request).await?;
         match args.wait {
             Some(patience) => Ok((emptied(&client, &report, patience).await?, None)),
             None => {
-                let routes = client.routes().await?;
+                let routes = client.ask(&RoutesRequest).await?;
                 let route = routes.iter().find(|route| route.name == report.service);
                 Ok::<_, Error>((report, route.and_then(successor).map(str::to_owned)))
             }
@@ -70,7 +71,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), Error> {
 pub(crate) fn undrain(args: &UndrainArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let request = DrainRequest { service: args.service.clone(), draining: false };
-    let report = runtime()?.block_on(client.drain(&request))?;
+    let report = runtime()?.block_on(client.ask(&request))?;
     if args.json {
         return output::json(&report);
     }
@@ -160,7 +161,7 @@ async fn emptied(
     let mut progress = Progress::new();
     let deadline = progress.begun + patience.0;
     loop {
-        let routes = client.routes().await?;
+        let routes = client.ask(&RoutesRequest).await?;
         let route = routes.iter().find(|route| route.name == report.service);
         let offering = route.and_then(|route| route.offering.as_ref());
         let sessions = offering.map_or(0, |offering| offering.sessions);

@@ -18,6 +18,7 @@ use meshport_core::seeds::{self, Known};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::SeedRow;
 use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::SeedsRequest;
 use meshport_daemon::state::{StateDir, authority_key_in, read_authority_key};
 
 /// What an invite takes, for messages.
@@ -112,7 +113,7 @@ fn members(
     state_dir: &Path,
     now: UnixSeconds,
 ) -> Result<Vec<SeedRow>, Error> {
-    let known = match runtime()?.block_on(daemon.seeds()) {
+    let known = match runtime()?.block_on(daemon.ask(&SeedsRequest)) {
         Err(Error::NoDaemon { .. }) => {
             StateDir::open(state_dir).and_then(|state| saved::members(&state, now))
         }

@@ -10,6 +10,7 @@ use super::load;
 use super::paths::Paths;
 use super::query::DaemonArgs;
 use meshport_daemon::Error;
+use meshport_daemon::admin::queries::StatusRequest;
 
 /// The addresses of a service for clients on this machine, the preferred one first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl Local {
 /// [`Error::NoDaemon`] when a socket was named and nobody answers there; as [`load::read`].
 pub(crate) async fn addresses(args: &DaemonArgs, service: &ServiceName) -> Result<Local, Error> {
     let client = args.client()?;
-    match client.status().await {
+    match client.ask(&StatusRequest).await {
         Ok(status) => {
             let found = status.services.iter().find(|known| known.name == *service);
             let names = || status.services.iter().map(|known| &known.name);

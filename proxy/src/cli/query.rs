@@ -14,6 +14,9 @@ use meshport_daemon::StateDir;
 use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest, SeedRow};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::explain::Explanation;
+use meshport_daemon::admin::queries::{
+    ExplainRequest, PeersRequest, RoutesRequest, SeedsRequest, StatusRequest,
+};
 
 /// A person's curiosity must not load a path.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -136,7 +139,7 @@ pub(crate) fn status(StatusArgs { watch, query: args }: &StatusArgs) -> Result<(
     if let Some(every) = watch {
         return runtime()?.block_on(watch::watch(&client, *every, args.json));
     }
-    let status = runtime()?.block_on(client.status())?;
+    let status = runtime()?.block_on(client.ask(&StatusRequest))?;
     if args.json {
         return output::json(&status);
     }
@@ -145,7 +148,7 @@ pub(crate) fn status(StatusArgs { watch, query: args }: &StatusArgs) -> Result<(
 
 pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
-    let routes = runtime()?.block_on(client.routes())?;
+    let routes = runtime()?.block_on(client.ask(&RoutesRequest))?;
     if args.json {
         return output::json(&routes);
     }
@@ -154,7 +157,7 @@ pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
-    let all = runtime()?.block_on(client.explain())?;
+    let all = runtime()?.block_on(client.ask(&ExplainRequest))?;
     let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
     if args.query.json {
         return output::json(&chosen);
@@ -203,7 +206,7 @@ fn select(
 pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
     if args.seeds {
-        let seeds = match runtime()?.block_on(client.seeds()) {
+        let seeds = match runtime()?.block_on(client.ask(&SeedsRequest)) {
             Err(error @ Error::NoDaemon { .. }) if args.query.daemon.socket.is_none() => {
                 saved_seeds(&args.query.daemon, error)?
             }
@@ -216,7 +219,7 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
             &seeds.iter().map(|it| format!("{}\n", it.seed)).collect::<String>(),
         );
     }
-    let peers = runtime()?.block_on(client.peers())?;
+    let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
     if args.query.json {
         return output::json(&peers);
     }
@@ -278,7 +281,7 @@ async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Erro
     for sequence in 1..=args.count {
         let answer = async {
             ticks.tick().await;
-            client.ping(&request).await
+            client.ask(&request).await
         };
         let report = tokio::select! {
             report = answer => report?,

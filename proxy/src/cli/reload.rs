@@ -6,10 +6,11 @@ use super::query::QueryArgs;
 use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{ReloadReport, SettingChange};
+use meshport_daemon::admin::queries::ReloadRequest;
 
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
-    let report = runtime()?.block_on(client.reload())?;
+    let report = runtime()?.block_on(client.ask(&ReloadRequest))?;
     if args.json {
         return output::json(&report);
     }

@@ -106,7 +106,7 @@ pub(super) fn no_node(state: &StateDir) -> Error {
 fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
     let client = args.daemon.client()?;
     let request = RenewRequest { credential: credential.to_text() };
-    match runtime()?.block_on(client.renew(&request)) {
+    match runtime()?.block_on(client.ask(&request)) {
         Ok(_) => Ok(true),
         Err(Error::NoDaemon { .. }) => {
             let undone = "the new credential is stored and not in use yet";

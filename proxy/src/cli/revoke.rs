@@ -17,6 +17,7 @@ use meshport_daemon::Error;
 use meshport_daemon::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::credentials::{CredentialRow, Validity};
+use meshport_daemon::admin::queries::{CredentialsRequest, PeersRequest};
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
         spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
     }
     let request = RevokeRequest { revocation: revocation.to_text() };
-    let report = runtime()?.block_on(client.revoke(&request));
+    let report = runtime()?.block_on(client.ask(&request));
     let report = report.map_err(|error| elsewhere(error, args))?;
     if args.json {
         return output::json(&report);
@@ -172,7 +173,7 @@ fn invite_of(target: &str) -> Result<Revoked, Error> {
 
 /// The one node that is called so.
 fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId, Error> {
-    match runtime()?.block_on(client.peers()) {
+    match runtime()?.block_on(client.ask(&PeersRequest)) {
         Ok(peers) => {
             let name =
                 |it: &PeerRow| it.name.as_ref().map_or_else(String::new, ToString::to_string);
@@ -219,7 +220,7 @@ fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
 
 /// The node that is out already.
 fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result<NodeId, Error> {
-    let rows = runtime()?.block_on(client.credentials())?;
+    let rows = runtime()?.block_on(client.ask(&CredentialsRequest))?;
     let is_it = |row: &&CredentialRow| {
         row.validity == Validity::Revoked
             && (row.node.is_some_and(|node| node.short() == target)
@@ -234,7 +235,7 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
 
 /// The names of the nodes that the daemon knows to have joined with an invite.
 fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error> {
-    let peers = runtime()?.block_on(client.peers())?;
+    let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
     let covered = |peer: &&PeerRow| peer.invite.map(Revoked::Invite) == Some(*revoked);
     let name =
         |peer: &PeerRow| peer.name.as_ref().map_or_else(|| peer.node.short(), ToString::to_string);
@@ -267,7 +268,8 @@ mod tests {
         let Ok(cli) = <crate::cli::Cli as clap::Parser>::try_parse_from(line) else { panic!() };
         let crate::cli::Verb::Revoke(args) = cli.verb else { panic!("it is revoke") };
         let client = args.daemon.client().expect("it is named");
-        let error = runtime().expect("a runtime").block_on(client.peers()).expect_err("nobody");
+        let error =
+            runtime().expect("a runtime").block_on(client.ask(&PeersRequest)).expect_err("nobody");
         let said = elsewhere(error, &args).to_string();
         assert!(said.contains("wrong.sock") && said.contains("--socket"), "{said}");
         assert!(said.contains("--import"), "{said}");

@@ -155,7 +155,7 @@ fn hand_over(
         overlap_s: overlap.as_secs(),
     };
     let new = Who::New(Joined::of(&next.credential));
-    match runtime()?.block_on(args.daemon.client()?.rotate_key(&request)) {
+    match runtime()?.block_on(args.daemon.client()?.ask(&request)) {
         Ok(RotateKeyReport { node, former, is_new }) => {
             let who = if is_new { new } else { Who::AsBefore { node } };
             Ok(Outcome { who, former, is_new, in_force: true })

@@ -137,7 +137,7 @@ fn hand_over(
     now: UnixSeconds,
 ) -> Result<Outcome, Error> {
     let request = RotateRequest { next: std::mem::take(&mut *next.to_text()?) };
-    match runtime()?.block_on(args.daemon.client()?.rotate(&request)) {
+    match runtime()?.block_on(args.daemon.client()?.ask(&request)) {
         Ok(report) => Ok(Outcome { report, in_force: true }),
         Err(Error::NoDaemon { .. }) => {
             args.daemon.require_none(state, "the secret stays as it is")?;

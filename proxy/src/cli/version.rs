@@ -11,6 +11,7 @@ use super::render::age;
 use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::Status;
+use meshport_daemon::admin::queries::StatusRequest;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// How long a daemon may take: this version does not wait for a busy one.
@@ -44,7 +45,9 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Error> {
     let asked = args.daemon.client().and_then(|client| {
         let silent = || Error::Refused("it did not answer in time".into());
         runtime()?.block_on(async {
-            timeout(PATIENCE, client.status()).await.unwrap_or_else(|_late| Err(silent()))
+            timeout(PATIENCE, client.ask(&StatusRequest))
+                .await
+                .unwrap_or_else(|_late| Err(silent()))
         })
     });
     if args.json {

@@ -14,6 +14,7 @@ use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
 use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
 /// From one question to the next: a boot waits for seconds, and a question costs the daemon
@@ -61,7 +62,7 @@ pub(crate) async fn wait(
     let deadline = Instant::from_std(clock::now()) + patience;
     loop {
         let left = deadline.saturating_duration_since(clock::now().into());
-        let obstacle = match timeout(left, client.routes()).await {
+        let obstacle = match timeout(left, client.ask(&RoutesRequest)).await {
             Ok(Ok(routes)) => match judge(&routes, service)? {
                 Ok(origin) => return Ok(origin),
                 Err(obstacle) => obstacle,

@@ -15,6 +15,7 @@ use super::{clock, output};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::Status;
 use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::StatusRequest;
 
 /// Asks until an interrupt.
 ///
@@ -28,7 +29,7 @@ pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> 
     loop {
         let ask = async {
             ticks.tick().await;
-            client.status().await
+            client.ask(&StatusRequest).await
         };
         let outcome = tokio::select! {
             outcome = ask => outcome,

@@ -22,7 +22,7 @@ impl World {
         let first = through.filter(runs).or_else(|| (0..self.nodes.len()).find(runs));
         let process = first.and_then(|at| self.nodes[at].process.as_ref());
         if let Some(process) = process
-            && let Err(error) = process.handle().revoke(revocation).await
+            && let Err(error) = process.handle().revoke(&revocation).await
         {
             lock(&self.book).note(subject, format!("its revocation is refused: {error}"));
         }

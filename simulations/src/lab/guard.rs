@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use meshport_config::NodeId;
 use meshport_daemon::admin::api::{PeerRow, ServiceStatus, Status};
+use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
 use meshport_demo::client::Client;
 use meshport_demo::wan::LinkConfig;
 
@@ -233,7 +234,8 @@ impl World {
     /// What a node shows; none if its daemon does not answer.
     async fn see(&self, at: usize) -> Result<Option<Seen>, Error> {
         let node = &self.nodes[at];
-        let (status, peers) = (node.admin().status().await, node.admin().peers().await);
+        let (status, peers) =
+            (node.admin().ask(&StatusRequest).await, node.admin().ask(&PeersRequest).await);
         let Some((status, peers)) = status.ok().zip(peers.ok()) else { return Ok(None) };
         let client = Client::new(node.clients(), self.authority.certificate_pem());
         let client = client.map_err(|error| Error::Machine(format!("make a client: {error}")))?;

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::{Endpoint, Seed, UnixSeconds};
+use meshport_daemon::admin::queries::StatusRequest;
 use meshport_demo::apiserver::{Authority, StandIn, StandInConfig};
 use meshport_demo::wan::{Cut, LinkConfig, Shaper, ShaperConfig};
 use rand::{RngCore, SeedableRng};
@@ -286,7 +287,7 @@ impl World {
         let origins = first.iter().filter(|at| self.nodes[**at].hosts).count();
         for at in first {
             loop {
-                let status = self.nodes[*at].admin().status().await.ok();
+                let status = self.nodes[*at].admin().ask(&StatusRequest).await.ok();
                 let reached = status.and_then(|status| {
                     let service = status.services.into_iter().next()?;
                     let healthy = service.origins.iter().filter(|it| it.lacks.is_empty());

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use meshport_daemon::StateDir;
+use meshport_daemon::admin::queries::StatusRequest;
 use meshport_daemon::state::Existing;
 use rand::Rng;
 use tokio::time::sleep;
@@ -71,7 +72,7 @@ impl World {
         // One that is just starting has no ear for the signal and would end by it; once it answers
         // it has.
         let deadline = clock() + STARTING;
-        while self.nodes[at].admin().status().await.is_err() {
+        while self.nodes[at].admin().ask(&StatusRequest).await.is_err() {
             if clock() > deadline {
                 let (name, s) = (&self.nodes[at].name, STARTING.as_secs());
                 let what = format!("{name} cannot be told to reload: no answer for {s} s");

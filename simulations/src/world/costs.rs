@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Body, World};
 use crate::flight::Payload;
 use crate::heap;
-use crate::tunnel::{EMPTY, INITIATION, OVERHEAD, RESPONSE};
+use crate::tunnel::{EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN};
 
 /// Nodes of each role that are measured: each holds a directory of its own.
 const MAX_WEIGHED: usize = 4;
@@ -101,6 +101,7 @@ impl World {
             Body::Initiation => INITIATION,
             Body::Response => RESPONSE,
             Body::Data(Payload::Empty) => EMPTY,
+            Body::Data(Payload::Seen(_)) => SEEN,
             Body::Data(Payload::Gossip(bytes)) => bytes.len() + OVERHEAD,
             Body::Data(Payload::Flight(_)) => return,
         };

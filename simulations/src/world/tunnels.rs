@@ -7,7 +7,7 @@ use rand::Rng;
 
 use super::journey::{Journey, parcel, payload, stages};
 use super::sessions::Timer;
-use super::{Body, Event, Packet, World, number};
+use super::{Body, Event, Packet, World, node, number};
 use crate::brain::Brain;
 use crate::flight::{Flight, Payload};
 use crate::network::Stretch;
@@ -15,7 +15,7 @@ use crate::scenario::Lie;
 use crate::trace::Sent;
 use crate::tunnel::{
     EARLY_ATTEMPTS, EARLY_RETRY, EMPTY, INITIATION, KEEPALIVE, LATE_RETRY, MAX_ATTEMPTS, Moment,
-    OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, Tunnel,
+    OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, SEEN, Tunnel,
 };
 
 impl World {
@@ -66,9 +66,8 @@ impl World {
         };
         let Body::Data(payload) = &packet.body else { return };
         match payload {
-            Payload::Empty => {
-                self.wire(packet, address, EMPTY, "keepalive");
-            }
+            Payload::Empty => self.wire(packet, address, EMPTY, "keepalive"),
+            Payload::Seen(_) => self.wire(packet, address, SEEN, "seen"),
             Payload::Gossip(bytes) => {
                 let size = bytes.len() + OVERHEAD;
                 let traffic = &mut self.measures.traffic;
@@ -214,7 +213,9 @@ impl World {
         let address = self.network.address(from);
         let tunnel = self.tunnel(to, from);
         tunnel.hear();
-        // Sessions follow a peer that moves.
+        // Sessions follow a peer that moves, and tell it where it is now. The mesh also says so at
+        // the start of a session, which is left out where it is no news.
+        let has_moved = tunnel.is_up() && tunnel.address != address;
         tunnel.address = address;
         if tunnel.with_boot != from_boot || confirms > tunnel.confirmed.time() {
             self.establish(to, from, from_boot, false);
@@ -222,6 +223,13 @@ impl World {
         }
         if self.nodes[to].brain.is_none() {
             return;
+        }
+        if has_moved {
+            self.send(to, from, Payload::Seen(address));
+        }
+        if let Payload::Seen(at) = payload {
+            let (by, at) = (self.nodes[from].credential.node, node::endpoint(at, to));
+            return self.with_brain(to, |brain, now, _| brain.sight(by, at, now));
         }
         if matches!(payload, Payload::Empty) {
             return;
@@ -243,7 +251,7 @@ impl World {
                 }
             }
             Payload::Flight(flight) => self.take_flight(from, to, *flight),
-            Payload::Empty => {}
+            Payload::Empty | Payload::Seen(_) => {}
         }
         // One timer at a time, and none when the answer has gone out already.
         let tunnel = self.tunnel(to, from);

@@ -5,6 +5,7 @@
 //! carry their unit in the name; ages are counted from now, so that no clock needs to agree.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use meshport_config::{
     Credential, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
@@ -12,6 +13,13 @@ use meshport_config::{
 use serde::{Deserialize, Serialize};
 
 use super::credentials::{FormerKey, SecretStatus};
+use super::request::{Kind, Request};
+use crate::Error;
+
+/// Probes of one ping; whoever wants more asks again.
+pub const MAX_PING_COUNT: u32 = 100;
+/// A ping answers when its last probe is back or given up, one after another.
+const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(5);
 
 /// A node as people refer to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -274,6 +282,26 @@ pub struct PingRequest {
     pub count: u32,
 }
 
+impl Request for PingRequest {
+    const PATH: &'static str = "/ping";
+    const KIND: Kind = Kind::Command;
+    type Reply = PingReport;
+
+    fn check(&self) -> Result<(), Error> {
+        match (1..=MAX_PING_COUNT).contains(&self.count) {
+            true => Ok(()),
+            false => Err(Error::Usage(format!(
+                "count is {}, allowed are 1 to {MAX_PING_COUNT}",
+                self.count
+            ))),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        MAX_PING_TIME_PER_PROBE * self.count
+    }
+}
+
 /// `meshport drain` and `undrain` as asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
@@ -281,6 +309,12 @@ pub struct DrainRequest {
     pub service: ServiceName,
     /// Whether it is to be left, or used again.
     pub draining: bool,
+}
+
+impl Request for DrainRequest {
+    const PATH: &'static str = "/drain";
+    const KIND: Kind = Kind::Command;
+    type Reply = DrainReport;
 }
 
 /// What became of it.
@@ -299,6 +333,12 @@ pub struct DrainReport {
 pub struct RevokeRequest {
     /// The authority's signed line, `meshport-revocation-1....`
     pub revocation: String,
+}
+
+impl Request for RevokeRequest {
+    const PATH: &'static str = "/revoke";
+    const KIND: Kind = Kind::Command;
+    type Reply = RevokeReport;
 }
 
 /// What became of it.

@@ -7,6 +7,7 @@ use meshport_config::ServiceName;
 use serde::{Deserialize, Serialize};
 
 use super::api::OriginRef;
+use super::request::{Kind, Request};
 use crate::health::certificate::Certificate;
 
 /// Which service's origins are asked.
@@ -14,6 +15,12 @@ use crate::health::certificate::Certificate;
 pub struct CertificatesRequest {
     /// Its name.
     pub service: ServiceName,
+}
+
+impl Request for CertificatesRequest {
+    const PATH: &'static str = "/certificates";
+    const KIND: Kind = Kind::Command;
+    type Reply = Vec<OriginCertificate>;
 }
 
 /// What one origin showed in a TLS handshake. Nothing in it is verified.

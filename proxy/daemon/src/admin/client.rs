@@ -8,29 +8,17 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::api::{
-    DrainReport, DrainRequest, PeerRow, PingReport, PingRequest, ReloadReport, RevokeReport,
-    RevokeRequest, SeedRow, ServiceStatus, Status,
-};
-use super::certificates::{CertificatesRequest, OriginCertificate};
-use super::credentials::{
-    CredentialRow, RenewReport, RenewRequest, RotateKeyReport, RotateKeyRequest, RotateReport,
-    RotateRequest,
-};
-use super::explain::Explanation;
+use super::request::{Kind, MAX_ANSWER_TIME, Request};
 use crate::Error;
 
-/// How long a question that needs no network may take.
-const MAX_TIME: Duration = Duration::from_secs(10);
-/// A ping waits for its probes, each at most some seconds.
-const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(6);
+/// How much longer than the daemon's own limit a client waits.
+const GRACE: Duration = Duration::from_secs(5);
 /// Ten thousand peers at one KiB each, with room to spare.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
@@ -56,130 +44,32 @@ impl AdminClient {
         &self.socket
     }
 
-    /// The whole view.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] when nobody answers, [`Error::Refused`] when the answer is a refusal or
-    /// not understood; so for every question here.
-    pub async fn status(&self) -> Result<Status, Error> {
-        self.ask(Method::GET, "/status", None, MAX_TIME).await
-    }
-
-    /// Per service, the order in which a new session would try the origins.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`].
-    pub async fn routes(&self) -> Result<Vec<ServiceStatus>, Error> {
-        self.ask(Method::GET, "/routes", None, MAX_TIME).await
-    }
-
-    /// Every node the mesh knows.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`].
-    pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
-        self.ask(Method::GET, "/peers", None, MAX_TIME).await
-    }
-
-    /// Every member that is not away, as others can begin with it; the daemon's own node first.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`].
-    pub async fn seeds(&self) -> Result<Vec<SeedRow>, Error> {
-        self.ask(Method::GET, "/seeds", None, MAX_TIME).await
-    }
-
-    /// All the credentials the daemon knows, its own first.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`].
-    pub async fn credentials(&self) -> Result<Vec<CredentialRow>, Error> {
-        self.ask(Method::GET, "/credentials", None, MAX_TIME).await
-    }
-
-    /// Takes a credential of the daemon's node into use, which is on disk already.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when it is not for that node or not valid.
-    pub async fn renew(&self, request: &RenewRequest) -> Result<RenewReport, Error> {
-        self.ask(Method::POST, "/renew", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// Why the route of each service is what it is.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`].
-    pub async fn explain(&self) -> Result<Vec<Explanation>, Error> {
-        self.ask(Method::GET, "/explain", None, MAX_TIME).await
-    }
-
-    /// Lets other nodes leave the daemon's local instance of a service, or use it again.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when the daemon does not offer the service.
-    pub async fn drain(&self, request: &DrainRequest) -> Result<DrainReport, Error> {
-        self.ask(Method::POST, "/drain", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// Takes back what the authority says, in the whole mesh.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
-    pub async fn revoke(&self, request: &RevokeRequest) -> Result<RevokeReport, Error> {
-        self.ask(Method::POST, "/revoke", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// Gives the mesh a new secret, through the daemon; answered when that has kept it.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when the authority of the daemon's mesh has not signed it.
-    pub async fn rotate(&self, request: &RotateRequest) -> Result<RotateReport, Error> {
-        self.ask(Method::POST, "/rotate-secret", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// Lets the daemon's node go on under a new key; answered when that is kept and in use.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when it is not the successor of the daemon's node.
-    pub async fn rotate_key(&self, request: &RotateKeyRequest) -> Result<RotateKeyReport, Error> {
-        self.ask(Method::POST, "/rotate-key", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// The certificates that the origins of a service show.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when the daemon has no such service.
-    pub async fn certificates(
-        &self,
-        request: &CertificatesRequest,
-    ) -> Result<Vec<OriginCertificate>, Error> {
-        self.ask(Method::POST, "/certificates", Some(to_json(request)?), MAX_TIME).await
-    }
-
-    /// Round trips through the tunnel.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when no node has that name.
-    pub async fn ping(&self, request: &PingRequest) -> Result<PingReport, Error> {
-        let limit = MAX_TIME + MAX_PING_TIME_PER_PROBE * request.count;
-        let body = to_json(request)?;
-        self.ask(Method::POST, "/ping", Some(body), limit).await
-    }
-
-    /// Reads the daemon's configuration again, as SIGHUP does.
-    ///
-    /// # Errors
-    /// As [`AdminClient::status`], and when the configuration has problems.
-    pub async fn reload(&self) -> Result<ReloadReport, Error> {
-        self.ask(Method::POST, "/reload", None, MAX_TIME).await
+    /// [`Error::NoDaemon`] when nobody answers, [`Error::Usage`] for a request that makes no sense
+    /// to the daemon, [`Error::Refused`] when the answer is another refusal or not understood.
+    pub async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        let (method, body) = match R::KIND {
+            Kind::Query => (Method::GET, None),
+            Kind::Command => (Method::POST, Some(to_json(request)?)),
+        };
+        let bytes = self.answer(method, R::PATH, body, request.limit() + GRACE).await?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::Refused(format!(
+                "its answer cannot be parsed ({error}); does it have the same version as this \
+                 program ({})?",
+                env!("CARGO_PKG_VERSION")
+            ))
+        })
     }
 
     /// Whether `/livez` or `/readyz` says yes.
     ///
     /// # Errors
-    /// As [`AdminClient::status`]: [`Error::Refused`] with the reason when it says no.
+    /// As [`AdminClient::ask`]: [`Error::Refused`] with the reason when it says no.
     pub async fn check(&self, path: &str) -> Result<(), Error> {
-        self.answer(Method::GET, path, None, MAX_TIME).await.map(drop)
+        self.answer(Method::GET, path, None, MAX_ANSWER_TIME + GRACE).await.map(drop)
     }
 
     async fn answer(
@@ -203,23 +93,6 @@ impl AdminClient {
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
             _ => Err(Error::Refused(why)),
         }
-    }
-
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-        limit: Duration,
-    ) -> Result<T, Error> {
-        let bytes = self.answer(method, path, body, limit).await?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Error::Refused(format!(
-                "its answer cannot be parsed ({error}); does it have the same version as this \
-                 program ({})?",
-                env!("CARGO_PKG_VERSION")
-            ))
-        })
     }
 
     async fn exchange(
@@ -258,9 +131,9 @@ impl AdminClient {
     }
 }
 
-fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> Request<Full<Bytes>> {
+fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> hyper::Request<Full<Bytes>> {
     let has_body = body.is_some();
-    let mut request = Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
+    let mut request = hyper::Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
     *request.method_mut() = method;
     *request.uri_mut() = path.parse().expect("our own paths are URIs");
     request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));

@@ -8,6 +8,8 @@ use meshport_config::{NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey}
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
+use super::request::{Kind, Request};
+
 /// From here on, the end of a credential is worth a warning, in seconds.
 pub const ENDS_SOON_S: u64 = 30 * 86_400;
 
@@ -85,6 +87,12 @@ pub struct RenewRequest {
     pub credential: String,
 }
 
+impl Request for RenewRequest {
+    const PATH: &'static str = "/renew";
+    const KIND: Kind = Kind::Command;
+    type Reply = RenewReport;
+}
+
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReport {
@@ -128,6 +136,12 @@ impl Drop for RotateRequest {
     }
 }
 
+impl Request for RotateRequest {
+    const PATH: &'static str = "/rotate-secret";
+    const KIND: Kind = Kind::Command;
+    type Reply = RotateReport;
+}
+
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateReport {
@@ -167,6 +181,12 @@ impl Drop for RotateKeyRequest {
     fn drop(&mut self) {
         self.identity.zeroize();
     }
+}
+
+impl Request for RotateKeyRequest {
+    const PATH: &'static str = "/rotate-key";
+    const KIND: Kind = Kind::Command;
+    type Reply = RotateKeyReport;
 }
 
 /// What became of it.

@@ -1,13 +1,17 @@
 //! One connection of the admin server from memory; only with the feature `fuzzing`.
 
+use std::any::TypeId;
+use std::sync::{Arc, Mutex};
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use super::router::Door;
 use super::server::serve_connection;
 use super::slots::Slots;
-use crate::Handle;
-use crate::admin::handle::Question;
+use crate::Error;
+use crate::admin::request::Kind;
+use crate::node::driver::answers::{Answer, Ask, rows};
 use crate::sessions::who::Who;
 
 /// What reached the daemon in the course of a connection.
@@ -19,35 +23,35 @@ pub struct Asked {
     pub commands: usize,
 }
 
+/// A daemon that counts and refuses everything.
+#[derive(Debug, Clone, Default)]
+struct Refusing(Arc<Mutex<Asked>>);
+
+impl Ask for Refusing {
+    async fn ask<Q: Answer>(&self, _question: Q) -> Result<Q::Reply, Error> {
+        let mut asked = self.0.lock().expect("nobody panics");
+        let mut commands = rows::<Self>().into_iter().filter(|row| row.kind == Kind::Command);
+        match commands.any(|row| row.id == TypeId::of::<Q>()) {
+            true => asked.commands += 1,
+            false => asked.questions += 1,
+        }
+        Err(Error::Refused("not here".into()))
+    }
+}
+
 /// Serves these bytes as a whole connection, by the socket or by the loopback port; what was
 /// answered, and what the daemon was asked. The daemon refuses everything.
 ///
 /// # Panics
 /// When the connection does not end although its client has.
 pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked) {
-    let (handle, mut asked) = Handle::new();
-    let counting = async {
-        let mut counts = Asked::default();
-        while let Some(question) = asked.recv().await {
-            match question {
-                Question::Drain(..)
-                | Question::Ping(..)
-                | Question::Certificates(..)
-                | Question::Revoke(..)
-                | Question::Renew(..)
-                | Question::Rotate(..)
-                | Question::RotateKey(..) => counts.commands += 1,
-                _ => counts.questions += 1,
-            }
-        }
-        counts
-    };
+    let daemon = Refusing::default();
     // Larger than any request and all its answers: neither side waits for the other.
     let (mut client, server) = tokio::io::duplex(1 << 22);
     let (_stop, stopping) = watch::channel(false);
     let door = if by_socket { Door::Socket } else { Door::Loopback };
     let slot = Slots::default().take(Who::Unknown).expect("there is room");
-    let serving = serve_connection(server, door, handle, stopping, slot);
+    let serving = serve_connection(server, door, daemon.clone(), stopping, slot);
     let talking = async {
         client.write_all(bytes).await.expect("there is room");
         client.shutdown().await.expect("it is memory");
@@ -55,6 +59,7 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
         client.read_to_end(&mut answer).await.expect("it is memory");
         answer
     };
-    let ((), answer, counts) = tokio::join!(serving, talking, counting);
-    (answer, counts)
+    let ((), answer) = tokio::join!(serving, talking);
+    let asked = daemon.0.lock().expect("nobody panics").clone();
+    (answer, asked)
 }

@@ -12,13 +12,14 @@ pub mod credentials;
 pub mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-pub(crate) mod handle;
 mod metrics;
 pub(crate) mod ping;
+pub mod queries;
 pub(crate) mod report;
+pub mod request;
 mod router;
-pub mod server;
+pub(crate) mod server;
 mod slots;
 
 pub use client::AdminClient;
-pub use server::AdminServer;
+pub(crate) use server::AdminServer;

@@ -6,12 +6,11 @@ use std::time::Duration;
 use meshport_mesh::Mesh;
 use tokio::sync::oneshot;
 
-use crate::admin::api::{NodeRef, PingReport};
+use crate::Error;
+use crate::admin::api::{MAX_PING_COUNT, NodeRef, PingReport};
 
 /// Pings under way at once; they are for people, and people are few.
 const MAX_PINGS: usize = 8;
-/// Probes of one ping.
-const MAX_COUNT: u32 = 100;
 /// From one probe to the next.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer may take; longer than any path on this planet with a retry of the handshake.
@@ -34,17 +33,18 @@ pub(crate) fn start(
     mesh: Mesh,
     (who, lacks): (NodeRef, Option<String>),
     count: u32,
-    answer: oneshot::Sender<Result<PingReport, String>>,
+    answer: oneshot::Sender<Result<PingReport, Error>>,
 ) {
     let under_way = UNDER_WAY.fetch_add(1, Ordering::Relaxed);
     let place = Place;
     if under_way >= MAX_PINGS {
-        let _ = answer.send(Err("too many pings at once; wait for one to end".into()));
+        let _ =
+            answer.send(Err(Error::Usage("too many pings at once; wait for one to end".into())));
         return;
     }
     tokio::spawn(async move {
         let _place = place;
-        let sent = count.clamp(1, MAX_COUNT);
+        let sent = count.clamp(1, MAX_PING_COUNT);
         let mut rtt_ms = Vec::new();
         for _ in 0..sent {
             let rtt = mesh.ping(who.node, PATIENCE).await.ok();

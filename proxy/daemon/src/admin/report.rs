@@ -23,7 +23,7 @@ use meshport_core::duplicates::Duplicates;
 use meshport_core::health::Health;
 use meshport_core::names;
 use meshport_core::node::NodeCore;
-use meshport_core::reach::{BOTH_BEHIND_NAT, Reach};
+use meshport_core::reach::BOTH_BEHIND_NAT;
 use meshport_core::roster::Roster;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
@@ -59,8 +59,6 @@ pub(crate) struct Reporter {
     pub(crate) sessions: Sessions,
     pub(crate) audit: Audit,
     pub(crate) duplicates: Duplicates,
-    /// Where this node is, as its peers see it.
-    pub(crate) reach: Reach,
     pub(crate) floods: Floods,
     pub(crate) crowding: CrowdingLog,
     /// Where the authority's key would be, and should not.

@@ -1,7 +1,6 @@
 //! One request to one answer, for both listeners.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,29 +8,17 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use meshport_config::{Credential, NextSecret, Revocation};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::api::{DrainRequest, PingRequest, RevokeRequest};
-use super::certificates::CertificatesRequest;
-use super::credentials::{RenewRequest, RotateKeyRequest, RotateRequest};
 use super::metrics;
+use super::request::{Kind, MAX_ANSWER_TIME};
 use crate::Error;
-use crate::Handle;
-use crate::node::orders::Next;
-use crate::state::NextIdentity;
+use crate::node::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
 
-/// How long the driver may take for a question that needs no network.
-const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 /// How long the driver may take to show that it lives.
 const MAX_HEALTH_TIME: Duration = Duration::from_secs(2);
-/// A ping answers when its last probe is back or given up, one after another.
-const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(5);
-/// Probes of one request; whoever wants more asks again.
-pub(super) const MAX_PING_COUNT: u32 = 100;
-/// A ping request is a name and a number, in bytes.
+/// A request is a line or two, in bytes.
 pub(super) const MAX_BODY_BYTES: usize = 4 * 1024;
 /// How long a client may take to send that much.
 const MAX_BODY_TIME: Duration = Duration::from_secs(5);
@@ -52,8 +39,11 @@ struct Complaint<'a> {
     error: &'a str,
 }
 
+/// Pages that are no requests of the table.
+const PAGES: [&str; 4] = ["/metrics", "/healthz", "/livez", "/readyz"];
+
 /// Answers one request; every failure is an answer too.
-pub(super) async fn answer<B>(handle: &Handle, door: Door, request: Request<B>) -> Answer
+pub(super) async fn answer<A: Ask, B>(ask: &A, door: Door, request: Request<B>) -> Answer
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
@@ -62,65 +52,58 @@ where
         return complaint(StatusCode::MISDIRECTED_REQUEST, text);
     }
     let path = request.uri().path().to_owned();
-    let (allowed, posted) = match (path.as_str(), door) {
-        (
-            "/status" | "/routes" | "/explain" | "/peers" | "/seeds" | "/credentials" | "/metrics"
-            | "/healthz" | "/livez" | "/readyz",
-            _,
-        ) => ("GET, HEAD", false),
-        (
-            "/ping" | "/certificates" | "/drain" | "/reload" | "/revoke" | "/renew"
-            | "/rotate-secret" | "/rotate-key",
-            Door::Socket,
-        ) => ("POST", true),
-        _ => {
-            let text = "no such page; there are /status /routes /explain /peers \
-                        /seeds /credentials /metrics /livez /readyz";
-            return complaint(StatusCode::NOT_FOUND, text);
-        }
+    let row = rows::<A>().into_iter().find(|row| row.path == path);
+    let row = row.filter(|row| door == Door::Socket || row.kind == Kind::Query);
+    let is_command = match &row {
+        Some(row) => row.kind == Kind::Command,
+        None if PAGES.contains(&path.as_str()) => false,
+        None => return complaint(StatusCode::NOT_FOUND, &no_such_page::<A>()),
     };
     let fits = match *request.method() {
-        Method::GET | Method::HEAD => !posted,
-        Method::POST => posted,
+        Method::GET | Method::HEAD => !is_command,
+        Method::POST => is_command,
         _ => false,
     };
     if !fits {
+        let allowed = if is_command { "POST" } else { "GET, HEAD" };
         let text = format!("{path} needs the method {allowed}");
         let mut answer = complaint(StatusCode::METHOD_NOT_ALLOWED, &text);
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         return answer;
     }
-    let outcome = match path.as_str() {
-        "/ping" => answer_ping(handle, request.into_body()).await,
-        "/certificates" => answer_certificates(handle, request.into_body()).await,
-        "/reload" => answer_reload(handle).await,
-        "/drain" => answer_drain(handle, request.into_body()).await,
-        "/revoke" => answer_revoke(handle, request.into_body()).await,
-        "/renew" => answer_renew(handle, request.into_body()).await,
-        "/rotate-secret" => answer_rotate(handle, request.into_body()).await,
-        "/rotate-key" => answer_rotate_key(handle, request.into_body()).await,
-        _ => answer_page(handle, &path).await,
+    let outcome = match row {
+        Some(row) => answer_row(&row, ask, request.into_body()).await,
+        None => answer_page(ask, &path).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
 }
 
-async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
+fn no_such_page<A: Ask>() -> String {
+    let queries = rows::<A>().into_iter().filter(|row| row.kind == Kind::Query);
+    let paths: Vec<&str> = queries.map(|row| row.path).chain(PAGES).collect();
+    format!("no such page; there are {}", paths.join(" "))
+}
+
+async fn answer_row<A, B>(row: &Row<A>, ask: &A, body: B) -> Result<Answer, Answer>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let body = match row.kind {
+        Kind::Query => Bytes::new(),
+        Kind::Command => read(body).await?,
+    };
+    let reply = (row.serve)(ask, &body).await.map_err(refusal)?;
+    Ok(page(StatusCode::OK, "application/json", reply + "\n"))
+}
+
+async fn answer_page<A: Ask>(ask: &A, path: &str) -> Result<Answer, Answer> {
     match path {
-        "/status" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.status()).await?)),
-        "/routes" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.routes()).await?)),
-        "/explain" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.explain()).await?)),
-        "/peers" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.peers()).await?)),
-        "/seeds" => Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.seeds()).await?)),
-        "/credentials" => {
-            let rows = in_time(MAX_ANSWER_TIME, handle.credentials()).await?;
-            Ok(json(StatusCode::OK, &rows))
-        }
         "/metrics" => {
-            let samples = in_time(MAX_ANSWER_TIME, handle.samples()).await?;
+            let samples = in_time(MAX_ANSWER_TIME, ask.ask(Samples)).await?;
             Ok(page(StatusCode::OK, metrics::CONTENT_TYPE, metrics::exposition(&samples)))
         }
         "/readyz" => {
-            let lacking = in_time(MAX_HEALTH_TIME, handle.lacking()).await?;
+            let lacking = in_time(MAX_HEALTH_TIME, ask.ask(Lacking)).await?;
             let names: Vec<&str> = lacking.iter().map(AsRef::as_ref).collect();
             match names.is_empty() {
                 true => Ok(fine()),
@@ -132,20 +115,15 @@ async fn answer_page(handle: &Handle, path: &str) -> Result<Answer, Answer> {
         }
         // Alive means that the one thread that does everything still answers.
         _ => {
-            in_time(MAX_HEALTH_TIME, handle.lacking()).await?;
+            in_time(MAX_HEALTH_TIME, ask.ask(Lacking)).await?;
             Ok(fine())
         }
     }
 }
 
-async fn answer_reload(handle: &Handle) -> Result<Answer, Answer> {
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.reload()).await?))
-}
-
-/// The request in a body.
-async fn read<T, B>(body: B, what: &str) -> Result<T, Answer>
+/// The body of a request.
+async fn read<B>(body: B) -> Result<Bytes, Answer>
 where
-    T: DeserializeOwned,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
     let body = timeout(MAX_BODY_TIME, Limited::new(body, MAX_BODY_BYTES).collect())
@@ -154,99 +132,32 @@ where
         .map_err(|_failed| {
             let text = format!("the request is incomplete or over {MAX_BODY_BYTES} bytes");
             complaint(StatusCode::PAYLOAD_TOO_LARGE, &text)
-        })?
-        .to_bytes();
-    serde_json::from_slice(&body).map_err(|error| {
-        complaint(StatusCode::BAD_REQUEST, &format!("this is not a {what} request: {error}"))
-    })
-}
-
-async fn answer_certificates<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: CertificatesRequest = read(body, "certificates").await?;
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.certificates(request)).await?))
-}
-
-async fn answer_drain<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: DrainRequest = read(body, "drain").await?;
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.drain(request)).await?))
-}
-
-async fn answer_revoke<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: RevokeRequest = read(body, "revoke").await?;
-    let revocation = Revocation::from_text(&request.revocation)
-        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.revoke(revocation)).await?))
-}
-
-async fn answer_renew<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: RenewRequest = read(body, "renew").await?;
-    let credential = Credential::from_text(&request.credential)
-        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.renew(credential)).await?))
-}
-
-async fn answer_rotate<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: RotateRequest = read(body, "rotate-secret").await?;
-    let next = NextSecret::from_text(&request.next)
-        .map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.rotate(next)).await?))
-}
-
-async fn answer_rotate_key<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: RotateKeyRequest = read(body, "rotate-key").await?;
-    let identity: Result<NextIdentity, meshport_config::Error> = request.identity.parse();
-    let identity =
-        identity.map_err(|error| complaint(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    let overlap = Duration::from_secs(request.overlap_s);
-    let next = Next { identity: Arc::new(identity), overlap };
-    Ok(json(StatusCode::OK, &in_time(MAX_ANSWER_TIME, handle.rotate_key(next)).await?))
-}
-
-async fn answer_ping<B>(handle: &Handle, body: B) -> Result<Answer, Answer>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
-{
-    let request: PingRequest = read(body, "ping").await?;
-    if !(1..=MAX_PING_COUNT).contains(&request.count) {
-        let text = format!("count is {}, allowed are 1 to {MAX_PING_COUNT}", request.count);
-        return Err(complaint(StatusCode::BAD_REQUEST, &text));
-    }
-    let limit = MAX_PING_TIME_PER_PROBE * request.count;
-    Ok(json(StatusCode::OK, &in_time(limit, handle.ping(request)).await?))
+        })?;
+    Ok(body.to_bytes())
 }
 
 async fn in_time<T>(
     limit: Duration,
     question: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Answer> {
-    match timeout(limit, question).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(Error::Usage(why))) => Err(complaint(StatusCode::UNPROCESSABLE_ENTITY, &why)),
-        Ok(Err(Error::Refused(why))) => Err(complaint(StatusCode::SERVICE_UNAVAILABLE, &why)),
-        Ok(Err(error)) => Err(complaint(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())),
-        Err(_late) => {
+    let answer = timeout(limit, question).await.map_err(|_late| Failure::Late(limit));
+    answer.and_then(|answer| answer.map_err(Failure::Refused)).map_err(refusal)
+}
+
+/// Why there is no reply, as an answer whose status says who is to blame.
+fn refusal(failure: Failure) -> Answer {
+    let (status, why) = match failure {
+        Failure::Malformed(why) => (StatusCode::BAD_REQUEST, why),
+        Failure::Late(limit) => {
             let text = format!("the daemon did not answer within {} s", limit.as_secs());
-            Err(complaint(StatusCode::GATEWAY_TIMEOUT, &text))
+            (StatusCode::GATEWAY_TIMEOUT, text)
         }
-    }
+        Failure::Refused(Error::Usage(why)) => (StatusCode::UNPROCESSABLE_ENTITY, why),
+        Failure::Refused(Error::Refused(why)) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        Failure::Refused(error @ Error::Trust(_)) => (StatusCode::BAD_REQUEST, error.to_string()),
+        Failure::Refused(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    };
+    complaint(status, &why)
 }
 
 /// Whether the request names this machine. A web page that points a name of its own at 127.0.0.1
@@ -286,13 +197,6 @@ fn is_loopback_host(host: &str) -> bool {
 /// What probes want to read.
 fn fine() -> Answer {
     page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
-}
-
-fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
-    match serde_json::to_string(value) {
-        Ok(text) => page(status, "application/json", text + "\n"),
-        Err(error) => complaint(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    }
 }
 
 fn complaint(status: StatusCode, text: &str) -> Answer {

@@ -38,7 +38,7 @@ use tracing::{info, warn};
 use super::router::{self, Door};
 use super::slots::{Slot, Slots};
 use crate::Error;
-use crate::Handle;
+use crate::node::driver::answers::Ask;
 use crate::sessions::who::Who;
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
@@ -64,25 +64,11 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Both listeners, bound as far as the machine allows, and not yet served.
 #[derive(Debug)]
-pub struct AdminServer {
+pub(crate) struct AdminServer {
     path: PathBuf,
     unix: Option<(UnixListener, SocketFile)>,
     address: Option<SocketAddr>,
     http: Option<TcpListener>,
-}
-
-/// Binds both listeners and serves until `shutdown` resolves.
-///
-/// # Errors
-/// As [`AdminServer::bind`].
-pub async fn serve(
-    socket: &Path,
-    http: Option<SocketAddr>,
-    handle: Handle,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
-    AdminServer::bind(socket, http).await?.serve(handle, shutdown).await;
-    Ok(())
 }
 
 impl AdminServer {
@@ -91,7 +77,7 @@ impl AdminServer {
     /// # Errors
     /// [`Error::State`] when another daemon answers on the socket or its path cannot be one,
     /// [`Error::Usage`] for an address that is not loopback. What the machine lacks is logged.
-    pub async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
+    pub(crate) async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
         let bound = match http {
             None => None,
             Some(address) => or_later(bind_loopback(address).await)?,
@@ -101,12 +87,12 @@ impl AdminServer {
     }
 
     /// The address of the loopback port, if it is on.
-    pub fn http_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn http_addr(&self) -> Option<SocketAddr> {
         self.http.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Answers until `shutdown` resolves, gives answers under way a moment, and removes the socket.
-    pub async fn serve(self, handle: Handle, shutdown: impl Future<Output = ()>) {
+    pub(crate) async fn serve(self, ask: impl Ask, shutdown: impl Future<Output = ()>) {
         let Self { path, unix, address, http } = self;
         let (stop, stopping) = watch::channel(false);
         let on_socket = async {
@@ -115,7 +101,7 @@ impl AdminServer {
                 None => again(stopping.clone(), || bind_socket(&path)).await,
             };
             if let Some((unix, _socket)) = bound {
-                accept(unix, handle.clone(), stopping.clone()).await;
+                accept(unix, ask.clone(), stopping.clone()).await;
             }
         };
         let on_loopback = async {
@@ -125,7 +111,7 @@ impl AdminServer {
                 None => again(stopping.clone(), || bind_loopback(address)).await,
             };
             if let Some(listener) = bound {
-                accept(listener, handle.clone(), stopping.clone()).await;
+                accept(listener, ask.clone(), stopping.clone()).await;
             }
         };
         let until_shutdown = async {
@@ -202,7 +188,7 @@ impl Listener for TcpListener {
 }
 
 /// Accepts until told to stop, then waits a moment for the connections.
-async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::Receiver<bool>) {
+async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Receiver<bool>) {
     let slots = Slots::default();
     let mut connections = JoinSet::new();
     loop {
@@ -218,8 +204,8 @@ async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::R
                     tracing::debug!(%who, "admin connection refused: all of its slots are busy");
                     continue;
                 };
-                let (handle, stopping) = (handle.clone(), stopping.clone());
-                connections.spawn(serve_connection(stream, L::DOOR, handle, stopping, slot));
+                let (ask, stopping) = (ask.clone(), stopping.clone());
+                connections.spawn(serve_connection(stream, L::DOOR, ask, stopping, slot));
                 // A request that is there already is read before more connections come.
                 tokio::task::yield_now().await;
             }
@@ -234,10 +220,10 @@ async fn accept<L: Listener>(listener: L, handle: Handle, mut stopping: watch::R
     let _ = timeout(MAX_DRAIN_TIME, drained).await;
 }
 
-pub(super) async fn serve_connection<S>(
+pub(super) async fn serve_connection<S, A: Ask>(
     stream: S,
     door: Door,
-    handle: Handle,
+    ask: A,
     mut stopping: watch::Receiver<bool>,
     mut slot: Slot,
 ) where
@@ -245,9 +231,9 @@ pub(super) async fn serve_connection<S>(
 {
     let marker = slot.marker();
     let service = service_fn(move |request| {
-        let (handle, answering) = (handle.clone(), marker.answering());
+        let (ask, answering) = (ask.clone(), marker.answering());
         async move {
-            let answer = router::answer(&handle, door, request).await;
+            let answer = router::answer(&ask, door, request).await;
             drop(answering);
             Ok::<_, Infallible>(answer)
         }

@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
 use crate::sessions::attempt::{self, Target};
@@ -37,7 +38,7 @@ pub(crate) fn start(
     mesh: Mesh,
     service: ServiceName,
     origins: Result<Origins, String>,
-    answer: oneshot::Sender<Result<Vec<OriginCertificate>, String>>,
+    answer: oneshot::Sender<Result<Vec<OriginCertificate>, Error>>,
 ) {
     let busy = |_| "too many requests at once; try again later".to_owned();
     let admitted = origins.and_then(|it| Ok((it, UNDER_WAY.try_acquire().map_err(busy)?)));
@@ -45,7 +46,7 @@ pub(crate) fn start(
         Ok(admitted) => admitted,
         Err(why) => {
             // An asker that went away needs no answer.
-            let _ = answer.send(Err(why));
+            let _ = answer.send(Err(Error::Refused(why)));
             return;
         }
     };

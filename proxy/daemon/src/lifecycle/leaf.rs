@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    Defaults, MeshSecrets, Seed, ServiceName, ServiceSettings, Settings, SiteName,
+    Defaults, MeshSecrets, Revocations, Seed, ServiceName, ServiceSettings, Settings, SiteName,
 };
 use meshport_mesh::{Incoming, Mesh};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::info;
@@ -23,33 +23,25 @@ use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
 use meshport_core::duplicates::Duplicates;
-use meshport_core::reach::Reach;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
-use crate::Handle;
 use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
 use crate::audit::Audit;
 use crate::clock;
 use crate::health::certificates::{self, Origins};
 use crate::lifecycle::descriptors;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
-use crate::log_budget::LogBudgets;
 use crate::node;
 use crate::node::assemble;
-use crate::node::driver::Driver;
-use crate::node::driver::rotation::Rotating;
-use crate::node::driver::succession::Succeeding;
+use crate::node::driver::{Channels, Driver, Parts, Question};
 use crate::node::endpoints;
 use crate::node::floods::Floods;
 use crate::node::orders::Order;
 use crate::node::services::Services;
-use crate::sessions::ingress::{Context, MAX_FINDINGS};
+use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::state::Identity;
 use crate::tcp::Host;
-
-/// Orders on their way to the driver: from the suspend detector, the resolver and one person.
-const MAX_ORDERS: usize = 16;
 
 /// What a leaf is made of.
 #[derive(Debug)]
@@ -135,7 +127,7 @@ pub struct Leaf {
     is_offered: bool,
     orders: mpsc::Sender<Order>,
     /// The driver ends when nobody can ask it any more.
-    _handle: Handle,
+    _questions: mpsc::Sender<Question>,
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
 }
@@ -160,50 +152,32 @@ impl Leaf {
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
         let reporter = reporter(&identity, &mesh, &sessions, facts);
-        let (handle, questions) = Handle::new();
-        let (orders, orders_receiver) = mpsc::channel(MAX_ORDERS);
-        let (findings, findings_receiver) = mpsc::channel(MAX_FINDINGS);
-        let (refused, refusals) = watch::channel(None);
         let leaf_of = Some(vec![service.clone()]);
-        let (rotating, secrets) = Rotating::new(identity.secrets.clone());
-        let mut driver = Driver {
+        let (mut driver, channels) = Driver::new(Parts {
             core: assemble::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
             mesh: mesh.clone(),
             events,
-            questions,
-            orders: orders_receiver,
-            findings: findings_receiver,
-            routes: BTreeMap::new(),
-            probers: BTreeMap::new(),
-            seeds: BTreeMap::new(),
-            seed_names: Vec::new(),
             sessions: sessions.clone(),
-            load: crate::health::load::Load::default(),
-            deliveries: BTreeMap::new(),
-            cut_windows: assemble::cut_windows(&settings),
             reporter,
-            refused,
-            budgets: LogBudgets::new(clock::now()),
+            probers: BTreeMap::new(),
+            cut_windows: assemble::cut_windows(&settings),
+            seed_names: Vec::new(),
+            secrets: identity.secrets.clone(),
             // Members tell again what is revoked as soon as they are asked.
-            revoked: watch::Sender::default(),
-            own: watch::Sender::new(Arc::new(identity.credential.clone())),
-            rotating,
-            // Nobody brings one: a leaf has no admin socket.
-            succeeding: Succeeding::new().0,
-            suspected: broadcast::Sender::new(1),
-        };
+            revocations: Revocations::default(),
+        });
+        let Channels { questions, orders, findings, refused, secrets, .. } = channels;
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.obey(Order::Seeds(plain.collect()));
         let context = Context { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
         let (_limits, listeners) = services.serve(&settings, &context, &mut driver);
         let listeners = listeners.into_inner().expect("nobody has locked it yet");
-        let routes = driver.routes[&service].subscribe();
+        let routes = driver.outputs.routes[&service].subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(driver.run());
         tasks.spawn(follow_names(seeds, orders.clone()));
         tasks.spawn(watch_over(mesh.clone(), orders.clone()));
-        let (refused, _handle) = (refusals, handle);
         Ok(Self {
             mesh,
             service,
@@ -213,7 +187,7 @@ impl Leaf {
             secrets,
             is_offered: false,
             orders,
-            _handle,
+            _questions: questions,
             listeners,
             tasks,
         })
@@ -312,7 +286,6 @@ fn reporter(
         sessions: sessions.clone(),
         audit: Audit::default(),
         duplicates: Duplicates::default(),
-        reach: Reach::default(),
         floods: Floods::new(clock::now()),
         crowding: CrowdingLog::default(),
         authority_key: None,

@@ -73,7 +73,7 @@ impl Reload {
     }
 
     /// Reads the credential and the file, applies them, and says what came of it.
-    pub(crate) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, String> {
+    pub(crate) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, Error> {
         self.read_credential(controls).await;
         let report = match self.read() {
             Ok(new) => self.apply(new, controls).await,
@@ -86,7 +86,9 @@ impl Reload {
             }
             Err(error) => {
                 error!(%error, "configuration not reloaded; the current one stays in use");
-                Err(format!("configuration not reloaded, the current one stays in use: {error}"))
+                let why =
+                    format!("configuration not reloaded, the current one stays in use: {error}");
+                Err(Error::Refused(why))
             }
         }
     }

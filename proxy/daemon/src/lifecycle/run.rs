@@ -15,7 +15,8 @@ use crate::Error;
 use crate::admin::credentials::Validity;
 use crate::admin::{AdminClient, AdminServer, server};
 
-use crate::admin::handle::ReloadWish;
+use crate::admin::api::ReloadReport;
+use crate::admin::queries::StatusRequest;
 use crate::admin::report;
 use crate::clock;
 use crate::lifecycle::descriptors;
@@ -24,6 +25,7 @@ use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble;
 use crate::node::controls::Controls;
+use crate::node::driver::answers::Asker;
 use crate::node::driver::rotation;
 use crate::node::driver::succession;
 use crate::node::orders::{Order, Snapshot};
@@ -46,8 +48,6 @@ const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 /// From one attempt to lock the state folder to the next.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
-/// Wishes to reload that wait for the one under way.
-const MAX_RELOADS: usize = 4;
 
 /// What `meshport run` was given.
 pub struct Options {
@@ -89,8 +89,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // The server says it, if that fails.
     let _ = server::make_folder(&settings.admin.socket);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let (reloads, wishes) = mpsc::channel(MAX_RELOADS);
-    let daemon = Daemon::start(&settings, &identity, state, (shards, reloads)).await?;
+    let mut daemon = Daemon::start(&settings, &identity, state, shards).await?;
+    let wishes = daemon.node.take_reloads();
     let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
     let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
     let keys = daemon.node.offered_keys();
@@ -127,7 +127,7 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
             Ok(lock) => return Ok(lock),
             Err(error) => error,
         };
-        match client.status().await {
+        match client.ask(&StatusRequest).await {
             Ok(status) if status.is_leaving => {
                 heard = clock::now();
                 if !std::mem::replace(&mut is_leaving, true) {
@@ -216,7 +216,7 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: StateDir,
-        (shards, reloads): (usize, mpsc::Sender<ReloadWish>),
+        shards: usize,
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -245,7 +245,7 @@ impl Daemon {
         let node = Node::start(settings, identity, environment)?;
         let saver = tokio::spawn(save_directory(state.clone(), node.controls.orders.clone()));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
-        let handle = node.handle().with_reloads(reloads);
+        let handle = node.handle();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
@@ -312,7 +312,7 @@ async fn save(state: &StateDir, orders: &mpsc::Sender<Order>) {
 async fn wait_for_end(
     mut reload: Reload,
     controls: &Controls,
-    mut wishes: mpsc::Receiver<ReloadWish>,
+    mut wishes: mpsc::Receiver<Asker<ReloadReport>>,
 ) -> Result<(), Error> {
     let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
     let mut terminate = listen(SignalKind::terminate())?;

@@ -3,8 +3,8 @@
 //! One task owns the [`NodeCore`]. It waits for the next input (a mesh event, a probe's outcome, a
 //! question, a change of the busy origins, a timer), hands it to the core with the time read once,
 //! and then carries out what the core wants: datagrams, probes, peers, routes. Queues: mesh events
-//! are bounded by the mesh, questions by [`crate::admin::handle::MAX_QUESTIONS`], outcomes by
-//! [`MAX_OUTCOMES`], what sessions find out by [`crate::sessions::ingress::MAX_FINDINGS`].
+//! are bounded by the mesh, questions by [`MAX_QUESTIONS`], outcomes by
+//! [`MAX_OUTCOMES`], what sessions find out by [`MAX_FINDINGS`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,30 +12,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Added, Credential, MAX_REVOCATIONS, NodeId, NodeName, Revocation, Revocations, Revoked,
-    ServiceName, UnixSeconds,
+    Credential, MeshSecrets, NodeId, NodeName, Revocations, Revoked, ServiceName, UnixSeconds,
 };
-use meshport_discovery::OriginState;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::admin::api::{DrainReport, DrainRequest, RevokeReport};
-use crate::admin::credentials::RenewReport;
+use crate::admin::api::ReloadReport;
 use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::Question as Probe;
 use meshport_core::ledger::{Cut, Side};
 use meshport_core::names;
 use meshport_core::node::{Event, NodeCore};
-use meshport_core::reach::BOTH_BEHIND_NAT;
 use meshport_core::route::{Line, Route};
 
-use crate::admin::handle::Question;
-use crate::admin::ping;
 use crate::admin::report::Reporter;
 use crate::clock;
-use crate::health::certificates;
 use crate::health::load::Load;
 use crate::health::probe::{Answer, Prober};
 use crate::log_budget::LogBudgets;
@@ -44,10 +37,13 @@ use crate::node::driver::rotation::Rotating;
 use crate::node::driver::succession::Succeeding;
 use crate::node::endpoints;
 use crate::node::floods;
-use crate::node::orders::{Addition, Instance, Order, Snapshot};
-use crate::sessions::ingress::Finding;
+use crate::node::orders::{Addition, Instance, Next, Order, Snapshot};
+use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
+use self::answers::Asker;
+
+pub(crate) mod answers;
 mod members;
 pub(crate) mod rotation;
 mod route_log;
@@ -55,6 +51,16 @@ pub(crate) mod seeds;
 mod sightings;
 pub(crate) mod succession;
 
+/// Questions waiting for the driver. It answers between network events, so a handful suffices;
+/// more askers wait at the door.
+const MAX_QUESTIONS: usize = 64;
+/// Orders on their way to the driver; they come from timers and people.
+const MAX_ORDERS: usize = 16;
+/// Requests to reload that wait for the one under way.
+const MAX_RELOADS: usize = 4;
+/// Suspicions on their way to observers. A turn of the driver raises a few; an observer that is
+/// more than these behind is told how many it has missed.
+const MAX_SUSPICIONS: usize = 64;
 /// Outcomes of probes on their way back. Each service has at most two probes under way.
 const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
 /// Mesh events handled before the core's wishes are carried out: a burst is taken up in one go,
@@ -63,43 +69,149 @@ const MAX_EVENTS_PER_TURN: usize = 64;
 
 type OutcomeOf = (ServiceName, Probe, Answer);
 
+/// A question from outside, which answers itself.
+pub(crate) struct Question(pub(crate) Box<dyn FnOnce(&mut Driver) + Send>);
+
+impl std::fmt::Debug for Question {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Question")
+    }
+}
+
+/// What a driver is made of.
+pub(crate) struct Parts {
+    pub(crate) core: NodeCore,
+    pub(crate) mesh: Mesh,
+    pub(crate) events: mpsc::Receiver<MeshEvent>,
+    pub(crate) sessions: Sessions,
+    pub(crate) reporter: Reporter,
+    pub(crate) probers: BTreeMap<ServiceName, Prober>,
+    /// Within what time the sessions of a bad origin are reset.
+    pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
+    /// The seeds that the settings name without saying where they are.
+    pub(crate) seed_names: Vec<NodeName>,
+    pub(crate) secrets: MeshSecrets,
+    /// What the authority had taken back before.
+    pub(crate) revocations: Revocations,
+}
+
+/// The other ends of a driver's queues, and what it tells.
+pub(crate) struct Channels {
+    pub(crate) questions: mpsc::Sender<Question>,
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) findings: mpsc::Sender<Finding>,
+    /// Requests to read the configuration again, for the process around the node.
+    pub(crate) reloads: mpsc::Receiver<Asker<ReloadReport>>,
+    /// Why a peer was refused last, by either side.
+    pub(crate) refused: watch::Receiver<Option<String>>,
+    /// What the authority has taken back.
+    pub(crate) revocations: watch::Receiver<Revocations>,
+    /// This node's own credential.
+    pub(crate) own: watch::Receiver<Arc<Credential>>,
+    /// New secrets of the mesh, to be kept and then ordered.
+    pub(crate) secrets: watch::Receiver<Option<MeshSecrets>>,
+    /// New keys of this node, to be kept and then ordered.
+    pub(crate) keys: watch::Receiver<Option<Next>>,
+    /// Whom this node suspects.
+    pub(crate) suspected: broadcast::Sender<NodeId>,
+}
+
+/// What comes in.
+struct Inputs {
+    events: mpsc::Receiver<MeshEvent>,
+    questions: mpsc::Receiver<Question>,
+    orders: mpsc::Receiver<Order>,
+    findings: mpsc::Receiver<Finding>,
+}
+
+/// What others watch.
+pub(crate) struct Outputs {
+    pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
+    reloads: mpsc::Sender<Asker<ReloadReport>>,
+    refused: watch::Sender<Option<String>>,
+    revoked: watch::Sender<Revocations>,
+    own: watch::Sender<Arc<Credential>>,
+    suspected: broadcast::Sender<NodeId>,
+}
+
+/// Whom this node announces itself to for ever.
+#[derive(Default)]
+struct Seeds {
+    /// Where the configuration says that they are.
+    at: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// Those that the settings name without saying where they are.
+    names: Vec<NodeName>,
+}
+
 /// Everything the loop owns.
 pub(crate) struct Driver {
     pub(crate) core: NodeCore,
     pub(crate) mesh: Mesh,
-    pub(crate) events: mpsc::Receiver<MeshEvent>,
-    pub(crate) questions: mpsc::Receiver<Question>,
-    pub(crate) orders: mpsc::Receiver<Order>,
-    pub(crate) findings: mpsc::Receiver<Finding>,
-    pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
-    pub(crate) probers: BTreeMap<ServiceName, Prober>,
-    /// The seeds, and where the configuration says that they are.
-    pub(crate) seeds: BTreeMap<NodeId, Vec<SocketAddr>>,
-    /// The seeds that the settings name without saying where they are.
-    pub(crate) seed_names: Vec<NodeName>,
     pub(crate) sessions: Sessions,
-    pub(crate) load: Load,
-    /// How far data had come on the paths whose probes are overdue.
-    pub(crate) deliveries: BTreeMap<NodeId, Delivery>,
-    /// Within what time the sessions of a bad origin are reset.
-    pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
     pub(crate) reporter: Reporter,
-    /// Why a peer was refused last, by either side.
-    pub(crate) refused: watch::Sender<Option<String>>,
-    pub(crate) budgets: LogBudgets,
-    /// What the authority has taken back, for whoever keeps it.
-    pub(crate) revoked: watch::Sender<Revocations>,
-    /// This node's own credential, for whoever judges by it.
-    pub(crate) own: watch::Sender<Arc<Credential>>,
+    pub(crate) outputs: Outputs,
+    inputs: Inputs,
+    probers: BTreeMap<ServiceName, Prober>,
+    load: Load,
+    seeds: Seeds,
+    /// How far data had come on the paths whose probes are overdue.
+    deliveries: BTreeMap<NodeId, Delivery>,
+    cut_windows: BTreeMap<ServiceName, Duration>,
+    budgets: LogBudgets,
     /// The mesh's secrets, and a new one on its way to the disk.
-    pub(crate) rotating: Rotating,
+    rotating: Rotating,
     /// A new key of this node on its way to the disk.
-    pub(crate) succeeding: Succeeding,
-    /// Whom this node suspects, for whoever looks on.
-    pub(crate) suspected: broadcast::Sender<NodeId>,
+    succeeding: Succeeding,
 }
 
 impl Driver {
+    /// A driver that does not run yet, with its queues.
+    pub(crate) fn new(parts: Parts) -> (Self, Channels) {
+        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let (orders, ordered) = mpsc::channel(MAX_ORDERS);
+        let (findings, found) = mpsc::channel(MAX_FINDINGS);
+        let (reloads, reload_requests) = mpsc::channel(MAX_RELOADS);
+        let (refused, refusals) = watch::channel(None);
+        let (revoked, revocations) = watch::channel(parts.revocations.clone());
+        let (renewed, own) = watch::channel(Arc::new(parts.reporter.credential.clone()));
+        let (rotating, secrets) = Rotating::new(parts.secrets);
+        let (succeeding, keys) = Succeeding::new();
+        let suspected = broadcast::Sender::new(MAX_SUSPICIONS);
+        let channels = Channels {
+            questions,
+            orders,
+            findings,
+            reloads: reload_requests,
+            refused: refusals,
+            revocations,
+            own,
+            secrets,
+            keys,
+            suspected: suspected.clone(),
+        };
+        let Parts { mut core, mesh, events, .. } = parts;
+        mesh.set_revocations(&parts.revocations);
+        core.restore_revocations(parts.revocations, clock::now());
+        let routes = BTreeMap::new();
+        let driver = Self {
+            core,
+            mesh,
+            sessions: parts.sessions,
+            reporter: parts.reporter,
+            outputs: Outputs { routes, reloads, refused, revoked, own: renewed, suspected },
+            inputs: Inputs { events, questions: asked, orders: ordered, findings: found },
+            probers: parts.probers,
+            load: Load::default(),
+            seeds: Seeds { at: BTreeMap::new(), names: parts.seed_names },
+            deliveries: BTreeMap::new(),
+            cut_windows: parts.cut_windows,
+            budgets: LogBudgets::new(clock::now()),
+            rotating,
+            succeeding,
+        };
+        (driver, channels)
+    }
+
     /// Runs until the mesh or all askers are gone.
     pub(crate) async fn run(mut self) {
         let (outcome_sender, mut outcomes) = mpsc::channel::<OutcomeOf>(MAX_OUTCOMES);
@@ -108,7 +220,7 @@ impl Driver {
             self.carry_out(&outcome_sender, &mut probes);
             let wake = self.core.poll_timeout();
             tokio::select! {
-                event = self.events.recv() => match event {
+                event = self.inputs.events.recv() => match event {
                     Some(event) => self.take_events(event),
                     None => return,
                 },
@@ -119,12 +231,12 @@ impl Driver {
                     self.core.handle_outcome(&service, probe, outcome, clock::now());
                 }
                 Some(_) = probes.join_next(), if !probes.is_empty() => {}
-                question = self.questions.recv() => match question {
-                    Some(question) => self.answer(question),
+                question = self.inputs.questions.recv() => match question {
+                    Some(Question(ask)) => ask(&mut self),
                     None => return,
                 },
-                Some(order) = self.orders.recv() => self.obey(order),
-                Some(finding) = self.findings.recv() => match finding {
+                Some(order) = self.inputs.orders.recv() => self.obey(order),
+                Some(finding) = self.inputs.findings.recv() => match finding {
                     Finding::Verdicts(service, verdicts) => {
                         self.core.handle_verdicts(&service, verdicts, clock::now());
                     }
@@ -169,7 +281,7 @@ impl Driver {
     fn take_events(&mut self, first: MeshEvent) {
         self.take_event(first);
         for _ in 1..MAX_EVENTS_PER_TURN {
-            let Ok(event) = self.events.try_recv() else { return };
+            let Ok(event) = self.inputs.events.try_recv() else { return };
             self.take_event(event);
         }
     }
@@ -199,8 +311,7 @@ impl Driver {
             }
             MeshEvent::SessionDown(node) => {
                 self.reporter.audit.gone(&node);
-                self.lose_sight(&node);
-                self.core.handle_session(node, false, now);
+                self.lose_session(node);
             }
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
@@ -213,7 +324,7 @@ impl Driver {
             }
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
-                self.refused.send_replace(Some(reason.clone()));
+                self.outputs.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
                 if let Some(held_back) = self.budgets.refusals.take(now) {
                     warn!(node = %node.short(), %reason, held_back, "peer refused");
@@ -264,25 +375,6 @@ impl Driver {
         }
     }
 
-    fn revoke(&mut self, revocation: &Revocation, now: Instant) -> Result<RevokeReport, String> {
-        let members = self.core.discovery().directory().alive();
-        let added = self.core.handle_revocation(revocation, now).map_err(|it| it.to_string())?;
-        if added == Added::Full {
-            return Err(format!(
-                "there are {MAX_REVOCATIONS} revocations, and no more can be kept; create a new \
-                 mesh"
-            ));
-        }
-        // Whoever was covered is forgotten by now.
-        let left = self.core.discovery().directory().alive();
-        Ok(RevokeReport {
-            revoked: revocation.revoked.to_string(),
-            is_new: added == Added::New,
-            cut: members.saturating_sub(left),
-            successor: successor(self.core.discovery().revocations(), &revocation.revoked),
-        })
-    }
-
     /// Takes another credential of this node into use. Returns whether it is another one.
     fn renew(&mut self, credential: &Credential, now: Instant) -> Result<bool, String> {
         let known = &self.reporter.credential;
@@ -299,7 +391,7 @@ impl Driver {
         self.core.set_credential(credential, now);
         self.reporter.credential = credential.clone();
         self.reporter.audit.renewed(credential);
-        self.own.send_replace(Arc::new(credential.clone()));
+        self.outputs.own.send_replace(Arc::new(credential.clone()));
         let (until, roles) = (credential.expires_at, &credential.roles);
         info!(%until, %roles, "this node's credential was renewed");
         Ok(true)
@@ -311,7 +403,7 @@ impl Driver {
                 if let Some(change) = change {
                     route_log::route(&service, &change, &route);
                 }
-                if let Some(sender) = self.routes.get(&service) {
+                if let Some(sender) = self.outputs.routes.get(&service) {
                     sender.send_replace(route);
                 }
             }
@@ -334,7 +426,7 @@ impl Driver {
             }
             Event::Peer { node, endpoints, credential } => {
                 self.recognise_seed(&credential);
-                let configured = self.seeds.get(&node).map_or(&[][..], Vec::as_slice);
+                let configured = self.seeds.at.get(&node).map_or(&[][..], Vec::as_slice);
                 let hints = endpoints::hints(configured, &endpoints);
                 self.mesh.set_peer(node, &hints, Some(&credential));
             }
@@ -349,11 +441,11 @@ impl Driver {
                     // Nobody serves this node any more: its clients need not wait to find out.
                     self.sessions.end(|_| true);
                 }
-                self.revoked.send_replace(all);
+                self.outputs.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
                 if let Revoked::Succeeded { node, by } = revocation.revoked {
                     self.sessions.rename(node, by);
-                    let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
+                    let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
                     self.set_seeds(seeds);
                 } else {
                     warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
@@ -366,84 +458,11 @@ impl Driver {
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Suspected(node) => self.tell_suspected(&node),
             // A seed is asked for ever.
-            Event::Forgotten(node) if self.seeds.contains_key(&node) => {}
+            Event::Forgotten(node) if self.seeds.at.contains_key(&node) => {}
             Event::Forgotten(node) => self.mesh.release_peer(&node),
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
             Event::Denied { service, origin } => self.tell_denied(&service, &origin),
-        }
-    }
-
-    fn drain(&mut self, request: &DrainRequest, now: Instant) -> Result<DrainReport, String> {
-        let DrainRequest { service, draining } = request;
-        if !self.core.set_draining(service, *draining, now) {
-            return Err(format!(
-                "this node offers no {service}, so there is nothing to drain; run this on an origin"
-            ));
-        }
-        let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
-        info!(%service, "{} {word}", names::local_instance(service));
-        let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
-        let sessions = self.sessions.count_side(service, Side::Served);
-        Ok(DrainReport { service: service.clone(), state, sessions })
-    }
-
-    fn answer(&mut self, question: Question) {
-        let now = clock::now();
-        let (core, mesh, secrets) = (&self.core, &self.mesh, &self.rotating.secrets);
-        // An asker that went away needs no answer.
-        match question {
-            Question::Status(to) => {
-                let _ = to.send(self.reporter.status((core, mesh), secrets, now));
-            }
-            Question::Lacking(to) => {
-                let _ = to.send(self.reporter.lacking(core));
-            }
-            Question::Routes(to) => {
-                let _ = to.send(self.reporter.services(core, now));
-            }
-            Question::Explain(to) => {
-                let _ = to.send(self.reporter.explanations(core, now));
-            }
-            Question::Peers(to) => {
-                let _ = to.send(self.reporter.peers(core, mesh));
-            }
-            Question::Seeds(to) => drop(to.send(self.reporter.seeds(core))),
-            Question::Samples(to) => {
-                let _ = to.send(self.reporter.samples((core, mesh), secrets, now));
-            }
-            Question::Revoke(revocation, to) => {
-                let answer = self.revoke(&revocation, now);
-                let _ = to.send(answer);
-            }
-            Question::Credentials(to) => {
-                let _ = to.send(self.reporter.credentials((core, mesh), secrets, clock::wall()));
-            }
-            Question::Renew(credential, to) => {
-                let is_new = self.renew(&credential, now);
-                let expires_at = self.reporter.credential.expires_at;
-                let _ = to.send(is_new.map(|is_new| RenewReport { expires_at, is_new }));
-            }
-            Question::Rotate(next, to) => self.rotate(&next, to),
-            Question::RotateKey(next, to) => self.rotate_key(next, to),
-            Question::Drain(request, to) => {
-                let answer = self.drain(&request, now);
-                let _ = to.send(answer);
-            }
-            Question::Certificates(request, to) => {
-                let origins = self.reporter.to_ask(core, &request.service);
-                certificates::start(mesh.clone(), request.service, origins, to);
-            }
-            Question::Ping(request, to) => match self.reporter.find(core, &request.target) {
-                Ok(who) => {
-                    let lacks = core.discovery().both_behind_nat(&who.node);
-                    let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
-                    ping::start(self.mesh.clone(), (who, lacks), request.count, to);
-                }
-                Err(unknown) => {
-                    let _ = to.send(Err(unknown));
-                }
-            },
         }
     }
 
@@ -519,7 +538,7 @@ impl Driver {
         prober.and_then(|prober| self.probers.insert(name.clone(), prober));
         self.core.add_service(name.clone(), config, now);
         route.send_replace(self.core.route(&name).cloned().unwrap_or_default());
-        self.routes.insert(name, route);
+        self.outputs.routes.insert(name, route);
     }
 }
 
@@ -543,12 +562,4 @@ pub(crate) fn shut_out(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u
     let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
     mesh.set_revocations(all);
     ended
-}
-
-/// Who goes on in the place of a revoked node, not being revoked: whoever revokes the key of before
-/// may mean the node of now.
-fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
-    let Revoked::Node(node) = revoked else { return None };
-    let last = all.successor_of(node);
-    (last != *node && !all.has_node(&last)).then_some(last)
 }

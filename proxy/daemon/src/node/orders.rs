@@ -14,6 +14,7 @@ use meshport_core::route::{Policy, Route};
 use tokio::sync::watch;
 
 use crate::admin::api::SettingChange;
+use crate::admin::credentials::RotateKeyRequest;
 use crate::admin::report::ServiceFacts;
 use crate::health::probe::Prober;
 use crate::state::NextIdentity;
@@ -87,6 +88,18 @@ pub(crate) struct Addition {
     pub(crate) cut_window: Duration,
     pub(crate) prober: Option<Prober>,
     pub(crate) route: watch::Sender<Arc<Route>>,
+}
+
+impl Next {
+    /// What an operator hands over.
+    ///
+    /// # Errors
+    /// The text is no new identity.
+    pub(crate) fn of(request: &RotateKeyRequest) -> Result<Self, meshport_config::Error> {
+        let identity: NextIdentity = request.identity.parse()?;
+        let overlap = Duration::from_secs(request.overlap_s);
+        Ok(Self { identity: Arc::new(identity), overlap })
+    }
 }
 
 /// Who this node is to be, and how long the former key answers beside.

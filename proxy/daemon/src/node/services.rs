@@ -88,7 +88,7 @@ impl Services {
             for listener in self.bound.remove(name).unwrap_or_default() {
                 listeners.spawn(listen::serve(listener, ingress.clone()));
             }
-            driver.routes.insert(name.clone(), route);
+            driver.outputs.routes.insert(name.clone(), route);
             limits.insert(name.clone(), limit);
         }
         (Mutex::new(limits), Mutex::new(listeners))

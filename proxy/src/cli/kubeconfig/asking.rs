@@ -27,7 +27,7 @@ pub(super) async fn evidence(
     server: &ServerUrl,
 ) -> Evidence {
     let request = CertificatesRequest { service: service.clone() };
-    let why = match client.certificates(&request).await {
+    let why = match client.ask(&request).await {
         Ok(answers) if !answers.is_empty() => return Evidence::of_origins(service, &answers),
         Ok(_) => "no origin is known yet".into(),
         Err(Error::NoDaemon { .. }) => "no daemon answers".into(),

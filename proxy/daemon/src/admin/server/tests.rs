@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::os::unix::fs::PermissionsExt;
 
 use meshport_config::ServiceName;
@@ -6,12 +7,14 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::admin::api::{
-    DrainReport, DrainRequest, MemberCounts, NodeRef, PingReport, PingRequest, Sample,
+    DrainReport, DrainRequest, MemberCounts, NodeRef, PeerRow, PingReport, PingRequest, Sample,
     ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
-use crate::admin::handle::Question;
+use crate::admin::queries::{PeersRequest, RoutesRequest, StatusRequest};
+use crate::node::driver::answers::{Answer, Lacking, Samples};
+use crate::node::handle::Handle;
 
 fn me() -> NodeRef {
     NodeRef {
@@ -51,37 +54,44 @@ fn samples() -> Vec<Sample> {
     }]
 }
 
-fn reply(question: Question) {
-    // A test that went away does not want its answer.
-    match question {
-        Question::Status(answer) => drop(answer.send(status())),
-        Question::Lacking(answer) => drop(answer.send(vec![ServiceName::kube_apiserver()])),
-        Question::Routes(answer) => drop(answer.send(Vec::<ServiceStatus>::new())),
-        Question::Peers(answer) => drop(answer.send(Vec::new())),
-        Question::Seeds(answer) => drop(answer.send(Vec::new())),
-        Question::Samples(answer) => drop(answer.send(samples())),
-        Question::Drain(request, answer) => drop(answer.send(drained(request))),
-        Question::Credentials(answer) => drop(answer.send(Vec::new())),
-        Question::Renew(_, answer) => drop(answer.send(Err("not here".into()))),
-        Question::Rotate(_, answer) => drop(answer.send(Err("not here".into()))),
-        Question::RotateKey(_, answer) => drop(answer.send(Err("not here".into()))),
-        Question::Revoke(_, answer) => drop(answer.send(Err("not here".into()))),
-        Question::Explain(answer) => drop(answer.send(Vec::new())),
-        Question::Certificates(_, answer) => drop(answer.send(Err("not here".into()))),
-        Question::Ping(request, answer) => drop(answer.send(pinged(&request))),
+/// A daemon that answers some requests, and refuses the others.
+#[derive(Debug, Clone)]
+struct Fake;
+
+impl Ask for Fake {
+    async fn ask<Q: Answer>(&self, question: Q) -> Result<Q::Reply, Error> {
+        let question: Box<dyn Any + Send> = Box::new(question);
+        let reply = reply(&*question)?;
+        Ok(*reply.downcast().expect("the reply to this question"))
     }
 }
 
-fn drained(request: DrainRequest) -> Result<DrainReport, String> {
-    let DrainRequest { service, draining } = request;
-    let state = if draining { "draining" } else { "ready" }.to_owned();
-    Ok(DrainReport { service, state, sessions: 2 })
+fn reply(question: &(dyn Any + Send)) -> Result<Box<dyn Any>, Error> {
+    let refused = || Err(Error::Refused("not here".into()));
+    Ok(match question {
+        it if it.is::<StatusRequest>() => Box::new(status()),
+        it if it.is::<Lacking>() => Box::new(vec![ServiceName::kube_apiserver()]),
+        it if it.is::<RoutesRequest>() => Box::new(Vec::<ServiceStatus>::new()),
+        it if it.is::<PeersRequest>() => Box::new(Vec::<PeerRow>::new()),
+        it if it.is::<Samples>() => Box::new(samples()),
+        it => match (it.downcast_ref::<DrainRequest>(), it.downcast_ref::<PingRequest>()) {
+            (Some(drain), _) => Box::new(drained(drain)),
+            (_, Some(ping)) => Box::new(pinged(ping)?),
+            (None, None) => return refused(),
+        },
+    })
 }
 
-fn pinged(request: &PingRequest) -> Result<PingReport, String> {
+fn drained(request: &DrainRequest) -> DrainReport {
+    let DrainRequest { service, draining } = request.clone();
+    let state = if draining { "draining" } else { "ready" }.to_owned();
+    DrainReport { service, state, sessions: 2 }
+}
+
+fn pinged(request: &PingRequest) -> Result<PingReport, Error> {
     match request.target.as_str() {
         "worker-7" => Ok(PingReport { who: me(), sent: 1, rtt_ms: vec![Some(0.4)], lacks: None }),
-        other => Err(format!("no node is called {other}")),
+        other => Err(Error::Usage(format!("no node is called {other}"))),
     }
 }
 
@@ -96,23 +106,17 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        let (handle, mut questions) = Handle::new();
-        tokio::spawn(async move {
-            while let Some(question) = questions.recv().await {
-                reply(question);
-            }
-        });
-        Self::with(handle).await
+        Self::with(Fake).await
     }
 
-    async fn with(handle: Handle) -> Self {
+    async fn with(ask: impl Ask) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("admin.sock");
         let loopback = "127.0.0.1:0".parse().expect("an address");
         let server = AdminServer::bind(&socket, Some(loopback)).await.expect("it binds");
         let http = server.http_addr().expect("it has a port");
         let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(server.serve(handle, async move {
+        let server = tokio::spawn(server.serve(ask, async move {
             let _ = stopped.await;
         }));
         Self { socket, http, stop: Some(stop), server, _folder: folder }
@@ -151,13 +155,13 @@ fn get(path: &str, host: &str) -> String {
 async fn every_question_has_an_answer_on_the_socket() {
     let fixture = Fixture::start().await;
     let client = AdminClient::new(&fixture.socket);
-    assert_eq!(client.status().await.expect("a status").me, me());
-    assert!(client.routes().await.expect("routes").is_empty());
-    assert!(client.peers().await.expect("peers").is_empty());
+    assert_eq!(client.ask(&StatusRequest).await.expect("a status").me, me());
+    assert!(client.ask(&RoutesRequest).await.expect("routes").is_empty());
+    assert!(client.ask(&PeersRequest).await.expect("peers").is_empty());
     let request = PingRequest { target: "worker-7".into(), count: 1 };
-    assert_eq!(client.ping(&request).await.expect("a report").rtt_ms, [Some(0.4)]);
+    assert_eq!(client.ask(&request).await.expect("a report").rtt_ms, [Some(0.4)]);
     let unknown = PingRequest { target: "nobody".into(), count: 1 };
-    let error = client.ping(&unknown).await.expect_err("there is no such node");
+    let error = client.ask(&unknown).await.expect_err("there is no such node");
     assert_eq!(error.exit_code(), 2, "it is misuse, and no refusal of the daemon");
     assert_eq!(error.to_string(), "no node is called nobody");
 }
@@ -231,7 +235,7 @@ async fn silent_clients_do_not_keep_others_out_for_a_moment() {
         held.push(UnixStream::connect(&fixture.socket).await.expect("the queue has room"));
     }
     let client = AdminClient::new(&fixture.socket);
-    let status = timeout(MAX_HEAD_TIME / 2, client.status()).await.expect("at once");
+    let status = timeout(MAX_HEAD_TIME / 2, client.ask(&StatusRequest)).await.expect("at once");
     assert_eq!(status.expect("it is not held up").me, me());
 }
 
@@ -269,10 +273,11 @@ async fn alive_is_not_ready() {
 
 #[tokio::test]
 async fn a_stopping_daemon_says_so() {
-    let (handle, questions) = Handle::new();
-    drop(questions);
-    let fixture = Fixture::with(handle).await;
-    let error = AdminClient::new(&fixture.socket).status().await.expect_err("nobody can answer");
+    let (questions, asked) = tokio::sync::mpsc::channel(1);
+    drop(asked);
+    let fixture = Fixture::with(Handle::new(questions)).await;
+    let error =
+        AdminClient::new(&fixture.socket).ask(&StatusRequest).await.expect_err("nobody can answer");
     assert!(matches!(&error, Error::Refused(why) if why.contains("stopping")), "{error}");
     let health = fixture.over_tcp(&get("/healthz", "localhost")).await;
     assert!(health.starts_with("HTTP/1.1 503 "), "{health}");
@@ -287,7 +292,7 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
     assert!(second.to_string().contains("another daemon listens here"), "{second}");
     let socket = fixture.stop().await;
     assert!(!socket.exists());
-    let error = AdminClient::new(&socket).status().await.expect_err("nobody is there");
+    let error = AdminClient::new(&socket).ask(&StatusRequest).await.expect_err("nobody is there");
     assert_eq!(error.exit_code(), 6);
     assert!(error.to_string().contains("meshport run"), "{error}");
 }
@@ -318,15 +323,9 @@ async fn serving(
     socket: &Path,
     http: Option<SocketAddr>,
 ) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
-    let (handle, mut questions) = Handle::new();
-    tokio::spawn(async move {
-        while let Some(question) = questions.recv().await {
-            reply(question);
-        }
-    });
     let server = AdminServer::bind(socket, http).await.expect("what it lacks can come later");
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(server.serve(handle, async {
+    let server = tokio::spawn(server.serve(Fake, async {
         let _ = stopped.await;
     }));
     (stop, server)
@@ -343,7 +342,7 @@ async fn a_folder_that_takes_no_socket_stops_no_daemon_and_is_used_once_it_does(
     fs::remove_file(&closed).expect("it is there");
     let client = AdminClient::new(&socket);
     let asked = async {
-        while client.status().await.is_err() {
+        while client.ask(&StatusRequest).await.is_err() {
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -366,7 +365,7 @@ async fn a_loopback_port_that_somebody_has_stops_no_daemon_and_is_used_once_it_i
     let address = holder.local_addr().expect("bound");
     let socket = folder.path().join("admin.sock");
     let (_stop, _server) = serving(&socket, Some(address)).await;
-    AdminClient::new(&socket).status().await.expect("the socket is there");
+    AdminClient::new(&socket).ask(&StatusRequest).await.expect("the socket is there");
     drop(holder);
     let asked = async {
         loop {
@@ -394,7 +393,7 @@ async fn drains_over_the_socket_only() {
     let client = AdminClient::new(&fixture.socket);
     let service = ServiceName::kube_apiserver();
     let request = DrainRequest { service, draining: true };
-    let report = client.drain(&request).await.expect("an answer");
+    let report = client.ask(&request).await.expect("an answer");
     assert_eq!((report.state.as_str(), report.sessions), ("draining", 2));
     let request = "POST /drain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
                    Content-Length: 2\r\n\r\n{}";

@@ -15,7 +15,7 @@ impl Driver {
     pub(crate) fn tell_suspected(&self, node: &NodeId) {
         debug!(name = %self.reporter.name(&self.core, node), "member suspected");
         // In a daemon nobody looks on.
-        let _ = self.suspected.send(*node);
+        let _ = self.outputs.suspected.send(*node);
     }
 
     pub(crate) fn tell_narrow(&self, node: &NodeId) {

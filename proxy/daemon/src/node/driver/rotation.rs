@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use meshport_config::{MeshSecrets, NextSecret, NodeId, Revocations, SecretId};
 use meshport_core::overlap::Overlap;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::admin::credentials::RotateReport;
 
+use crate::Error;
 use crate::clock;
 use crate::node::driver::Driver;
+use crate::node::driver::answers::Asker;
 use crate::node::orders::Order;
 use crate::state::{Existing, StateDir};
 
 /// From a write that failed to the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
-
-type Asker = oneshot::Sender<Result<RotateReport, String>>;
 
 /// What a node holds, and what is on its way to the disk.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Rotating {
     offers: watch::Sender<Option<MeshSecrets>>,
     /// Who brought what is under way: a member, or an operator who waits for the outcome.
     from: Option<NodeId>,
-    asker: Option<Asker>,
+    asker: Option<Asker<RotateReport>>,
 }
 
 impl Rotating {
@@ -60,7 +60,7 @@ impl Rotating {
 
 impl Driver {
     /// An operator brings a secret; answered when it is kept and in use.
-    pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker) {
+    pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
         let mesh = self.reporter.credential.mesh;
         let rotating = &mut self.rotating;
         let answer = match rotating.secrets.take(next, &mesh, clock::wall()) {
@@ -70,9 +70,11 @@ impl Driver {
                 rotating.offers.send_replace(Some(secrets));
                 return;
             }
-            Ok(Some(_)) => Err("another new secret is being written; try again".to_owned()),
+            Ok(Some(_)) => {
+                Err(Error::Refused("another new secret is being written; try again".to_owned()))
+            }
             Ok(None) => Ok(rotating.report(false)),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(Error::Refused(error.to_string())),
         };
         // An asker that went away needs no answer.
         let _ = asker.send(answer);
@@ -104,7 +106,7 @@ impl Driver {
     pub(crate) fn lose_secrets(&mut self, error: String) {
         warn!(%error, "a new mesh secret cannot be stored, so it is not used");
         if let Some(asker) = self.rotating.asker.take() {
-            let _ = asker.send(Err(error));
+            let _ = asker.send(Err(Error::Refused(error)));
         }
     }
 }

@@ -26,15 +26,15 @@ impl Driver {
             self.mesh.set_peer(*node, &endpoints::hints(configured, announced), None);
         }
         self.core.set_seeds(seeds.iter().map(|(node, _)| *node).collect(), clock::now());
-        self.seeds = seeds.into_iter().collect();
+        self.seeds.at = seeds.into_iter().collect();
     }
 
     /// A node is known from now on: the one that a name in the settings means?
     pub(crate) fn recognise_seed(&mut self, credential: &Credential) {
-        if self.is_named_seed(credential) && !self.seeds.contains_key(&credential.node) {
+        if self.is_named_seed(credential) && !self.seeds.at.contains_key(&credential.node) {
             let (name, node) = (&credential.name, credential.node.short());
             info!(%name, %node, "this is a seed of the settings");
-            let seeds = std::mem::take(&mut self.seeds).into_iter().collect();
+            let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
             self.set_seeds(seeds);
         }
     }
@@ -44,7 +44,7 @@ impl Driver {
         let directory = self.core.discovery().directory();
         let is_known =
             |name: &NodeName| directory.iter().any(|(_, it)| it.credential.name == *name);
-        for name in self.seed_names.iter().filter(|name| !is_known(name)) {
+        for name in self.seeds.names.iter().filter(|name| !is_known(name)) {
             warn!(
                 %name,
                 "no node in the saved directory has this name, so the seed is of use only once \
@@ -55,7 +55,7 @@ impl Driver {
     }
 
     fn is_named_seed(&self, credential: &Credential) -> bool {
-        credential.node != self.reporter.me.node && self.seed_names.contains(&credential.name)
+        credential.node != self.reporter.me.node && self.seeds.names.contains(&credential.name)
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use meshport_config::NodeId;
 use tracing::{debug, info, warn};
 
+use meshport_core::node::NodeCore;
 use meshport_core::reach::OwnEndpoints;
 
 use crate::clock;
@@ -13,33 +14,28 @@ use crate::node::driver::Driver;
 impl Driver {
     /// Takes where this node is without asking peers.
     pub(crate) fn set_own_endpoints(&mut self, own: OwnEndpoints) {
-        self.reporter.reach.set_own(own);
-        self.announce();
+        self.change_reach(|core| core.set_endpoints(own, clock::now()));
     }
 
     /// A peer sees this node there.
     pub(crate) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
         debug!(by = %by.short(), %at, "a peer says where it sees this node");
-        self.reporter.reach.note(by, at, is_own(at.ip()));
-        self.announce();
+        self.change_reach(|core| core.handle_sight(by, at, is_own(at.ip()), clock::now()));
     }
 
-    /// A tunnel is gone.
-    pub(crate) fn lose_sight(&mut self, by: &NodeId) {
-        self.reporter.reach.forget(by);
-        self.announce();
+    /// A tunnel is gone, and with it what its peer saw.
+    pub(crate) fn lose_session(&mut self, node: NodeId) {
+        self.change_reach(|core| core.handle_session(node, false, clock::now()));
     }
 
-    fn announce(&mut self) {
-        let now = clock::now();
-        let reach = &self.reporter.reach;
-        let behind_nat = reach.is_behind_nat();
-        if self.core.discovery().is_behind_nat() != behind_nat {
+    fn change_reach(&mut self, change: impl FnOnce(&mut NodeCore)) {
+        let before = self.core.discovery().is_behind_nat();
+        change(&mut self.core);
+        let behind_nat = self.core.discovery().is_behind_nat();
+        if before != behind_nat {
             let word = if behind_nat { "is behind NAT" } else { "is no longer behind NAT" };
             info!("this node {word}, as its peers see it");
         }
-        self.core.set_behind_nat(behind_nat, now);
-        self.core.set_endpoints(reach.endpoints(), now);
     }
 
     /// Two processes use one key: this node's own, if `by` says so, or a peer's.

@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 use meshport_config::{Credential, NodeId};
 use meshport_discovery::LocalNode;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::admin::credentials::{FormerKey, RotateKeyReport};
 
+use crate::Error;
 use crate::admin::report;
 use crate::clock;
 use crate::node::driver::Driver;
+use crate::node::driver::answers::Asker;
 use crate::node::orders::{Next, Order};
 use crate::state::{NextIdentity, StateDir};
-
-type Asker = oneshot::Sender<Result<RotateKeyReport, String>>;
 
 /// What is on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Succeeding {
     offers: watch::Sender<Option<Next>>,
-    asker: Option<Asker>,
+    asker: Option<Asker<RotateKeyReport>>,
 }
 
 impl Succeeding {
@@ -40,7 +40,7 @@ impl Succeeding {
 
 impl Driver {
     /// An operator brings a new identity; answered when it is kept and in use.
-    pub(crate) fn rotate_key(&mut self, next: Next, asker: Asker) {
+    pub(crate) fn rotate_key(&mut self, next: Next, asker: Asker<RotateKeyReport>) {
         let answer = match self.judge_next(&next.identity) {
             Ok(true) => {
                 self.succeeding.asker = Some(asker);
@@ -48,7 +48,7 @@ impl Driver {
                 return;
             }
             Ok(false) => Ok(self.key_report(false)),
-            Err(reason) => Err(reason),
+            Err(reason) => Err(Error::Refused(reason)),
         };
         // An asker that went away needs no answer.
         let _ = asker.send(answer);
@@ -97,7 +97,7 @@ impl Driver {
         self.reporter.me = report::of_credential(credential);
         self.reporter.credential = credential.clone();
         self.reporter.former_key = Some(FormerKey { node: former, ends_at });
-        self.own.send_replace(Arc::new(credential.clone()));
+        self.outputs.own.send_replace(Arc::new(credential.clone()));
         let me = LocalNode { credential: credential.clone(), record_key: record_key.clone() };
         self.core.succeed(me, clock::now());
         let node = credential.node.short();
@@ -121,7 +121,7 @@ impl Driver {
     pub(crate) fn lose_key(&mut self, error: String) {
         warn!(%error, "a new key cannot be stored, so it is not used");
         if let Some(asker) = self.succeeding.asker.take() {
-            let _ = asker.send(Err(error));
+            let _ = asker.send(Err(Error::Refused(error)));
         }
     }
 
@@ -156,7 +156,7 @@ pub(crate) async fn keep(
                 warn!(%error, "the new key is stored; the next start completes the change of \
                                files");
             }
-            Ok::<_, crate::Error>(())
+            Ok::<_, Error>(())
         });
         let overlap = next.overlap;
         let order = match written.await {

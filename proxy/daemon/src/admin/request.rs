@@ -1,0 +1,47 @@
+//! The verbs of the admin interface: one [`Request`] each, with its reply.
+//!
+//! To add a verb, write its request and reply with an `impl Request` where its data is
+//! ([`super::api`] and beside it), its answer and its row in `node::driver::answers`, and the
+//! command. Router and client need nothing.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Error;
+
+/// How long the daemon may take for a request that needs no network.
+pub const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// What a request may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Reveals no secret and changes nothing: GET, on the socket and on loopback TCP.
+    Query,
+    /// Changes something or sends packets: POST, on the socket alone.
+    Command,
+}
+
+/// One verb of the admin interface.
+pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The path of its URL.
+    const PATH: &'static str;
+    /// What it may do.
+    const KIND: Kind;
+    /// What the daemon answers.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Whether it makes sense, before the daemon is asked.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// How long the daemon may take.
+    fn limit(&self) -> Duration {
+        MAX_ANSWER_TIME
+    }
+}
