@@ -30,7 +30,7 @@ impl Allow {
     /// What a list means that lets in fewer than it seems to, or nobody; none for any other.
     ///
     /// Only nodes and operators use services, and a list gives no role: an entry for another role
-    /// means those that have it besides.
+    /// matches nodes that have it in addition.
     pub fn doubt(list: &[Self]) -> Option<String> {
         const REMEDY: &str = "for all nodes and operators leave `allow` out, or write \
                               [\"role:node\", \"role:operator\"]; for some, \"site:SITE\" or \
@@ -57,7 +57,7 @@ impl Allow {
     /// Whether the entry means the holder of a verified credential.
     ///
     /// A name or a site counts only when the authority has vouched for it: under an invite that
-    /// leaves it open whoever joins chooses it.
+    /// leaves it open, the joining node chooses it.
     pub fn covers(&self, credential: &Credential) -> bool {
         let vouched =
             |names: fn(&Delegation) -> bool| credential.delegation.as_ref().is_none_or(names);

@@ -92,7 +92,7 @@ impl Reader<'_> {
         self.table(path, table, tables::HEALTH, &[], into);
     }
 
-    /// Reads the keys of one table; `tables` are the names of tables it may hold besides.
+    /// Reads the keys of one table; `tables` are the names of tables it may also hold.
     fn table<T>(
         &mut self,
         path: &str,

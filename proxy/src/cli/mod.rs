@@ -305,7 +305,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
 
 /// Help and version go to standard output with code 0, misuse to standard error with code 2.
 fn usage(error: &clap::Error) -> ExitCode {
-    // A closed pipe: whoever closed it does not want the text.
+    // A closed pipe: its reader does not want the text.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -197,7 +197,7 @@ fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId
     }
 }
 
-/// Says that none of these is meant, and whom a person may have meant.
+/// Says that no node matches, and suggests names.
 fn unknown(target: &str, known: &[Known]) -> String {
     let named = known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty());
     names::unknown(target, named)

@@ -13,7 +13,7 @@ pub const QUIET: Duration = Duration::from_millis(200);
 /// How long a session that is to move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
 
-/// How often a session that is to be reset is looked at meanwhile: a client that asks now is spared
+/// How often a session that will be reset is looked at until then: a client that asks now is spared
 /// the rest of the window.
 const LOOK: Duration = Duration::from_millis(50);
 

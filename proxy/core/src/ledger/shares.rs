@@ -69,7 +69,7 @@ pub enum Crowded {
     Share(Holder, u64),
 }
 
-/// That streams of others find no place, for whoever is to do something about it.
+/// Streams of other nodes were refused for lack of room; what an operator needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crowding {
     /// Streams that found none, since the start.

@@ -16,7 +16,7 @@ use super::credentials::{FormerKey, SecretStatus};
 use super::request::{Kind, Request};
 use crate::Error;
 
-/// Probes of one ping; whoever wants more asks again.
+/// Probes of one ping; ask again for more.
 pub const MAX_PING_COUNT: u32 = 100;
 /// A ping answers when its last probe is back or given up, one after another.
 const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(5);

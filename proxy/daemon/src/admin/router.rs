@@ -26,7 +26,7 @@ const MAX_BODY_TIME: Duration = Duration::from_secs(5);
 /// Through which listener a request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
-    /// The unix socket: whoever can open it is trusted with every question.
+    /// The unix socket: a client that can open it may ask everything.
     Socket,
     /// Loopback TCP: any local user, and any web page a local browser shows.
     Loopback,

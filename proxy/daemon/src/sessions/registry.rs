@@ -98,7 +98,7 @@ impl Sessions {
         look(&self.lock())
     }
 
-    /// Changes something, and wakes whom that concerns.
+    /// Changes something, and wakes the sessions that it concerns.
     fn change<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
         let mut ledger = self.lock();
         let result = change(&mut ledger);

@@ -3,7 +3,7 @@
 //! A finished direction is finished on the other side too (half-close); a broken direction breaks
 //! both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end to end:
 //! nothing is read from one side before the other has taken what was read before, so a session
-//! holds at most [`READ_BYTES`] per direction besides the windows of the kernel and of the mesh.
+//! holds at most [`READ_BYTES`] per direction, on top of the windows of kernel and mesh.
 //! Idle sessions hold no buffer.
 //!
 //! A session that is ended while nothing is in flight ends with a FIN, like one whose other side

@@ -35,7 +35,7 @@ pub(crate) struct Totals {
     pub(crate) over_pace: AtomicU64,
     /// The last client that had to wait, and when.
     pub(crate) hasty: Mutex<Option<(Who, Instant)>>,
-    /// Local addresses that another process has taken meanwhile.
+    /// Local addresses that another process has taken.
     pub(crate) lost: Mutex<BTreeSet<SocketAddr>>,
     /// Sessions reset because their path died or their instance hung.
     pub(crate) cut: AtomicU64,

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-/// What is worth saying if the key is there, whoever may read it.
+/// The warning while the key is there, whatever its file mode.
 pub(crate) fn warning(key: &Path) -> Option<String> {
     // A link counts, also one that leads nowhere now.
     key.symlink_metadata().ok()?;
     Some(format!(
         "the authority's key is in this node's state folder, {}. The daemon does not need it but \
-         can read it, so whoever takes over this daemon takes over the mesh. Move it offline and \
+         can read it, so a takeover of this daemon is one of the mesh. Move it offline and \
          name it there: `meshport invite --authority FILE`",
         key.display()
     ))

@@ -285,8 +285,8 @@ impl Driver {
     }
 }
 
-/// Who goes on in the place of a revoked node, not being revoked: whoever revokes the key of before
-/// may mean the node of now.
+/// The node that succeeded a revoked one and is not revoked itself: an operator who revokes the
+/// former key may mean the present node.
 fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
     let Revoked::Node(node) = revoked else { return None };
     let last = all.successor_of(node);
