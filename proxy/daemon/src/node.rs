@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    Credential, Endpoint, MeshSecrets, NamedSeed, NodeId, Revocations, Seed, ServiceName, Settings,
+    Credential, Endpoint, NamedSeed, NodeId, Revocations, Seed, ServiceName, Settings,
 };
 use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -27,7 +27,7 @@ use meshport_core::route::Route;
 
 use crate::Handle;
 use crate::admin::api::ReloadReport;
-use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
+use crate::admin::report::{CrowdingLog, Reporter, ServiceFacts};
 use crate::audit::Audit;
 use crate::clock;
 use crate::egress::Egress;
@@ -40,8 +40,10 @@ use crate::node::driver::seeds;
 use crate::node::driver::{Channels, Driver, Parts};
 use crate::node::fallback::Fallbacks;
 use crate::node::floods::Floods;
-use crate::node::orders::Next;
-use crate::node::orders::{Order, Snapshot};
+use crate::node::keep::Keep;
+use crate::node::keep::Snapshot;
+use crate::node::orders::Order;
+use crate::node::own::Own;
 use crate::node::roster::Source;
 use crate::node::services::Services;
 use crate::sessions::ingress::Context;
@@ -56,7 +58,10 @@ pub(crate) mod endpoints;
 pub(crate) mod fallback;
 pub(crate) mod floods;
 pub(crate) mod handle;
+pub(crate) mod keep;
+pub(crate) mod keeper;
 pub(crate) mod orders;
+pub(crate) mod own;
 pub(crate) mod roster;
 pub(crate) mod services;
 
@@ -99,14 +104,13 @@ pub struct Node {
     leaving: watch::Sender<bool>,
     revocations: watch::Receiver<Revocations>,
     own: watch::Receiver<Arc<Credential>>,
-    secrets: watch::Receiver<Option<MeshSecrets>>,
-    keys: watch::Receiver<Option<Next>>,
     suspected: broadcast::Sender<NodeId>,
     tasks: JoinSet<()>,
 }
 
 impl Node {
-    /// Starts it, on the runtime this is called in.
+    /// Starts it, on the runtime this is called in. It has no disk: what it must not lose counts as
+    /// stored at once.
     ///
     /// # Errors
     /// An address cannot be bound, a file the settings name does not serve, or the identity is not
@@ -116,6 +120,16 @@ impl Node {
         identity: &Identity,
         env: Environment,
     ) -> Result<Self, Error> {
+        Self::start_with(settings, identity, env, None)
+    }
+
+    /// The same with a keeper, which answers each [`Keep`] by an order.
+    pub(crate) fn start_with(
+        settings: &Settings,
+        identity: &Identity,
+        env: Environment,
+        keeper: Option<mpsc::Sender<Keep>>,
+    ) -> Result<Self, Error> {
         let (seeds, seed_names) = seeds::split(env.seeds);
         let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
         let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
@@ -123,8 +137,8 @@ impl Node {
         let host = env.host;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, services::key)?;
-        let (credential, facts) = (&identity.credential, services.facts(settings));
-        let reporter = reporter(settings, credential, &mesh, env.admin_http, &sessions, facts);
+        let facts = services.facts(settings);
+        let reporter = reporter(settings, identity, &mesh, env.admin_http, &sessions, facts);
         let sources = sources(settings, &reporter, &host);
         let (mut driver, channels) = Driver::new(Parts {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
@@ -135,7 +149,7 @@ impl Node {
             probers: assemble::probers(&host, settings, Prober::at_start)?,
             cut_windows: assemble::cut_windows(settings),
             seed_names,
-            secrets: identity.secrets.clone(),
+            keeper,
             revocations: env.revocations,
         });
         restore(env.directory.as_deref(), &mut driver.core);
@@ -171,8 +185,6 @@ impl Node {
             leaving,
             revocations,
             own,
-            secrets: channels.secrets,
-            keys: channels.keys,
             suspected: channels.suspected,
             tasks,
         })
@@ -213,16 +225,6 @@ impl Node {
     /// wait for a receiver, which learns how many it has missed.
     pub fn suspicions(&self) -> broadcast::Receiver<NodeId> {
         self.suspected.subscribe()
-    }
-
-    /// New secrets of the mesh, to be kept and then ordered.
-    pub(crate) fn offered_secrets(&self) -> watch::Receiver<Option<MeshSecrets>> {
-        self.secrets.clone()
-    }
-
-    /// New keys of this node, to be kept and then ordered.
-    pub(crate) fn offered_keys(&self) -> watch::Receiver<Option<Next>> {
-        self.keys.clone()
     }
 
     /// Sessions that are open, of all kinds.
@@ -291,15 +293,14 @@ impl Node {
 /// Who answers questions about the node.
 fn reporter(
     settings: &Settings,
-    credential: &Credential,
+    identity: &Identity,
     mesh: &Mesh,
     admin_http: Option<SocketAddr>,
     sessions: &Sessions,
     services: BTreeMap<ServiceName, ServiceFacts>,
 ) -> Reporter {
     let reporter = Reporter {
-        me: report::of_credential(credential),
-        credential: credential.clone(),
+        own: Own::new(identity),
         started: clock::now(),
         mesh_listen: mesh.local_addr(),
         admin_http,
@@ -311,7 +312,6 @@ fn reporter(
         authority_key: Some(state::authority_key_in(&settings.state_dir)),
         services,
         rosters: BTreeMap::new(),
-        former_key: None,
         needs_restart: Vec::new(),
         is_leaving: false,
     };
@@ -375,7 +375,7 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 }
 
 fn announce_start(reporter: &Reporter) {
-    let me = &reporter.me;
+    let me = &reporter.own.me;
     info!(
         name = %me.name, site = %me.site, node = %me.node.short(), mesh = %reporter.mesh_listen,
         version = env!("CARGO_PKG_VERSION"), "started"

@@ -278,8 +278,8 @@ async fn serve(
 /// Keeps a new secret of the mesh, if one came, and uses it.
 async fn take_secrets(leaf: &mut Leaf, keeper: &Keeper) {
     if let Some(secrets) = leaf.offered_secrets() {
-        keeper.keep_secrets(&secrets).await;
-        leaf.take_secrets(secrets).await;
+        keeper.keep_secrets(secrets).await;
+        leaf.take_secrets().await;
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshport_config::{MeshSecrets, NodeId, NodeName, ServiceName};
+use meshport_config::{MeshSecrets, NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, SettingChange, Status,
 };
-use crate::admin::credentials::{FormerKey, SecretStatus};
+use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
 use meshport_core::health::Health;
 use meshport_core::names;
@@ -30,6 +30,7 @@ use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standi
 use crate::audit::Audit;
 use crate::health::certificates::Origins;
 use crate::node::floods::Floods;
+use crate::node::own::Own;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
 use meshport_core::ledger::Side;
@@ -51,8 +52,10 @@ pub(crate) use crowding::CrowdingLog;
 /// What is fixed for the life of the daemon, or changes only on reload.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    pub(crate) me: NodeRef,
-    pub(crate) credential: meshport_config::Credential,
+    /// Who this node is; only [`Driver::change_identity`] changes it.
+    ///
+    /// [`Driver::change_identity`]: crate::node::driver::Driver::change_identity
+    pub(crate) own: Own,
     pub(crate) started: Instant,
     pub(crate) mesh_listen: SocketAddr,
     pub(crate) admin_http: Option<SocketAddr>,
@@ -64,13 +67,11 @@ pub(crate) struct Reporter {
     /// Where the authority's key would be, and should not.
     pub(crate) authority_key: Option<PathBuf>,
     pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
-    /// What the cluster's own lists say, for services whose list is read.
-    /// Which key still answers beside the present one.
-    pub(crate) former_key: Option<FormerKey>,
     /// Settings that are in the file and not in force.
     pub(crate) needs_restart: Vec<SettingChange>,
     /// Whether this daemon is about to end.
     pub(crate) is_leaving: bool,
+    /// What the cluster's own lists say, for services whose list is read.
     pub(crate) rosters: BTreeMap<ServiceName, Roster>,
 }
 
@@ -101,7 +102,7 @@ impl Reporter {
         let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
         let mut absent = Vec::new();
         for (node, entry) in core.discovery().directory().iter() {
-            if *node == self.me.node {
+            if *node == self.own.me.node {
                 continue;
             }
             match entry.liveness {
@@ -125,9 +126,9 @@ impl Reporter {
         let secret = self.secret(core, mesh, secrets);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
-            me: self.me.clone(),
-            roles: self.credential.roles.clone(),
-            credential_expires_at: self.credential.expires_at,
+            me: self.own.me.clone(),
+            roles: self.own.credential.roles.clone(),
+            credential_expires_at: self.own.credential.expires_at,
             uptime_s: age_s(self.started, now),
             mesh_listen: self.mesh_listen,
             admin_http: self.admin_http,
@@ -135,7 +136,7 @@ impl Reporter {
             absent,
             warnings: self.warnings(core, &services, &secret, now),
             secret,
-            former_key: self.former_key.clone(),
+            former_key: self.own.former_key.clone(),
             needs_restart: self.needs_restart.clone(),
             is_leaving: self.is_leaving,
             services,
@@ -181,7 +182,7 @@ impl Reporter {
         let entries = core.discovery().directory().iter();
         let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
         match (found.next(), found.next()) {
-            _ if matches(&self.me) => Err("that is this node itself".into()),
+            _ if matches(&self.own.me) => Err("that is this node itself".into()),
             (Some(who), None) => Ok(who),
             (Some(_), Some(_)) => {
                 Err(format!("{target} matches several nodes; use a NodeId from `meshport peers`"))
@@ -334,7 +335,7 @@ impl Reporter {
         now: Instant,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
-        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.me.node;
+        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.own.me.node;
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
             warnings.push(
@@ -373,11 +374,11 @@ impl Reporter {
                 ));
             }
         }
-        let name = |node: &NodeId| match *node == self.me.node {
-            true => self.me.name.to_string(),
+        let name = |node: &NodeId| match *node == self.own.me.node {
+            true => self.own.me.name.to_string(),
             false => self.name(core, node),
         };
-        warnings.extend(self.duplicates.warnings(&self.me.node, name, now));
+        warnings.extend(self.duplicates.warnings(&self.own.me.node, name, now));
         warnings.extend(self.full(services));
         warnings.extend(self.front(services, now));
         warnings.extend(self.crowding(core, now));
@@ -388,7 +389,7 @@ impl Reporter {
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         warnings.extend(secret::warning(secret));
-        warnings.extend(credentials::warning(&self.credential, crate::clock::wall()));
+        warnings.extend(credentials::warning(&self.own.credential, crate::clock::wall()));
         warnings.extend(self.authority_key.as_deref().and_then(authority::warning));
         warnings
     }
@@ -442,11 +443,4 @@ fn age_s(since: Instant, now: Instant) -> u64 {
 fn in_ms(time: Duration) -> f64 {
     // Three digits after the point: a microsecond is finer than any path.
     (time.as_secs_f64() * 1e6).round() / 1e3
-}
-
-/// A name for log lines about this node.
-pub(crate) fn of_credential(credential: &meshport_config::Credential) -> NodeRef {
-    let (node, name, site): (NodeId, NodeName, _) =
-        (credential.node, credential.name.clone(), credential.site.clone());
-    NodeRef { node, name, site }
 }

@@ -25,7 +25,7 @@ use crate::admin::certificates::OriginCertificate;
 use meshport_core::duplicates::Duplicates;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
-use crate::admin::report::{self, CrowdingLog, Reporter, ServiceFacts};
+use crate::admin::report::{CrowdingLog, Reporter, ServiceFacts};
 use crate::audit::Audit;
 use crate::clock;
 use crate::health::certificates::{self, Origins};
@@ -36,7 +36,9 @@ use crate::node::assemble;
 use crate::node::driver::{Channels, Driver, Parts, Question};
 use crate::node::endpoints;
 use crate::node::floods::Floods;
+use crate::node::keep::{Keep, MAX_WRITES, NewSecrets};
 use crate::node::orders::Order;
+use crate::node::own::Own;
 use crate::node::services::Services;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -123,8 +125,8 @@ pub struct Leaf {
     listen: SocketAddr,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
-    secrets: watch::Receiver<Option<MeshSecrets>>,
-    is_offered: bool,
+    keeps: mpsc::Receiver<Keep>,
+    offered: Option<Box<NewSecrets>>,
     orders: mpsc::Sender<Order>,
     /// The driver ends when nobody can ask it any more.
     _questions: mpsc::Sender<Question>,
@@ -153,6 +155,7 @@ impl Leaf {
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
         let reporter = reporter(&identity, &mesh, &sessions, facts);
         let leaf_of = Some(vec![service.clone()]);
+        let (keeper, keeps) = mpsc::channel(MAX_WRITES);
         let (mut driver, channels) = Driver::new(Parts {
             core: assemble::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
             mesh: mesh.clone(),
@@ -162,11 +165,11 @@ impl Leaf {
             probers: BTreeMap::new(),
             cut_windows: assemble::cut_windows(&settings),
             seed_names: Vec::new(),
-            secrets: identity.secrets.clone(),
+            keeper: Some(keeper),
             // Members tell again what is revoked as soon as they are asked.
             revocations: Revocations::default(),
         });
-        let Channels { questions, orders, findings, refused, secrets, .. } = channels;
+        let Channels { questions, orders, findings, refused, .. } = channels;
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.obey(Order::Seeds(plain.collect()));
@@ -184,8 +187,8 @@ impl Leaf {
             listen,
             routes,
             refused,
-            secrets,
-            is_offered: false,
+            keeps,
+            offered: None,
             orders,
             _questions: questions,
             listeners,
@@ -241,20 +244,27 @@ impl Leaf {
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
-            Ok(()) = self.secrets.changed() => self.is_offered = true,
+            Some(keep) = self.keeps.recv() => match keep {
+                Keep::Secrets(new) => self.offered = Some(new),
+                // Members tell again what is revoked, and a leaf has no admin socket for a key.
+                keep => {
+                    let _ = self.orders.try_send(Order::Kept(keep));
+                }
+            },
         }
     }
 
-    /// A new secret of the mesh that came since this was asked last. It is used after
+    /// A new secret of the mesh, or the end of the former. It is used after
     /// [`Leaf::take_secrets`].
-    pub fn offered_secrets(&mut self) -> Option<MeshSecrets> {
-        std::mem::take(&mut self.is_offered).then(|| self.secrets.borrow().clone()).flatten()
+    pub fn offered_secrets(&self) -> Option<&MeshSecrets> {
+        self.offered.as_ref().map(|new| &new.secrets)
     }
 
-    /// Uses these secrets of the mesh, which are kept where anything is kept.
-    pub async fn take_secrets(&self, secrets: MeshSecrets) {
+    /// Uses what was offered, which is kept where anything is kept.
+    pub async fn take_secrets(&mut self) {
+        let Some(new) = self.offered.take() else { return };
         // The driver ends only with this leaf.
-        let _ = self.orders.send(Order::Secrets(Box::new(secrets))).await;
+        let _ = self.orders.send(Order::Kept(Keep::Secrets(new))).await;
     }
 
     /// What is known of the mesh, for the next start.
@@ -278,8 +288,7 @@ fn reporter(
     services: BTreeMap<ServiceName, ServiceFacts>,
 ) -> Reporter {
     Reporter {
-        me: report::of_credential(&identity.credential),
-        credential: identity.credential.clone(),
+        own: Own::new(identity),
         started: clock::now(),
         mesh_listen: mesh.local_addr(),
         admin_http: None,
@@ -291,7 +300,6 @@ fn reporter(
         authority_key: None,
         services,
         rosters: BTreeMap::new(),
-        former_key: None,
         needs_restart: Vec::new(),
         is_leaving: false,
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, Revocation, Revocations, Settings};
+use meshport_config::{Credential, Revocation, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -26,10 +26,9 @@ use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::Asker;
-use crate::node::driver::rotation;
-use crate::node::driver::succession;
-use crate::node::orders::{Order, Snapshot};
-use crate::node::{self, Environment, Node};
+use crate::node::keep::MAX_WRITES;
+use crate::node::keeper::Keeper;
+use crate::node::{Environment, Node};
 use crate::state;
 use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
@@ -39,8 +38,6 @@ use crate::tcp::Host;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// From one warning of the credential's end to the next, in seconds.
 const DAY_S: u64 = 86_400;
-/// From one writing of the directory to the next.
-const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the next daemon waits for one that stops: until its sessions are over, and some more.
 const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
@@ -89,24 +86,19 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // The server says it, if that fails.
     let _ = server::make_folder(&settings.admin.socket);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let mut daemon = Daemon::start(&settings, &identity, state, shards).await?;
+    let (shut_out, revoked) = oneshot::channel();
+    let mut daemon = Daemon::start(&settings, &identity, &state, shards, shut_out).await?;
     let wishes = daemon.node.take_reloads();
-    let (revocations, own) = (daemon.node.revocations(), daemon.node.credential());
-    let (offers, orders) = (daemon.node.offered_secrets(), daemon.node.controls.orders.clone());
-    let keys = daemon.node.offered_keys();
-    let keep_key = succession::keep(daemon.state.clone(), keys, orders.clone());
-    let held = identity.secrets.clone();
     // Its keys may be replaced: nothing but what uses them holds them.
     drop(identity);
-    let keep = rotation::keep(daemon.state.clone(), held, offers, revocations.clone(), orders);
-    let reload = Reload::within(settings, source, daemon.state.clone(), sandbox);
+    let reload = Reload::within(settings, source, state, sandbox);
     let end = tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
-        own = follow_revocations(revocations, &daemon.state, &own) => Err(own),
+        Ok(Revocation { revoked, at, .. }) = revoked => {
+            Err(meshport_config::Error::Revoked { revoked, at }.into())
+        }
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = heap::give_back(|| daemon.node.open_sessions()) => Ok(()),
-        () = keep => Ok(()),
-        () = keep_key => Ok(()),
     };
     match &end {
         // Shut out by all others: there is nobody to say goodbye to, and nothing to drain.
@@ -142,29 +134,6 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
             return Err(error);
         }
         sleep(LOCK_INTERVAL).await;
-    }
-}
-
-/// Keeps what the authority takes back; ends once that is this node itself.
-async fn follow_revocations(
-    mut revocations: watch::Receiver<Revocations>,
-    state: &StateDir,
-    own: &watch::Receiver<Arc<Credential>>,
-) -> Error {
-    loop {
-        if revocations.changed().await.is_err() {
-            // The node is about to end for another reason.
-            std::future::pending::<()>().await;
-        }
-        let all = revocations.borrow_and_update().clone();
-        let (state, kept) = (state.clone(), all.clone());
-        let stored = tokio::task::spawn_blocking(move || state.store_revocations(&kept)).await;
-        if let Ok(Err(error)) = stored {
-            warn!(%error, "cannot store a revocation; after a restart other nodes send it again");
-        }
-        if let Some(Revocation { revoked, at, .. }) = all.covering(&own.borrow()) {
-            return meshport_config::Error::Revoked { revoked: *revoked, at: *at }.into();
-        }
     }
 }
 
@@ -205,18 +174,20 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
 /// Everything that runs.
 struct Daemon {
     node: Node,
-    state: StateDir,
-    saver: JoinHandle<()>,
+    keeper: JoinHandle<()>,
+    stop_keeper: oneshot::Sender<()>,
     admin: JoinHandle<()>,
     stop_admin: oneshot::Sender<()>,
 }
 
 impl Daemon {
+    /// `shut_out` is told when the authority revokes this node.
     async fn start(
         settings: &Settings,
         identity: &Identity,
-        state: StateDir,
+        state: &StateDir,
         shards: usize,
+        shut_out: oneshot::Sender<Revocation>,
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -237,19 +208,27 @@ impl Daemon {
             host: Host::Kernel,
             seed: assemble::seed()?,
             generation,
-            seeds: assemble::all_seeds(settings, &state),
-            directory: saved_directory(&state),
+            seeds: assemble::all_seeds(settings, state),
+            directory: saved_directory(state),
             revocations: state.revocations(&identity.credential.mesh)?,
             admin_http: admin.http_addr(),
         };
-        let node = Node::start(settings, identity, environment)?;
-        let saver = tokio::spawn(save_directory(state.clone(), node.controls.orders.clone()));
+        let (keeps, keeps_receiver) = mpsc::channel(MAX_WRITES);
+        let node = Node::start_with(settings, identity, environment, Some(keeps))?;
+        let keeper = Keeper {
+            state: state.clone(),
+            keeps: keeps_receiver,
+            orders: node.controls.orders.clone(),
+            shut_out: Some(shut_out),
+        };
+        let (stop_keeper, keeper_stopped) = oneshot::channel();
+        let keeper = tokio::spawn(keeper.run(keeper_stopped));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
         let handle = node.handle();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
-        Ok(Self { node, state, saver, admin, stop_admin })
+        Ok(Self { node, keeper, stop_keeper, admin, stop_admin })
     }
 
     /// Says goodbye, lets sessions end for a while, saves, and goes.
@@ -272,8 +251,9 @@ impl Daemon {
     }
 
     async fn end_saved(self) {
-        self.saver.abort();
-        save(&self.state, &self.node.controls.orders).await;
+        let _ = self.stop_keeper.send(());
+        // It ends by itself, unless a disk does not answer.
+        let _ = self.keeper.await;
         let _ = self.stop_admin.send(());
         // Both may take a second.
         let _ = tokio::join!(self.node.close(), self.admin);
@@ -286,27 +266,6 @@ fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
         warn!(%error, "starting without the saved directory; it is fetched from the seeds");
         None
     })
-}
-
-async fn save_directory(state: StateDir, orders: mpsc::Sender<Order>) {
-    loop {
-        sleep(SAVE_INTERVAL).await;
-        save(&state, &orders).await;
-    }
-}
-
-async fn save(state: &StateDir, orders: &mpsc::Sender<Order>) {
-    let Some(Snapshot { directory, generation }) = node::snapshot(orders).await else { return };
-    let state = state.clone();
-    // fsync takes milliseconds and must not hold up the data path.
-    let saved = tokio::task::spawn_blocking(move || {
-        state.keep_generation(generation)?;
-        state.store_directory(&directory)
-    });
-    let saved = saved.await;
-    if let Ok(Err(error)) = saved {
-        warn!(%error, "cannot save the directory; the next start relies on the seeds");
-    }
 }
 
 async fn wait_for_end(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Credential, MeshSecrets, NodeId, NodeName, Revocations, Revoked, ServiceName, UnixSeconds,
+    Credential, NodeId, NodeName, Revocations, Revoked, ServiceName, UnixSeconds,
 };
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -33,23 +33,25 @@ use crate::health::load::Load;
 use crate::health::probe::{Answer, Prober};
 use crate::log_budget::LogBudgets;
 use crate::node::assemble;
-use crate::node::driver::rotation::Rotating;
-use crate::node::driver::succession::Succeeding;
+use crate::node::driver::keeping::Keeping;
 use crate::node::endpoints;
 use crate::node::floods;
-use crate::node::orders::{Addition, Instance, Next, Order, Snapshot};
+use crate::node::keep::Keep;
+use crate::node::keep::Snapshot;
+use crate::node::orders::{Addition, Instance, Order};
+use crate::node::own::Change;
 use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
 use self::answers::Asker;
 
 pub(crate) mod answers;
+mod identity;
+mod keeping;
 mod members;
-pub(crate) mod rotation;
 mod route_log;
 pub(crate) mod seeds;
 mod sightings;
-pub(crate) mod succession;
 
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
 /// more askers wait at the door.
@@ -90,7 +92,8 @@ pub(crate) struct Parts {
     pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
     /// The seeds that the settings name without saying where they are.
     pub(crate) seed_names: Vec<NodeName>,
-    pub(crate) secrets: MeshSecrets,
+    /// None for a node without a disk: what it must not lose counts as stored at once.
+    pub(crate) keeper: Option<mpsc::Sender<Keep>>,
     /// What the authority had taken back before.
     pub(crate) revocations: Revocations,
 }
@@ -108,10 +111,6 @@ pub(crate) struct Channels {
     pub(crate) revocations: watch::Receiver<Revocations>,
     /// This node's own credential.
     pub(crate) own: watch::Receiver<Arc<Credential>>,
-    /// New secrets of the mesh, to be kept and then ordered.
-    pub(crate) secrets: watch::Receiver<Option<MeshSecrets>>,
-    /// New keys of this node, to be kept and then ordered.
-    pub(crate) keys: watch::Receiver<Option<Next>>,
     /// Whom this node suspects.
     pub(crate) suspected: broadcast::Sender<NodeId>,
 }
@@ -158,10 +157,8 @@ pub(crate) struct Driver {
     deliveries: BTreeMap<NodeId, Delivery>,
     cut_windows: BTreeMap<ServiceName, Duration>,
     budgets: LogBudgets,
-    /// The mesh's secrets, and a new one on its way to the disk.
-    rotating: Rotating,
-    /// A new key of this node on its way to the disk.
-    succeeding: Succeeding,
+    /// What is on its way to the disk.
+    keeping: Keeping,
 }
 
 impl Driver {
@@ -173,9 +170,8 @@ impl Driver {
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOADS);
         let (refused, refusals) = watch::channel(None);
         let (revoked, revocations) = watch::channel(parts.revocations.clone());
-        let (renewed, own) = watch::channel(Arc::new(parts.reporter.credential.clone()));
-        let (rotating, secrets) = Rotating::new(parts.secrets);
-        let (succeeding, keys) = Succeeding::new();
+        let (renewed, own) = watch::channel(parts.reporter.own.credential.clone());
+        let keeping = Keeping::new(&parts.reporter.own.secrets, parts.keeper);
         let suspected = broadcast::Sender::new(MAX_SUSPICIONS);
         let channels = Channels {
             questions,
@@ -185,8 +181,6 @@ impl Driver {
             refused: refusals,
             revocations,
             own,
-            secrets,
-            keys,
             suspected: suspected.clone(),
         };
         let Parts { mut core, mesh, events, .. } = parts;
@@ -206,8 +200,7 @@ impl Driver {
             deliveries: BTreeMap::new(),
             cut_windows: parts.cut_windows,
             budgets: LogBudgets::new(clock::now()),
-            rotating,
-            succeeding,
+            keeping,
         };
         (driver, channels)
     }
@@ -218,7 +211,8 @@ impl Driver {
         let mut probes = JoinSet::new();
         loop {
             self.carry_out(&outcome_sender, &mut probes);
-            let wake = self.core.poll_timeout();
+            let wake = [self.core.poll_timeout(), self.keeping.poll_timeout()];
+            let wake = wake.into_iter().flatten().min();
             tokio::select! {
                 event = self.inputs.events.recv() => match event {
                     Some(event) => self.take_events(event),
@@ -248,9 +242,11 @@ impl Driver {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }
                 () = clock::sleep_until(wake) => {
+                    let (now, wall) = (clock::now(), clock::wall());
                     self.credit_deliveries();
                     self.note_load();
-                    self.core.handle_timeout(clock::now(), clock::wall());
+                    self.core.handle_timeout(now, wall);
+                    self.end_former(now, wall);
                 }
             }
         }
@@ -314,13 +310,13 @@ impl Driver {
                 self.lose_session(node);
             }
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
-            MeshEvent::Rotated { from, secrets } => self.rotating.offer(from, *secrets),
+            MeshEvent::Rotated { from, secrets } => self.offer_secrets(*secrets, Some(from)),
             MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
             MeshEvent::Unacknowledged(node) => self.core.handle_unacknowledged(node, now),
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
             MeshEvent::OwnDuplicate { by, at } => {
-                self.note_duplicate(self.reporter.me.node, vec![at], Some(by));
+                self.note_duplicate(self.reporter.own.me.node, vec![at], Some(by));
             }
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
@@ -345,6 +341,7 @@ impl Driver {
 
     fn carry_out(&mut self, outcomes: &mpsc::Sender<OutcomeOf>, probes: &mut JoinSet<()>) {
         let now = clock::now();
+        self.hand_over(now);
         if self.core.wants_counts(now) {
             let sessions = &self.sessions;
             let open = |service: &ServiceName, line: &Line| {
@@ -357,6 +354,7 @@ impl Driver {
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }
+        self.hand_over(now);
         self.send_all();
         while let Some((service, probe)) = self.core.poll_probe(now) {
             let Some(prober) = self.probers.get(&service).cloned() else { continue };
@@ -376,24 +374,12 @@ impl Driver {
     }
 
     /// Takes another credential of this node into use. Returns whether it is another one.
-    fn renew(&mut self, credential: &Credential, now: Instant) -> Result<bool, String> {
-        let known = &self.reporter.credential;
-        if known == credential {
+    fn renew(&mut self, credential: &Credential) -> Result<bool, String> {
+        if !self.reporter.own.judge_renewal(credential)? {
             return Ok(false);
         }
-        let same = (known.record_key, &known.name, &known.site);
-        if same != (credential.record_key, &credential.name, &credential.site) {
-            return Err(
-                "its name, site or key differs from the current one, which needs a restart".into(),
-            );
-        }
-        self.mesh.set_credential(credential).map_err(|error| error.to_string())?;
-        self.core.set_credential(credential, now);
-        self.reporter.credential = credential.clone();
-        self.reporter.audit.renewed(credential);
-        self.outputs.own.send_replace(Arc::new(credential.clone()));
-        let (until, roles) = (credential.expires_at, &credential.roles);
-        info!(%until, %roles, "this node's credential was renewed");
+        let change = Change::Renewed(Box::new(credential.clone()));
+        self.change_identity(change, None).map_err(|error| error.to_string())?;
         Ok(true)
     }
 
@@ -436,11 +422,12 @@ impl Driver {
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
                 shut_out(&all, &self.mesh, &self.sessions);
-                let own = all.covering(&self.reporter.credential);
+                let own = all.covering(&self.reporter.own.credential);
                 if own.is_some_and(|it| it.successor().is_none()) {
                     // Nobody serves this node any more: its clients need not wait to find out.
                     self.sessions.end(|_| true);
                 }
+                self.keep_revocations(all.clone());
                 self.outputs.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
                 if let Revoked::Succeeded { node, by } = revocation.revoked {
@@ -498,15 +485,12 @@ impl Driver {
                 self.probers.insert(service, prober);
             }
             Order::Credential(credential) => {
-                if let Err(error) = self.renew(&credential, now) {
+                if let Err(error) = self.renew(&credential) {
                     warn!(%error, "the credential in the state folder is not used");
                 }
             }
-            Order::Secrets(secrets) => self.take_secrets(*secrets),
-            Order::SecretsLost(error) => self.lose_secrets(error),
-            Order::Succeed(next) => self.succeed(&next),
-            Order::KeyLost(error) => self.lose_key(error),
-            Order::RetireKey => self.retire_key(),
+            Order::Kept(keep) => self.take_kept(keep),
+            Order::NotKept(keep, error) => self.lose(&keep, error),
             Order::Wake(slept) => {
                 self.mesh.wake(slept);
                 self.core.wake(now);
@@ -531,7 +515,7 @@ impl Driver {
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, cut_window, prober, route } = addition;
         if config.health.is_some() {
-            assemble::warn_of_missing_role(&name, &self.reporter.credential);
+            assemble::warn_of_missing_role(&name, &self.reporter.own.credential);
         }
         self.reporter.services.insert(name.clone(), facts);
         self.cut_windows.insert(name.clone(), cut_window);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, MeshSecrets, NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::drift::DriftConfig;
 use meshport_core::health::HealthConfig;
 use meshport_core::node::ServiceConfig;
@@ -14,10 +14,9 @@ use meshport_core::route::{Policy, Route};
 use tokio::sync::watch;
 
 use crate::admin::api::SettingChange;
-use crate::admin::credentials::RotateKeyRequest;
 use crate::admin::report::ServiceFacts;
 use crate::health::probe::Prober;
-use crate::state::NextIdentity;
+use crate::node::keep::{Keep, Snapshot};
 
 /// Orders from the rest of the daemon.
 #[derive(Debug)]
@@ -46,16 +45,10 @@ pub(crate) enum Order {
     Wake(Duration),
     /// Show this credential from now on.
     Credential(Box<Credential>),
-    /// Use these secrets of the mesh, which are kept.
-    Secrets(Box<MeshSecrets>),
-    /// A new secret of the mesh could not be kept, for this reason.
-    SecretsLost(String),
-    /// Go on as this node, which is kept.
-    Succeed(Box<Next>),
-    /// A new key could not be kept, for this reason.
-    KeyLost(String),
-    /// Erase the former key.
-    RetireKey,
+    /// This is stored: use it.
+    Kept(Keep),
+    /// This could not be stored, for this reason.
+    NotKept(Keep, String),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.
@@ -70,15 +63,6 @@ pub(crate) struct Instance {
     pub(crate) prober: Prober,
 }
 
-/// What the next start wants to know.
-#[derive(Debug)]
-pub struct Snapshot {
-    /// All nodes, in discovery's own form.
-    pub directory: Vec<u8>,
-    /// The generation of this process, which may be above the one it started with.
-    pub generation: u64,
-}
-
 /// A service that a running node is to have.
 #[derive(Debug)]
 pub(crate) struct Addition {
@@ -88,23 +72,4 @@ pub(crate) struct Addition {
     pub(crate) cut_window: Duration,
     pub(crate) prober: Option<Prober>,
     pub(crate) route: watch::Sender<Arc<Route>>,
-}
-
-impl Next {
-    /// What an operator hands over.
-    ///
-    /// # Errors
-    /// The text is no new identity.
-    pub(crate) fn of(request: &RotateKeyRequest) -> Result<Self, meshport_config::Error> {
-        let identity: NextIdentity = request.identity.parse()?;
-        let overlap = Duration::from_secs(request.overlap_s);
-        Ok(Self { identity: Arc::new(identity), overlap })
-    }
-}
-
-/// Who this node is to be, and how long the former key answers beside.
-#[derive(Debug, Clone)]
-pub(crate) struct Next {
-    pub(crate) identity: Arc<NextIdentity>,
-    pub(crate) overlap: Duration,
 }

@@ -42,7 +42,7 @@ impl Reporter {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);
         let others = core.discovery().directory().iter();
-        let lag = others.filter(|(node, _)| **node != self.me.node && !has(node));
+        let lag = others.filter(|(node, _)| **node != self.own.me.node && !has(node));
         let mut names: Vec<String> =
             lag.map(|(_, entry)| entry.credential.name.to_string()).collect();
         names.sort();

@@ -23,7 +23,7 @@ impl Reporter {
         let mut others = Others::default();
         for (node, entry) in core.discovery().directory().iter() {
             match entry.liveness {
-                _ if *node == self.me.node => continue,
+                _ if *node == self.own.me.node => continue,
                 Liveness::Alive => others.alive += 1,
                 Liveness::Down => others.down += 1,
                 // Nobody expects an answer of these.

@@ -31,7 +31,7 @@ use crate::admin::queries::{
 use crate::admin::request::{Kind, Request};
 use crate::clock;
 use crate::health::certificates;
-use crate::node::orders::Next;
+use crate::node::keep::Next;
 
 /// Where an answer goes. An asker that went away needs none.
 pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
@@ -149,16 +149,16 @@ macro_rules! read_off {
 read_off! {
     Lacking, Vec<ServiceName>, |it| it.reporter.lacking(&it.core);
     Samples, Vec<Sample>,
-        |it| it.reporter.samples((&it.core, &it.mesh), &it.rotating.secrets, clock::now());
+        |it| it.reporter.samples((&it.core, &it.mesh), &it.reporter.own.secrets, clock::now());
     StatusRequest, <Self as Request>::Reply,
-        |it| it.reporter.status((&it.core, &it.mesh), &it.rotating.secrets, clock::now());
+        |it| it.reporter.status((&it.core, &it.mesh), &it.reporter.own.secrets, clock::now());
     RoutesRequest, <Self as Request>::Reply, |it| it.reporter.services(&it.core, clock::now());
     ExplainRequest, <Self as Request>::Reply,
         |it| it.reporter.explanations(&it.core, clock::now());
     PeersRequest, <Self as Request>::Reply, |it| it.reporter.peers(&it.core, &it.mesh);
     SeedsRequest, <Self as Request>::Reply, |it| it.reporter.seeds(&it.core);
     CredentialsRequest, <Self as Request>::Reply,
-        |it| it.reporter.credentials((&it.core, &it.mesh), &it.rotating.secrets, clock::wall());
+        |it| it.reporter.credentials((&it.core, &it.mesh), &it.reporter.own.secrets, clock::wall());
 }
 
 impl Answer for ReloadRequest {
@@ -197,8 +197,8 @@ impl Answer for RenewRequest {
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         let renewed = Credential::from_text(&self.credential)
             .map_err(Error::Trust)
-            .and_then(|it| driver.renew(&it, clock::now()).map_err(Error::Refused));
-        let expires_at = driver.reporter.credential.expires_at;
+            .and_then(|it| driver.renew(&it).map_err(Error::Refused));
+        let expires_at = driver.reporter.own.credential.expires_at;
         let _ = to.send(renewed.map(|is_new| RenewReport { expires_at, is_new }));
     }
 }

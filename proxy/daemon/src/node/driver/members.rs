@@ -1,12 +1,19 @@
-//! Log lines about members.
+//! What happens to members, and their log lines.
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, ServiceName};
 use tracing::{debug, info, warn};
 
 use crate::clock;
 use crate::node::driver::Driver;
 
 impl Driver {
+    /// A peer goes on under another key: what was open with it goes on as the successor's.
+    pub(crate) fn follow(&mut self, former: NodeId, credential: &Credential) {
+        let (name, node) = (&credential.name, credential.node);
+        info!(%name, node = %node.short(), former = %former.short(), "a peer has a new key");
+        self.core.handle_credential(credential, clock::now(), clock::wall());
+    }
+
     pub(crate) fn tell_member(&self, node: &NodeId, up: bool) {
         let name = self.reporter.name(&self.core, node);
         if up { info!(%name, "member up") } else { info!(%name, "member down") }
@@ -30,7 +37,7 @@ impl Driver {
     /// What this node itself lacks was said at its start.
     pub(crate) fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
         let name = self.reporter.name(&self.core, node);
-        if *node == self.reporter.me.node {
+        if *node == self.reporter.own.me.node {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
             warn!(%name, node = %node.short(), reason, held_back, "ignoring what a node announces");

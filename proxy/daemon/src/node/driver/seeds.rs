@@ -54,8 +54,14 @@ impl Driver {
         }
     }
 
+    /// Seeds under the keys that they have now.
+    fn called_now<T>(&self, seeds: Vec<(NodeId, T)>) -> Vec<(NodeId, T)> {
+        let revocations = self.core.discovery().revocations();
+        seeds.into_iter().map(|(node, at)| (revocations.successor_of(&node), at)).collect()
+    }
+
     fn is_named_seed(&self, credential: &Credential) -> bool {
-        credential.node != self.reporter.me.node && self.seeds.names.contains(&credential.name)
+        credential.node != self.reporter.own.me.node && self.seeds.names.contains(&credential.name)
     }
 }
 

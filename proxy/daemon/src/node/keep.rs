@@ -1,0 +1,220 @@
+//! What a node must not lose, on its way to the disk. No socket, no disk, no clock.
+//!
+//! Nothing of it is used before it is stored: the driver offers it here, a keeper
+//! ([`crate::node::keeper`]) stores it, and the driver takes it into use when the keeper says so. A
+//! crash in between leaves whole files, from which the next start goes on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{MeshSecrets, NodeId, Revocation, Revocations};
+
+use crate::admin::credentials::RotateKeyRequest;
+use crate::state::NextIdentity;
+
+/// What the next start wants to know.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// All nodes, in discovery's own form.
+    pub directory: Vec<u8>,
+    /// The generation of this process, which may be above the one it started with.
+    pub generation: u64,
+}
+
+/// Who this node is to be, and how long the former key answers beside.
+#[derive(Debug, Clone)]
+pub(crate) struct Next {
+    pub(crate) identity: Arc<NextIdentity>,
+    pub(crate) overlap: Duration,
+}
+
+impl Next {
+    /// What an operator hands over.
+    ///
+    /// # Errors
+    /// The text is no new identity.
+    pub(crate) fn of(request: &RotateKeyRequest) -> Result<Self, meshport_config::Error> {
+        let identity: NextIdentity = request.identity.parse()?;
+        let overlap = Duration::from_secs(request.overlap_s);
+        Ok(Self { identity: Arc::new(identity), overlap })
+    }
+}
+
+/// From a write that failed to the next of its kind.
+const RETRY: Duration = Duration::from_secs(5);
+/// Writes on their way to the keeper: one of each kind.
+pub(crate) const MAX_WRITES: usize = KINDS;
+/// The directory is absent: the keeper fetches it when it has time to write it.
+const KINDS: usize = 3;
+
+/// Something to store.
+#[derive(Debug)]
+pub(crate) enum Keep {
+    Revocations(RevokedNow),
+    Secrets(Box<NewSecrets>),
+    Key(Next),
+    Directory(Snapshot),
+}
+
+/// All revocations, and the one among them that ends this node.
+#[derive(Debug, Clone)]
+pub(crate) struct RevokedNow {
+    pub(crate) all: Revocations,
+    pub(crate) own: Option<Revocation>,
+}
+
+/// Mesh secrets after a rotation, or without the former one.
+#[derive(Debug, Clone)]
+pub(crate) struct NewSecrets {
+    pub(crate) secrets: MeshSecrets,
+    /// The member that passed them on; none for an operator and for the end of a former secret.
+    pub(crate) from: Option<NodeId>,
+    /// Stored first: a node that passes a secret on must know who was shut out before it.
+    pub(crate) revoked: Revocations,
+}
+
+impl Keep {
+    fn slot(&self) -> Option<usize> {
+        match self {
+            Self::Revocations(_) => Some(0),
+            Self::Secrets(_) => Some(1),
+            Self::Key(_) => Some(2),
+            Self::Directory(_) => None,
+        }
+    }
+
+    /// An offer never takes the place of one with a higher number.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Secrets(new) => new.secrets.number(),
+            Self::Revocations(_) | Self::Key(_) | Self::Directory(_) => 0,
+        }
+    }
+}
+
+/// One kind: at most one write is under way, and at most one waits.
+#[derive(Debug, Default)]
+struct Slot {
+    waiting: Option<Keep>,
+    is_under_way: bool,
+    /// The highest number under way or waiting.
+    number: u64,
+    rests_until: Option<Instant>,
+}
+
+/// The writes of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    slots: [Slot; KINDS],
+}
+
+impl Writes {
+    /// To be stored soon. A later offer of the same kind takes the place of one that waits.
+    pub(crate) fn offer(&mut self, keep: Keep) {
+        let Some(slot) = keep.slot().map(|at| &mut self.slots[at]) else { return };
+        if keep.number() >= slot.number {
+            slot.number = keep.number();
+            slot.waiting = Some(keep);
+        }
+    }
+
+    /// Whether secrets are under way or wait.
+    pub(crate) fn has_secrets(&self) -> bool {
+        self.slots[1].is_under_way || self.slots[1].waiting.is_some()
+    }
+
+    /// The next write for the keeper, which answers each.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Keep> {
+        let is_due = |slot: &&mut Slot| {
+            let rests = slot.rests_until.is_some_and(|until| now < until);
+            slot.waiting.is_some() && !slot.is_under_way && !rests
+        };
+        let slot = self.slots.iter_mut().find(is_due)?;
+        slot.is_under_way = true;
+        slot.waiting.take()
+    }
+
+    /// The keeper has stored it, or could not.
+    pub(crate) fn handle(&mut self, keep: &Keep, is_stored: bool, now: Instant) {
+        let Some(slot) = keep.slot().map(|at| &mut self.slots[at]) else { return };
+        slot.is_under_way = false;
+        slot.number = slot.waiting.as_ref().map_or(0, Keep::number);
+        slot.rests_until = (!is_stored).then(|| now + RETRY);
+    }
+
+    /// When to poll again.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = self.slots.iter().filter(|it| it.waiting.is_some() && !it.is_under_way);
+        waiting.filter_map(|slot| slot.rests_until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_core::testing::WALL;
+
+    use super::*;
+    use crate::clock;
+    use crate::node::own::tests::{rotated, secrets};
+
+    fn offer(secrets: &MeshSecrets) -> Keep {
+        let (secrets, revoked) = (secrets.clone(), Revocations::default());
+        Keep::Secrets(Box::new(NewSecrets { secrets, from: None, revoked }))
+    }
+
+    fn revocations() -> Keep {
+        Keep::Revocations(RevokedNow { all: Revocations::default(), own: None })
+    }
+
+    fn number(keep: Option<Keep>) -> u64 {
+        keep.expect("it is due").number()
+    }
+
+    #[test]
+    fn one_of_each_kind_is_under_way_and_revocations_go_first() {
+        let (mut writes, now) = (Writes::default(), clock::now());
+        writes.offer(offer(&secrets()));
+        writes.offer(revocations());
+        let first = writes.poll(now).expect("it is due");
+        assert!(matches!(first, Keep::Revocations(_)));
+        let second = writes.poll(now).expect("it is due");
+        assert!(matches!(second, Keep::Secrets(_)));
+        writes.offer(revocations());
+        assert!(writes.poll(now).is_none(), "the keeper has one of each");
+        writes.handle(&first, true, now);
+        assert!(matches!(writes.poll(now), Some(Keep::Revocations(_))));
+        assert!(writes.poll(now).is_none() && writes.has_secrets());
+        writes.handle(&second, true, now);
+        assert!(!writes.has_secrets());
+    }
+
+    #[test]
+    fn an_older_secret_does_not_follow_a_newer_one() {
+        let (mut writes, now) = (Writes::default(), clock::now());
+        let one = rotated(&secrets(), WALL);
+        let two = rotated(&one, WALL);
+        writes.offer(offer(&two));
+        writes.offer(offer(&one));
+        let under_way = writes.poll(now).expect("it is due");
+        assert_eq!(under_way.number(), 2);
+        // Nor while the newer one is being written.
+        writes.offer(offer(&one));
+        writes.handle(&under_way, true, now);
+        assert!(writes.poll(now).is_none());
+    }
+
+    #[test]
+    fn after_a_failure_the_latest_offer_is_written_when_the_rest_is_over() {
+        let (mut writes, now) = (Writes::default(), clock::now());
+        let one = rotated(&secrets(), WALL);
+        writes.offer(offer(&rotated(&one, WALL)));
+        let failed = writes.poll(now).expect("it is due");
+        writes.handle(&failed, false, now);
+        assert_eq!(writes.poll_timeout(), None, "nothing waits");
+        // What could not be written holds no number: members offer theirs again.
+        writes.offer(offer(&one));
+        assert!(writes.poll(now).is_none());
+        assert_eq!(writes.poll_timeout(), Some(now + RETRY));
+        assert_eq!(number(writes.poll(now + RETRY)), 1);
+    }
+}

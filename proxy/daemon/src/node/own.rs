@@ -1,0 +1,152 @@
+//! Who this node is: one value, and the only ways in which it changes. No socket, no clock.
+//!
+//! The private keys are absent: the mesh and the core use them, and nothing else holds them.
+
+use std::sync::Arc;
+
+use meshport_config::{Credential, MeshSecrets, NodeId, UnixSeconds};
+
+use crate::admin::api::NodeRef;
+use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateReport};
+use crate::state::{Identity, NextIdentity};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// The identity that is in use.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) credential: Arc<Credential>,
+    pub(crate) secrets: MeshSecrets,
+    /// The key that still answers beside the present one.
+    pub(crate) former_key: Option<FormerKey>,
+    /// The credential's name, site and NodeId, in the form of reports.
+    pub(crate) me: NodeRef,
+}
+
+/// A change that has been judged, and stored if it has to outlive the process.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Another credential for the same keys.
+    Renewed(Box<Credential>),
+    /// Another set of mesh secrets.
+    Rotated(Box<MeshSecrets>),
+    /// New keys and their credential; the present key answers until then.
+    Succeeded(Arc<NextIdentity>, UnixSeconds),
+    /// The former key no longer answers.
+    Retired,
+}
+
+/// What a change has brought, for the log and the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Nothing,
+    Credential,
+    Secret,
+    FormerSecretErased,
+    Key(FormerKey),
+    FormerKeyErased(FormerKey),
+}
+
+impl Own {
+    /// As the state folder has it.
+    pub(crate) fn new(identity: &Identity) -> Self {
+        let credential = Arc::new(identity.credential.clone());
+        let me = node_ref(&credential);
+        Self { credential, secrets: identity.secrets.clone(), former_key: None, me }
+    }
+
+    /// Whether this credential replaces the present one; not if it is the same.
+    ///
+    /// # Errors
+    /// Why it cannot, for the operator.
+    pub(crate) fn judge_renewal(&self, new: &Credential) -> Result<bool, String> {
+        let known = &*self.credential;
+        if known == new {
+            return Ok(false);
+        }
+        let same = (known.record_key, &known.name, &known.site);
+        if same != (new.record_key, &new.name, &new.site) {
+            return Err(
+                "its name, site or key differs from the current one, which needs a restart".into(),
+            );
+        }
+        Ok(true)
+    }
+
+    /// Whether these keys replace the present ones; not while the former key still answers.
+    ///
+    /// # Errors
+    /// Why they cannot, for the operator.
+    pub(crate) fn judge_succession(&self, next: &NextIdentity) -> Result<bool, String> {
+        if self.former_key.is_some() {
+            return Ok(false);
+        }
+        let (known, new) = (&self.credential, &next.credential);
+        next.check().map_err(|error| error.to_string())?;
+        let former = new.succession.as_ref().map(|it| it.former);
+        if former != Some(known.node) {
+            return Err("its credential does not say that it succeeds this node".to_owned());
+        }
+        if (&new.name, &new.site) != (&known.name, &known.site) {
+            return Err("it has another name or site than the node it succeeds".to_owned());
+        }
+        Ok(true)
+    }
+
+    /// Makes a change.
+    pub(crate) fn apply(&mut self, change: Change) -> Changed {
+        match change {
+            Change::Renewed(credential) => {
+                self.show(*credential);
+                Changed::Credential
+            }
+            Change::Rotated(secrets) => {
+                let before = std::mem::replace(&mut self.secrets, *secrets);
+                if self.secrets.number() != before.number() {
+                    Changed::Secret
+                } else if before.former().is_some() && self.secrets.former().is_none() {
+                    Changed::FormerSecretErased
+                } else {
+                    Changed::Nothing
+                }
+            }
+            Change::Succeeded(next, ends_at) => {
+                let former = FormerKey { node: self.node(), ends_at };
+                self.former_key = Some(former.clone());
+                self.show(next.credential.clone());
+                Changed::Key(former)
+            }
+            Change::Retired => match self.former_key.take() {
+                Some(former) => Changed::FormerKeyErased(former),
+                None => Changed::Nothing,
+            },
+        }
+    }
+
+    /// The NodeId.
+    pub(crate) fn node(&self) -> NodeId {
+        self.credential.node
+    }
+
+    /// The answer to an operator who brought a secret.
+    pub(crate) fn secret_report(&self, is_new: bool) -> RotateReport {
+        let secrets = &self.secrets;
+        RotateReport { number: secrets.number(), former_ends_at: secrets.retires_at(), is_new }
+    }
+
+    /// The answer to an operator who brought keys.
+    pub(crate) fn key_report(&self, is_new: bool) -> RotateKeyReport {
+        RotateKeyReport { node: self.node(), former: self.former_key.clone(), is_new }
+    }
+
+    fn show(&mut self, credential: Credential) {
+        self.me = node_ref(&credential);
+        self.credential = Arc::new(credential);
+    }
+}
+
+fn node_ref(credential: &Credential) -> NodeRef {
+    let Credential { node, name, site, .. } = credential;
+    NodeRef { node: *node, name: name.clone(), site: site.clone() }
+}
