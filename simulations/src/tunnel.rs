@@ -26,6 +26,8 @@ pub(crate) const RETRY_JITTER: Duration = Duration::from_millis(333);
 pub(crate) const MAX_ATTEMPTS: u8 = 20;
 /// A session that only sends makes a new handshake after this (keepalive 10 s + timeout 5 s).
 const SILENCE: Duration = Duration::from_secs(15);
+/// The same for a session with a peer that has announced another address.
+const MOVED_SILENCE: Duration = Duration::from_secs(1);
 /// Who has received and not sent since answers with an empty datagram after this.
 pub(crate) const KEEPALIVE: Duration = Duration::from_millis(10_500);
 /// A session in use is renewed by its initiator after this, plus up to `REKEY_JITTER`.
@@ -91,6 +93,8 @@ pub(crate) struct Tunnel {
     pub(crate) owes: Option<Moment>,
     /// A timer for that is running.
     pub(crate) armed: bool,
+    /// The peer has announced another address since it was heard last.
+    pub(crate) is_elsewhere: bool,
     /// When something was first sent after something was last received.
     pub(crate) unanswered: Option<Moment>,
 }
@@ -133,12 +137,14 @@ impl Tunnel {
     /// Whether something that is sent now should be accompanied by a handshake: it was used in vain
     /// for long, or it grows old.
     pub(crate) fn wants_handshake(&self, now: Duration) -> bool {
-        let silent = |since: Moment| now.saturating_sub(since.time()) >= SILENCE;
+        let patience = if self.is_elsewhere { MOVED_SILENCE } else { SILENCE };
+        let silent = |since: Moment| now.saturating_sub(since.time()) >= patience;
         self.unanswered.is_some_and(silent) || Moment::of(now) >= self.renewed
     }
 
     pub(crate) fn hear(&mut self) {
         self.unanswered = None;
+        self.is_elsewhere = false;
     }
 
     pub(crate) fn speak(&mut self, now: Duration) {

@@ -332,8 +332,7 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.configured = true;
             peer.provisional_until = None;
-            peer.hints.clear();
-            peer.hints.extend(endpoints.iter().map(canonical).take(ENDPOINT_LIMIT));
+            peer.set_hints(endpoints.iter().map(canonical).take(ENDPOINT_LIMIT).collect());
             peer.set_persistent(keepalive, now.instant);
         }
         if let Some(credential) = credential {

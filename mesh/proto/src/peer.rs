@@ -140,6 +140,8 @@ pub(crate) struct Peer {
     pub(crate) hints: Vec<SocketAddr>,
     /// Where authenticated packets came from last.
     pub(crate) endpoint: Option<Route>,
+    /// It has announced another place since it was heard last.
+    pub(crate) is_elsewhere: bool,
     /// A verified credential.
     pub(crate) credential: Option<Arc<Credential>>,
     /// The credential is valid and a session proves the key.
@@ -208,6 +210,7 @@ impl Peer {
             configured: false,
             hints: Vec::new(),
             endpoint: None,
+            is_elsewhere: false,
             credential: None,
             admitted: false,
             reported_up: false,
@@ -260,6 +263,15 @@ impl Peer {
         routes
     }
 
+    /// Takes where the peer says it is. If that is news, and not where it was heard last, its
+    /// silence is taken for a move.
+    pub(crate) fn set_hints(&mut self, hints: Vec<SocketAddr>) {
+        let is_news = hints.iter().any(|hint| !self.hints.contains(hint));
+        let is_there = |route: Route| hints.contains(&route.remote);
+        self.is_elsewhere |= is_news && self.endpoint.is_some_and(|route| !is_there(route));
+        self.hints = hints;
+    }
+
     /// Sets the interval of unconditional keepalives.
     pub(crate) fn set_persistent(&mut self, every: Option<Duration>, now: Instant) {
         self.persistent = every;
@@ -293,6 +305,7 @@ impl Peer {
     /// An authenticated packet arrived; `bytes` is 0 for keepalives and handshakes.
     pub(crate) fn received(&mut self, now: Instant, bytes: usize) {
         self.last_received = Some(now);
+        self.is_elsewhere = false;
         self.waiting = None;
         self.waiting_prompt = None;
         if bytes > 0 {
@@ -458,7 +471,8 @@ impl Peer {
             return None;
         }
         let prompt = self.waiting_prompt.map(|since| since + PROMPT_SILENCE);
-        let any = self.waiting.map(|since| since + SILENCE);
+        let patience = if self.is_elsewhere { PROMPT_SILENCE } else { SILENCE };
+        let any = self.waiting.map(|since| since + patience);
         prompt.into_iter().chain(any).min()
     }
 

@@ -497,7 +497,12 @@ impl World {
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(node::address);
                 if let (Some(peer), Some(address)) = (self.by_id.get(&node), address) {
-                    self.nodes[at].book.insert(*peer, address);
+                    let node = &mut self.nodes[at];
+                    let is_news = node.book.get(*peer) != Some(address);
+                    node.book.insert(*peer, address);
+                    if let Some(tunnel) = node.tunnels.get_mut(number(*peer)) {
+                        tunnel.is_elsewhere |= is_news && tunnel.address != address;
+                    }
                 }
             }
             Wish::Member(node, up) => {

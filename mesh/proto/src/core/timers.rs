@@ -322,11 +322,11 @@ impl Core {
     }
 }
 
-/// A renewal goes where the peer is first; everything else, and a renewal without an answer, goes
-/// to every address known.
+/// A renewal goes where the peer is first; everything else, and a renewal without an answer or to a
+/// peer that has moved, goes to every address known.
 fn handshake_routes(peer: &Peer) -> Vec<Route> {
     match (peer.endpoint, peer.session, peer.attempt) {
-        (Some(route), Some(_), None) => vec![route],
+        (Some(route), Some(_), None) if !peer.is_elsewhere => vec![route],
         _ => peer.candidates(),
     }
 }

@@ -453,3 +453,37 @@ fn a_recorded_initiation_for_a_tunnel_at_rest_changes_nothing() {
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
     assert_eq!(net.endpoint(2, 1), Some(at(1)));
 }
+
+/// Both ends of a path got new mappings: neither hears the other, and a third tells both.
+#[test]
+fn a_silent_peer_that_announces_another_address_is_tried_there_at_once() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.seconds(1);
+    let moved = net.nodes.remove(&at(2)).unwrap();
+    net.nodes.insert(at(12), moved);
+    net.send(1, 2, b"lost").unwrap();
+    net.run(Duration::from_millis(500));
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(12)], None));
+    net.run(Duration::from_millis(600));
+    assert_eq!(net.endpoint(1, 2), Some(at(12)));
+    assert_eq!(net.counters(1).handshakes_after_silence, 1);
+}
+
+#[test]
+fn a_peer_that_announces_another_address_and_answers_is_left_alone() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(12)], None));
+    for _ in 0..5 {
+        assert!(net.reaches(1, 2) && net.reaches(2, 1));
+        net.seconds(1);
+    }
+    // Later silence is not taken for that move, and neither is the same announcement again.
+    net.node(1, |core, now| core.set_peer(now, id(2), &[at(12)], None));
+    net.keep = Box::new(|_| false);
+    net.send(1, 2, b"lost").unwrap();
+    net.seconds(5);
+    assert_eq!(net.counters(1).initiations_sent, 1);
+    assert_eq!(net.endpoint(1, 2), Some(at(2)));
+}
