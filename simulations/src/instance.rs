@@ -6,6 +6,9 @@ use meshport_core::health::{Outcome, Question};
 
 /// How long a healthy instance takes to answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(2);
+/// How long an instance waits for its etcd before it says that it is neither ready nor live, as
+/// measured with kube-apiserver 1.20 and 1.36.
+pub(crate) const ETCD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What an instance is up to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +17,8 @@ pub enum Instance {
     Ready,
     /// Serves, but asks for no new traffic.
     Unready,
+    /// Its etcd member stalls: it accepts connections and answers what needs no etcd; requests hang.
+    Stalled,
     /// Accepts connections and does nothing else.
     Hung,
     /// Not running: its port refuses.
@@ -24,11 +29,14 @@ impl Instance {
     /// What a probe with this patience gets, and after what time.
     pub(crate) fn ask(self, question: Question, patience: Duration) -> (Duration, Outcome) {
         match (self, question) {
-            (Self::Ready, _) | (Self::Unready, Question::Alive | Question::Live) => {
-                (ANSWER_TIME, Outcome::Answered(Some(200)))
-            }
+            (Self::Ready, _)
+            | (Self::Unready, Question::Alive | Question::Live)
+            | (Self::Stalled, Question::Alive) => (ANSWER_TIME, Outcome::Answered(Some(200))),
             (Self::Unready, Question::Ready) => (ANSWER_TIME, Outcome::Answered(Some(500))),
-            (Self::Hung, _) => (patience, Outcome::Silent),
+            (Self::Stalled, _) if patience > ETCD_TIMEOUT => {
+                (ETCD_TIMEOUT, Outcome::Answered(Some(500)))
+            }
+            (Self::Stalled | Self::Hung, _) => (patience, Outcome::Silent),
             (Self::Down, _) => (Duration::ZERO, Outcome::Refused),
         }
     }

@@ -273,7 +273,8 @@ impl World {
                 self.violates(rules::SESSIONS, Some(at), what);
             }
         }
-        let hangs = lock(&self.book).instances.contains(&Some(Instance::Hung));
+        let silent = [Some(Instance::Hung), Some(Instance::Stalled)];
+        let hangs = lock(&self.book).instances.iter().any(|it| silent.contains(it));
         // Who hangs does not say that a session is over either.
         let judged = self.is_quiet() && !hangs;
         for clients in &mut self.clients {

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::instance::{ANSWER_TIME, Instance};
+use crate::instance::{ANSWER_TIME, ETCD_TIMEOUT, Instance};
 
 /// Where an instance listens on its host.
 pub(super) const ADDRESS: &str = "127.0.0.1:6443";
@@ -37,6 +37,8 @@ const DATA: u8 = 23;
 const MAX_PROBE: usize = 4 << 10;
 /// The path that asks whether it is ready.
 pub(super) const READY_PATH: &str = "/readyz";
+/// The path that asks whether it is live.
+const LIVE_PATH: &str = "/livez";
 
 type State = watch::Receiver<Instance>;
 
@@ -105,6 +107,7 @@ async fn serve_all(tcp: &mut Tcp, state: &mut State, number: u16) -> io::Result<
                 let request = read_body(tcp).await?;
                 let wanted = request.first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
                 think(state).await;
+                ask_etcd(state).await;
                 let answer = vec![0; wanted as usize];
                 for record in answer.chunks(MAX_RECORD) {
                     write_record(tcp, DATA, record).await?;
@@ -113,6 +116,12 @@ async fn serve_all(tcp: &mut Tcp, state: &mut State, number: u16) -> io::Result<
             _ => return probe(tcp, state).await,
         }
     }
+}
+
+/// Waits until the etcd member answers.
+async fn ask_etcd(state: &mut State) {
+    // Fails only at the end of the run.
+    let _ = state.wait_for(|state| *state != Instance::Stalled).await;
 }
 
 /// The time an answer takes; for ever while it hangs.
@@ -130,8 +139,12 @@ async fn probe(tcp: &mut Tcp, state: &mut State) -> io::Result<()> {
         }
     }
     think(state).await;
-    let asks_ready = String::from_utf8_lossy(&request).contains(READY_PATH);
+    let asks = |path: &str| String::from_utf8_lossy(&request).contains(path);
+    let asks_ready = asks(READY_PATH);
+    let times_out = (asks_ready || asks(LIVE_PATH))
+        && tokio::time::timeout(ETCD_TIMEOUT, ask_etcd(state)).await.is_err();
     let status = match *state.borrow() {
+        _ if times_out => "500 Internal Server Error",
         Instance::Unready if asks_ready => "500 Internal Server Error",
         _ => "200 OK",
     };

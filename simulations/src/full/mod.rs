@@ -307,7 +307,7 @@ impl World {
                     instance.send_replace(becomes);
                 }
                 if becomes == Instance::Ready {
-                    lock(&self.book).over(node, &["kill", "hang", "unready"]);
+                    lock(&self.book).over(node, &["kill", "hang", "stall", "unready"]);
                 }
             }
             Happening::Crash(node) => self.crash(node),

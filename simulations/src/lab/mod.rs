@@ -84,6 +84,7 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
         Happening::Pair(..) => ("cut of two nodes", true),
         Happening::Clock(..) => ("clock-step", true),
         Happening::Lie(..) => ("lie", true),
+        Happening::Instance(_, Instance::Stalled) => ("stall", true),
         Happening::Rebind(_) => ("rebind", true),
         Happening::Roam(..) => ("roam", true),
         _ => ("", false),
@@ -402,6 +403,8 @@ impl World {
             }
             Instance::Unready => stand_in.set_ready(false),
             Instance::Hung => stand_in.hang(),
+            // `check` has refused it: the stand-in has no etcd.
+            Instance::Stalled => {}
             Instance::Down => stand_in.kill().await,
         }
         Ok(())

@@ -153,7 +153,7 @@ impl Fault {
     /// What others have to notice.
     pub(crate) fn notice(&self) -> Notice {
         match self.kind {
-            "kill" | "hang" | "unready" => Notice::Instance,
+            "kill" | "hang" | "stall" | "unready" => Notice::Instance,
             "crash" | "leave" | "rolling-restart" => Notice::Gone,
             "join" => Notice::Came,
             "revoke" => Notice::Revoked,

@@ -21,13 +21,15 @@ pub struct Event {
     pub every_s: Option<f64>,
     /// Spreads several nodes over this many seconds, in random order.
     pub over_s: Option<f64>,
-    /// Undoes the event after so many seconds: a killed, hanging or unready instance recovers, a
-    /// crashed node restarts, a cut or degraded path is as before.
+    /// Undoes the event after so many seconds: a killed, hanging, stalled or unready instance
+    /// recovers, a crashed node restarts, a cut or degraded path is as before.
     pub for_s: Option<f64>,
     /// Instances whose server stops: connections are refused. See "Nodes" above.
     pub kill: Option<String>,
     /// Instances that accept connections and answer nothing.
     pub hang: Option<String>,
+    /// Instances whose etcd member stalls: neither ready nor live, and requests hang.
+    pub stall: Option<String>,
     /// Instances that answer but are not ready.
     pub unready: Option<String>,
     /// Instances that serve again.

@@ -34,9 +34,10 @@ const fn kind(
 pub(super) const COMMON: [&str; 3] = ["at-s", "times", "every-s"];
 
 /// All that may happen.
-pub(super) const KINDS: [Kind; 22] = [
+pub(super) const KINDS: [Kind; 23] = [
     kind("kill", &[], &["for-s", "over-s"]),
     kind("hang", &[], &["for-s", "over-s"]),
+    kind("stall", &[], &["for-s", "over-s"]),
     kind("unready", &[], &["for-s", "over-s"]),
     kind("recover", &[], &["over-s"]),
     kind("crash", &[], &["for-s", "over-s", "without-state"]),

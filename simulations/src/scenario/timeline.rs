@@ -119,6 +119,7 @@ impl Plan<'_> {
         for (key, target, turn) in [
             ("kill", &event.kill, &instance(Instance::Down) as &dyn Fn(usize) -> Turn),
             ("hang", &event.hang, &instance(Instance::Hung)),
+            ("stall", &event.stall, &instance(Instance::Stalled)),
             ("unready", &event.unready, &instance(Instance::Unready)),
             ("crash", &event.crash, &crash),
         ] {

@@ -33,7 +33,7 @@ impl World {
                     self.break_sessions_to(node);
                 }
                 if becomes == Instance::Ready {
-                    self.fault_ends(node, &["kill", "hang", "unready"]);
+                    self.fault_ends(node, &["kill", "hang", "stall", "unready"]);
                 }
             }
             Happening::Crash(node) => {

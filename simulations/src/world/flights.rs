@@ -155,7 +155,8 @@ impl World {
         let is_opening = flight.what == Step::Open;
         self.check_client(at, &flight);
         match self.nodes[at].instance.unwrap_or(Instance::Down) {
-            Instance::Ready | Instance::Unready => {
+            Instance::Stalled if !is_opening => {}
+            Instance::Ready | Instance::Unready | Instance::Stalled => {
                 let answer = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
                 let answer = u32::try_from(answer).expect("at most MAX_BYTES");
                 let (what, bytes) = match is_opening {

@@ -180,7 +180,7 @@ impl World {
         }
         if origin == node {
             let (wait, good) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
-                Instance::Ready | Instance::Unready => (ANSWER_TIME, true),
+                Instance::Ready | Instance::Unready | Instance::Stalled => (ANSWER_TIME, true),
                 Instance::Down => (Duration::ZERO, false),
                 Instance::Hung => return self.accepted(node, (place, number), id),
             };
@@ -418,7 +418,7 @@ impl World {
                     self.request_over(node, Request { since, ..request }, true);
                 }
             }
-            Instance::Hung => {}
+            Instance::Stalled | Instance::Hung => {}
             Instance::Down => self.broken(node, place),
         }
     }

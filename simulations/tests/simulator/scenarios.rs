@@ -184,6 +184,30 @@ fn a_dead_instance_is_left_at_once_and_found_again() {
     assert_eq!(back.route_of("fra-5"), Some("fra-1"));
 }
 
+/// Its etcd member stands still: a request that is under way is sent again elsewhere.
+#[test]
+fn a_stalled_instance_is_left_while_another_is_ready() {
+    let stalled = run(&small(70, "[[event]]\nat-s = 40\nstall = \"ams-1\"\nfor-s = 20\n"), 3);
+    assert_rules(&stalled);
+    let fault = &stalled.measures.faults[0];
+    let followed = stalled.followed(fault);
+    assert_eq!((followed.noticed, fault.staying.len()), (29, 0), "{followed:?}");
+    assert!(followed.detected_p99.expect("all noticed").as_secs_f64() < 2.5, "{followed:?}");
+    assert!(stalled.measures.sessions.broken > 0, "no session was cut");
+    assert_eq!(stalled.measures.requests.failed, 0);
+}
+
+/// All depend on one etcd: nowhere is better, so nobody is moved and no session is cut.
+#[test]
+fn a_stall_of_all_instances_cuts_nothing() {
+    let all = "[[event]]\nat-s = 40\nstall = \"all origins\"\nfor-s = 10\n";
+    let stalled = run(&small(70, all), 3);
+    assert_rules(&stalled);
+    assert_eq!(stalled.measures.sessions.broken, 0);
+    assert_eq!(stalled.route_of("ams-5"), Some("ams-1"));
+    assert_eq!(stalled.measures.faults[0].moved.len(), 0, "a route changed");
+}
+
 #[test]
 fn a_crashed_node_is_noticed_and_taken_up_again() {
     let crash = "[[event]]\nat-s = 40\ncrash = \"ams-1\"\n";
