@@ -20,15 +20,13 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::Error;
-use meshport_core::duplicates::Duplicates;
 use meshport_core::node::NodeCore;
 use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Route;
 
 use crate::Handle;
 use crate::admin::api::ReloadReport;
-use crate::admin::report::{CrowdingLog, Reporter, ServiceFacts};
-use crate::audit::Audit;
+use crate::admin::report::Reporter;
 use crate::clock;
 use crate::egress::Egress;
 use crate::health::probe::Prober;
@@ -39,11 +37,9 @@ use crate::node::driver::answers::Asker;
 use crate::node::driver::seeds;
 use crate::node::driver::{Channels, Driver, Parts};
 use crate::node::fallback::Fallbacks;
-use crate::node::floods::Floods;
 use crate::node::keep::Keep;
 use crate::node::keep::Snapshot;
 use crate::node::orders::Order;
-use crate::node::own::Own;
 use crate::node::roster::Source;
 use crate::node::services::Services;
 use crate::sessions::ingress::Context;
@@ -137,8 +133,10 @@ impl Node {
         let host = env.host;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, services::key)?;
-        let facts = services.facts(settings);
-        let reporter = reporter(settings, identity, &mesh, env.admin_http, &sessions, facts);
+        let mut reporter = Reporter::new(identity, &mesh, &sessions, services.facts(settings));
+        reporter.process.admin_http = env.admin_http;
+        reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
+        announce_start(&reporter);
         let sources = sources(settings, &reporter, &host);
         let (mut driver, channels) = Driver::new(Parts {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
@@ -290,35 +288,6 @@ impl Node {
     }
 }
 
-/// Who answers questions about the node.
-fn reporter(
-    settings: &Settings,
-    identity: &Identity,
-    mesh: &Mesh,
-    admin_http: Option<SocketAddr>,
-    sessions: &Sessions,
-    services: BTreeMap<ServiceName, ServiceFacts>,
-) -> Reporter {
-    let reporter = Reporter {
-        own: Own::new(identity),
-        started: clock::now(),
-        mesh_listen: mesh.local_addr(),
-        admin_http,
-        sessions: sessions.clone(),
-        audit: Audit::default(),
-        duplicates: Duplicates::default(),
-        floods: Floods::new(clock::now()),
-        crowding: CrowdingLog::default(),
-        authority_key: Some(state::authority_key_in(&settings.state_dir)),
-        services,
-        rosters: BTreeMap::new(),
-        needs_restart: Vec::new(),
-        is_leaving: false,
-    };
-    announce_start(&reporter);
-    reporter
-}
-
 /// Serves the streams of all peers, those of other shards on their threads.
 fn serve_streams(
     egress: &Egress,
@@ -375,9 +344,9 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 }
 
 fn announce_start(reporter: &Reporter) {
-    let me = &reporter.own.me;
+    let (me, mesh) = (&reporter.own.me, reporter.process.mesh_listen);
     info!(
-        name = %me.name, site = %me.site, node = %me.node.short(), mesh = %reporter.mesh_listen,
+        name = %me.name, site = %me.site, node = %me.node.short(), %mesh,
         version = env!("CARGO_PKG_VERSION"), "started"
     );
     reporter.services.iter().for_each(|(service, facts)| facts.announce(service));

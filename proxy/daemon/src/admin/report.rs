@@ -28,11 +28,13 @@ use meshport_core::roster::Roster;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 
 use crate::audit::Audit;
+use crate::clock;
 use crate::health::certificates::Origins;
 use crate::node::floods::Floods;
 use crate::node::own::Own;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
+use crate::state::Identity;
 use meshport_core::ledger::Side;
 
 pub(crate) mod access;
@@ -49,23 +51,19 @@ mod silence;
 
 pub(crate) use crowding::CrowdingLog;
 
-/// What is fixed for the life of the daemon, or changes only on reload.
+/// Answers questions about this node, from what it observes and from its identity.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     /// Who this node is; only [`Driver::change_identity`] changes it.
     ///
     /// [`Driver::change_identity`]: crate::node::driver::Driver::change_identity
     pub(crate) own: Own,
-    pub(crate) started: Instant,
-    pub(crate) mesh_listen: SocketAddr,
-    pub(crate) admin_http: Option<SocketAddr>,
+    pub(crate) process: ProcessFacts,
     pub(crate) sessions: Sessions,
     pub(crate) audit: Audit,
     pub(crate) duplicates: Duplicates,
     pub(crate) floods: Floods,
     pub(crate) crowding: CrowdingLog,
-    /// Where the authority's key would be, and should not.
-    pub(crate) authority_key: Option<PathBuf>,
     pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
     /// Settings that are in the file and not in force.
     pub(crate) needs_restart: Vec<SettingChange>,
@@ -73,6 +71,16 @@ pub(crate) struct Reporter {
     pub(crate) is_leaving: bool,
     /// What the cluster's own lists say, for services whose list is read.
     pub(crate) rosters: BTreeMap<ServiceName, Roster>,
+}
+
+/// What is fixed for the life of the process.
+#[derive(Debug)]
+pub(crate) struct ProcessFacts {
+    pub(crate) started: Instant,
+    pub(crate) mesh_listen: SocketAddr,
+    pub(crate) admin_http: Option<SocketAddr>,
+    /// Where the authority's key would be, and should not.
+    pub(crate) authority_key: Option<PathBuf>,
 }
 
 /// What the core does not know of a service.
@@ -93,6 +101,35 @@ impl ServiceFacts {
 }
 
 impl Reporter {
+    /// At the start of a process that has no admin server and no state folder.
+    pub(crate) fn new(
+        identity: &Identity,
+        mesh: &Mesh,
+        sessions: &Sessions,
+        services: BTreeMap<ServiceName, ServiceFacts>,
+    ) -> Self {
+        let now = clock::now();
+        let process = ProcessFacts {
+            started: now,
+            mesh_listen: mesh.local_addr(),
+            admin_http: None,
+            authority_key: None,
+        };
+        Self {
+            own: Own::new(identity),
+            process,
+            sessions: sessions.clone(),
+            audit: Audit::default(),
+            duplicates: Duplicates::default(),
+            floods: Floods::new(now),
+            crowding: CrowdingLog::default(),
+            services,
+            rosters: BTreeMap::new(),
+            needs_restart: Vec::new(),
+            is_leaving: false,
+        }
+    }
+
     pub(crate) fn status(
         &self,
         (core, mesh): (&NodeCore, &Mesh),
@@ -129,9 +166,9 @@ impl Reporter {
             me: self.own.me.clone(),
             roles: self.own.credential.roles.clone(),
             credential_expires_at: self.own.credential.expires_at,
-            uptime_s: age_s(self.started, now),
-            mesh_listen: self.mesh_listen,
-            admin_http: self.admin_http,
+            uptime_s: age_s(self.process.started, now),
+            mesh_listen: self.process.mesh_listen,
+            admin_http: self.process.admin_http,
             members,
             absent,
             warnings: self.warnings(core, &services, &secret, now),
@@ -389,8 +426,8 @@ impl Reporter {
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         warnings.extend(secret::warning(secret));
-        warnings.extend(credentials::warning(&self.own.credential, crate::clock::wall()));
-        warnings.extend(self.authority_key.as_deref().and_then(authority::warning));
+        warnings.extend(credentials::warning(&self.own.credential, clock::wall()));
+        warnings.extend(self.process.authority_key.as_deref().and_then(authority::warning));
         warnings
     }
 }

@@ -22,11 +22,9 @@ use tracing::info;
 use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
-use meshport_core::duplicates::Duplicates;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
-use crate::admin::report::{CrowdingLog, Reporter, ServiceFacts};
-use crate::audit::Audit;
+use crate::admin::report::Reporter;
 use crate::clock;
 use crate::health::certificates::{self, Origins};
 use crate::lifecycle::descriptors;
@@ -35,10 +33,8 @@ use crate::node;
 use crate::node::assemble;
 use crate::node::driver::{Channels, Driver, Parts, Question};
 use crate::node::endpoints;
-use crate::node::floods::Floods;
 use crate::node::keep::{Keep, MAX_WRITES, NewSecrets};
 use crate::node::orders::Order;
-use crate::node::own::Own;
 use crate::node::services::Services;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -153,9 +149,9 @@ impl Leaf {
         let facts = services.facts(&settings);
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
-        let reporter = reporter(&identity, &mesh, &sessions, facts);
-        let leaf_of = Some(vec![service.clone()]);
+        let reporter = Reporter::new(&identity, &mesh, &sessions, facts);
         let (keeper, keeps) = mpsc::channel(MAX_WRITES);
+        let leaf_of = Some(vec![service.clone()]);
         let (mut driver, channels) = Driver::new(Parts {
             core: assemble::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
             mesh: mesh.clone(),
@@ -277,31 +273,6 @@ impl Leaf {
         self.listeners.shutdown().await;
         self.mesh.close().await;
         self.tasks.shutdown().await;
-    }
-}
-
-/// Who answers questions about the leaf.
-fn reporter(
-    identity: &Identity,
-    mesh: &Mesh,
-    sessions: &Sessions,
-    services: BTreeMap<ServiceName, ServiceFacts>,
-) -> Reporter {
-    Reporter {
-        own: Own::new(identity),
-        started: clock::now(),
-        mesh_listen: mesh.local_addr(),
-        admin_http: None,
-        sessions: sessions.clone(),
-        audit: Audit::default(),
-        duplicates: Duplicates::default(),
-        floods: Floods::new(clock::now()),
-        crowding: CrowdingLog::default(),
-        authority_key: None,
-        services,
-        rosters: BTreeMap::new(),
-        needs_restart: Vec::new(),
-        is_leaving: false,
     }
 }
 

@@ -86,17 +86,14 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // The server says it, if that fails.
     let _ = server::make_folder(&settings.admin.socket);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let (shut_out, revoked) = oneshot::channel();
-    let mut daemon = Daemon::start(&settings, &identity, &state, shards, shut_out).await?;
-    let wishes = daemon.node.take_reloads();
+    let mut daemon = Daemon::start(&settings, &identity, &state, shards).await?;
+    let (wishes, shut_out) = (daemon.node.take_reloads(), daemon.shut_out.take());
     // Its keys may be replaced: nothing but what uses them holds them.
     drop(identity);
     let reload = Reload::within(settings, source, state, sandbox);
     let end = tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
-        Ok(Revocation { revoked, at, .. }) = revoked => {
-            Err(meshport_config::Error::Revoked { revoked, at }.into())
-        }
+        error = own_revocation(shut_out) => Err(error),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = heap::give_back(|| daemon.node.open_sessions()) => Ok(()),
     };
@@ -135,6 +132,17 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
         }
         sleep(LOCK_INTERVAL).await;
     }
+}
+
+/// Resolves when the revocation of this node itself is stored, or cannot be.
+async fn own_revocation(shut_out: Option<oneshot::Receiver<Revocation>>) -> Error {
+    if let Some(shut_out) = shut_out
+        && let Ok(Revocation { revoked, at, .. }) = shut_out.await
+    {
+        return meshport_config::Error::Revoked { revoked, at }.into();
+    }
+    // The keeper has ended with the node.
+    std::future::pending().await
 }
 
 /// Says once a day that the own credential is about to end. Never returns.
@@ -176,18 +184,18 @@ struct Daemon {
     node: Node,
     keeper: JoinHandle<()>,
     stop_keeper: oneshot::Sender<()>,
+    /// Resolves when the authority revokes this node.
+    shut_out: Option<oneshot::Receiver<Revocation>>,
     admin: JoinHandle<()>,
     stop_admin: oneshot::Sender<()>,
 }
 
 impl Daemon {
-    /// `shut_out` is told when the authority revokes this node.
     async fn start(
         settings: &Settings,
         identity: &Identity,
         state: &StateDir,
         shards: usize,
-        shut_out: oneshot::Sender<Revocation>,
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -215,6 +223,7 @@ impl Daemon {
         };
         let (keeps, keeps_receiver) = mpsc::channel(MAX_WRITES);
         let node = Node::start_with(settings, identity, environment, Some(keeps))?;
+        let (shut_out, is_shut_out) = oneshot::channel();
         let keeper = Keeper {
             state: state.clone(),
             keeps: keeps_receiver,
@@ -228,7 +237,7 @@ impl Daemon {
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
-        Ok(Self { node, keeper, stop_keeper, admin, stop_admin })
+        Ok(Self { node, keeper, stop_keeper, shut_out: Some(is_shut_out), admin, stop_admin })
     }
 
     /// Says goodbye, lets sessions end for a while, saves, and goes.

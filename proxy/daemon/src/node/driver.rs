@@ -92,7 +92,8 @@ pub(crate) struct Parts {
     pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
     /// The seeds that the settings name without saying where they are.
     pub(crate) seed_names: Vec<NodeName>,
-    /// None for a node without a disk: what it must not lose counts as stored at once.
+    /// Stores what the node must not lose and answers each [`Keep`] by an order. Without one
+    /// everything counts as stored at once.
     pub(crate) keeper: Option<mpsc::Sender<Keep>>,
     /// What the authority had taken back before.
     pub(crate) revocations: Revocations,
@@ -242,9 +243,9 @@ impl Driver {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
                 }
                 () = clock::sleep_until(wake) => {
-                    let (now, wall) = (clock::now(), clock::wall());
                     self.credit_deliveries();
                     self.note_load();
+                    let (now, wall) = (clock::now(), clock::wall());
                     self.core.handle_timeout(now, wall);
                     self.end_former(now, wall);
                 }

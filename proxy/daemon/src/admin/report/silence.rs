@@ -35,7 +35,7 @@ impl Reporter {
                 None => {}
             }
         }
-        others.warning(self.mesh_listen.port())
+        others.warning(self.process.mesh_listen.port())
     }
 }
 

@@ -196,9 +196,7 @@ impl Driver {
     /// Ends the former secret and the former key when their time is over: the secret beyond doubt,
     /// since until then the mesh judges by the clock whether it opens anything.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
-        let own = &self.reporter.own;
-        let is_over = self.keeping.former_key_until.take_if(|until| *until <= now).is_some();
-        if is_over && own.former_key.is_some() {
+        if self.keeping.former_key_until.take_if(|until| *until <= now).is_some() {
             // Nothing can refuse this one.
             let _ = self.change_identity(Change::Retired, None);
         }
