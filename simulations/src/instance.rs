@@ -17,7 +17,7 @@ pub enum Instance {
     Ready,
     /// Serves, but asks for no new traffic.
     Unready,
-    /// Its etcd member stalls: it accepts connections and answers what needs no etcd; requests hang.
+    /// Its etcd member stalls: it accepts connections and answers what needs no etcd; others hang.
     Stalled,
     /// Accepts connections and does nothing else.
     Hung,
