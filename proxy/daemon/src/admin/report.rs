@@ -14,6 +14,7 @@ use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
 
+use crate::Error;
 use crate::admin::api::{
     AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
     ServiceStatus, SettingChange, Status,
@@ -214,27 +215,34 @@ impl Reporter {
     }
 
     /// A node by its name, its NodeId or the short form of that.
-    pub(crate) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, String> {
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the target is this node, several nodes, or none.
+    pub(crate) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, Error> {
         let matches = |who: &NodeRef| explain::is_meant(who, target);
         let entries = core.discovery().directory().iter();
         let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
         match (found.next(), found.next()) {
-            _ if matches(&self.own.me) => Err("that is this node itself".into()),
+            _ if matches(&self.own.me) => Err(Error::Usage("that is this node itself".into())),
             (Some(who), None) => Ok(who),
-            (Some(_), Some(_)) => {
-                Err(format!("{target} matches several nodes; use a NodeId from `meshport peers`"))
-            }
+            (Some(_), Some(_)) => Err(Error::Usage(format!(
+                "{target} matches several nodes; use a NodeId from `meshport peers`"
+            ))),
             (None, _) => {
                 let entries = core.discovery().directory().iter();
                 let names = entries.map(|(_, entry)| entry.credential.name.as_ref());
-                Err(names::unknown(target, names))
+                Err(Error::Usage(names::unknown(target, names)))
             }
         }
     }
 
     /// Every origin of a service with the way to it, and the address of the local instance.
-    pub(crate) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, String> {
-        let route = core.route(service).ok_or_else(|| format!("there is no service {service}"))?;
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when this node has no such service.
+    pub(crate) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, Error> {
+        let unknown = || Error::Refused(format!("there is no service {service}"));
+        let route = core.route(service).ok_or_else(unknown)?;
         let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
         let own = self.services.get(service).and_then(|facts| facts.origin.clone());
         Ok(Origins { origins: route.candidates.iter().map(named).collect(), own })

@@ -37,16 +37,16 @@ pub(crate) struct Origins {
 pub(crate) fn start(
     mesh: Mesh,
     service: ServiceName,
-    origins: Result<Origins, String>,
+    origins: Result<Origins, Error>,
     answer: oneshot::Sender<Result<Vec<OriginCertificate>, Error>>,
 ) {
-    let busy = |_| "too many requests at once; try again later".to_owned();
+    let busy = |_| Error::Refused("too many requests at once; try again later".into());
     let admitted = origins.and_then(|it| Ok((it, UNDER_WAY.try_acquire().map_err(busy)?)));
     let (origins, place) = match admitted {
         Ok(admitted) => admitted,
         Err(why) => {
             // An asker that went away needs no answer.
-            let _ = answer.send(Err(Error::Refused(why)));
+            let _ = answer.send(Err(why));
             return;
         }
     };

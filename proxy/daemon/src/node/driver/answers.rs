@@ -244,7 +244,7 @@ impl Answer for PingRequest {
                 let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
                 ping::start(driver.mesh.clone(), (who, lacks), self.count, to);
             }
-            Err(unknown) => drop(to.send(Err(Error::Usage(unknown)))),
+            Err(error) => drop(to.send(Err(error))),
         }
     }
 }
