@@ -1,6 +1,10 @@
 use std::any::Any;
 use std::os::unix::fs::PermissionsExt;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Method, StatusCode};
 use meshport_config::ServiceName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -13,7 +17,8 @@ use crate::admin::api::{
 use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
 use crate::admin::queries::{PeersRequest, RoutesRequest, StatusRequest};
-use crate::node::driver::answers::{Answer, Lacking, Samples};
+use crate::admin::request::Kind;
+use crate::node::driver::answers::{Answer, Lacking, Samples, rows};
 use crate::node::handle::Handle;
 
 fn me() -> NodeRef {
@@ -406,4 +411,29 @@ async fn drains_over_the_socket_only() {
     let asked = fixture.over_unix(&get("/drain", "localhost")).await;
     assert!(asked.starts_with("HTTP/1.1 405"), "{asked}");
     fixture.stop().await;
+}
+
+#[tokio::test]
+async fn every_request_of_the_table_is_served_by_its_kind() {
+    let mut paths = std::collections::BTreeSet::new();
+    for row in rows::<Fake>() {
+        assert!(paths.insert(row.path), "{} is in the table twice", row.path);
+        let ask = async |door, method| {
+            let mut request = hyper::Request::new(Full::new(Bytes::new()));
+            *request.uri_mut() = row.path.parse().expect("a path");
+            *request.method_mut() = method;
+            request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+            router::answer(&Fake, door, request).await.status()
+        };
+        let (served, other) = match row.kind {
+            Kind::Query => (Method::GET, Method::POST),
+            Kind::Command => (Method::POST, Method::GET),
+        };
+        let wrong = ask(Door::Socket, other).await;
+        assert_eq!(wrong, StatusCode::METHOD_NOT_ALLOWED, "{}", row.path);
+        let unserved = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_FOUND];
+        assert!(!unserved.contains(&ask(Door::Socket, served.clone()).await), "{}", row.path);
+        let is_hidden = ask(Door::Loopback, served).await == StatusCode::NOT_FOUND;
+        assert_eq!(is_hidden, row.kind == Kind::Command, "{} on loopback", row.path);
+    }
 }
