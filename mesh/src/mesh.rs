@@ -325,6 +325,12 @@ impl Mesh {
         }
     }
 
+    /// Closes connections that had many streams at once and have been unused since the last call,
+    /// so that their memory can be given back; the next stream makes a new one.
+    pub fn close_after_bursts(&self) {
+        self.each().for_each(|shard| shard.streams.close_after_bursts());
+    }
+
     /// The verified credential of an admitted peer.
     pub fn credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
         self.shard(node).link.look(|core| core.credential(node))

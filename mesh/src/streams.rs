@@ -4,8 +4,8 @@
 //! per peer, opened on demand and shared by everyone who asks meanwhile, and at most one incoming
 //! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
 //! cut at once instead of waiting for its idle timeout. One that was unused for [`UNUSED`] is
-//! closed by the side that made it: an origin has thousands of peers, and each connection costs it
-//! memory and keepalives. The next stream makes a new one and pays a round trip.
+//! closed by the side that made it: each of an origin's thousands of connections costs memory and
+//! keepalives. The next stream makes a new one and pays a round trip.
 //!
 //! Bounds: streams per peer and streams that wait for the user are
 //! [`MeshConfig`](meshport_proto::MeshConfig)'s, pings under way are [`PINGS`].
@@ -39,9 +39,10 @@ use meshport_proto::{MeshCounters, MeshError, PeerStatus, ports};
 const PINGS: usize = 256;
 /// How long an incoming stream waits for the user before it is refused.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
-/// An outgoing connection is closed when no stream was open on it, and none asked for, from one of
-/// these moments to the next.
+/// An outgoing connection that nobody uses from one of these moments to the next is closed.
 pub(super) const UNUSED: Duration = Duration::from_secs(300);
+/// Streams at once after which quinn keeps so many small objects that they hold pages of the heap.
+const BURST: usize = 256;
 /// Close code: the mesh is closed.
 pub(super) const CODE_CLOSED: u32 = 0;
 /// Close code: the connection belongs to a state of the peer that is gone.
@@ -67,6 +68,10 @@ pub(super) struct Counted {
     streams: Arc<AtomicUsize>,
     /// Somebody wanted it since [`Streams::close_unused`] looked.
     wanted: AtomicBool,
+    /// The same since [`Streams::close_after_bursts`] looked.
+    wanted_lately: AtomicBool,
+    /// The most streams open on it at once.
+    peak: AtomicUsize,
     /// What had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
     doubted: AtomicU64,
     backlog: Arc<Backlog>,
@@ -89,6 +94,8 @@ impl Live {
             connection,
             streams: Arc::default(),
             wanted: true.into(),
+            wanted_lately: true.into(),
+            peak: AtomicUsize::new(0),
             doubted: TRUSTED.into(),
         }))
     }
@@ -200,6 +207,7 @@ impl Streams {
             match live.connection.open_bi().await {
                 Ok((send, recv)) => {
                     count(&self.counters.streams_opened);
+                    live.peak.fetch_max(live.streams.load(Ordering::Relaxed), Ordering::Relaxed);
                     let link = self.link.clone();
                     return Ok(Stream::new(node, (send, recv), &live, link, address));
                 }
@@ -235,6 +243,7 @@ impl Streams {
         match outgoing.get(&node) {
             Some(Outgoing::Ready(live)) if live.is_open() => {
                 live.wanted.store(true, Ordering::Relaxed);
+                live.wanted_lately.store(true, Ordering::Relaxed);
                 return Ok(live.clone());
             }
             Some(Outgoing::Connecting(_, outcome)) => return Err(outcome.clone()),
@@ -369,13 +378,27 @@ impl Streams {
             let Outgoing::Ready(live) = entry else { return true };
             // Both are asked: a stream that stays open wants its connection.
             let is_used = live.streams.load(Ordering::Relaxed) > 0;
-            let keep = live.wanted.swap(is_used, Ordering::Relaxed) || is_used;
-            if !keep && live.is_open() {
-                count(&self.counters.unused);
-                live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
-            }
-            keep
+            live.wanted.swap(is_used, Ordering::Relaxed) || is_used || self.close_as_unused(live)
         });
+    }
+
+    /// Closes outgoing connections that had a [`BURST`] and were not used since the last call.
+    pub(super) fn close_after_bursts(&self) {
+        lock(&self.outgoing).retain(|_, entry| {
+            let Outgoing::Ready(live) = entry else { return true };
+            let is_used = live.streams.load(Ordering::Relaxed) > 0;
+            let had_burst = live.peak.load(Ordering::Relaxed) >= BURST;
+            let is_used = live.wanted_lately.swap(is_used, Ordering::Relaxed) || is_used;
+            is_used || !had_burst || self.close_as_unused(live)
+        });
+    }
+
+    fn close_as_unused(&self, live: &Live) -> bool {
+        if live.is_open() {
+            count(&self.counters.unused);
+            live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
+        }
+        false
     }
 
     /// A peer is another node from now on, and its connections stay. An attempt under way serves

@@ -259,6 +259,35 @@ async fn a_connection_that_nobody_uses_is_closed_and_made_again() {
     assert_eq!((counters.connections_opened, counters.connections_unused), (2, 1));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_had_a_burst_is_closed_once_it_is_unused() {
+    let switch = Switch::new(1);
+    let (a, _task, b) = connected(&switch).await;
+    let is_there = |mesh: &Mesh| mesh.peers()[0].quic_rtt.is_some();
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
+        // The peer permits more streams as it hears of these.
+        write(&mut stream.send, b"x").await;
+        held.push(stream);
+    }
+    (0..3).for_each(|_| a.mesh.close_after_bursts());
+    assert!(is_there(&a.mesh), "streams are open");
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    drop(a.mesh.open_stream(id(2)).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    a.mesh.close_after_bursts();
+    assert!(is_there(&a.mesh), "it was used a moment ago");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    a.mesh.close_after_bursts();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!is_there(&a.mesh) && !is_there(&b), "both sides have given it up");
+    round_trip(&a.mesh, id(2), b"again").await.unwrap();
+    (0..2).for_each(|_| a.mesh.close_after_bursts());
+    assert!(is_there(&a.mesh), "one without a burst stays");
+}
+
 /// How long the first new stream takes after `silence` in which a stream was written to.
 async fn after_silence(silence: Duration, renews: bool) -> Duration {
     let switch = Switch::new(1);

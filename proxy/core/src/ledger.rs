@@ -108,6 +108,8 @@ pub struct Ledger {
     /// Over all services, by the node whose client it is: asked for each stream.
     relayed_for: BTreeMap<Line, u64>,
     all: [u64; Side::COUNT],
+    /// The most open sessions since [`Ledger::take_peak`].
+    peak: u64,
     shares: Shares,
     /// Nodes that have another key by now, while sessions from before are open: they stay under
     /// the line they began on, and are the successor's to everybody who asks.
@@ -126,6 +128,7 @@ impl Ledger {
         let place = if side == Side::Client { draw::fraction(self.last) } else { 0.0 };
         let (id, key) = (SessionId(self.last), (service.clone(), side, line));
         self.all[side as usize] += 1;
+        self.peak = self.peak.max(self.count());
         if side == Side::RelayedFor {
             *self.relayed_for.entry(line).or_insert(0) += 1;
         }
@@ -377,6 +380,12 @@ impl Ledger {
     /// All open sessions.
     pub fn count(&self) -> u64 {
         [Side::Client, Side::Served, Side::Relayed].map(|side| self.count_all(side)).iter().sum()
+    }
+
+    /// The most sessions that were open at once since the last call.
+    pub fn take_peak(&mut self) -> u64 {
+        let now = self.count();
+        std::mem::replace(&mut self.peak, now)
     }
 
     /// The lines that carry sessions from here: of this node's clients, or relayed ones.

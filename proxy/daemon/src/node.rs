@@ -230,6 +230,11 @@ impl Node {
         self.sessions.count()
     }
 
+    /// As [`Sessions::take_peak`].
+    pub(crate) fn take_peak(&self) -> (u64, u64) {
+        self.sessions.take_peak()
+    }
+
     /// What the next start wants to know; `None` when the node is about to end.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         snapshot(&self.controls.orders).await

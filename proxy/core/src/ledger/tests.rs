@@ -78,6 +78,7 @@ fn counts_follow_entries_and_tell_of_busy_origins() {
     assert_eq!((ledger.count_side(&service(), Side::Served), ledger.count()), (1, 3));
     assert_eq!(ledger.busy(), BTreeSet::from([line(1)]));
     [one, two].into_iter().for_each(|id| ledger.close(id));
+    assert_eq!((ledger.take_peak(), ledger.take_peak()), (3, 1), "then and now");
     assert!(ledger.take_busy_changed() && ledger.busy().is_empty());
     ledger.close(served);
     ledger.close(served);

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::node::Node;
+
 /// From one look at the number of sessions to the next: what a burst left is given back within a
-/// minute, in two steps, since connections outlast their last session a little.
+/// minute, in steps, since connections outlast their last session by one look.
 const LOOK: Duration = Duration::from_secs(15);
+/// Looks after a burst at which memory is given back.
+const STEPS: u8 = 4;
 /// Sessions that leave something to speak of, at some 8 KiB each.
 const MIN_PEAK: u64 = 256;
 
@@ -22,12 +26,13 @@ struct Ebb {
 }
 
 impl Ebb {
-    /// Whether memory is to be given back, with so many sessions open.
-    fn look(&mut self, open: u64) -> bool {
-        self.peak = self.peak.max(open);
+    /// Whether memory is to be given back, with so many sessions open now and that many at once
+    /// since the last look: a burst may be shorter than the time between two looks.
+    fn look(&mut self, highest: u64, open: u64) -> bool {
+        self.peak = self.peak.max(highest);
         if self.peak >= MIN_PEAK && open <= self.peak / 2 {
             self.peak = open;
-            self.left = 2;
+            self.left = STEPS;
         }
         let is_due = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -36,11 +41,13 @@ impl Ebb {
 }
 
 /// Gives memory back whenever most of many sessions have ended. Never returns.
-pub(crate) async fn give_back(open: impl Fn() -> u64) {
+pub(crate) async fn give_back(node: &Node) {
     let mut ebb = Ebb::default();
     loop {
         sleep(LOOK).await;
-        if ebb.look(open()) {
+        let (highest, open) = node.take_peak();
+        if ebb.look(highest, open) {
+            node.mesh().close_after_bursts();
             // It takes some milliseconds, and sessions need not wait for it.
             let _ = tokio::task::spawn_blocking(trim).await;
         }
@@ -65,17 +72,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_given_back_twice_after_each_burst_and_never_else() {
+    fn it_is_given_back_in_steps_after_each_burst_and_never_else() {
         let mut ebb = Ebb::default();
         let given = |ebb: &mut Ebb, open: &[u64]| -> Vec<bool> {
-            open.iter().map(|open| ebb.look(*open)).collect()
+            open.iter().map(|open| ebb.look(*open, *open)).collect()
         };
         assert_eq!(given(&mut ebb, &[0, 3, 200, 90, 0]), [false; 5], "too few to matter");
-        let burst = [5_000, 10_000, 6_000, 4_000, 4_100, 4_000, 4_000];
-        let due = [false, false, false, true, true, false, false];
+        let burst = [5_000, 10_000, 6_000, 4_000, 4_100, 4_000, 4_000, 4_000];
+        let due = [false, false, false, true, true, true, true, false];
         assert_eq!(given(&mut ebb, &burst), due);
-        assert_eq!(given(&mut ebb, &[10, 10, 10, 10]), [true, true, false, false]);
+        assert_eq!(given(&mut ebb, &[10, 10, 10, 10, 10]), [true, true, true, true, false]);
         assert_eq!(given(&mut ebb, &[0, 0, 0]), [false; 3]);
+        assert!(ebb.look(3_000, 0), "over between two looks");
+        assert_eq!(given(&mut ebb, &[0, 0, 0, 0]), [true, true, true, false]);
     }
 
     /// KiB of this process's memory that are not of a file.

@@ -95,7 +95,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
         error = own_revocation(shut_out) => Err(error),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
-        () = heap::give_back(|| daemon.node.open_sessions()) => Ok(()),
+        () = heap::give_back(&daemon.node) => Ok(()),
     };
     match &end {
         // Shut out by all others: there is nobody to say goodbye to, and nothing to drain.

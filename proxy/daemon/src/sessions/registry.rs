@@ -136,6 +136,11 @@ impl Sessions {
         self.look(Ledger::count)
     }
 
+    /// The most sessions that were open at once since the last call, and those that are open now.
+    pub(crate) fn take_peak(&self) -> (u64, u64) {
+        self.change(|ledger| (ledger.take_peak(), ledger.count()))
+    }
+
     /// The lines of one service that have open sessions on one side, with how many.
     pub(crate) fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
         self.look(|ledger| ledger.lines(service, side))
