@@ -20,7 +20,7 @@ use meshport_daemon::admin::queries::StatusRequest;
 /// Asks until an interrupt.
 ///
 /// # Errors
-/// As [`AdminClient::status`] for the first question; that of a closed pipe.
+/// As [`AdminClient::ask`] for the first question; that of a closed pipe.
 pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> Result<(), Error> {
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     let mut ticks = interval(every);
