@@ -65,6 +65,7 @@ pub(crate) const CASES: &[Case] = &[
     none("hang = \"fra-1\""),
     none("hang = \"fra-1\"\nfor-s = 30"),
     none("unready = \"fra-1\"\nfor-s = 30"),
+    none("stall = \"fra-1\"\nfor-s = 30"),
     // Processes.
     none("crash = \"fra-1\""),
     none("crash = \"fra-1\"\nfor-s = 30"),

@@ -1,8 +1,9 @@
 //! What a node must not lose, on its way to the disk. No socket, no disk, no clock.
 //!
-//! Nothing of it is used before it is stored: the driver offers it here, a keeper
+//! No secret and no key is used before it is stored: the driver offers it here, a keeper
 //! ([`crate::node::keeper`]) stores it, and the driver takes it into use when the keeper says so. A
-//! crash in between leaves whole files, from which the next start goes on.
+//! revocation is in force at once and is stored for the next start. A crash in between leaves whole
+//! files, from which the next start goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -296,6 +296,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_has_every_metric() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let source = include_str!("samples.rs");
+        let mut named = 0;
+        for (call, end) in [(concat!("page.", "put("), ""), (concat!("page.", "count("), "_total")]
+        {
+            let calls = source.split(call).skip(1).map(str::trim_start);
+            for name in calls.filter_map(|rest| rest.strip_prefix('"')?.split('"').next()) {
+                assert!(page.contains(&format!("`{name}{end}`")), "{name}{end}");
+                named += 1;
+            }
+        }
+        assert!(named >= 30, "{named}");
+    }
+
+    #[test]
     fn the_events_that_the_security_page_names_are_counted() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
         let page = std::fs::read_to_string(page).expect("the page");
