@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::testing::{WALL, credential};
 
-    /// Peers with a tunnel, and what is valid besides.
+    /// Peers with a tunnel, and other credentials that are valid.
     #[derive(Default)]
     struct Known {
         peers: Vec<Arc<Credential>>,

@@ -19,13 +19,13 @@ const MIN_PEAK: u64 = 256;
 
 /// The most sessions there were, and whether they are gone.
 #[derive(Debug, Default)]
-struct Ebb {
+struct BurstWatch {
     peak: u64,
-    /// Looks at which memory is given back yet.
+    /// Looks left at which memory is given back.
     left: u8,
 }
 
-impl Ebb {
+impl BurstWatch {
     /// Whether memory is to be given back, with so many sessions open now and that many at once
     /// since the last look: a burst may be shorter than the time between two looks.
     fn look(&mut self, highest: u64, open: u64) -> bool {
@@ -42,11 +42,11 @@ impl Ebb {
 
 /// Gives memory back whenever most of many sessions have ended. Never returns.
 pub(crate) async fn give_back(node: &Node) {
-    let mut ebb = Ebb::default();
+    let mut bursts = BurstWatch::default();
     loop {
         sleep(LOOK).await;
         let (highest, open) = node.take_peak();
-        if ebb.look(highest, open) {
+        if bursts.look(highest, open) {
             node.mesh().close_after_bursts();
             // It takes some milliseconds, and sessions need not wait for it.
             let _ = tokio::task::spawn_blocking(trim).await;
@@ -73,18 +73,18 @@ mod tests {
 
     #[test]
     fn it_is_given_back_in_steps_after_each_burst_and_never_else() {
-        let mut ebb = Ebb::default();
-        let given = |ebb: &mut Ebb, open: &[u64]| -> Vec<bool> {
-            open.iter().map(|open| ebb.look(*open, *open)).collect()
+        let mut bursts = BurstWatch::default();
+        let given = |bursts: &mut BurstWatch, open: &[u64]| -> Vec<bool> {
+            open.iter().map(|open| bursts.look(*open, *open)).collect()
         };
-        assert_eq!(given(&mut ebb, &[0, 3, 200, 90, 0]), [false; 5], "too few to matter");
+        assert_eq!(given(&mut bursts, &[0, 3, 200, 90, 0]), [false; 5], "too few to matter");
         let burst = [5_000, 10_000, 6_000, 4_000, 4_100, 4_000, 4_000, 4_000];
         let due = [false, false, false, true, true, true, true, false];
-        assert_eq!(given(&mut ebb, &burst), due);
-        assert_eq!(given(&mut ebb, &[10, 10, 10, 10, 10]), [true, true, true, true, false]);
-        assert_eq!(given(&mut ebb, &[0, 0, 0]), [false; 3]);
-        assert!(ebb.look(3_000, 0), "over between two looks");
-        assert_eq!(given(&mut ebb, &[0, 0, 0, 0]), [true, true, true, false]);
+        assert_eq!(given(&mut bursts, &burst), due);
+        assert_eq!(given(&mut bursts, &[10, 10, 10, 10, 10]), [true, true, true, true, false]);
+        assert_eq!(given(&mut bursts, &[0, 0, 0]), [false; 3]);
+        assert!(bursts.look(3_000, 0), "over between two looks");
+        assert_eq!(given(&mut bursts, &[0, 0, 0, 0]), [true, true, true, false]);
     }
 
     /// KiB of this process's memory that are not of a file.

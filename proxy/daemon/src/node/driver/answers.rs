@@ -260,7 +260,7 @@ impl Driver {
                  mesh"
             )));
         }
-        // Whoever was covered is forgotten by now.
+        // Discovery has forgotten the revoked members by now.
         let left = self.core.discovery().directory().alive();
         Ok(RevokeReport {
             revoked: revocation.revoked.to_string(),
