@@ -29,11 +29,13 @@ pub enum Bug {
     Reset,
     /// Attempts of later rounds have no more patience than those of the first.
     Patience,
+    /// A handshake without an answer is not repeated.
+    HandshakeRetry,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::MergeLaw,
         Self::RelayLoop,
         Self::RouteChoice,
@@ -45,6 +47,7 @@ impl Bug {
         Self::Comparison,
         Self::Reset,
         Self::Patience,
+        Self::HandshakeRetry,
     ];
 }
 

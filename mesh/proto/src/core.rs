@@ -269,7 +269,7 @@ impl Core {
         if let Some(slot) = self.peers.of_node(node)
             && let Some(peer) = self.peers.get_mut(slot)
         {
-            peer.expects_answer = true;
+            peer.schedule.expect_answer();
         }
     }
 
@@ -279,7 +279,7 @@ impl Core {
         if let Some(slot) = self.peers.of_address(address)
             && let Some(peer) = self.peers.get_mut(slot)
         {
-            peer.expects_answer = true;
+            peer.schedule.expect_answer();
         }
     }
 
@@ -288,7 +288,7 @@ impl Core {
     pub fn note_unacknowledged(&mut self, now: Now, address: &Ipv6Addr) {
         let peer = self.peers.of_address(address).and_then(|slot| self.peers.get(slot));
         let heard = |at: Instant| now.instant.saturating_duration_since(at) < HEARD;
-        if let Some(peer) = peer.filter(|peer| peer.last_received.is_some_and(heard)) {
+        if let Some(peer) = peer.filter(|peer| peer.schedule.last_received().is_some_and(heard)) {
             self.out.tell(MeshEvent::Unacknowledged(peer.node));
         }
     }
@@ -322,8 +322,7 @@ impl Core {
             self.out.counters.peers_refused += 1;
             return;
         }
-        let Some(slot) = self.peers.of_node(&node).or_else(|| self.add_configured(node, now))
-        else {
+        let Some(slot) = self.peers.of_node(&node).or_else(|| self.add_configured(node)) else {
             self.out.counters.peers_refused += 1;
             return;
         };
@@ -331,9 +330,9 @@ impl Core {
         let keepalive = self.config.keepalive;
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.configured = true;
-            peer.provisional_until = None;
+            peer.admission.provisional_until = None;
             peer.set_hints(endpoints.iter().map(canonical).take(ENDPOINT_LIMIT).collect());
-            peer.set_persistent(keepalive, now.instant);
+            peer.schedule.set_persistent(keepalive, now.instant);
         }
         if let Some(credential) = credential {
             self.learn_credential(slot, credential, now);
@@ -341,7 +340,7 @@ impl Core {
         self.arm(slot);
     }
 
-    fn add_configured(&mut self, node: NodeId, now: Now) -> Option<Slot> {
+    fn add_configured(&mut self, node: NodeId) -> Option<Slot> {
         if !self.gate.agrees_with(&node) {
             return None;
         }
@@ -350,17 +349,17 @@ impl Core {
             self.out.counters.provisional_evicted += 1;
             self.remove(oldest, "pushed out");
         }
-        Some(self.add(node, now, None))
+        Some(self.add(node, None))
     }
 
-    fn add(&mut self, node: NodeId, now: Now, provisional_until: Option<Instant>) -> Slot {
+    fn add(&mut self, node: NodeId, provisional_until: Option<Instant>) -> Slot {
         let inner = self.inner(&node);
         let terms = self.terms(self.secrets.current(), self.node, node);
         let gate = &self.gate;
         self.peers.insert(|index| {
             let tunnel = Tunnel::new(gate, &terms, index);
-            let mut peer = Peer::new(node, inner, tunnel, now.instant);
-            peer.provisional_until = provisional_until;
+            let mut peer = Peer::new(node, inner, tunnel);
+            peer.admission.provisional_until = provisional_until;
             peer
         })
     }
@@ -377,7 +376,10 @@ impl Core {
     pub fn release_peer(&mut self, node: &NodeId) {
         let Some(slot) = self.peers.of_node(node) else { return };
         match self.peers.get_mut(slot) {
-            Some(peer) if peer.session.is_some() => peer.configured = false,
+            Some(peer) if peer.schedule.has_session() => {
+                peer.configured = false;
+                peer.schedule.stop_persistent();
+            }
             _ => self.remove(slot, "peer released"),
         }
     }
@@ -387,12 +389,12 @@ impl Core {
         if let Some(at) = peer.armed {
             self.timers.remove(&(at, slot));
         }
-        self.out.counters.dropped_queue_abandoned += peer.queue.len() as u64;
-        if peer.reported_up {
+        self.out.counters.dropped_queue_abandoned += peer.traffic.queue.len() as u64;
+        if peer.admission.reported_up {
             self.out.tell(MeshEvent::SessionDown(peer.node));
         }
         // Whoever never got a packet through has no streams.
-        if peer.last_received.is_some() {
+        if peer.schedule.last_received().is_some() {
             self.out.notice(Notice::Cut(peer.node, reason));
         }
     }
@@ -409,7 +411,7 @@ impl Core {
 
     /// Whether data can be sent to `node` now.
     pub fn has_session(&self, node: &NodeId) -> bool {
-        self.peer(node).is_some_and(|peer| peer.session.is_some())
+        self.peer(node).is_some_and(|peer| peer.schedule.has_session())
     }
 
     /// Round-trip time of the last handshake with `node`.
@@ -434,12 +436,12 @@ impl Core {
 
     /// The verified credential of an admitted peer.
     pub fn credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
-        self.peer(node).filter(|peer| peer.admitted)?.credential.clone()
+        self.peer(node).filter(|peer| peer.admission.admitted)?.admission.credential.clone()
     }
 
     /// The verified credential of a peer, admitted or not, as it was shown or given here last.
     pub fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
-        self.peer(node)?.credential.clone()
+        self.peer(node)?.admission.credential.clone()
     }
 
     /// All peers, in order of their node; the fields about streams are left empty.
@@ -447,19 +449,19 @@ impl Core {
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
         let status = |peer: &Peer| PeerStatus {
             node: peer.node,
-            name: peer.credential.as_ref().map(|credential| credential.name.clone()),
+            name: peer.admission.credential.as_ref().map(|credential| credential.name.clone()),
             address: peer.inner.ip(),
             endpoint: peer.endpoint.map(|route| route.remote),
-            admitted: peer.admitted,
-            session: peer.session.is_some(),
-            last_handshake: since(peer.session.map(|session| session.since)),
-            last_received: since(peer.last_received),
-            rx_bytes: peer.rx_bytes,
-            tx_bytes: peer.tx_bytes,
-            queued: peer.queue.len(),
+            admitted: peer.admission.admitted,
+            session: peer.schedule.has_session(),
+            last_handshake: since(peer.schedule.session_since()),
+            last_received: since(peer.schedule.last_received()),
+            rx_bytes: peer.traffic.rx_bytes,
+            tx_bytes: peer.traffic.tx_bytes,
+            queued: peer.traffic.queue.len(),
             quic_rtt: None,
             streams: 0,
-            secret_number: peer.secret_number,
+            secret_number: peer.secret.number,
         };
         self.peers.iter().map(|(_, peer)| status(peer)).collect()
     }

@@ -16,6 +16,7 @@ pub mod inner;
 mod peer;
 mod peers;
 mod processes;
+pub mod schedule;
 pub mod settings;
 pub mod shard;
 pub mod tunnel;

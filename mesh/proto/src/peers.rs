@@ -70,7 +70,7 @@ impl Peers {
         let peer = make((number << SHARD_BITS ^ self.mask) | self.place.bits());
         self.by_node.insert(peer.node, slot);
         self.by_address.insert(peer.address, slot);
-        if peer.provisional_until.is_some() {
+        if peer.admission.provisional_until.is_some() {
             self.provisional.push_back(slot);
         }
         self.slots[number as usize] = Some(Box::new(peer));

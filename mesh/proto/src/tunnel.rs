@@ -38,6 +38,8 @@ mod terms;
 pub const DATA_OVERHEAD: usize = 32;
 /// Smallest output buffer: a handshake initiation.
 pub const MIN_OUTPUT: usize = 148;
+/// boringtun's clock is moved before use when it is older than this.
+const TICK_GAP: Duration = Duration::from_secs(1);
 /// From one period in which sources are counted to the next.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
 /// What of the handshake limit may be used at once, as a time: a quarter of a second's worth. Under
@@ -260,6 +262,8 @@ pub(crate) struct Tunnel {
     spares: Vec<Half>,
     /// The peer's receiver index under mark 0.
     index: u32,
+    /// When boringtun's clock was moved last.
+    ticked: Option<Instant>,
 }
 
 /// The sessions that were agreed under one secret and one pair of keys.
@@ -299,7 +303,7 @@ impl Tunnel {
     /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
     /// unasked: keepalives are off here and done by the peer.
     pub(crate) fn new(gate: &Gate, terms: &Terms, index: u32) -> Self {
-        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index }
+        Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index, ticked: None }
     }
 
     /// Begins anew, without any session.
@@ -451,8 +455,14 @@ impl Tunnel {
         }
     }
 
+    /// Whether boringtun's clock has to be moved before the tunnel is used.
+    pub(crate) fn is_stale(&self, now: Instant) -> bool {
+        self.ticked.is_none_or(|at| now.saturating_duration_since(at) >= TICK_GAP)
+    }
+
     /// Moves boringtun's clock: sessions older than 180 s end here. May yield a packet to send.
-    pub(crate) fn tick(&mut self, out: &mut [u8]) -> Option<usize> {
+    pub(crate) fn tick(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        self.ticked = Some(now);
         if out.len() < MIN_OUTPUT {
             return None;
         }

@@ -71,7 +71,7 @@ impl Core {
                 if let Some(peer) = self.peers.get_mut(slot)
                     && instance == self.instance
                 {
-                    peer.showing.acknowledged();
+                    peer.admission.showing.acknowledged();
                     self.move_to_new_key(slot, now);
                 }
             }
@@ -110,9 +110,9 @@ impl Core {
     pub(super) fn show_to_all(&mut self, now: Now) {
         for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
-            peer.showing.wanted(now.instant);
-            if peer.session.is_none() {
-                peer.showing.session_down();
+            peer.admission.showing.wanted(now.instant);
+            if !peer.schedule.has_session() {
+                peer.admission.showing.session_down();
             }
             self.serve(slot, now);
             self.arm(slot);
@@ -121,19 +121,19 @@ impl Core {
 
     fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let restarted = peer.instance.is_some_and(|known| known != instance);
-        peer.instance = Some(instance);
+        let restarted = peer.admission.instance.is_some_and(|known| known != instance);
+        peer.admission.instance = Some(instance);
         if restarted {
-            peer.showing.wanted(now.instant);
+            peer.admission.showing.wanted(now.instant);
             // It may have gone back to what it had earlier.
-            peer.secret_number = None;
-            if peer.telling.is_acknowledged() {
-                peer.telling.wanted(now.instant);
+            peer.secret.number = None;
+            if peer.secret.telling.is_acknowledged() {
+                peer.secret.telling.wanted(now.instant);
             }
             self.out.counters.restarts_seen += 1;
             self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
         } else if !has_yours {
-            peer.showing.asked(now.instant);
+            peer.admission.showing.asked(now.instant);
         }
     }
 
@@ -142,7 +142,8 @@ impl Core {
         let credential =
             Credential::from_bytes(bytes).map_err(|error| Refusal::NotValid(error.to_string()))?;
         let Some(peer) = self.peers.get_mut(slot) else { return Ok(()) };
-        let known = peer.admitted && peer.credential.as_deref() == Some(&credential);
+        let known =
+            peer.admission.admitted && peer.admission.credential.as_deref() == Some(&credential);
         let follows = credential.succession.as_ref().is_some_and(|it| it.former == peer.node);
         if credential.node != peer.node && !follows {
             let text = format!("it is for another node, {}", credential.node);
@@ -150,10 +151,10 @@ impl Core {
         }
         if !known {
             let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < JUDGE_GAP;
-            if peer.judged_at.is_some_and(is_recent) {
+            if peer.admission.judged_at.is_some_and(is_recent) {
                 return Err(Refusal::TooSoon);
             }
-            peer.judged_at = Some(now.instant);
+            peer.admission.judged_at = Some(now.instant);
             // Its session proves who says that it is covered. A key that was succeeded may have
             // been shown just before that.
             if let Some(revocation) = self.revocations.covering(&credential)
@@ -185,7 +186,7 @@ impl Core {
     /// here, if there is. With fewer roles it was agreed to too, and whoever has an old copy of the
     /// state folder does not get the former ones back.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
-        let known = self.peers.get(slot).and_then(|peer| peer.credential.as_deref());
+        let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {
             known.node == shown.node
                 && known.issued_at > shown.issued_at
@@ -196,7 +197,7 @@ impl Core {
 
     /// Tells the gate where an admitted peer has a session: more are heard from there under load.
     pub(super) fn note_home(&self, slot: Slot, now: Now) {
-        let peer = self.peers.get(slot).filter(|peer| peer.admitted);
+        let peer = self.peers.get(slot).filter(|peer| peer.admission.admitted);
         if let Some(route) = peer.and_then(|peer| peer.endpoint) {
             self.gate.settle(route.remote.ip(), now.instant);
         }
@@ -205,15 +206,15 @@ impl Core {
     fn admit(&mut self, slot: Slot, credential: Credential) {
         self.peers.settle(slot);
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let new = peer.credential.as_deref() != Some(&credential);
-        peer.provisional_until = None;
-        peer.last_refusal = None;
-        if !peer.admitted {
+        let new = peer.admission.credential.as_deref() != Some(&credential);
+        peer.admission.provisional_until = None;
+        peer.admission.last_refusal = None;
+        if !peer.admission.admitted {
             self.out.counters.admissions += 1;
         }
-        peer.admitted = true;
+        peer.admission.admitted = true;
         if new {
-            peer.credential = Some(Arc::new(credential.clone()));
+            peer.admission.credential = Some(Arc::new(credential.clone()));
             self.out.tell(MeshEvent::Admitted { credential: Box::new(credential) });
         }
         self.report_up(slot);
@@ -222,9 +223,9 @@ impl Core {
     /// The caller knows this peer's credential.
     pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Arc<Credential>, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if peer.credential.as_ref() == Some(credential) {
+        if peer.admission.credential.as_ref() == Some(credential) {
             // One copy is enough for both.
-            peer.credential = Some(Arc::clone(credential));
+            peer.admission.credential = Some(Arc::clone(credential));
             return;
         }
         let fits = credential.node == peer.node;
@@ -234,11 +235,12 @@ impl Core {
             (true, Ok(())) => {
                 // What the peer itself showed is newer than what others say, unless this one is.
                 let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
-                if peer.admitted && peer.credential.as_ref().is_some_and(older) {
+                if peer.admission.admitted && peer.admission.credential.as_ref().is_some_and(older)
+                {
                     return;
                 }
-                peer.credential = Some(Arc::clone(credential));
-                if peer.session.is_some() {
+                peer.admission.credential = Some(Arc::clone(credential));
+                if peer.schedule.has_session() {
                     self.judge_known_credential(slot, now);
                     self.report_up(slot);
                 }
@@ -259,22 +261,22 @@ impl Core {
     /// credential is kept: it may be the clock here that is wrong.
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
-        let Some(credential) = peer.credential.clone() else { return };
+        let Some(credential) = peer.admission.credential.clone() else { return };
         let verdict = self.check_credential(&credential, now);
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match verdict {
             Ok(()) => {
-                if !peer.admitted {
+                if !peer.admission.admitted {
                     self.out.counters.admissions += 1;
                 }
-                peer.admitted = true;
-                peer.provisional_until = None;
+                peer.admission.admitted = true;
+                peer.admission.provisional_until = None;
                 self.peers.settle(slot);
             }
             Err(error) => {
-                peer.admitted = false;
+                peer.admission.admitted = false;
                 peer.forget_sight();
-                let (node, told) = (peer.node, std::mem::take(&mut peer.reported_up));
+                let (node, told) = (peer.node, std::mem::take(&mut peer.admission.reported_up));
                 self.out.counters.credentials_refused += 1;
                 self.tell_refusal(slot, error);
                 if told {
@@ -290,12 +292,12 @@ impl Core {
     pub(super) fn admit_again(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < ASK_GAP;
-        if peer.session.is_none() || peer.here().asked_at.is_some_and(is_recent) {
+        if !peer.schedule.has_session() || peer.here().asked_at.is_some_and(is_recent) {
             return;
         }
         peer.here().asked_at = Some(now.instant);
-        if peer.credential.is_none() {
-            peer.showing.wanted(now.instant);
+        if peer.admission.credential.is_none() {
+            peer.admission.showing.wanted(now.instant);
             return self.serve(slot, now);
         }
         self.judge_known_credential(slot, now);
@@ -312,8 +314,8 @@ impl Core {
     /// Tells the user once per reason and peer.
     fn tell_refusal(&mut self, slot: Slot, reason: String) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if peer.last_refusal.as_ref() != Some(&reason) {
-            peer.last_refusal = Some(reason.clone());
+        if peer.admission.last_refusal.as_ref() != Some(&reason) {
+            peer.admission.last_refusal = Some(reason.clone());
             let node = peer.node;
             self.out.tell(MeshEvent::Refused { node, reason });
         }
@@ -321,10 +323,10 @@ impl Core {
 
     pub(super) fn send_hello(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if !peer.showing.take(now.instant) {
+        if !peer.admission.showing.take(now.instant) {
             return;
         }
-        let has_yours = peer.admitted;
+        let has_yours = peer.admission.admitted;
         let credential = std::mem::take(&mut self.credential);
         let hello = Control::Hello { instance: self.instance, has_yours, credential: &credential };
         self.send_control(slot, now, ports::CONTROL, &hello);

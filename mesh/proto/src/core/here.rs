@@ -31,7 +31,7 @@ impl Core {
     pub(super) fn say_here(&mut self, slot: Slot, now: Now) {
         let instance = self.instance;
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let (endpoint, admitted) = (peer.endpoint, peer.admitted);
+        let (endpoint, admitted) = (peer.endpoint, peer.admission.admitted);
         let here = peer.here();
         let (Some(route), Some(session), true) = (endpoint, here.newest, admitted) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < HERE_GAP;
@@ -52,7 +52,9 @@ impl Core {
         instance: u64,
         you: SocketAddr,
     ) {
-        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else { return };
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
+            return;
+        };
         let you = canonical(&you);
         if peer.here().sees_me_at.replace(you) != Some(you) {
             let by = peer.node;
@@ -69,14 +71,16 @@ impl Core {
         instance: u64,
     ) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let (Some(route), Some(agreed)) = (peer.endpoint, peer.session) else { return };
+        let (Some(route), Some(agreed)) = (peer.endpoint, peer.schedule.session_since()) else {
+            return;
+        };
         let node = peer.node;
         // Only the newest tells who is there now.
         let here = peer.here();
         if here.newest != Some(session) {
             return;
         }
-        let found = here.processes.note(instance, route.remote, agreed.since, now.instant);
+        let found = here.processes.note(instance, route.remote, agreed, now.instant);
         match found {
             Found::Same => {}
             // It answers if it still runs there, and says who it is.
@@ -120,7 +124,9 @@ impl Core {
 
     /// A peer has heard two processes with this node's key.
     pub(super) fn take_duplicate(&mut self, slot: Slot, now: Now, at: SocketAddr) {
-        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else { return };
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
+            return;
+        };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < DUPLICATE_GAP;
         self.out.counters.duplicates_told += 1;
         let here = peer.here();

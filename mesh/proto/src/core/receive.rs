@@ -1,7 +1,7 @@
 //! From an outer datagram to the peer it belongs to, and from an inner packet to its use.
 
 use std::net::Ipv6Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use meshport_config::NodeId;
@@ -219,7 +219,7 @@ impl Core {
         }
         let known = self.peers.of_node(&node);
         let peer = known.and_then(|slot| self.peers.get(slot));
-        let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admitted);
+        let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admission.admitted);
         if is_stranger && !self.gate.takes_stranger(now.instant) {
             self.out.counters.dropped_over_share += 1;
             return;
@@ -231,7 +231,7 @@ impl Core {
                 return;
             }
             None if self.has_room() => {
-                self.add(node, now, Some(now.instant + self.config.provisional_life))
+                self.add(node, Some(now.instant + self.config.provisional_life))
             }
             None => {
                 self.out.counters.dropped_no_room += 1;
@@ -261,7 +261,7 @@ impl Core {
     ) -> bool {
         self.refresh(slot, now);
         let Some(peer) = self.peers.get_mut(slot) else { return false };
-        let gap = peer.last_initiation.map(|at| now.instant.saturating_duration_since(at));
+        let gap = peer.answered.last.map(|at| now.instant.saturating_duration_since(at));
         if gap.is_some_and(|gap| gap < INITIATION_GAP) {
             self.out.counters.dropped_frequent_initiation += 1;
             return false;
@@ -307,8 +307,9 @@ impl Core {
     /// with it.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
-        let heard = peer.last_received.is_some_and(|at| at + SESSION_IS_ALIVE > now.instant);
-        if heard || peer.attempt.is_some() || !(peer.configured || peer.admitted) {
+        let heard =
+            peer.schedule.last_received().is_some_and(|at| at + SESSION_IS_ALIVE > now.instant);
+        if heard || peer.schedule.is_trying() || !(peer.configured || peer.admission.admitted) {
             return;
         }
         self.out.counters.handshakes_for_old_clocks += 1;
@@ -394,7 +395,7 @@ impl Core {
         let lives_there = |slot: &Slot| {
             self.peers.get(*slot).is_some_and(|peer| {
                 peer.configured
-                    && peer.session.is_none()
+                    && !peer.schedule.has_session()
                     && peer.candidates().iter().any(|route| route.remote == from.remote)
             })
         };
@@ -439,7 +440,7 @@ impl Core {
         }
         let control =
             matches!(&parsed, Packet::Udp(udp) if udp.flow.destination_port == ports::CONTROL);
-        if !peer.admitted && !control {
+        if !peer.admission.admitted && !control {
             self.out.counters.dropped_not_admitted += 1;
             self.admit_again(slot, now);
             return None;
@@ -483,21 +484,5 @@ impl Core {
             self.out.tell(MeshEvent::Datagram { from, port, payload, at: now.instant });
         }
         None
-    }
-}
-
-impl Peer {
-    /// The peer is under load and wants its cookie: try again with it soon.
-    fn cookie_received(&mut self, now: Instant) {
-        /// A cookie is answered this fast, but only early in an attempt.
-        const COOKIE_GAP: Duration = Duration::from_millis(50);
-        const COOKIE_TRIES: u32 = 3;
-        // The cookie is for the half that asked.
-        self.again = true;
-        if let Some(attempt) = &mut self.attempt
-            && attempt.tries <= COOKIE_TRIES
-        {
-            attempt.next = attempt.next.min(now + COOKIE_GAP);
-        }
     }
 }

@@ -50,12 +50,12 @@ impl Core {
             Some(revocation) => match revocation.successor() {
                 // It takes the session over; if not, that ends by itself, within minutes.
                 Some(successor) if self.peers.of_node(&successor).is_none() => {
-                    peer.session.is_none()
+                    !peer.schedule.has_session()
                 }
                 _ => true,
             },
             None => {
-                let credential = peer.credential.as_deref();
+                let credential = peer.admission.credential.as_deref();
                 credential.is_some_and(|it| self.revocations.covering(it).is_some())
             }
         }

@@ -24,12 +24,6 @@ use crate::tunnel::{Ends, Terms, Under};
 const HAND_GAP: Duration = Duration::from_millis(100);
 /// How long a secret that was handed over may take to the disk before it is taken once more.
 const KEEP_TIME: Duration = Duration::from_secs(5);
-/// An answer under another secret than the initiation's brings the next one forward to this, and
-/// only this early in an attempt, since whoever sees the initiation could make up an answer. Its
-/// sender may have sent the right one just behind it.
-const OTHER_GAP: Duration = Duration::from_millis(50);
-const OTHER_TRIES: u32 = 3;
-
 impl Core {
     /// Holds these secrets from now on; whoever has an older one is told. No session ends.
     pub fn set_secrets(&mut self, secrets: MeshSecrets, now: Now) {
@@ -41,9 +35,9 @@ impl Core {
         }
         for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
-            peer.telling.wanted(now.instant);
-            if peer.session.is_none() {
-                peer.telling.session_down();
+            peer.secret.telling.wanted(now.instant);
+            if !peer.schedule.has_session() {
+                peer.secret.telling.session_down();
             }
             self.serve(slot, now);
             self.arm(slot);
@@ -101,14 +95,16 @@ impl Core {
             [current] => return *current,
             _ => return SecretId::of(self.secrets.current()),
         };
-        let under_way = peer.attempt.filter(|attempt| attempt.tries > 0).and(peer.tried);
-        match (under_way, peer.secret_number) {
-            (Some(tried), _) if peer.again => tried,
+        let under_way = peer.secret.tried.filter(|_| peer.schedule.tries() > 0);
+        match (under_way, peer.secret.number) {
+            (Some(tried), _) if peer.secret.again => tried,
             (Some(tried), _) if tried == current => former,
             (Some(_), _) => current,
             (None, Some(number)) if number >= self.secrets.number() => current,
             (None, Some(_)) => former,
-            (None, None) => peer.agreed_under.filter(|it| ids.contains(it)).unwrap_or(current),
+            (None, None) => {
+                peer.secret.agreed_under.filter(|it| ids.contains(it)).unwrap_or(current)
+            }
         }
     }
 
@@ -117,11 +113,9 @@ impl Core {
         if self.secrets.former().is_none() {
             return;
         }
-        if let Some(peer) = self.peers.get_mut(slot)
-            && let Some(attempt) = &mut peer.attempt
-            && attempt.tries <= OTHER_TRIES
-        {
-            attempt.next = attempt.next.min(now.instant + OTHER_GAP);
+        // The right one may be just behind it.
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.schedule.hasten(now.instant);
         }
         self.arm(slot);
     }
@@ -132,12 +126,13 @@ impl Core {
             return;
         }
         if let Some(peer) = self.peers.get_mut(slot) {
-            peer.telling.session_up(now.instant);
+            peer.secret.telling.session_up(now.instant);
         }
     }
 
     pub(super) fn send_number(&mut self, slot: Slot, now: Now) {
-        let due = self.peers.get_mut(slot).is_some_and(|peer| peer.telling.take(now.instant));
+        let due =
+            self.peers.get_mut(slot).is_some_and(|peer| peer.secret.telling.take(now.instant));
         if due {
             let number = self.secrets.number();
             let message = Control::Number { number, wants_yours: true };
@@ -148,16 +143,16 @@ impl Core {
     /// An admitted peer said which secret it has.
     pub(super) fn take_number(&mut self, slot: Slot, now: Now, number: u64, wants_yours: bool) {
         let mine = self.secrets.number();
-        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admitted) else {
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
             self.out.counters.dropped_not_admitted += 1;
             return;
         };
-        peer.secret_number = Some(number);
+        peer.secret.number = Some(number);
         if number == mine {
-            peer.telling.acknowledged();
-        } else if number > mine && peer.telling.due().is_none() {
+            peer.secret.telling.acknowledged();
+        } else if number > mine && peer.secret.telling.due().is_none() {
             // Asks until it comes: it may be held back until the revocations are known.
-            peer.telling.wanted(now.instant);
+            peer.secret.telling.wanted(now.instant);
         }
         if wants_yours || number > mine {
             let message = Control::Number { number: mine, wants_yours: false };
@@ -171,10 +166,10 @@ impl Core {
     fn hand_secret(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < HAND_GAP;
-        if peer.handed.is_some_and(is_recent) {
+        if peer.secret.handed.is_some_and(is_recent) {
             return;
         }
-        peer.handed = Some(now.instant);
+        peer.secret.handed = Some(now.instant);
         let Some(next) = self.secrets.next().and_then(|next| next.to_bytes().ok()) else { return };
         let revocations = self.known_revocations();
         self.out.counters.secrets_handed += 1;
@@ -189,7 +184,7 @@ impl Core {
         (count, digest): (u32, u64),
         next: &[u8],
     ) {
-        let Some(peer) = self.peers.get(slot).filter(|peer| peer.admitted) else {
+        let Some(peer) = self.peers.get(slot).filter(|peer| peer.admission.admitted) else {
             self.out.counters.dropped_not_admitted += 1;
             return;
         };
@@ -224,8 +219,9 @@ impl Core {
         let mine = self.secrets.number();
         for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
-            if peer.session.is_some() && peer.secret_number.is_some_and(|number| number > mine) {
-                peer.telling.wanted(now.instant);
+            if peer.schedule.has_session() && peer.secret.number.is_some_and(|number| number > mine)
+            {
+                peer.secret.telling.wanted(now.instant);
                 self.arm(slot);
             }
         }

@@ -55,7 +55,7 @@ impl Core {
         self.refresh(slot, now);
         let flow = self.flow(slot, ports::STREAMS, ports::STREAMS)?;
         let peer = self.peers.get_mut(slot)?;
-        let (Some(route), Some(_)) = (peer.endpoint, peer.session) else {
+        let Some(route) = peer.endpoint.filter(|_| peer.schedule.has_session()) else {
             self.queue_streams(slot, now, &flow, contents.chunks(segment));
             return None;
         };
@@ -64,12 +64,11 @@ impl Core {
         if out.len() < room {
             out.resize(room, 0);
         }
-        let prompt = std::mem::take(&mut peer.expects_answer);
         let mut length = 0;
         for datagram in contents.chunks(segment) {
             let packet = inner::write_udp(&flow, datagram, &mut self.scratch);
             let sealed = peer.tunnel.seal(&self.scratch[..packet], &mut out[at + length..])?;
-            peer.sent(now.instant, packet, true, prompt);
+            peer.sent(now.instant, packet);
             length += sealed;
         }
         self.arm(slot);
@@ -130,7 +129,7 @@ impl Core {
     fn send_or_queue(&mut self, slot: Slot, now: Now, packet: Vec<u8>) -> Result<(), MeshError> {
         let Some(peer) = self.peers.get(slot) else { return Ok(()) };
         let node = peer.node;
-        if peer.session.is_some() {
+        if peer.schedule.has_session() {
             self.send_packet(slot, now, &packet);
             self.arm(slot);
             return Ok(());
@@ -154,16 +153,14 @@ impl Core {
             return;
         };
         sealed.truncate(length);
-        let is_data = !packet.is_empty();
-        let prompt = is_data && std::mem::take(&mut peer.expects_answer);
-        peer.sent(now.instant, packet.len(), is_data, prompt);
+        peer.sent(now.instant, packet.len());
         self.out.transmit(route, sealed);
     }
 
     /// Sends what waited for the session.
     pub(super) fn flush_queue(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        for packet in std::mem::take(&mut peer.queue) {
+        for packet in std::mem::take(&mut peer.traffic.queue) {
             self.send_packet(slot, now, &packet);
         }
     }
@@ -171,19 +168,19 @@ impl Core {
     /// Drops what waits for a session, counted.
     pub(super) fn drop_queue(&mut self, slot: Slot) {
         if let Some(peer) = self.peers.get_mut(slot) {
-            self.out.counters.dropped_queue_abandoned += peer.queue.len() as u64;
-            peer.queue.clear();
+            self.out.counters.dropped_queue_abandoned += peer.traffic.queue.len() as u64;
+            peer.traffic.queue.clear();
         }
     }
 
     /// False when the queue is full; the packet is dropped and counted then.
     fn enqueue(&mut self, slot: Slot, packet: Vec<u8>) -> bool {
         let Some(peer) = self.peers.get_mut(slot) else { return false };
-        if peer.queue.len() >= QUEUE_LIMIT {
+        if peer.traffic.queue.len() >= QUEUE_LIMIT {
             self.out.counters.dropped_queue_full += 1;
             return false;
         }
-        peer.queue.push_back(packet);
+        peer.traffic.queue.push_back(packet);
         true
     }
 

@@ -65,7 +65,7 @@ impl Core {
         self.out.notice(Notice::Renamed(former, node));
         let told = Box::new(credential.clone());
         self.out.tell(MeshEvent::Succeeded { former, credential: told });
-        let was_up = self.peers.get(slot).is_some_and(|peer| peer.reported_up);
+        let was_up = self.peers.get(slot).is_some_and(|peer| peer.admission.reported_up);
         if was_up {
             self.out.tell(MeshEvent::SessionDown(former));
         }
@@ -78,9 +78,9 @@ impl Core {
     fn rename(&mut self, slot: Slot, node: NodeId) -> Slot {
         self.peers.rename(slot, node, self.inner(&node));
         let Some(peer) = self.peers.get_mut(slot) else { return slot };
-        peer.credential = None;
-        (peer.admitted, peer.reported_up) = (false, false);
-        if peer.session.is_none() {
+        peer.admission.credential = None;
+        (peer.admission.admitted, peer.admission.reported_up) = (false, false);
+        if !peer.schedule.has_session() {
             self.restart(slot);
         }
         slot
@@ -93,12 +93,12 @@ impl Core {
         if let Some(at) = old.armed {
             self.timers.remove(&(at, former));
         }
-        self.out.counters.dropped_queue_abandoned += old.queue.len() as u64;
+        self.out.counters.dropped_queue_abandoned += old.traffic.queue.len() as u64;
         self.peers.settle(stranger);
         self.peers.readdress(stranger, old.address);
         if let Some(peer) = self.peers.get_mut(stranger) {
             peer.configured |= old.configured;
-            peer.provisional_until = None;
+            peer.admission.provisional_until = None;
             if peer.hints.is_empty() {
                 peer.hints = old.hints;
             }
@@ -143,7 +143,7 @@ impl Core {
         let gate = std::mem::replace(&mut self.gate, gate);
         self.former = Some(Former { node: std::mem::replace(&mut self.node, node), gate });
         for slot in self.slots() {
-            if self.peers.get(slot).is_some_and(|peer| peer.session.is_none()) {
+            if self.peers.get(slot).is_some_and(|peer| !peer.schedule.has_session()) {
                 self.restart(slot);
             }
         }
@@ -156,7 +156,9 @@ impl Core {
     pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
         let me = self.node;
         let lags = self.peers.get(slot).is_some_and(|peer| {
-            peer.session.is_some() && peer.attempt.is_none() && peer.tunnel.under().own != me
+            peer.schedule.has_session()
+                && !peer.schedule.is_trying()
+                && peer.tunnel.under().own != me
         });
         if lags {
             self.initiate(slot, now);

@@ -239,7 +239,9 @@ impl Net {
     }
 
     fn up(&self, number: u8, other: u8) -> bool {
-        self.nodes[&at(number)].peer(&id(other)).is_some_and(|p| p.session.is_some() && p.admitted)
+        self.nodes[&at(number)]
+            .peer(&id(other))
+            .is_some_and(|p| p.schedule.has_session() && p.admission.admitted)
     }
 
     fn endpoint(&self, number: u8, other: u8) -> Option<SocketAddr> {

@@ -7,6 +7,7 @@ use crate::MeshError;
 use crate::event::{MeshEvent, Now, Route};
 use crate::peer::{Need, Peer};
 use crate::peers::Slot;
+use crate::schedule;
 use crate::tunnel::{MIN_OUTPUT, Under};
 
 /// First byte of a handshake initiation.
@@ -52,7 +53,7 @@ impl Core {
     /// addresses packets left from may be gone. Shakes hands anew with every peer there were
     /// dealings with, wherever it may be. What is sent meanwhile still uses the old session.
     pub fn wake(&mut self, now: Now) {
-        let concerned = |peer: &Peer| peer.session.is_some() || peer.attempt.is_some();
+        let concerned = |peer: &Peer| peer.schedule.has_session() || peer.schedule.is_trying();
         let slots: Vec<Slot> =
             self.peers.iter().filter(|(_, peer)| concerned(peer)).map(|(slot, _)| slot).collect();
         for slot in slots {
@@ -91,14 +92,7 @@ impl Core {
                     self.remove(slot, "no credential in time");
                     return;
                 }
-                Need::GiveUp => self.give_up(slot, now),
-                Need::Initiate { silence } => {
-                    self.out.counters.handshakes_after_silence += u64::from(silence);
-                    if !self.initiate(slot, now) {
-                        self.give_up(slot, now);
-                    }
-                }
-                Need::Expire => self.expire(slot, now),
+                Need::Tunnel(need) => self.serve_tunnel(slot, now, need),
                 Need::SeekOther => self.seek_other(slot, now),
                 Need::Hello => {
                     self.freshen(slot, now);
@@ -108,10 +102,23 @@ impl Core {
                     self.freshen(slot, now);
                     self.send_number(slot, now);
                 }
-                Need::Keepalive => {
-                    self.freshen(slot, now);
-                    self.keepalive(slot, now);
+            }
+        }
+    }
+
+    fn serve_tunnel(&mut self, slot: Slot, now: Now, need: schedule::Need) {
+        match need {
+            schedule::Need::GiveUp => self.give_up(slot, now),
+            schedule::Need::Initiate { silence } => {
+                self.out.counters.handshakes_after_silence += u64::from(silence);
+                if !self.initiate(slot, now) {
+                    self.give_up(slot, now);
                 }
+            }
+            schedule::Need::Expire => self.expire(slot, now),
+            schedule::Need::Keepalive => {
+                self.freshen(slot, now);
+                self.keepalive(slot, now);
             }
         }
     }
@@ -122,7 +129,7 @@ impl Core {
     /// [`MeshError::NoEndpoint`].
     pub(super) fn want_session(&mut self, slot: Slot, now: Now) -> Result<(), MeshError> {
         let Some(peer) = self.peers.get(slot) else { return Ok(()) };
-        if peer.session.is_some() || peer.attempt.is_some() {
+        if peer.schedule.has_session() || peer.schedule.is_trying() {
             return Ok(());
         }
         let node = peer.node;
@@ -141,7 +148,7 @@ impl Core {
 
     /// Moves the tunnel's clock, if it is old.
     fn freshen(&mut self, slot: Slot, now: Now) -> bool {
-        let stale = self.peers.get(slot).is_some_and(|peer| peer.stale(now.instant));
+        let stale = self.peers.get(slot).is_some_and(|peer| peer.tunnel.is_stale(now.instant));
         if stale {
             self.tick(slot, now, true);
         }
@@ -149,7 +156,7 @@ impl Core {
     }
 
     fn renew(&mut self, slot: Slot, now: Now) {
-        if self.peers.get(slot).is_some_and(|peer| peer.wants_rekey(now.instant)) {
+        if self.peers.get(slot).is_some_and(|peer| peer.schedule.wants_rekey(now.instant)) {
             self.initiate(slot, now);
         }
     }
@@ -160,20 +167,19 @@ impl Core {
         let ids = self.secret_ids(now);
         let chosen = self.peers.get(slot).map(|peer| self.choose(peer, &ids));
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        peer.last_tick = now.instant;
         let mut packet = [0; MIN_OUTPUT];
-        if let Some(length) = peer.tunnel.tick(&mut packet).filter(|_| speak) {
+        if let Some(length) = peer.tunnel.tick(now.instant, &mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
             if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.under()) {
                 // The next is under something else: the peer begins it, now or soon.
             } else if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
-                peer.initiated(now.instant, jitter);
-                (peer.tried, peer.again) = (chosen.map(|under| under.secret), false);
+                peer.schedule.initiated(now.instant, jitter);
+                (peer.secret.tried, peer.secret.again) = (chosen.map(|under| under.secret), false);
                 self.out.counters.initiations_sent += 1;
                 send_to_all(&mut self.out, &routes, bytes);
             } else if let Some(route) = peer.endpoint {
-                peer.sent(now.instant, 0, false, false);
+                peer.sent(now.instant, 0);
                 self.out.transmit(route, bytes.to_vec());
             }
         }
@@ -193,21 +199,21 @@ impl Core {
     /// Notices that the tunnel's session ended.
     pub(super) fn check_session(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if peer.tunnel.has_session() || peer.session.is_none() {
+        if peer.tunnel.has_session() || !peer.schedule.has_session() {
             return;
         }
         peer.session_lost();
         if peer.is_at_rest(now.instant) {
             peer.rest();
         }
-        let (node, told, configured) = (peer.node, peer.reported_up, peer.configured);
-        peer.reported_up = false;
+        let (node, told, configured) = (peer.node, peer.admission.reported_up, peer.configured);
+        peer.admission.reported_up = false;
         if told {
             self.out.tell(MeshEvent::SessionDown(node));
         }
         // A peer nobody named lives as long as its session, and then as long as a provisional one.
         if !configured {
-            peer.provisional_until = Some(now.instant + self.config.provisional_life);
+            peer.admission.provisional_until = Some(now.instant + self.config.provisional_life);
         }
     }
 
@@ -222,16 +228,16 @@ impl Core {
         let Some(peer) = self.peers.get(slot).filter(|peer| !self.is_shut_out(&peer.node)) else {
             return false;
         };
-        let (under, tried) = (self.choose(peer, &ids), peer.tried);
-        let is_repeated = peer.attempt.is_some_and(|attempt| attempt.tries > 0);
+        let (under, tried) = (self.choose(peer, &ids), peer.secret.tried);
+        let is_repeated = peer.schedule.tries() > 0;
         let routes = handshake_routes(peer);
         if routes.is_empty() {
             return false;
         }
         let Some(packet) = self.initiation(slot, now, &ids, under) else { return false };
         let Some(peer) = self.peers.get_mut(slot) else { return false };
-        peer.initiated(now.instant, jitter);
-        (peer.tried, peer.again) = (Some(under.secret), false);
+        peer.schedule.initiated(now.instant, jitter);
+        (peer.secret.tried, peer.secret.again) = (Some(under.secret), false);
         if is_repeated && tried != Some(under.secret) {
             self.out.counters.initiations_other_secret += 1;
         }
@@ -275,10 +281,7 @@ impl Core {
         self.drop_queue(slot);
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
-            if peer.attempt.take().is_some() {
-                self.out.counters.handshakes_abandoned += 1;
-            }
-            peer.forget_waiting();
+            self.out.counters.handshakes_abandoned += u64::from(peer.schedule.give_up());
             if peer.is_at_rest(now.instant) {
                 peer.rest();
             }
@@ -287,8 +290,8 @@ impl Core {
 
     fn keepalive(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        peer.keepalive_done(now.instant);
-        if peer.session.is_some() {
+        peer.schedule.keepalive_done(now.instant);
+        if peer.schedule.has_session() {
             self.send_packet(slot, now, &[]);
             self.renew(slot, now);
         } else {
@@ -302,7 +305,7 @@ impl Core {
         self.judge_known_credential(slot, now);
         self.note_home(slot, now);
         if let Some(peer) = self.peers.get_mut(slot) {
-            peer.showing.session_up(now.instant);
+            peer.admission.showing.session_up(now.instant);
         }
         self.ask_number(slot, now);
         self.serve(slot, now);
@@ -315,8 +318,8 @@ impl Core {
     /// Tells the user when the peer has become usable.
     pub(super) fn report_up(&mut self, slot: Slot) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if peer.admitted && peer.session.is_some() && !peer.reported_up {
-            peer.reported_up = true;
+        if peer.admission.admitted && peer.schedule.has_session() && !peer.admission.reported_up {
+            peer.admission.reported_up = true;
             self.out.tell(MeshEvent::SessionUp(peer.node));
         }
     }
@@ -325,8 +328,8 @@ impl Core {
 /// A renewal goes where the peer is first; everything else, and a renewal without an answer or to a
 /// peer that has moved, goes to every address known.
 fn handshake_routes(peer: &Peer) -> Vec<Route> {
-    match (peer.endpoint, peer.session, peer.attempt) {
-        (Some(route), Some(_), None) if !peer.is_elsewhere => vec![route],
+    match peer.endpoint {
+        Some(route) if peer.schedule.is_plain_renewal() => vec![route],
         _ => peer.candidates(),
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tunnel::{Ends, Gate, Terms, Under};
 
-fn peer(now: Instant) -> Peer {
+fn peer() -> Peer {
     let own = NodeKey::from_bytes([1; 32]);
     let other = NodeKey::from_bytes([2; 32]).public();
     let mesh = AuthorityKey::from_bytes([3; 32]).public();
@@ -13,7 +13,7 @@ fn peer(now: Instant) -> Peer {
     let ends = Ends { own: Ipv6Addr::LOCALHOST, peer: Ipv6Addr::LOCALHOST };
     let terms = Terms { under, ends, psk: secret.psk(&own.public(), &other) };
     let tunnel = Tunnel::new(&Gate::new(own.secret(), 100), &terms, 7);
-    Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel, now)
+    Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel)
 }
 
 /// What can happen to a peer.
@@ -58,15 +58,12 @@ fn step() -> impl Strategy<Value = Step> {
 fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
     match need {
         Need::Forget => return false,
-        Need::GiveUp => {
-            peer.attempt = None;
-            peer.forget_waiting();
-        }
-        Need::Initiate { .. } => peer.initiated(now, 0.5),
-        Need::Keepalive => peer.keepalive_done(now),
-        Need::Hello => assert!(peer.showing.take(now)),
-        Need::Number => assert!(peer.telling.take(now)),
-        Need::Expire => peer.session_lost(),
+        Need::Tunnel(schedule::Need::GiveUp) => assert!(peer.schedule.give_up()),
+        Need::Tunnel(schedule::Need::Initiate { .. }) => peer.schedule.initiated(now, 0.5),
+        Need::Tunnel(schedule::Need::Keepalive) => peer.schedule.keepalive_done(now),
+        Need::Tunnel(schedule::Need::Expire) => peer.session_lost(),
+        Need::Hello => assert!(peer.admission.showing.take(now)),
+        Need::Number => assert!(peer.secret.telling.take(now)),
         Need::SeekOther => peer.here().seeking = None,
     }
     true
@@ -79,28 +76,33 @@ proptest! {
     fn due_times_and_needs_agree(steps in proptest::collection::vec(step(), 1..60)) {
         #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
         let mut now = Instant::now();
-        let mut peer = peer(now);
+        let mut peer = peer();
         peer.configured = true;
         for step in steps {
             match step {
                 Step::Wait(ms) => now += Duration::from_millis(u64::from(ms)),
-                Step::Send { data, prompt } => peer.sent(now, 100, data, prompt),
+                Step::Send { data, prompt } => {
+                    if prompt {
+                        peer.schedule.expect_answer();
+                    }
+                    peer.sent(now, if data { 100 } else { 0 });
+                }
                 Step::Receive(bytes) => peer.received(now, bytes),
-                Step::Initiate => peer.initiated(now, 0.3),
+                Step::Initiate => peer.schedule.initiated(now, 0.3),
                 Step::Answered => peer.agreed_as_initiator(now, 0.7),
                 Step::Responded(low) => peer.answered(SessionId { mark: 0, low }, now),
                 Step::Confirm(low) => { peer.confirm(SessionId { mark: 0, low }, now, 0.1); }
                 Step::Keepalive(ms) => {
                     let every = ms.map(|ms| Duration::from_millis(u64::from(ms)));
-                    peer.set_persistent(every, now);
+                    peer.schedule.set_persistent(every, now);
                 }
                 Step::Provisional(ms) => {
-                    peer.provisional_until = Some(now + Duration::from_millis(u64::from(ms)));
+                    peer.admission.provisional_until = Some(now + Duration::from_millis(u64::from(ms)));
                 }
-                Step::SessionUp => peer.showing.session_up(now),
-                Step::Acknowledged => peer.showing.acknowledged(),
-                Step::Admitted => peer.admitted = true,
-                Step::Rotated => peer.telling.wanted(now),
+                Step::SessionUp => peer.admission.showing.session_up(now),
+                Step::Acknowledged => peer.admission.showing.acknowledged(),
+                Step::Admitted => peer.admission.admitted = true,
+                Step::Rotated => peer.secret.telling.wanted(now),
                 Step::Serve => {}
             }
             let mut rounds = 0;

@@ -312,7 +312,7 @@ fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
         let under = one.under();
         assert_eq!(one.initiate(&under, &mut out).is_some(), enough, "{length}");
         assert_eq!(two.open(0, &datagram, &mut out) != Opened::Failed(Failure::Invalid), enough);
-        let _ = one.tick(&mut out);
+        let _ = one.tick(start(), &mut out);
     }
     let long = vec![0x60; 500];
     assert_eq!(one.seal(&long, &mut [0; 531]), None);

@@ -138,7 +138,8 @@ fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
 fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     let former = issued_at(3, "node,relay", UnixSeconds(WALL.0 - 7200));
     let later = issued_at(3, "node", UnixSeconds(WALL.0 - 3600));
-    let known = |net: &Net| net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.credential.clone());
+    let known =
+        |net: &Net| net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.admission.credential.clone());
     let show = |net: &mut Net, credential: &Credential| {
         net.seconds(1);
         net.node(3, |core, now| {
@@ -173,7 +174,7 @@ fn a_former_credential_of_the_same_role_lets_its_node_in_and_the_later_one_count
     net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&later)));
     net.connect(3, 1);
     assert!(net.up(1, 3));
-    let known = net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.credential.clone());
+    let known = net.nodes[&at(1)].peer(&id(3)).and_then(|it| it.admission.credential.clone());
     assert_eq!(known.as_deref(), Some(&*later));
 }
 

@@ -40,7 +40,7 @@ fn a_peer_that_was_refused_by_a_wrong_clock_shows_its_credential_again() {
     net.connect(1, 2);
     // Longer than a hello is repeated.
     assert!(!talk(&mut net, 100));
-    assert_eq!(net.nodes[&at(1)].peer(&id(2)).unwrap().credential, None);
+    assert_eq!(net.nodes[&at(1)].peer(&id(2)).unwrap().admission.credential, None);
     net.ahead_s.clear();
     assert!(talk(&mut net, 3));
 }

@@ -92,7 +92,7 @@ fn a_fresh_initiation_alone_does_not_move_a_peer() {
     net.keep = Box::new(|sent| !sent.is_initiation());
     net.node(1, |core, now| {
         let slot = core.peers.of_node(&id(2)).unwrap();
-        core.peers.get_mut(slot).unwrap().session = None;
+        core.peers.get_mut(slot).unwrap().schedule.session_lost();
         core.want_session(slot, now).unwrap();
     });
     net.pump();
@@ -130,7 +130,7 @@ fn a_cookie_reply_moves_nobody() {
         net.node(from, |core, now| {
             let slot = core.peers.of_node(&id(1)).unwrap();
             let peer = core.peers.get_mut(slot).unwrap();
-            peer.session = None;
+            peer.schedule.session_lost();
             core.want_session(slot, now).unwrap();
         });
     }
@@ -187,8 +187,8 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
         let slot = core.peers.of_node(&id(2)).unwrap();
         for _ in 0..5 {
             let peer = core.peers.get_mut(slot).unwrap();
-            peer.session = None;
-            peer.attempt = None;
+            peer.schedule.session_lost();
+            peer.schedule.give_up();
             core.want_session(slot, now).unwrap();
         }
     });
@@ -209,8 +209,8 @@ fn what_a_source_has_too_much_under_load_is_counted_apart() {
         let slot = core.peers.of_node(&id(1)).unwrap();
         for _ in 0..60 {
             let peer = core.peers.get_mut(slot).unwrap();
-            peer.session = None;
-            peer.attempt = None;
+            peer.schedule.session_lost();
+            peer.schedule.give_up();
             core.want_session(slot, now).unwrap();
         }
     });
@@ -240,12 +240,12 @@ fn strangers_are_few_and_take_no_handshake_from_a_peer() {
     let flood: Vec<_> = (10..110).map(|number| (number, first(&mut net, number))).collect();
     // A leaf is named by nobody, and known by what it has shown.
     let comes_back = [2, 3].map(|number| {
-        let slot = net.node(1, |core, now| match core.peers.of_node(&id(number)) {
+        let slot = net.node(1, |core, _| match core.peers.of_node(&id(number)) {
             Some(slot) => slot,
-            None => core.add(id(number), now, None),
+            None => core.add(id(number), None),
         });
         let peer = net.nodes.get_mut(&at(1)).unwrap().peers.get_mut(slot).unwrap();
-        (peer.configured, peer.admitted) = (number == 2, number == 3);
+        (peer.configured, peer.admission.admitted) = (number == 2, number == 3);
         (number, first(&mut net, number))
     });
     net.seconds(5);

@@ -51,7 +51,7 @@ fn of(number: u8) -> SecretId {
 
 /// The number of its secret that a node has heard of another.
 fn heard(net: &Net, number: u8, other: u8) -> Option<u64> {
-    net.nodes[&at(number)].peer(&id(other)).unwrap().secret_number
+    net.nodes[&at(number)].peer(&id(other)).unwrap().secret.number
 }
 
 /// A node whose process begins with these secrets.
@@ -190,7 +190,7 @@ fn a_peer_that_says_nothing_is_met_by_what_worked_last() {
     net.pump();
     net.node(1, |core, _| {
         let slot = core.peers.of_node(&id(2)).unwrap();
-        core.peers.get_mut(slot).unwrap().secret_number = None;
+        core.peers.get_mut(slot).unwrap().secret.number = None;
     });
     assert_eq!(agreed(&net, 1, 2), of(0));
     net.seconds(200);

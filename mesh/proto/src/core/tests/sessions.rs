@@ -154,7 +154,7 @@ fn a_late_first_answer_is_as_good_as_the_second() {
     net.keep = Box::new(|sent| sent.bytes[0] != 2);
     net.node(1, |core, now| {
         let slot = core.peers.of_node(&id(2)).unwrap();
-        core.peers.get_mut(slot).unwrap().session = None;
+        core.peers.get_mut(slot).unwrap().schedule.session_lost();
         core.want_session(slot, now).unwrap();
     });
     net.run(Duration::from_millis(1400));
@@ -164,8 +164,8 @@ fn a_late_first_answer_is_as_good_as_the_second() {
     net.deliver(at(2), at(1), &answers[1].bytes);
     net.keep = Box::new(|_| true);
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
-    let session = net.nodes[&at(2)].peer(&id(1)).unwrap().session.unwrap();
-    assert!(renewed - session.since < Duration::from_secs(2), "the old session's age is forgotten");
+    let since = net.nodes[&at(2)].peer(&id(1)).unwrap().schedule.session_since().unwrap();
+    assert!(renewed - since < Duration::from_secs(2), "the old session's age is forgotten");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn everything_that_arrives_at_a_wrong_shard_reaches_its_owner() {
         two.pump(&mut net);
         assert!(net.up(1, 2));
         let peer = two.shards[own].peer(&id(1)).unwrap();
-        assert!(peer.admitted && peer.session.is_some());
+        assert!(peer.admission.admitted && peer.schedule.has_session());
         assert_eq!(two.total().initiations_accepted, 1);
         assert!(two.total().handed_over >= 3, "the initiation, its confirmation and a hello");
         assert!(two.shards.iter().map(Core::peer_count).sum::<usize>() == 1, "one owner");

@@ -136,7 +136,7 @@ fn who_only_knows_the_former_key_is_answered_until_the_end() {
     let mut net = Net::new(4);
     succeed(&mut net, 2, 12);
     net.connect(3, 2);
-    assert!(net.nodes[&at(3)].peer(&id(12)).is_some_and(|peer| peer.admitted));
+    assert!(net.nodes[&at(3)].peer(&id(12)).is_some_and(|peer| peer.admission.admitted));
     assert!(exchange(&mut net, 3, (2, id(12))).0);
     net.node(2, Core::retire);
     assert!(exchange(&mut net, 3, (2, id(12))).0, "the new key is agreed on");

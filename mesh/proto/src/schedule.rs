@@ -1,0 +1,349 @@
+//! When to shake hands with one peer, to renew its session, and to send it an empty packet.
+//!
+//! The timers of the WireGuard paper (section 6) on the caller's clock, with faster first retries
+//! and a faster answer to silence. Nothing here knows keys, addresses or packets: the owner says
+//! what it sent and received, and does what [`Schedule::need`] answers at [`Schedule::due`]. The
+//! simulator runs it beside tunnels that are only pretended.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::planted::{Bug, is_planted};
+
+/// Gap before each of the first retries. WireGuard waits 5 s, which is longer than any failure
+/// detector above; a lost first packet should cost one second.
+const EARLY_RETRY: Duration = Duration::from_secs(1);
+/// Retries with the early gap.
+const EARLY_RETRIES: u32 = 5;
+/// Gap before later retries (the WireGuard paper, section 6.1: Rekey-Timeout).
+const LATE_RETRY: Duration = Duration::from_secs(5);
+/// Random extra of every retry, so that two nodes do not collide for ever.
+const RETRY_JITTER: Duration = Duration::from_millis(333);
+/// A handshake without an answer is given up after this (Rekey-Attempt-Time).
+const ATTEMPT_TIME: Duration = Duration::from_secs(90);
+/// Initiations of one attempt after which a hint brings the next one forward no more: whoever sees
+/// the initiation could make up the hint.
+const HASTENED_TRIES: u32 = 3;
+/// The gap after such a hint.
+const HASTENED_GAP: Duration = Duration::from_millis(50);
+/// A session in use is renewed by its initiator at this age (Rekey-After-Time), up to
+/// [`REKEY_JITTER`] earlier.
+const REKEY_AFTER: Duration = Duration::from_secs(120);
+/// Random part of the rekey time.
+const REKEY_JITTER: Duration = Duration::from_secs(10);
+/// Age at which either side renews a session in use, should its initiator have failed to.
+const REKEY_LATE: Duration = Duration::from_secs(165);
+/// Age at which a session ends (Reject-After-Time).
+pub const REJECT_AFTER: Duration = Duration::from_secs(180);
+/// Extra time after which a session is looked at again to see it gone.
+const EXPIRY_SLACK: Duration = Duration::from_millis(1100);
+/// Two sessions agreed within this time came from both sides at once.
+const SIMULTANEOUS: Duration = Duration::from_secs(10);
+/// An empty packet answers data after this when nothing else did. Keepalive-Timeout is 10 s; a
+/// little more lets whatever else is sent each 10 s go first, and is well below the 15 s after
+/// which the other side worries.
+const PASSIVE_KEEPALIVE: Duration = Duration::from_millis(10_500);
+/// Data without any answer for this long starts a handshake (Keepalive-Timeout + Rekey-Timeout).
+const SILENCE: Duration = Duration::from_secs(15);
+/// The same for data that always has an answer within a round trip.
+const PROMPT_SILENCE: Duration = Duration::from_secs(1);
+
+/// What the schedule asks its owner to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The handshake was tried long enough: drop what waits for it, then [`Schedule::give_up`].
+    GiveUp,
+    /// Send an initiation, then [`Schedule::initiated`]: a retry, a rekey or after silence.
+    Initiate {
+        /// Nothing was heard although an answer was due.
+        silence: bool,
+    },
+    /// The session's time is over: end it, then [`Schedule::session_lost`].
+    Expire,
+    /// [`Schedule::keepalive_done`], then send an empty packet.
+    Keepalive,
+}
+
+/// A packet inside a session, as far as an answer to it is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// A keepalive. Nothing answers it.
+    Empty,
+    /// Data, answered at the latest by a keepalive.
+    Data,
+}
+
+/// A handshake under way.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    started: Instant,
+    tries: u32,
+    next: Instant,
+}
+
+/// The session data is sealed with.
+#[derive(Debug, Clone, Copy)]
+struct Session {
+    since: Instant,
+    /// Whether this side has to renew it.
+    initiator: bool,
+    /// Age at which it is renewed.
+    rekey_after: Duration,
+    /// Whether data was sent or received on it.
+    used: bool,
+}
+
+impl Session {
+    /// `jitter` is a random number from 0 to 1.
+    fn new(since: Instant, initiator: bool, jitter: f64) -> Self {
+        let rekey_after = REKEY_AFTER - REKEY_JITTER.mul_f64(jitter);
+        Self { since, initiator, rekey_after, used: false }
+    }
+}
+
+/// The timers of one peer. [`Schedule::due`] is the next time at which something must happen
+/// without a packet; an idle peer without a session has none.
+#[derive(Debug, Clone, Default)]
+pub struct Schedule {
+    session: Option<Session>,
+    attempt: Option<Attempt>,
+    last_received: Option<Instant>,
+    last_sent: Option<Instant>,
+    /// First data sent since the last packet received.
+    waiting: Option<Instant>,
+    /// The next data sent is answered within a round trip.
+    expects_answer: bool,
+    /// First data of that kind since the last packet received.
+    waiting_prompt: Option<Instant>,
+    /// Data received that nothing answered yet.
+    keepalive_at: Option<Instant>,
+    /// Interval of unconditional keepalives.
+    persistent: Option<Duration>,
+    /// The peer has announced another address since it was heard last: its silence counts early.
+    is_elsewhere: bool,
+}
+
+impl Schedule {
+    /// Whether data can be sealed.
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// When the session was agreed.
+    pub fn session_since(&self) -> Option<Instant> {
+        self.session.map(|session| session.since)
+    }
+
+    /// Whether a handshake of this side is under way.
+    pub fn is_trying(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Initiations that the handshake under way has sent.
+    pub fn tries(&self) -> u32 {
+        self.attempt.map_or(0, |attempt| attempt.tries)
+    }
+
+    /// When the last authenticated packet arrived.
+    pub fn last_received(&self) -> Option<Instant> {
+        self.last_received
+    }
+
+    /// Whether an initiation goes to the address that the peer was heard from only. A retry, a
+    /// first handshake, or one with a peer that has moved goes to every address known.
+    pub fn is_plain_renewal(&self) -> bool {
+        self.session.is_some() && self.attempt.is_none() && !self.is_elsewhere
+    }
+
+    /// Sends an empty packet at this interval whatever else happens; `None` does not.
+    pub fn set_persistent(&mut self, every: Option<Duration>, now: Instant) {
+        self.persistent = every;
+        if every.is_some() {
+            self.last_sent.get_or_insert(now);
+        }
+    }
+
+    /// Sends no empty packets at an interval any more.
+    pub fn stop_persistent(&mut self) {
+        self.persistent = None;
+    }
+
+    /// The peer has announced another address than the one it was heard from.
+    pub fn moved(&mut self) {
+        self.is_elsewhere = true;
+    }
+
+    /// The data sent next is answered within a round trip.
+    pub fn expect_answer(&mut self) {
+        self.expects_answer = true;
+    }
+
+    /// A packet was sealed.
+    pub fn sent(&mut self, now: Instant, content: Content) {
+        self.last_sent = Some(now);
+        self.keepalive_at = None;
+        if content == Content::Data {
+            self.waiting.get_or_insert(now);
+            if std::mem::take(&mut self.expects_answer) {
+                self.waiting_prompt.get_or_insert(now);
+            }
+            self.note_use();
+        }
+    }
+
+    /// An authenticated packet arrived; a handshake is [`Content::Empty`].
+    pub fn received(&mut self, now: Instant, content: Content) {
+        self.last_received = Some(now);
+        self.is_elsewhere = false;
+        self.forget_waiting();
+        if content == Content::Data {
+            self.keepalive_at.get_or_insert(now + PASSIVE_KEEPALIVE);
+            self.note_use();
+        }
+    }
+
+    fn note_use(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.used = true;
+        }
+    }
+
+    /// Notes an initiation that was just sent and plans the next one. `jitter` is a random number
+    /// from 0 to 1.
+    pub fn initiated(&mut self, now: Instant, jitter: f64) {
+        let (started, tries) = self.attempt.map_or((now, 0), |it| (it.started, it.tries));
+        let gap = if is_planted(Bug::HandshakeRetry) {
+            ATTEMPT_TIME
+        } else if tries < EARLY_RETRIES {
+            EARLY_RETRY
+        } else {
+            LATE_RETRY
+        };
+        let next = now + gap + RETRY_JITTER.mul_f64(jitter);
+        self.attempt = Some(Attempt { started, tries: tries + 1, next });
+        self.forget_waiting();
+        self.last_sent = Some(now);
+    }
+
+    /// The peer's answer says that another initiation would do better: sends it soon, if the
+    /// attempt is young.
+    pub fn hasten(&mut self, now: Instant) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|it| it.tries <= HASTENED_TRIES) {
+            attempt.next = attempt.next.min(now + HASTENED_GAP);
+        }
+    }
+
+    /// A handshake begins from the beginning, now. What is sent meanwhile uses the old session.
+    pub fn restart(&mut self, now: Instant) {
+        self.attempt = Some(Attempt { started: now, tries: 0, next: now });
+    }
+
+    /// The handshake is given up; true if one was under way.
+    pub fn give_up(&mut self) -> bool {
+        self.forget_waiting();
+        self.attempt.take().is_some()
+    }
+
+    /// This side's initiation was answered. `jitter` is a random number from 0 to 1. Gives the
+    /// round trip, if there was only one initiation: of several it is unknown which was answered.
+    pub fn agreed(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
+        self.session = Some(Session::new(now, true, jitter));
+        let attempt = self.attempt.take().filter(|attempt| attempt.tries == 1)?;
+        Some(now.saturating_duration_since(attempt.started))
+    }
+
+    /// The peer uses a session that this side answered at `since`: it is the session from now on.
+    /// `jitter` is a random number from 0 to 1.
+    pub fn confirmed(&mut self, since: Instant, jitter: f64) {
+        // When both sides initiated at once, each confirms the other's session; both then stay
+        // responsible for the renewal, or neither would be.
+        let initiator = self.session.is_some_and(|session| {
+            session.initiator && since.saturating_duration_since(session.since) < SIMULTANEOUS
+        });
+        self.session = Some(Session { used: true, ..Session::new(since, initiator, jitter) });
+        self.attempt = None;
+    }
+
+    /// The tunnel opened a packet of a session that is not noted here: notes it.
+    pub fn found(&mut self, now: Instant, jitter: f64) {
+        self.session = Some(Session { used: true, ..Session::new(now, true, jitter) });
+    }
+
+    /// The session is gone: nothing that needs one is due any more.
+    pub fn session_lost(&mut self) {
+        self.session = None;
+        self.keepalive_at = None;
+        self.forget_waiting();
+    }
+
+    /// A keepalive was due; whatever happened to it, the next one is a full interval away.
+    pub fn keepalive_done(&mut self, now: Instant) {
+        self.keepalive_at = None;
+        self.last_sent = Some(now);
+        // A session that is to be kept open is in use.
+        if self.persistent.is_some() {
+            self.note_use();
+        }
+    }
+
+    /// Whether the session should be renewed although it still works. To be asked when a packet
+    /// passes: an idle session ends.
+    pub fn wants_rekey(&self, now: Instant) -> bool {
+        let Some(session) = &self.session else { return false };
+        let age = now.saturating_duration_since(session.since);
+        let after = if session.initiator { session.rekey_after } else { REKEY_LATE };
+        self.attempt.is_none() && session.used && age >= after
+    }
+
+    /// The next moment at which [`Schedule::need`] answers something.
+    pub fn due(&self) -> Option<Instant> {
+        let retry = self.attempt.map(|attempt| attempt.next);
+        let due = [retry, self.expires_at(), self.silent_at(), self.keepalive_due()];
+        due.into_iter().flatten().min()
+    }
+
+    /// What is due at `now`, keepalives last. Asked again until it answers `None`; every answer,
+    /// once acted on, moves its own time.
+    pub fn need(&self, now: Instant) -> Option<Need> {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if let Some(attempt) = self.attempt.filter(|attempt| attempt.next <= now) {
+            let tried = now.saturating_duration_since(attempt.started);
+            return Some(match tried >= ATTEMPT_TIME {
+                true => Need::GiveUp,
+                false => Need::Initiate { silence: false },
+            });
+        }
+        if is_due(self.expires_at()) {
+            return Some(Need::Expire);
+        }
+        if is_due(self.silent_at()) {
+            return Some(Need::Initiate { silence: true });
+        }
+        is_due(self.keepalive_due()).then_some(Need::Keepalive)
+    }
+
+    fn forget_waiting(&mut self) {
+        self.waiting = None;
+        self.waiting_prompt = None;
+    }
+
+    fn expires_at(&self) -> Option<Instant> {
+        Some(self.session?.since + REJECT_AFTER + EXPIRY_SLACK)
+    }
+
+    fn silent_at(&self) -> Option<Instant> {
+        if self.attempt.is_some() {
+            return None;
+        }
+        let prompt = self.waiting_prompt.map(|since| since + PROMPT_SILENCE);
+        let patience = if self.is_elsewhere { PROMPT_SILENCE } else { SILENCE };
+        let any = self.waiting.map(|since| since + patience);
+        prompt.into_iter().chain(any).min()
+    }
+
+    fn keepalive_due(&self) -> Option<Instant> {
+        let passive = self.keepalive_at.filter(|_| self.session.is_some());
+        let persistent = self.persistent.filter(|_| self.attempt.is_none());
+        let persistent = persistent.and_then(|every| Some(self.last_sent? + every));
+        passive.into_iter().chain(persistent).min()
+    }
+}
