@@ -64,6 +64,8 @@ pub(crate) enum Wish {
     Peer(NodeId, Option<SocketAddr>),
     /// A node came or went.
     Member(NodeId, bool),
+    /// A path to a node has fallen silent.
+    Silent(NodeId),
     /// It suspects a node, which it found silent.
     Suspect(NodeId),
     /// The authority has taken something back.
@@ -227,10 +229,8 @@ impl Brain {
                 Event::Member { node, up } => Wish::Member(node, up),
                 // Simulated sessions have no tunnel and no connection that waits, and none is
                 // denied.
-                Event::Silent(_)
-                | Event::Revived(_)
-                | Event::Forgotten(_)
-                | Event::Denied { .. } => {
+                Event::Silent(node) => Wish::Silent(node),
+                Event::Revived(_) | Event::Forgotten(_) | Event::Denied { .. } => {
                     return self.poll(now);
                 }
                 Event::Suspected(node) => Wish::Suspect(node),

@@ -35,6 +35,8 @@ pub(crate) enum Payload {
     Gossip(Vec<u8>),
     /// A step of a session.
     Flight(Box<Flight>),
+    /// QUIC's acknowledgement of one that nothing else is said to yet.
+    Ack,
 }
 
 /// A step of a session.

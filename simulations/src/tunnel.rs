@@ -1,42 +1,18 @@
-//! WireGuard sessions as the core sees them: there, or being made, or not.
-//!
-//! Only their consequences are simulated: a first datagram waits for a handshake, a lost handshake
-//! is repeated, a restarted peer understands nothing until a new handshake, a session that is used
-//! in vain makes one, a used session is renewed, and an idle one ends. Constants are those of the
-//! WireGuard paper and of the mesh. What is noticed about long packets is the mesh's own decision.
+//! WireGuard tunnels as the wide level plays them: no keys and no bytes, only who has a session
+//! with whose process. When to shake hands, renew and keep alive is the mesh's own [`Schedule`], and
+//! what is noticed about long packets its own [`Unacknowledged`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use meshport_mesh::Unacknowledged;
+use meshport_proto::Unacknowledged;
+use meshport_proto::schedule::{Content, Schedule};
 
 use crate::flight::Payload;
 
 /// Datagrams that wait for a handshake, as in the mesh.
 const MAX_WAITING: usize = 64;
-/// From one handshake attempt to the next: the mesh is quick at first, then as WireGuard says.
-pub(crate) const EARLY_RETRY: Duration = Duration::from_secs(1);
-pub(crate) const LATE_RETRY: Duration = Duration::from_secs(5);
-pub(crate) const EARLY_ATTEMPTS: u8 = 3;
-/// What is added to each pause between attempts, at most.
-pub(crate) const RETRY_JITTER: Duration = Duration::from_millis(333);
-/// Attempts before the waiting datagrams are given up (90 s in WireGuard).
-pub(crate) const MAX_ATTEMPTS: u8 = 20;
-/// A session that only sends makes a new handshake after this (keepalive 10 s + timeout 5 s).
-const SILENCE: Duration = Duration::from_secs(15);
-/// The same for a session with a peer that has announced another address.
-const MOVED_SILENCE: Duration = Duration::from_secs(1);
-/// Who has received and not sent since answers with an empty datagram after this.
-pub(crate) const KEEPALIVE: Duration = Duration::from_millis(10_500);
-/// A session in use is renewed by its initiator after this, plus up to `REKEY_JITTER`.
-const REKEY_AFTER: Duration = Duration::from_secs(120);
-pub(crate) const REKEY_JITTER: Duration = Duration::from_secs(10);
-/// A session in use is renewed by its other side after this, if the initiator did not.
-const REKEY_LATE: Duration = Duration::from_secs(165);
-/// A session ends after this.
-pub(crate) const REJECT_AFTER: Duration = Duration::from_millis(181_100);
 /// Bytes around an inner payload: outer IPv4 and UDP, WireGuard, inner IPv6 and UDP.
 pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
 /// An empty datagram with its outer headers, in bytes.
@@ -48,108 +24,55 @@ pub(crate) const INITIATION: usize = 148 + 28;
 /// A handshake response with its outer headers, in bytes.
 pub(crate) const RESPONSE: usize = 92 + 28;
 
-/// A moment of virtual time, in eight bytes also where there may be none: every datagram looks at
-/// two tunnels among a hundred thousand, and each is as long as a line of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(NonZeroU64);
+/// An acknowledgement of QUIC with all headers, in bytes.
+pub(crate) const ACK: usize = 32 + OVERHEAD;
 
-impl Moment {
-    pub(crate) fn of(time: Duration) -> Self {
-        let nanos = u64::try_from(time.as_nanos()).expect("a run is shorter than 500 years");
-        Self(NonZeroU64::MIN.saturating_add(nanos))
-    }
-
-    pub(crate) fn time(self) -> Duration {
-        Duration::from_nanos(self.0.get() - 1)
-    }
-}
-
-impl Default for Moment {
-    fn default() -> Self {
-        Self(NonZeroU64::MIN)
-    }
-}
-
-/// One side of a session.
+/// One side of the sessions with a peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tunnel {
-    /// The peer's process this session is with; 0 until a handshake has completed.
+    pub(crate) schedule: Schedule,
+    /// The peer's process the session is with; 0 without one.
     pub(crate) with_boot: u32,
-    /// Since when.
-    pub(crate) since: Moment,
-    /// Whether this side made it; it renews it then.
-    pub(crate) initiator: bool,
-    /// The address at which the peer is believed to be.
+    /// Where the peer was heard last; 0 is nowhere.
     pub(crate) address: u16,
-    /// Which session of the peer's making this is, by when the peer made it.
-    pub(crate) confirmed: Moment,
-    /// When it is renewed, if it is used then.
-    renewed: Moment,
-    /// Attempts of the handshake under way; 0 means none is.
-    pub(crate) attempts: u8,
     /// A QUIC connection runs in it.
     pub(crate) connected: bool,
-    /// Since when something was received and nothing sent: an empty datagram will be due.
-    pub(crate) owes: Option<Moment>,
-    /// A timer for that is running.
-    pub(crate) armed: bool,
-    /// The peer has announced another address since it was heard last.
-    pub(crate) is_elsewhere: bool,
-    /// When something was first sent after something was last received.
-    pub(crate) unanswered: Option<Moment>,
+    /// When this side made the session; zero if the peer did.
+    pub(crate) made: Duration,
+    /// When the peer made the newest session of its making.
+    pub(crate) confirmed: Duration,
+    /// When an initiation of the peer's was answered last.
+    pub(crate) answered: Option<Duration>,
+    /// When a timer is set for it.
+    pub(crate) armed: Option<Duration>,
 }
 
 impl Tunnel {
-    /// The session that a handshake with a process of the peer makes now of this one. Both sides
-    /// choose how late they renew it.
-    pub(crate) fn establish(
-        &mut self,
-        with: u32,
-        initiator: bool,
-        jitter: Duration,
-        now: Duration,
-    ) {
-        let is_new = self.with_boot != with;
-        let after = if initiator { REKEY_AFTER + jitter } else { REKEY_LATE };
-        *self = Self {
-            with_boot: with,
-            since: Moment::of(now),
-            initiator,
-            address: self.address,
-            renewed: Moment::of(now + after),
-            confirmed: self.confirmed,
-            connected: self.connected && !is_new,
-            armed: self.armed,
-            ..Self::default()
-        };
-    }
-
-    /// What is left of a session that is over: where the peer is, and what is under way.
-    pub(crate) fn end(&mut self) {
-        let (address, attempts, armed) = (self.address, self.attempts, self.armed);
-        *self = Self { address, attempts, armed, ..Self::default() };
-    }
-
     pub(crate) fn is_up(&self) -> bool {
-        self.with_boot != 0
+        self.schedule.has_session()
     }
 
-    /// Whether something that is sent now should be accompanied by a handshake: it was used in vain
-    /// for long, or it grows old.
-    pub(crate) fn wants_handshake(&self, now: Duration) -> bool {
-        let patience = if self.is_elsewhere { MOVED_SILENCE } else { SILENCE };
-        let silent = |since: Moment| now.saturating_sub(since.time()) >= patience;
-        self.unanswered.is_some_and(silent) || Moment::of(now) >= self.renewed
+    /// Where an initiation goes: to the peer's last address, and unless it is a mere renewal to
+    /// the one it is said to have.
+    pub(crate) fn routes(&self, said: Option<u16>) -> impl Iterator<Item = u16> + use<> {
+        let heard = (self.address != 0).then_some(self.address);
+        let is_enough = heard.is_some() && self.schedule.is_plain_renewal();
+        let said = said.filter(|said| !is_enough && Some(*said) != heard);
+        heard.into_iter().chain(said)
     }
 
-    pub(crate) fn hear(&mut self) {
-        self.unanswered = None;
-        self.is_elsewhere = false;
+    /// The session is over; where the peer is stays known.
+    pub(crate) fn end(&mut self) {
+        self.schedule.session_lost();
+        (self.with_boot, self.connected, self.made) = (0, false, Duration::ZERO);
     }
+}
 
-    pub(crate) fn speak(&mut self, now: Duration) {
-        self.owes = None;
-        self.unanswered.get_or_insert(Moment::of(now));
+/// What a payload is for the schedule.
+pub(crate) fn content(payload: &Payload) -> Content {
+    match payload {
+        Payload::Empty => Content::Empty,
+        _ => Content::Data,
     }
 }
 
@@ -206,10 +129,6 @@ impl Tunnels {
         }
     }
 
-    pub(crate) fn has_waiting(&self, peer: u32) -> bool {
-        self.waiting.contains_key(&peer)
-    }
-
     pub(crate) fn take_waiting(&mut self, peer: u32) -> Vec<Payload> {
         self.waiting.remove(&peer).unwrap_or_default()
     }
@@ -242,24 +161,5 @@ impl Hasher for Spread {
     fn write_u32(&mut self, number: u32) {
         let mixed = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tunnel_and_its_peer_fill_one_line_of_memory() {
-        assert!(size_of::<(u32, Tunnel)>() <= 64);
-    }
-
-    #[test]
-    fn a_moment_is_the_time_it_was_made_of() {
-        for nanos in [0, 1, 999_999_999, u64::MAX - 1] {
-            let time = Duration::from_nanos(nanos);
-            assert_eq!(Moment::of(time).time(), time);
-        }
-        assert_eq!(Moment::default().time(), Duration::ZERO);
     }
 }

@@ -172,6 +172,11 @@ impl Schedule {
         self.is_elsewhere = true;
     }
 
+    /// Whether data was received and nothing sent since.
+    pub fn owes_answer(&self) -> bool {
+        self.keepalive_at.is_some()
+    }
+
     /// The data sent next is answered within a round trip.
     pub fn expect_answer(&mut self) {
         self.expects_answer = true;

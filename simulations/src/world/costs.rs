@@ -103,7 +103,7 @@ impl World {
             Body::Data(Payload::Empty) => EMPTY,
             Body::Data(Payload::Seen(_)) => SEEN,
             Body::Data(Payload::Gossip(bytes)) => bytes.len() + OVERHEAD,
-            Body::Data(Payload::Flight(_)) => return,
+            Body::Data(Payload::Flight(_) | Payload::Ack) => return,
         };
         if self.costs.is_on {
             let is_origin = self.nodes[to].instance.is_some();

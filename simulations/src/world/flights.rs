@@ -60,8 +60,15 @@ impl World {
         }
     }
 
-    /// A flight reaches the other side.
+    /// A flight reaches the other side, which acknowledges it unless it has an answer at once.
     pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
+        self.handle_flight(from, to, flight);
+        if self.tunnel(to, from).schedule.owes_answer() {
+            self.send(to, from, Payload::Ack);
+        }
+    }
+
+    fn handle_flight(&mut self, from: usize, to: usize, flight: Flight) {
         let flight = Flight { missing: 0, ..flight };
         let reply = |what, bytes| Flight { what, bytes, repeats: 0, ..flight };
         match flight.what {

@@ -87,22 +87,8 @@ enum Event {
     Packet(Packet),
     /// Datagrams have come to where others may be in their way.
     Onward(Box<Journey>),
-    /// An attempt at a handshake has had its time.
-    Retry {
-        node: usize,
-        boot: u32,
-        peer: usize,
-        attempts: u8,
-    },
-    /// A session has had its time.
-    Expire {
-        node: usize,
-        boot: u32,
-        peer: usize,
-        since: Duration,
-    },
-    /// Whoever received and has not sent since sends an empty datagram.
-    Keepalive {
+    /// The schedule of a tunnel wants something done.
+    Tunnel {
         node: usize,
         boot: u32,
         peer: usize,
@@ -338,9 +324,11 @@ impl World {
             }
             Event::Packet(packet) => self.arrive(packet),
             Event::Onward(journey) => self.onward(journey),
-            Event::Retry { node, boot, peer, attempts } => self.retry((node, boot), peer, attempts),
-            Event::Expire { node, boot, peer, since } => self.expire((node, boot), peer, since),
-            Event::Keepalive { node, boot, peer } => self.keep_alive((node, boot), peer),
+            Event::Tunnel { node, boot, peer } => {
+                if self.nodes[node].is_running(boot) {
+                    self.tunnel_due(node, peer);
+                }
+            }
             Event::Arrival { node, boot } => {
                 if self.nodes[node].is_running(boot) {
                     self.client_arrives(node);
@@ -497,12 +485,12 @@ impl World {
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(node::address);
                 if let (Some(peer), Some(address)) = (self.by_id.get(&node), address) {
-                    let node = &mut self.nodes[at];
-                    let is_news = node.book.get(*peer) != Some(address);
-                    node.book.insert(*peer, address);
-                    if let Some(tunnel) = node.tunnels.get_mut(number(*peer)) {
-                        tunnel.is_elsewhere |= is_news && tunnel.address != address;
-                    }
+                    self.said_to_be_at(at, *peer, address);
+                }
+            }
+            Wish::Silent(node) => {
+                if let Some(peer) = self.by_id.get(&node).copied() {
+                    self.tunnel(at, peer).schedule.expect_answer();
                 }
             }
             Wish::Member(node, up) => {
@@ -582,9 +570,7 @@ impl Event {
             Self::Stop { node, .. }
             | Self::Wake { node, .. }
             | Self::Probed { node, .. }
-            | Self::Retry { node, .. }
-            | Self::Expire { node, .. }
-            | Self::Keepalive { node, .. }
+            | Self::Tunnel { node, .. }
             | Self::Arrival { node, .. }
             | Self::Session { node, .. } => Some(*node),
         }

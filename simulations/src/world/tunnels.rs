@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meshport_discovery::{family, kind};
+use meshport_proto::schedule::{Content, Need, REJECT_AFTER};
 use rand::Rng;
 
 use super::journey::{Journey, parcel, payload, stages};
@@ -13,10 +14,7 @@ use crate::flight::{Flight, Payload};
 use crate::network::Stretch;
 use crate::scenario::Lie;
 use crate::trace::Sent;
-use crate::tunnel::{
-    EARLY_ATTEMPTS, EARLY_RETRY, EMPTY, INITIATION, KEEPALIVE, LATE_RETRY, MAX_ATTEMPTS, Moment,
-    OVERHEAD, REJECT_AFTER, REKEY_JITTER, RESPONSE, RETRY_JITTER, SEEN, Tunnel,
-};
+use crate::tunnel::{ACK, EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN, Tunnel, content};
 
 impl World {
     /// A datagram of discovery.
@@ -30,44 +28,31 @@ impl World {
         if self.shuts_out(from, to) {
             return;
         }
-        let now = self.now;
-        let node = &mut self.nodes[from];
-        let tunnel = node.tunnels.to(number(to));
-        if tunnel.is_up() {
-            let (wants, to_boot) = (tunnel.wants_handshake(now), tunnel.with_boot);
-            tunnel.speak(now);
-            let from_boot = node.boot;
-            let begins = wants && tunnel.attempts == 0;
-            let body = Body::Data(payload);
-            self.data(Packet { from, from_boot, to, to_boot, confirms: Duration::ZERO, body });
-            if begins {
-                self.initiate(from, to);
-            }
-            return;
+        if self.tunnel(from, to).is_up() {
+            self.renew(from, to);
+            self.data(from, to, payload);
+        } else if self.initiates(from, to) {
+            self.nodes[from].tunnels.wait(number(to), payload);
         }
-        if node.book.get(to).is_none() {
-            return;
-        }
-        let begins = tunnel.attempts == 0;
-        node.tunnels.wait(number(to), payload);
-        if begins {
-            self.initiate(from, to);
-        }
+        self.arm(from, to);
     }
 
-    /// A data packet: counts it, and a flight's every datagram.
-    fn data(&mut self, packet: Packet) {
-        let tunnel = self.tunnel(packet.from, packet.to);
-        let address = tunnel.address;
-        let packet = if tunnel.initiator {
-            Packet { confirms: tunnel.since.time(), ..packet }
-        } else {
-            packet
-        };
+    /// A data packet in the session there is: counts it, and a flight's every datagram.
+    fn data(&mut self, from: usize, to: usize, payload: Payload) {
+        let (now, from_boot) = (self.epoch + self.now, self.nodes[from].boot);
+        let tunnel = self.tunnel(from, to);
+        if let Payload::Flight(_) = payload {
+            tunnel.schedule.expect_answer();
+        }
+        tunnel.schedule.sent(now, content(&payload));
+        let (to_boot, confirms, address) = (tunnel.with_boot, tunnel.made, tunnel.address);
+        let body = Body::Data(payload);
+        let packet = Packet { from, from_boot, to, to_boot, confirms, body };
         let Body::Data(payload) = &packet.body else { return };
         match payload {
             Payload::Empty => self.wire(packet, address, EMPTY, "keepalive"),
             Payload::Seen(_) => self.wire(packet, address, SEEN, "seen"),
+            Payload::Ack => self.wire(packet, address, ACK, "ack"),
             Payload::Gossip(bytes) => {
                 let size = bytes.len() + OVERHEAD;
                 let traffic = &mut self.measures.traffic;
@@ -126,100 +111,192 @@ impl World {
         }
     }
 
-    fn initiate(&mut self, from: usize, to: usize) {
+    /// Begins a handshake, or repeats the initiation; false if no address is known.
+    fn initiate(&mut self, from: usize, to: usize) -> bool {
+        let (now, jitter) = (self.epoch + self.now, self.rng.random());
         let node = &mut self.nodes[from];
-        let boot = node.boot;
-        let known = node.book.get(to);
+        let (from_boot, said) = (node.boot, node.book.get(to));
         let tunnel = node.tunnels.to(number(to));
-        tunnel.attempts += 1;
-        let attempts = tunnel.attempts;
-        // What membership says of its address is newer than what the tunnel remembers.
-        let address = known.unwrap_or(tunnel.address);
-        tunnel.address = address;
-        let (confirms, body) = (Duration::ZERO, Body::Initiation);
-        let packet = Packet { from, from_boot: boot, to, to_boot: 0, confirms, body };
-        self.wire(packet, address, INITIATION, "initiation");
-        let pause = if attempts <= EARLY_ATTEMPTS { EARLY_RETRY } else { LATE_RETRY };
-        let pause = pause + self.rng.random_range(Duration::ZERO..RETRY_JITTER);
-        let event = Event::Retry { node: from, boot, peer: to, attempts };
-        self.queue.push(self.now + pause, event);
+        let mut routes = tunnel.routes(said).peekable();
+        if routes.peek().is_none() {
+            return false;
+        }
+        tunnel.schedule.initiated(now, jitter);
+        for address in routes {
+            let (confirms, body) = (Duration::ZERO, Body::Initiation);
+            let packet = Packet { from, from_boot, to, to_boot: 0, confirms, body };
+            self.wire(packet, address, INITIATION, "initiation");
+        }
+        true
     }
 
-    pub(super) fn retry(&mut self, (node, boot): (usize, u32), peer: usize, attempts: u8) {
-        if !self.nodes[node].is_running(boot) {
-            return;
+    /// Whether a handshake runs, which is begun if there is none.
+    fn initiates(&mut self, from: usize, to: usize) -> bool {
+        self.tunnel(from, to).schedule.is_trying() || self.initiate(from, to)
+    }
+
+    /// An aging session is renewed when a packet passes, and only then, so that an idle one ends.
+    fn renew(&mut self, from: usize, to: usize) {
+        let now = self.epoch + self.now;
+        if self.tunnel(from, to).schedule.wants_rekey(now) {
+            self.initiate(from, to);
         }
+    }
+
+    /// Sets a timer for a tunnel, unless one is set that fires earlier.
+    pub(super) fn arm(&mut self, node: usize, peer: usize) {
+        let (now, epoch) = (self.now, self.epoch);
         let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
-        if tunnel.attempts != attempts {
+        let Some(due) = tunnel.schedule.due() else { return };
+        let due = due.saturating_duration_since(epoch).max(now);
+        if tunnel.armed.is_some_and(|armed| armed <= due) {
             return;
         }
-        if attempts < MAX_ATTEMPTS {
-            return self.initiate(node, peer);
+        tunnel.armed = Some(due);
+        let boot = self.nodes[node].boot;
+        self.queue.push(due, Event::Tunnel { node, boot, peer });
+    }
+
+    /// A timer of a tunnel fires. It may have been put off or brought forward since it was set.
+    pub(super) fn tunnel_due(&mut self, node: usize, peer: usize) {
+        let now = self.epoch + self.now;
+        let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
+        if tunnel.armed.is_none_or(|armed| armed > self.now) {
+            return;
         }
-        tunnel.attempts = 0;
-        tunnel.unanswered = None;
+        tunnel.armed = None;
+        while let Some(need) = self.tunnel(node, peer).schedule.need(now) {
+            match need {
+                Need::GiveUp => self.abandon_handshake(node, peer),
+                Need::Initiate { .. } => {
+                    if !self.initiate(node, peer) {
+                        self.abandon_handshake(node, peer);
+                    }
+                }
+                Need::Expire => return self.expire(node, peer),
+                Need::Keepalive => {
+                    self.tunnel(node, peer).schedule.keepalive_done(now);
+                    self.data(node, peer, Payload::Empty);
+                    self.renew(node, peer);
+                }
+            }
+        }
+        self.arm(node, peer);
+    }
+
+    fn abandon_handshake(&mut self, node: usize, peer: usize) {
+        self.tunnel(node, peer).schedule.give_up();
         self.nodes[node].tunnels.take_waiting(number(peer));
+    }
+
+    fn expire(&mut self, node: usize, peer: usize) {
+        let tunnels = &mut self.nodes[node].tunnels;
+        if tunnels.to(number(peer)).schedule.is_trying() {
+            tunnels.to(number(peer)).end();
+            self.arm(node, peer);
+        } else {
+            tunnels.remove(number(peer));
+        }
+        let peer = self.nodes[peer].credential.node;
+        self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
+    }
+
+    /// Membership says where a peer is. If that is news, its silence is taken for a move.
+    pub(super) fn said_to_be_at(&mut self, node: usize, peer: usize, address: u16) {
+        let known = &mut self.nodes[node];
+        let is_news = known.book.get(peer) != Some(address);
+        known.book.insert(peer, address);
+        if let Some(tunnel) = known.tunnels.get_mut(number(peer))
+            && is_news
+            && ![0, address].contains(&tunnel.address)
+        {
+            tunnel.schedule.moved();
+            self.arm(node, peer);
+        }
     }
 
     /// A packet reaches a node.
     pub(super) fn arrive(&mut self, packet: Packet) {
-        let Packet { from, from_boot, to, to_boot, confirms, body } = packet;
-        if self.shuts_out(to, from) {
+        let (from, to) = (packet.from, packet.to);
+        if self.shuts_out(to, from) || self.nodes[to].brain.is_none() {
             return;
         }
-        if self.nodes[to].brain.is_none() || (to_boot != 0 && self.nodes[to].boot != to_boot) {
-            return;
+        if packet.to_boot != 0 && self.nodes[to].boot != packet.to_boot {
+            return self.stray(to, from);
         }
-        self.count_received(to, &body);
-        match body {
-            Body::Initiation => self.respond(from, from_boot, to),
-            Body::Response => self.complete(to, from, from_boot),
-            Body::Data(payload) => self.receive((from, from_boot), to, confirms, payload),
+        self.count_received(to, &packet.body);
+        match packet.body {
+            Body::Initiation => self.respond(from, packet.from_boot, to),
+            Body::Response => self.complete(to, from, packet.from_boot),
+            Body::Data(_) => self.receive(packet),
+        }
+        self.arm(to, from);
+    }
+
+    /// Data arrived for a session that does not exist: a peer that is known still uses one with an
+    /// earlier process. A handshake now saves it the wait for its own timers.
+    fn stray(&mut self, at: usize, from: usize) {
+        if self.nodes[at].book.get(from).is_some() && !self.tunnel(at, from).is_up() {
+            self.initiates(at, from);
+            self.arm(at, from);
         }
     }
 
     fn respond(&mut self, from: usize, from_boot: u32, to: usize) {
-        // The address that an initiation comes from is the one to answer to.
-        let address = self.network.address(from);
-        self.nodes[to].tunnels.to(number(from)).address = address;
-        let packet = Packet {
-            from: to,
-            from_boot: self.nodes[to].boot,
-            to: from,
-            to_boot: from_boot,
-            confirms: Duration::ZERO,
-            body: Body::Response,
-        };
+        let (address, now, boot) = (self.network.address(from), self.now, self.nodes[to].boot);
+        let tunnel = self.tunnel(to, from);
+        tunnel.answered = Some(now);
+        // Only data proves that the peer can be reached there.
+        if tunnel.address == 0 {
+            tunnel.address = address;
+        }
         self.measures.traffic.handshakes += 1;
+        let (confirms, body) = (Duration::ZERO, Body::Response);
+        let packet =
+            Packet { from: to, from_boot: boot, to: from, to_boot: from_boot, confirms, body };
         self.wire(packet, address, RESPONSE, "response");
     }
 
     /// The initiator's side of a handshake is done: what waited goes out, an empty datagram first,
     /// which completes the other side.
     fn complete(&mut self, at: usize, peer: usize, peer_boot: u32) {
-        if self.tunnel(at, peer).attempts == 0 {
+        let (now, jitter) = (self.now, self.rng.random());
+        let (instant, address) = (self.epoch + now, self.network.address(peer));
+        let tunnel = self.tunnel(at, peer);
+        if !tunnel.schedule.is_trying() {
             return;
         }
-        self.establish(at, peer, peer_boot, true);
+        tunnel.schedule.agreed(instant, jitter);
+        tunnel.schedule.received(instant, Content::Empty);
+        (tunnel.made, tunnel.address) = (now, address);
+        self.session_up(at, peer, peer_boot);
     }
 
-    fn receive(
-        &mut self,
-        (from, from_boot): (usize, u32),
-        to: usize,
-        confirms: Duration,
-        payload: Payload,
-    ) {
-        let address = self.network.address(from);
+    /// A packet of a session arrives. The first of one that its sender made shows that both have
+    /// it.
+    fn receive(&mut self, packet: Packet) {
+        let Packet { from, from_boot, to, confirms, body, .. } = packet;
+        let Body::Data(payload) = body else { return };
+        let (now, epoch, address) = (self.now, self.epoch, self.network.address(from));
+        self.renew(to, from);
         let tunnel = self.tunnel(to, from);
-        tunnel.hear();
+        let is_new = confirms > tunnel.confirmed && now.saturating_sub(confirms) < REJECT_AFTER;
+        if !is_new && (!tunnel.is_up() || tunnel.with_boot != from_boot) {
+            return self.stray(to, from);
+        }
         // Sessions follow a peer that moves, and tell it where it is now. The mesh also says so at
         // the start of a session, which is left out where it is no news.
         let has_moved = tunnel.is_up() && tunnel.address != address;
         tunnel.address = address;
-        if tunnel.with_boot != from_boot || confirms > tunnel.confirmed.time() {
-            self.establish(to, from, from_boot, false);
-            self.tunnel(to, from).confirmed = Moment::of(confirms);
+        if is_new {
+            let since = epoch + tunnel.answered.unwrap_or(now);
+            (tunnel.confirmed, tunnel.made) = (confirms, Duration::ZERO);
+            let jitter = self.rng.random();
+            self.tunnel(to, from).schedule.confirmed(since, jitter);
+        }
+        self.tunnel(to, from).schedule.received(epoch + now, content(&payload));
+        if is_new {
+            self.session_up(to, from, from_boot);
         }
         if self.nodes[to].brain.is_none() {
             return;
@@ -227,58 +304,45 @@ impl World {
         if has_moved {
             self.send(to, from, Payload::Seen(address));
         }
-        if let Payload::Seen(at) = payload {
-            let (by, at) = (self.nodes[from].credential.node, node::endpoint(at, to));
-            return self.with_brain(to, |brain, now, _| brain.sight(by, at, now));
-        }
-        if matches!(payload, Payload::Empty) {
-            return;
-        }
-        let (now, boot) = (self.now, self.nodes[to].boot);
-        self.tunnel(to, from).owes.get_or_insert(Moment::of(now));
         match payload {
-            Payload::Gossip(bytes) => {
-                let credential = self.nodes[from].credential.clone();
-                let is_probe = matches!(kind(&bytes), "probe" | "wide-probe");
-                if self.nodes[to].lie != Some(Lie::Silent) || is_probe {
-                    self.with_brain(to, |brain, now, wall| {
-                        // The mesh has admitted it, also if the brain has forgotten it since.
-                        if brain.wants_credential(&credential.node, now) {
-                            brain.credential(&credential, now, wall);
-                        }
-                        brain.datagram(credential.node, &bytes, now, wall);
-                    });
-                }
+            Payload::Seen(at) => {
+                let (by, at) = (self.nodes[from].credential.node, node::endpoint(at, to));
+                self.with_brain(to, |brain, now, _| brain.sight(by, at, now));
             }
+            Payload::Gossip(bytes) => self.take_gossip(from, to, &bytes),
             Payload::Flight(flight) => self.take_flight(from, to, *flight),
-            Payload::Empty | Payload::Seen(_) => {}
-        }
-        // One timer at a time, and none when the answer has gone out already.
-        let tunnel = self.tunnel(to, from);
-        if let Some(since) = tunnel.owes.filter(|_| !tunnel.armed) {
-            tunnel.armed = true;
-            let event = Event::Keepalive { node: to, boot, peer: from };
-            self.queue.push(since.time() + KEEPALIVE, event);
+            Payload::Empty | Payload::Ack => {}
         }
     }
 
-    fn establish(&mut self, at: usize, peer: usize, peer_boot: u32, initiator: bool) {
-        let now = self.now;
-        let rekey_jitter = self.rng.random_range(Duration::ZERO..REKEY_JITTER);
-        let node = &mut self.nodes[at];
-        let boot = node.boot;
-        let waiting = node.tunnels.take_waiting(number(peer));
-        let tunnel = node.tunnels.to(number(peer));
-        let is_new = tunnel.with_boot != peer_boot;
-        tunnel.establish(peer_boot, initiator, rekey_jitter, now);
-        let address = tunnel.address;
-        if node.book.get(peer).is_none() {
-            node.book.insert(peer, address);
+    fn take_gossip(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        let is_probe = matches!(kind(bytes), "probe" | "wide-probe");
+        if self.nodes[to].lie == Some(Lie::Silent) && !is_probe {
+            return;
         }
-        let event = Event::Expire { node: at, boot, peer, since: now };
-        self.queue.push(now + REJECT_AFTER, event);
+        let credential = self.nodes[from].credential.clone();
+        self.with_brain(to, |brain, now, wall| {
+            // The mesh has admitted it, also if the brain has forgotten it since.
+            if brain.wants_credential(&credential.node, now) {
+                brain.credential(&credential, now, wall);
+            }
+            brain.datagram(credential.node, bytes, now, wall);
+        });
+    }
+
+    /// A session exists that did not before, or a new one has replaced it.
+    fn session_up(&mut self, at: usize, peer: usize, peer_boot: u32) {
+        let waiting = self.nodes[at].tunnels.take_waiting(number(peer));
+        let tunnel = self.tunnel(at, peer);
+        let is_new = tunnel.with_boot != peer_boot;
+        tunnel.with_boot = peer_boot;
+        tunnel.connected &= !is_new;
+        let (address, has_made) = (tunnel.address, !tunnel.made.is_zero());
+        if self.nodes[at].book.get(peer).is_none() {
+            self.nodes[at].book.insert(peer, address);
+        }
         // Keeps the other side from taking the new session for unused.
-        let proof = initiator.then_some(Payload::Empty);
+        let proof = has_made.then_some(Payload::Empty);
         for payload in proof.into_iter().chain(waiting) {
             self.send(at, peer, payload);
         }
@@ -289,44 +353,6 @@ impl World {
                 brain.session(credential.node, true, now);
             });
         }
-    }
-
-    pub(super) fn expire(&mut self, (node, boot): (usize, u32), peer: usize, since: Duration) {
-        if !self.nodes[node].is_running(boot) {
-            return;
-        }
-        let Some(tunnel) = self.nodes[node].tunnels.get(number(peer)) else { return };
-        if tunnel.since.time() != since || !tunnel.is_up() {
-            return;
-        }
-        let is_idle = tunnel.attempts == 0;
-        let tunnels = &mut self.nodes[node].tunnels;
-        if is_idle && !tunnels.has_waiting(number(peer)) {
-            tunnels.remove(number(peer));
-        } else {
-            tunnels.to(number(peer)).end();
-        }
-        let peer = self.nodes[peer].credential.node;
-        self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
-    }
-
-    pub(super) fn keep_alive(&mut self, (node, boot): (usize, u32), peer: usize) {
-        if !self.nodes[node].is_running(boot) {
-            return;
-        }
-        let now = self.now;
-        let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
-        tunnel.armed = false;
-        let Some(since) = tunnel.owes.filter(|_| tunnel.is_up()) else { return };
-        let due = since.time() + KEEPALIVE;
-        if due > now {
-            // It has spoken in between and received again.
-            tunnel.armed = true;
-            return self.queue.push(due, Event::Keepalive { node, boot, peer });
-        }
-        self.send(node, peer, Payload::Empty);
-        // It asks for no answer.
-        self.tunnel(node, peer).unanswered = None;
     }
 
     /// The round trip that a node has measured to a peer, as QUIC would have it.
@@ -343,17 +369,16 @@ impl World {
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
         let fate = self.network.carry(self.now, parcel(&packet, address, size));
         self.count_sent(packet.from, size);
-        let traffic = &mut self.measures.traffic;
-        let is_tunnel = !matches!(packet.body, Body::Data(Payload::Gossip(_)));
-        if is_tunnel {
-            traffic.tunnel_packets += 1;
-            traffic.tunnel_bytes += size as u64;
-        }
         let second = self.measures.second(self.now);
-        if is_tunnel {
-            second.tunnel_bytes += size as u64;
-        } else {
-            second.gossip_bytes += size as u64;
+        let bytes = size as u64;
+        match packet.body {
+            Body::Data(Payload::Gossip(_)) => second.gossip_bytes += bytes,
+            Body::Data(Payload::Ack) => self.measures.traffic.session_bytes += bytes,
+            _ => {
+                second.tunnel_bytes += bytes;
+                self.measures.traffic.tunnel_packets += 1;
+                self.measures.traffic.tunnel_bytes += bytes;
+            }
         }
         if let Ok(Stretch::Reaches(..)) = fate {
             let under_way = stages(fate, size);

@@ -93,6 +93,12 @@ fn sessions_that_stay_on_a_dead_path() {
     found("Reset", "every request is answered");
 }
 
+#[test]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
+fn a_lost_handshake_that_is_not_repeated() {
+    found("HandshakeRetry", "every request is answered");
+}
+
 /// One origin, a little farther than the first round of attempts has patience for.
 const FAR: &str = r#"
 description = "One origin, beyond the patience of a first attempt"
