@@ -4,13 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, SiteName};
+use meshport_config::NodeId;
 
-use crate::directory::Directory;
-use crate::state::Life;
-use crate::swim::View;
 use crate::table::{Named, Table};
-use crate::wire::{Claim, Short};
 
 /// Peers remembered at once: as many as the mesh has.
 pub(crate) const MAX_CONTACTS: usize = 20_736;
@@ -84,6 +80,11 @@ impl Contacts {
             self.sessions += usize::from(up);
             self.sessions -= usize::from(before);
         }
+    }
+
+    /// When anything came from the peer last, if that was recently.
+    pub(crate) fn last_heard(&self, peer: &NodeId) -> Option<Instant> {
+        self.peers.get(peer).and_then(|contact| contact.heard)
     }
 
     pub(crate) fn session(&self, peer: &NodeId) -> bool {
@@ -189,45 +190,4 @@ fn take(tokens: &mut f64) -> bool {
         *tokens -= 1.0;
     }
     enough
-}
-
-/// What membership sees of peers.
-#[derive(Debug)]
-pub(crate) struct Eyes<'a> {
-    pub(crate) contacts: &'a Contacts,
-    pub(crate) directory: &'a Directory,
-    pub(crate) site: &'a SiteName,
-}
-
-impl View for Eyes<'_> {
-    fn resolve(&self, short: Short) -> Option<NodeId> {
-        self.directory.resolve(short)
-    }
-
-    fn session(&self, peer: &NodeId) -> bool {
-        self.contacts.session(peer)
-    }
-
-    fn same_site(&self, peer: &NodeId) -> bool {
-        self.directory.get(peer).is_some_and(|entry| entry.credential.site == *self.site)
-    }
-
-    fn sessions(&self) -> usize {
-        self.contacts.sessions
-    }
-
-    fn connected(&self, draw: u64) -> Option<(NodeId, Life)> {
-        self.contacts.connected_from(draw).find_map(|peer| {
-            let entry = self.directory.get(&peer).filter(|entry| entry.is_alive())?;
-            Some((peer, entry.life?))
-        })
-    }
-
-    fn knows(&self, member: &NodeId, claim: &Claim) -> bool {
-        self.directory.get(member).is_some_and(|entry| entry.is_old_news(claim))
-    }
-
-    fn heard(&self, peer: &NodeId) -> Option<Instant> {
-        self.contacts.peers.get(peer).and_then(|contact| contact.heard)
-    }
 }

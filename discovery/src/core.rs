@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Credential, MeshId, NodeId, RecordKey, Revocation, Revocations, ServiceName, SiteName,
-    UnixSeconds,
+    Credential, MeshId, NodeId, RecordKey, Revocation, Revocations, ServiceName, UnixSeconds,
 };
 
 use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
-use crate::contacts::Contacts;
 use crate::counters::Counters;
 use crate::dice::Dice;
 use crate::directory::{Directory, Entry, Liveness, MAX_MEMBERS, Record};
@@ -32,10 +30,13 @@ mod exchange;
 mod items;
 mod leaves;
 mod membership;
+mod peers;
 mod places;
 mod revoke;
 mod rounds;
 mod saved;
+
+use peers::Peers;
 
 pub use leaves::MAX_LEAVES;
 
@@ -117,12 +118,10 @@ pub enum Event {
 pub struct Discovery {
     config: DiscoveryConfig,
     mesh: MeshId,
-    me: NodeId,
-    site: SiteName,
     credential: Arc<Credential>,
     verifier: Box<dyn Verifier>,
     dice: Dice,
-    directory: Directory,
+    peers: Peers,
     /// Those whose credential has ended by this machine's clock.
     ended: BTreeMap<NodeId, Record>,
     paths: Paths,
@@ -130,7 +129,6 @@ pub struct Discovery {
     watch: Paths,
     watch_changed: bool,
     counters: Counters,
-    contacts: Contacts,
     own: Own,
     swim: Swim,
     news: News,
@@ -159,18 +157,6 @@ pub struct Discovery {
     wall: UnixSeconds,
 }
 
-/// The view membership has of peers, borrowed from some fields only.
-macro_rules! eyes {
-    ($self:ident) => {
-        &$crate::contacts::Eyes {
-            contacts: &$self.contacts,
-            directory: &$self.directory,
-            site: &$self.site,
-        }
-    };
-}
-use eyes;
-
 impl Discovery {
     /// A node that knows nobody yet. `generation` must be greater than in any earlier run of this
     /// node. `seed` drives all random choices.
@@ -192,17 +178,14 @@ impl Discovery {
         };
         let mut discovery = Self {
             mesh,
-            me: node,
-            site: me.credential.site.clone(),
+            peers: Peers::new(node, me.credential.site.clone()),
             credential: Arc::new(me.credential),
             verifier,
-            directory: Directory::new(),
             ended: BTreeMap::new(),
             paths: Paths::new(&config, seed, b'p').with_width(),
             watch: Paths::new(&watch, seed, b'w'),
             watch_changed: false,
             counters: Counters::default(),
-            contacts: Contacts::default(),
             own: Own::new((node, mesh), me.record_key, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
             news: News::default(),
@@ -226,9 +209,10 @@ impl Discovery {
             config,
         };
         let credential = Arc::clone(&discovery.credential);
-        discovery.directory.merge(&Record { credential, state: None }, now);
-        discovery.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
-        discovery.directory.set_here(&node, true);
+        let directory = &mut discovery.peers.directory;
+        directory.merge(&Record { credential, state: None }, now);
+        directory.set_liveness(&node, Liveness::Alive, Some(life), now);
+        directory.set_here(&node, true);
         if discovery.attach.is_none() {
             discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
         }
@@ -247,12 +231,12 @@ impl Discovery {
         self.set_wall(wall, now);
         self.counters.received_packets += 1;
         self.counters.received_bytes += bytes.len() as u64;
-        let known = self.directory.get(&from).is_some() || self.is_leaf(&from);
-        if from == self.me || !known {
+        let known = self.peers.is_known(&from) || self.is_leaf(&from);
+        if from == self.peers.me || !known {
             self.counters.dropped_unknown_sender += 1;
             return;
         }
-        self.contacts.heard(from, now);
+        self.peers.contacts.heard(from, now);
         match Message::decode(bytes) {
             Ok(message) => self.take_message(from, message, now),
             Err(crate::wire::BadDatagram::Version) => self.counters.dropped_version += 1,
@@ -263,22 +247,20 @@ impl Discovery {
 
     /// A WireGuard session with a peer exists, or is gone.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
-        if node == self.me {
+        if node == self.peers.me {
             return;
         }
-        self.contacts.set_session(node, up, now);
-        self.directory.set_here(&node, up);
+        self.peers.handle_session(node, up, now);
         self.paths.handle_session(node, up, now);
         self.watch.handle_session(node, up, now);
-        let is_member = self.directory.get(&node).is_some_and(Entry::is_alive);
-        if up && !is_member && self.attach.is_none() && !self.own.has_left() {
+        if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.own.has_left() {
             self.seeds.wake(&node, now);
             // Its credential has most likely come just before and was answered in the same way.
-            if self.directory.get(&node).is_some()
+            if self.peers.is_known(&node)
                 && !self.seeds.contains(&node)
-                && self.contacts.allow_nudge(node, now)
+                && self.peers.contacts.allow_nudge(node, now)
             {
-                self.swim.announce(node, eyes!(self), now);
+                self.swim.announce(node, &self.peers, now);
             }
         }
         self.settle(now);
@@ -288,10 +270,10 @@ impl Discovery {
     /// mesh admitted it before it was forgotten, or while its credential had ended by a clock that
     /// is right again. Said of each peer every few seconds only.
     pub fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
-        *peer != self.me
-            && self.directory.get(peer).is_none()
+        *peer != self.peers.me
+            && !self.peers.is_known(peer)
             && !self.is_leaf(peer)
-            && self.contacts.allow_introduction(*peer, now)
+            && self.peers.contacts.allow_introduction(*peer, now)
     }
 
     /// The mesh has admitted a peer with this credential.
@@ -317,7 +299,7 @@ impl Discovery {
             self.shifted = false;
         }
         if self.attach.is_none() {
-            self.swim.handle_timeout(eyes!(self), now);
+            self.swim.handle_timeout(&self.peers, now);
         }
         if !self.own.has_left() {
             self.run_rounds(now);
@@ -328,7 +310,7 @@ impl Discovery {
     /// The nodes to announce to for ever, at most [`crate::MAX_SEEDS`]; replaces the earlier ones.
     /// Their addresses are the mesh's business.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
-        let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.me).collect();
+        let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
         self.counters.dropped_own += self.seeds.set(&others, now) as u64;
         self.look_for_members(now);
         self.settle(now);
@@ -353,7 +335,7 @@ impl Discovery {
 
     /// Whether no direct path to a node can be expected: both it and this node are behind NAT.
     pub fn both_behind_nat(&self, node: &NodeId) -> bool {
-        let entry = self.directory.get(node);
+        let entry = self.peers.directory.get(node);
         let other = entry.and_then(Entry::node_state).is_some_and(|state| state.behind_nat);
         other && self.is_behind_nat()
     }
@@ -364,7 +346,7 @@ impl Discovery {
         if !self.credential.roles.may_offer(&service) {
             self.counters.dropped_own += 1;
             let reason = format!("this node's credential lacks the role origin:{service}");
-            self.report(Event::Ignored { node: self.me, reason });
+            self.report(Event::Ignored { node: self.peers.me, reason });
         } else if !self.own.set_service(service, Some(state), now) {
             self.counters.dropped_own += 1;
         }
@@ -381,7 +363,7 @@ impl Discovery {
     /// all services are measured at least idly without asking.
     pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
         match usage {
-            Some(usage) if node != self.me => {
+            Some(usage) if node != self.peers.me => {
                 if self.interests.len() < MAX_PATHS || self.interests.contains_key(&node) {
                     self.interests.insert(node, usage);
                 } else {
@@ -432,7 +414,7 @@ impl Discovery {
         }
         self.own.leave(now);
         self.settle(now);
-        self.swim.leave(eyes!(self), now);
+        self.swim.leave(&self.peers, now);
         self.settle(now);
     }
 
@@ -453,7 +435,7 @@ impl Discovery {
 
     /// What is known of all nodes.
     pub fn directory(&self) -> &Directory {
-        &self.directory
+        &self.peers.directory
     }
 
     /// The measured paths.
@@ -513,12 +495,10 @@ impl Discovery {
             // Only leaves ask, and this is none.
             Message::Ask(_) => self.counters.dropped_leaf += 1,
         }
-        let out_of_step = self
-            .directory
-            .get(&from)
-            .is_some_and(|entry| matches!(entry.liveness, Liveness::Down | Liveness::Unknown));
-        if out_of_step && !self.own.has_left() && self.contacts.allow_nudge(from, now) {
-            self.swim.announce(from, eyes!(self), now);
+        let liveness = self.peers.directory.get(&from).map(|entry| entry.liveness);
+        let out_of_step = matches!(liveness, Some(Liveness::Down | Liveness::Unknown));
+        if out_of_step && !self.own.has_left() && self.peers.contacts.allow_nudge(from, now) {
+            self.swim.announce(from, &self.peers, now);
         }
     }
 
@@ -533,9 +513,8 @@ impl Discovery {
 
     fn send_bytes(&mut self, to: NodeId, payload: Vec<u8>) {
         // A lie about membership must not make this node talk to strangers.
-        let known =
-            self.directory.get(&to).is_some() || self.seeds.contains(&to) || self.is_leaf(&to);
-        if !known || to == self.me || self.transmits.len() >= MAX_TRANSMITS {
+        let known = self.peers.is_known(&to) || self.seeds.contains(&to) || self.is_leaf(&to);
+        if !known || to == self.peers.me || self.transmits.len() >= MAX_TRANSMITS {
             self.counters.dropped_transmits += 1;
             return;
         }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use meshport_config::NodeId;
 use rand_for_foca::rngs::Xoshiro256PlusPlus;
 use rand_for_foca::{Rng, RngExt, SeedableRng};
 
@@ -46,6 +47,13 @@ impl Dice {
     /// Eight random bytes.
     pub(crate) fn bytes(&mut self) -> [u8; 8] {
         self.draw().to_le_bytes()
+    }
+
+    /// An id from which on to look through all of them.
+    pub(crate) fn id(&mut self) -> NodeId {
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&self.bytes());
+        NodeId::from_bytes(id)
     }
 
     /// A duration in `0..=longest`, uniform, in steps of a microsecond.

@@ -28,7 +28,7 @@ impl Discovery {
     /// Takes a member out of the directory whose credential has ended by the clock.
     pub(super) fn set_aside(&mut self, node: NodeId, now: Instant) {
         self.drop_member(node, now);
-        let Some(entry) = self.directory.remove(&node) else { return };
+        let Some(entry) = self.peers.directory.remove(&node) else { return };
         if self.ended.len() < MAX_ENDED {
             let record = Record { credential: entry.credential, state: entry.state };
             self.ended.insert(node, record);
@@ -49,8 +49,8 @@ impl Discovery {
             self.counters.taken_back += 1;
             self.make_room(&record.credential, Hold::of_hearsay(&record.credential), now);
             self.merge(&record, now);
-            if self.contacts.session(&node) {
-                self.directory.set_here(&node, true);
+            if self.peers.contacts.session(&node) {
+                self.peers.directory.set_here(&node, true);
             }
         }
         // Who has forgotten this node meanwhile takes no record that it knew before.

@@ -33,7 +33,7 @@ impl Discovery {
 
     /// The digest of all that is compared.
     fn root(&self) -> [u8; 8] {
-        (self.directory.root() ^ self.revocations.digest()).to_le_bytes()
+        (self.peers.directory.root() ^ self.revocations.digest()).to_le_bytes()
     }
 
     pub(super) fn take_root(&mut self, from: NodeId, root: [u8; 8], now: Instant) {
@@ -44,7 +44,7 @@ impl Discovery {
             self.send(from, &Message::Same);
             return;
         }
-        let all = self.directory.buckets().iter().copied().chain([self.revocations.digest()]);
+        let all = self.peers.directory.buckets().iter().copied().chain([self.revocations.digest()]);
         let digests: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
         self.send(from, &Message::Summary(&digests));
     }
@@ -55,7 +55,7 @@ impl Discovery {
         self.compare_revocations(from, revocations, now);
         let mut theirs = digests.chunks_exact(8);
         let mut differ = [false; BUCKETS];
-        for (bucket, mine) in self.directory.buckets().iter().enumerate() {
+        for (bucket, mine) in self.peers.directory.buckets().iter().enumerate() {
             differ[bucket] = theirs.next() != Some(&mine.to_le_bytes()[..]);
         }
         // From a random bucket on, so that a list that was cut off is continued by the next one.
@@ -77,7 +77,7 @@ impl Discovery {
         let mut owed: Vec<(NodeId, bool)> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         let mut listed = haves.entries.iter().peekable();
-        let range = self.directory.range(haves.from, haves.to);
+        let range = self.peers.directory.range(haves.from, haves.to);
         let mine: Vec<(NodeId, Have)> = range.map(|entry| (entry.node(), entry.have())).collect();
         for (node, have) in mine {
             while let Some(theirs) = listed.next_if(|it| it.short < have.short) {
@@ -119,7 +119,7 @@ impl Discovery {
 
     pub(super) fn take_want(&mut self, from: NodeId, wanted: &[(Short, bool)], now: Instant) {
         let resolve =
-            |(short, with): &(Short, bool)| Some((self.directory.resolve(*short)?, *with));
+            |(short, with): &(Short, bool)| Some((self.peers.directory.resolve(*short)?, *with));
         let nodes: Vec<(NodeId, bool)> = wanted.iter().filter_map(resolve).collect();
         self.send_items(from, &nodes, MAX_REPLY, now);
     }
@@ -180,7 +180,7 @@ impl Discovery {
     fn list(&self, from: Short, to: Short) -> (Haves, Option<Short>) {
         let mut entries = Vec::new();
         let mut size = 0;
-        for entry in self.directory.range(from, to) {
+        for entry in self.peers.directory.range(from, to) {
             let have = entry.have();
             size += wire::size_of(&have);
             if size > LIST_ROOM {
@@ -194,26 +194,26 @@ impl Discovery {
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
         // There is no place for most of them; whoever comes or becomes an origin is in the news.
-        if self.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
+        if self.peers.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
             return;
         }
         // A node this one has forgotten, or is about to forget, is not fetched again.
-        if !self.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
+        if !self.peers.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
             self.fetch(theirs.short, true, from);
         }
     }
 
     fn may_reply(&mut self, to: NodeId, now: Instant) -> bool {
-        let allowed = self.contacts.allow_reply(to, now);
+        let allowed = self.peers.contacts.allow_reply(to, now);
         self.counters.dropped_requests += u64::from(!allowed);
         allowed
     }
 
     /// What there is to say about a node.
     fn parts(&self, node: &NodeId, with_credential: bool) -> Option<Parts> {
-        let entry = self.directory.get(node)?;
+        let entry = self.peers.directory.get(node)?;
         let have = entry.have();
-        let claim = match (*node == self.me, have.life) {
+        let claim = match (*node == self.peers.me, have.life) {
             (true, _) => Some(self.swim.own_claim()),
             (false, Some((life, over))) => {
                 let standing = if over { Standing::Down } else { Standing::Alive };

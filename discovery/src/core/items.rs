@@ -47,13 +47,13 @@ impl Discovery {
     ) {
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         for item in items {
-            if !self.contacts.allow_record(from, now) {
+            if !self.peers.contacts.allow_record(from, now) {
                 self.counters.dropped_flood += 1;
                 continue;
             }
             let first =
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
-            let Some(node) = self.directory.resolve(item.short) else {
+            let Some(node) = self.peers.directory.resolve(item.short) else {
                 self.counters.rejected_states += u64::from(item.state.is_some());
                 // If it came with one, the same would come again.
                 if item.credential.is_none() {
@@ -72,7 +72,7 @@ impl Discovery {
             }
             if let Some(claim) = item.claim {
                 self.sync.got(item.short);
-                let entry = self.directory.get(&node).filter(|_| node != self.me);
+                let entry = self.peers.directory.get(&node).filter(|_| node != self.peers.me);
                 // Records come more than once, and each time with what is known of their node.
                 if entry.is_none_or(|entry| !entry.is_old_news(&claim)) {
                     claims.extend(self.believable(from, node, claim, now));
@@ -80,13 +80,13 @@ impl Discovery {
             }
         }
         let accused = claims.iter().any(|(node, claim)| {
-            *node == self.me && claim.standing != crate::wire::Standing::Alive
+            *node == self.peers.me && claim.standing != crate::wire::Standing::Alive
         });
         self.apply_claims(claims, channel == Channel::Rumour, now);
         if accused {
             // The accuser is answered directly; gossip tells the others.
             let claim = Some(self.swim.own_claim());
-            let short = Short::of(&self.me);
+            let short = Short::of(&self.peers.me);
             self.send(
                 from,
                 &Message::Items(vec![Item { short, credential: None, state: None, claim }]),
@@ -102,7 +102,7 @@ impl Discovery {
         // A leaf passes nothing on.
         let channel = if self.attach.is_some() { Channel::Sync } else { Channel::Rumour };
         self.take_items(from, &[item], channel, now);
-        let known = self.directory.get(&from).and_then(Entry::node_state);
+        let known = self.peers.directory.get(&from).and_then(Entry::node_state);
         if let Some((generation, version)) = known.map(|it| (it.generation, it.version)) {
             self.send(from, &Message::NewsSeen(generation, version));
         }
@@ -111,14 +111,14 @@ impl Discovery {
     /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
-        if node == self.me || self.own.has_left() || self.is_revoked(credential) {
+        if node == self.peers.me || self.own.has_left() || self.is_revoked(credential) {
             return;
         }
         if credential.roles.is_leaf() {
             return self.take_leaf(credential);
         }
-        self.directory.welcome(&node);
-        let known = self.directory.get(&node);
+        self.peers.directory.welcome(&node);
+        let known = self.peers.directory.get(&node);
         if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
             let bytes = credential.to_bytes();
             match self.verifier.credential(&bytes, &self.mesh, self.wall) {
@@ -132,10 +132,10 @@ impl Discovery {
                 Err(reason) => self.refuse_credential(node, &reason, now),
             }
         }
-        self.directory.set_here(&node, self.contacts.session(&node));
-        let is_alive = self.directory.get(&node).is_none_or(Entry::is_alive);
-        if !is_alive && self.attach.is_none() && self.contacts.allow_nudge(node, now) {
-            self.swim.announce(node, super::eyes!(self), now);
+        self.peers.directory.set_here(&node, self.peers.contacts.session(&node));
+        let is_alive = self.peers.directory.get(&node).is_none_or(Entry::is_alive);
+        if !is_alive && self.attach.is_none() && self.peers.contacts.allow_nudge(node, now) {
+            self.swim.announce(node, &self.peers, now);
         }
     }
 
@@ -143,14 +143,14 @@ impl Discovery {
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.credential = Arc::new(credential.clone());
         let record = Record { credential: Arc::clone(&self.credential), state: None };
-        self.directory.merge(&record, now);
+        self.peers.directory.merge(&record, now);
         self.settle(now);
     }
 
     /// Takes records that are verified: from a snapshot or from others.
     pub(super) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
-        let outcome = self.directory.merge(record, now);
+        let outcome = self.peers.directory.merge(record, now);
         match outcome {
             Merge::Unchanged => return outcome,
             Merge::Full => {
@@ -163,7 +163,7 @@ impl Discovery {
             }
             Merge::New | Merge::Credential | Merge::State => self.counters.merged += 1,
         }
-        let Some(entry) = self.directory.get(&node) else { return outcome };
+        let Some(entry) = self.peers.directory.get(&node) else { return outcome };
         let event = Event::PeerWanted {
             node,
             endpoints: entry.endpoints().to_vec(),
@@ -184,7 +184,7 @@ impl Discovery {
                 self.member_left(node, left, now);
             }
             None if liveness == Liveness::Left => {
-                self.directory.set_liveness(&node, Liveness::Unknown, None, now);
+                self.peers.directory.set_liveness(&node, Liveness::Unknown, None, now);
             }
             _ => {}
         }
@@ -205,17 +205,22 @@ impl Discovery {
     /// others learn both from the credential.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let LocalNode { credential, record_key } = me;
-        let former = std::mem::replace(&mut self.me, credential.node);
+        let former = std::mem::replace(&mut self.peers.me, credential.node);
         self.credential = Arc::new(credential);
-        self.directory.remove(&former);
+        self.peers.directory.remove(&former);
         let record = Record { credential: Arc::clone(&self.credential), state: None };
         self.make_room(&record.credential, Hold::Here, now);
-        self.directory.merge(&record, now);
-        self.directory.set_liveness(&self.me, Liveness::Alive, Some(self.swim.life()), now);
-        self.directory.set_here(&self.me, true);
-        self.swim.succeed(self.me, super::eyes!(self), now);
+        self.peers.directory.merge(&record, now);
+        self.peers.directory.set_liveness(
+            &self.peers.me,
+            Liveness::Alive,
+            Some(self.swim.life()),
+            now,
+        );
+        self.peers.directory.set_here(&self.peers.me, true);
+        self.swim.succeed(self.peers.me, &self.peers, now);
         self.drain_swim(now);
-        self.own.succeed(self.me, record_key, now);
+        self.own.succeed(self.peers.me, record_key, now);
         self.end_former(&record.credential, now);
         self.settle(now);
     }
@@ -228,11 +233,11 @@ impl Discovery {
         bytes: &[u8],
         now: Instant,
     ) -> bool {
-        if item.short == Short::of(&self.me) {
+        if item.short == Short::of(&self.peers.me) {
             return false;
         }
         if let Some(entry) =
-            self.directory.resolve(item.short).and_then(|it| self.directory.get(&it))
+            self.peers.directory.resolve(item.short).and_then(|it| self.peers.directory.get(&it))
         {
             let newer = Credential::from_bytes(bytes)
                 .is_ok_and(|it| credential_order(&it, &entry.credential).is_gt());
@@ -259,7 +264,7 @@ impl Discovery {
                 self.sync.got(item.short);
                 self.let_return(&credential, item.state);
                 // Nobody goes for one that is not let in.
-                if !self.directory.is_forgotten(&credential.node) {
+                if !self.peers.directory.is_forgotten(&credential.node) {
                     self.make_room(&credential, Hold::of_hearsay(&credential), now);
                 }
                 self.merge(&Record { credential, state: None }, now) == Merge::New
@@ -277,22 +282,22 @@ impl Discovery {
 
     /// A node that was forgotten may return with a record that it has signed since.
     fn let_return(&mut self, credential: &Credential, state: Option<&[u8]>) {
-        if !self.directory.is_forgotten(&credential.node) {
+        if !self.peers.directory.is_forgotten(&credential.node) {
             return;
         }
         let claimed = state.and_then(|bytes| Some((bytes, SignedState::read(bytes).ok()?)));
         let Some((bytes, claimed)) = claimed.filter(|(_, it)| it.node == credential.node) else {
             return;
         };
-        let is_later = self.directory.is_outlived(&claimed);
+        let is_later = self.peers.directory.is_outlived(&claimed);
         let key = &credential.record_key;
         if is_later && self.verifier.state(bytes, &self.mesh, key).is_ok() {
-            self.directory.welcome(&credential.node);
+            self.peers.directory.welcome(&credential.node);
         }
     }
 
     fn take_state(&mut self, from: NodeId, node: NodeId, bytes: &[u8], now: Instant) -> Taken {
-        let Some(entry) = self.directory.get(&node) else { return Taken::Nothing };
+        let Some(entry) = self.peers.directory.get(&node) else { return Taken::Nothing };
         let known = entry.state.as_ref();
         if known.is_some_and(|known| known.as_bytes() == bytes) {
             return Taken::Same;
@@ -323,7 +328,7 @@ impl Discovery {
                 return Taken::Nothing;
             }
         };
-        if node == self.me {
+        if node == self.peers.me {
             self.outlive(state.get().generation, now);
             return Taken::Nothing;
         }
@@ -357,13 +362,13 @@ impl Discovery {
         now: Instant,
         reason: impl FnOnce() -> String,
     ) {
-        if self.contacts.allow_report(node, now) {
+        if self.peers.contacts.allow_report(node, now) {
             self.report(Event::Ignored { node, reason: reason() });
         }
     }
 
     fn report_ignored_services(&mut self, node: NodeId, now: Instant) {
-        let Some(entry) = self.directory.get(&node) else { return };
+        let Some(entry) = self.peers.directory.get(&node) else { return };
         let ignored: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         if !ignored.is_empty() {
             self.counters.ignored_services += ignored.len() as u64;

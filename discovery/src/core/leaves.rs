@@ -8,11 +8,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event, items};
 use crate::attach::Attach;
-use crate::directory::{Entry, Liveness, mix};
+use crate::directory::Liveness;
 use crate::wire::{Ask, Claim, Message, Standing};
 
 /// Leaves known at once: as many as the mesh has peers.
@@ -42,12 +42,12 @@ impl Discovery {
 
     /// A leaf without a session.
     fn absent_leaf(&self) -> Option<NodeId> {
-        self.leaves.keys().find(|leaf| !self.contacts.session(leaf)).copied()
+        self.leaves.keys().find(|leaf| !self.peers.contacts.session(leaf)).copied()
     }
 
     /// How many leaves have a session with this node.
     pub fn leaves(&self) -> usize {
-        self.leaves.keys().filter(|leaf| self.contacts.session(leaf)).count()
+        self.leaves.keys().filter(|leaf| self.peers.contacts.session(leaf)).count()
     }
 
     /// Whether a node is a leaf that this one serves.
@@ -71,32 +71,23 @@ impl Discovery {
     fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
         self.counters.leaf_questions += 1;
         self.take_revocations(leaf, ask.revoked, now);
-        if self.leaf_digest(&ask.services, &self.me).to_le_bytes() == ask.digest {
-            if self.contacts.allow_reply(leaf, now) {
+        if self.peers.leaf_digest(&ask.services, self.peers.me).to_le_bytes() == ask.digest {
+            if self.peers.contacts.allow_reply(leaf, now) {
                 self.send(leaf, &Message::Same);
             }
             return;
         }
-        let origins = origins(&self.directory, &ask.services);
+        let origins = self.peers.origins(&ask.services);
         let distance = |node: &NodeId| self.paths.get(node).and_then(|path| path.rtt);
-        let mut told: Vec<NodeId> = origins.filter(|node| *node != self.me).collect();
+        let mut told: Vec<NodeId> = origins.filter(|node| *node != self.peers.me).collect();
         told.sort_by_key(|node| (distance(node).is_none(), distance(node), *node));
         told.dedup();
         told.truncate(MAX_TOLD_ORIGINS);
-        told.insert(0, self.me);
-        let others = self.random_members(MAX_TOLD_OTHERS, &told);
+        told.insert(0, self.peers.me);
+        let others = self.peers.random_members(MAX_TOLD_OTHERS, &told, &mut self.dice);
         told.extend(others);
         let told: Vec<(NodeId, bool)> = told.into_iter().map(|node| (node, true)).collect();
         self.send_items(leaf, &told, MAX_ANSWER, now);
-    }
-
-    /// What a leaf and the member it asks compare: that member's record and those of all origins.
-    fn leaf_digest(&self, services: &[ServiceName], teller: &NodeId) -> u64 {
-        let mut nodes: Vec<NodeId> = origins(&self.directory, services).chain([*teller]).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let entries = nodes.iter().filter_map(|node| self.directory.get(node));
-        entries.fold(0, |sum, entry| mix(sum, entry.full_digest()))
     }
 
     /// A leaf's side: what a member says.
@@ -139,7 +130,7 @@ impl Discovery {
         let services = attach.services().to_vec();
         let revoked = self.revocations.digest().to_le_bytes();
         for member in ask {
-            let digest = self.leaf_digest(&services, &member).to_le_bytes();
+            let digest = self.peers.leaf_digest(&services, member).to_le_bytes();
             self.send(member, &Message::Ask(Ask { services: services.clone(), digest, revoked }));
         }
         for member in lost {
@@ -155,19 +146,12 @@ impl Discovery {
     /// Seeds and other known members by turns and by chance, none of them in use: seeds that are
     /// all down must not take the places of members that are not.
     fn members_to_try(&mut self) -> Vec<NodeId> {
-        let mut start = [0; 32];
-        start[..8].copy_from_slice(&self.dice.bytes());
-        let may_be_there = |(node, entry): &(&NodeId, &Entry)| {
-            **node != self.me
-                && !entry.endpoints().is_empty()
-                && matches!(entry.liveness, Liveness::Alive | Liveness::Unknown)
-        };
-        let known = self.directory.around(NodeId::from_bytes(start)).filter(may_be_there);
+        let start = self.dice.id();
         let in_use = |node: &NodeId| self.attach.as_ref().is_some_and(|it| it.is_attached(node));
         let is_other = |node: &NodeId| !in_use(node) && !self.seeds.contains(node);
-        let mut known = known.map(|(node, _)| *node).filter(is_other);
+        let mut known = self.peers.reachable_from(start).filter(is_other);
         let mut seeds: Vec<NodeId> = self.seeds.nodes().filter(|node| !in_use(node)).collect();
-        let first = usize::from(start[0]) % seeds.len().max(1);
+        let first = usize::from(start.as_bytes()[0]) % seeds.len().max(1);
         seeds.rotate_left(first);
         let mut seeds = seeds.into_iter();
         let by_turns = std::iter::from_fn(|| {
@@ -195,7 +179,7 @@ impl Discovery {
     /// life more than its being there.
     pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
         for (node, claim) in claims {
-            let Some(entry) = self.directory.get(&node) else { continue };
+            let Some(entry) = self.peers.directory.get(&node) else { continue };
             let over = claim.standing == Standing::Down;
             let was_over = matches!(entry.liveness, Liveness::Down | Liveness::Left);
             let known = (entry.life, was_over, entry.liveness != Liveness::Unknown);
@@ -208,7 +192,7 @@ impl Discovery {
                 (true, false) => Liveness::Down,
                 (false, _) => Liveness::Alive,
             };
-            let before = self.directory.set_liveness(&node, liveness, Some(claim.life), now);
+            let before = self.peers.directory.set_liveness(&node, liveness, Some(claim.life), now);
             match (before == Some(Liveness::Alive), over) {
                 (false, false) => self.report(Event::MemberUp(node)),
                 (true, true) => self.report(Event::MemberDown(node)),
@@ -230,13 +214,4 @@ impl Discovery {
         let wall = self.wall;
         self.leaves.retain(|_, expires_at| wall < *expires_at);
     }
-}
-
-/// The origins of some services, some perhaps twice.
-fn origins<'a>(
-    directory: &'a crate::Directory,
-    services: &'a [ServiceName],
-) -> impl Iterator<Item = NodeId> + 'a {
-    let of = |service| directory.origins(service).map(|(entry, _)| entry.node());
-    services.iter().flat_map(of)
 }

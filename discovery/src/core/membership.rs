@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-use super::{Discovery, Event, eyes};
+use super::{Discovery, Event};
 use crate::directory::{Entry, Liveness};
 use crate::own::Urgency;
 use crate::paths::PathState;
@@ -46,21 +46,21 @@ impl Discovery {
 
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
         // A farewell is final until the node comes back in a later life.
-        let entry = self.directory.get(&from);
+        let entry = self.peers.directory.get(&from);
         let over = entry.and_then(Entry::farewell);
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
-        let Ok(seen) = self.swim.handle_datagram((from, over), bytes, eyes!(self), now) else {
+        let Ok(seen) = self.swim.handle_datagram((from, over), bytes, &self.peers, now) else {
             self.counters.dropped_swim += 1;
             return;
         };
         let renewals = self.counters.renewals;
         self.drain_swim(now);
         if let Some(claim) = &seen.sender {
-            self.directory.note_claim(&from, claim);
+            self.peers.directory.note_claim(&from, claim);
         }
         if self.counters.renewals > renewals {
             // Whoever told us that we are down shall hear of the new life first.
-            self.swim.announce(from, eyes!(self), now);
+            self.swim.announce(from, &self.peers, now);
         }
         if seen.stale {
             self.remind(from, now);
@@ -68,18 +68,17 @@ impl Discovery {
         if seen.announces && is_new {
             self.welcome(from, now);
         }
-        let sender_is_member = self.directory.get(&from).is_some_and(Entry::is_alive);
-        if sender_is_member {
+        if self.peers.is_member(&from) {
             let mut claims = Vec::with_capacity(seen.claims.len());
             for (short, claim) in seen.claims {
-                match self.directory.entry_of(short) {
+                match self.peers.directory.entry_of(short) {
                     // Each claim comes some ten times.
-                    Some(entry) if entry.node() != self.me && entry.is_old_news(&claim) => {}
+                    Some(entry) if entry.node() != self.peers.me && entry.is_old_news(&claim) => {}
                     Some(entry) => {
                         let node = entry.node();
                         // Whoever spreads a life should have its record. One that has not answers
                         // with the claim again, so that only membership may lead to the question.
-                        if from != node && self.is_unsigned(&node, claim.life) {
+                        if from != node && self.peers.is_unsigned(&node, claim.life) {
                             self.fetch(short, false, from);
                         }
                         claims.extend(self.believable(from, node, claim, now));
@@ -112,11 +111,11 @@ impl Discovery {
             }
         }
         let refutations = self.swim.tally.refutations;
-        self.swim.apply(claims.iter().copied(), spread, eyes!(self), now);
+        self.swim.apply(claims.iter().copied(), spread, &self.peers, now);
         self.counters.refutations += self.swim.tally.refutations - refutations;
         self.drain_swim(now);
         for (node, claim) in &claims {
-            self.directory.note_claim(node, claim);
+            self.peers.directory.note_claim(node, claim);
         }
     }
 
@@ -129,10 +128,10 @@ impl Discovery {
         claim: Claim,
         now: Instant,
     ) -> Option<(NodeId, Claim)> {
-        if node == self.me {
+        if node == self.peers.me {
             return (claim.life == self.swim.life()).then_some((node, claim));
         }
-        let entry = self.directory.get(&node)?;
+        let entry = self.peers.directory.get(&node)?;
         let signed = entry.node_state().map(crate::state::NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
             self.counters.dropped_claims_unsigned += 1;
@@ -156,14 +155,6 @@ impl Discovery {
         Some((node, claim))
     }
 
-    /// Whether a claim is about a life that its node has neither signed nor shown itself in.
-    fn is_unsigned(&self, node: &NodeId, life: Life) -> bool {
-        self.directory.get(node).is_some_and(|entry| {
-            let signed = entry.node_state().map(crate::state::NodeState::life);
-            *node != self.me && Some(life) > signed.max(entry.life)
-        })
-    }
-
     /// Somebody says that a living member is down. One voice alone may err or lie: the member is
     /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
     /// path to the member that has died just now, unless the member was heard since. One that has
@@ -177,7 +168,7 @@ impl Discovery {
         now: Instant,
     ) -> Option<(NodeId, Claim)> {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
-        let heard = eyes!(self).heard(&node);
+        let heard = self.peers.heard(&node);
         let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
         let first = self.doubts.get(&node).filter(|doubt| {
             doubt.life == claim.life && now.saturating_duration_since(doubt.at) < DOUBT
@@ -195,7 +186,7 @@ impl Discovery {
         self.counters.softened_claims += 1;
         if first.is_none() && (self.doubts.len() < MAX_DOUBTS || self.doubts.contains_key(&node)) {
             self.doubts.insert(node, Doubt { life: claim.life, from, at: now });
-            self.swim.verify(node, claim.life, eyes!(self), now);
+            self.swim.verify(node, claim.life, &self.peers, now);
         }
         None
     }
@@ -207,7 +198,7 @@ impl Discovery {
     fn reconsider(&mut self, node: NodeId, claim: Claim, now: Instant) {
         self.swim.forget(node, claim.life);
         self.apply_claims(vec![(node, claim)], false, now);
-        self.swim.suspect(node, claim.life, eyes!(self), now);
+        self.swim.suspect(node, claim.life, &self.peers, now);
         self.drain_swim(now);
     }
 
@@ -219,13 +210,13 @@ impl Discovery {
                 Output::Up(node, life) => self.member_up(node, life, now),
                 Output::Down(node, life) => self.member_down(node, life, now),
                 Output::Renamed(node, life) => {
-                    if let Some(liveness) = self.directory.get(&node).map(|it| it.liveness) {
-                        self.directory.set_liveness(&node, liveness, Some(life), now);
+                    if let Some(liveness) = self.peers.directory.get(&node).map(|it| it.liveness) {
+                        self.peers.directory.set_liveness(&node, liveness, Some(life), now);
                     }
                 }
                 Output::Renewed(life) => self.renewed(life, now),
                 Output::Tell(node, claim) => {
-                    let short = Short::of(&self.me);
+                    let short = Short::of(&self.peers.me);
                     let own = self.swim.own_claim();
                     let suspect = Item {
                         short: Short::of(&node),
@@ -247,11 +238,11 @@ impl Discovery {
 
     /// The node left on purpose: its own signed word for it.
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
-        let before = self.directory.set_liveness(&node, Liveness::Left, Some(life), now);
+        let before = self.peers.directory.set_liveness(&node, Liveness::Left, Some(life), now);
         if before == Some(Liveness::Alive) {
             self.watch_changed = true;
             self.report(Event::MemberDown(node));
-            self.swim.set_size(self.directory.alive());
+            self.swim.set_size(self.peers.directory.alive());
         }
         let claim = Claim { life, incarnation: 0, standing: Standing::Down };
         self.apply_claims(vec![(node, claim)], true, now);
@@ -260,63 +251,51 @@ impl Discovery {
     /// Tells a newcomer where the origins are, before it has asked for anything: clients may be
     /// waiting at it, while its comparisons of directories take turns with those of all others.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
-        let Some(entry) = self.directory.get(&newcomer) else { return };
-        let site = &entry.credential.site;
-        let others = |entry: &&Entry| entry.node() != newcomer && entry.is_alive();
-        let origins = |near: bool| {
-            let all = self.directory.services().flat_map(|it| self.directory.origins(it));
-            let here = move |entry: &&Entry| (entry.credential.site == *site) == near;
-            all.map(|(entry, _)| entry).filter(others).filter(here)
-        };
-        let near_first = origins(true).chain(origins(false));
-        let mut told: Vec<(NodeId, bool)> = Vec::new();
-        for entry in near_first {
-            if told.len() < MAX_WELCOME && !told.contains(&(entry.node(), true)) {
-                told.push((entry.node(), true));
-            }
-        }
+        let Some(entry) = self.peers.directory.get(&newcomer) else { return };
+        let origins = self.peers.origins_for(entry, MAX_WELCOME).into_iter();
+        let told: Vec<(NodeId, bool)> = origins.map(|node| (node, true)).collect();
         self.send_items(newcomer, &told, MAX_WELCOME, now);
     }
 
     /// Reminds a peer of this node's record and life.
     pub(super) fn remind(&mut self, peer: NodeId, now: Instant) {
-        if self.contacts.allow_nudge(peer, now) {
-            self.send_record(peer, self.me, now);
+        if self.peers.contacts.allow_nudge(peer, now) {
+            self.send_record(peer, self.peers.me, now);
         }
     }
 
     fn member_up(&mut self, node: NodeId, life: Life, now: Instant) {
-        let Some(entry) = self.directory.get(&node) else { return };
+        let Some(entry) = self.peers.directory.get(&node) else { return };
         if Some(life) <= entry.farewell() {
             return;
         }
-        let first = self.directory.alive() <= 1;
-        let before = self.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
+        let first = self.peers.is_alone();
+        let before = self.peers.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
         if before != Some(Liveness::Alive) {
             self.counters.members_up += 1;
             self.report(Event::MemberUp(node));
-            self.swim.set_size(self.directory.alive());
+            self.swim.set_size(self.peers.directory.alive());
         }
         if first {
             // Whoever took this node in does not know yet where it can be reached.
             self.sync.hasten(now);
-            self.spread(self.me, true, now);
+            self.spread(self.peers.me, true, now);
         }
         self.watch_changed = true;
         self.adjust_path(node, now);
     }
 
     fn member_down(&mut self, node: NodeId, life: Life, now: Instant) {
-        let Some(entry) = self.directory.get(&node) else { return };
+        let Some(entry) = self.peers.directory.get(&node) else { return };
         if entry.liveness == Liveness::Left {
             return;
         }
         self.tell_witnesses(node, Standing::Down);
-        let before = self.directory.set_liveness(&node, Liveness::Down, Some(life), now);
+        let before = self.peers.directory.set_liveness(&node, Liveness::Down, Some(life), now);
         if before == Some(Liveness::Alive) {
             self.counters.members_down += 1;
             self.report(Event::MemberDown(node));
-            self.swim.set_size(self.directory.alive());
+            self.swim.set_size(self.peers.directory.alive());
         }
         self.watch_changed = true;
         self.seeds.wake(&node, now);
@@ -326,7 +305,7 @@ impl Discovery {
         self.counters.renewals += 1;
         self.sync.hasten(now);
         self.own.set_life(life, now);
-        self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
+        self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
     }
 
     /// The mesh remembers a later generation of this node than its own state folder: go above it.
@@ -335,8 +314,8 @@ impl Discovery {
         let life = Life { generation, renewal: 0 };
         self.counters.generation_raised += 1;
         self.own.set_life(life, now);
-        self.swim.change_life(life, eyes!(self), now);
-        self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
+        self.swim.change_life(life, &self.peers, now);
+        self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
         self.drain_swim(now);
     }
 
@@ -349,7 +328,7 @@ impl Discovery {
 
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
-        let (paths, directory, credential) = (&self.paths, &self.directory, &self.credential);
+        let (paths, directory, credential) = (&self.paths, &self.peers.directory, &self.credential);
         let distances = || match super::rounds::tells_distances(credential) {
             true => super::rounds::distances(paths, directory),
             false => Vec::new(),
@@ -359,10 +338,10 @@ impl Discovery {
         let first = state.get().version == 1;
         let credential = std::sync::Arc::clone(&self.credential);
         let record = crate::directory::Record { credential, state: Some(state) };
-        self.directory.merge(&record, now);
+        self.peers.directory.merge(&record, now);
         // In a small mesh a rumour costs next to nothing.
-        if urgency >= Urgency::Rumour || self.directory.alive() <= SMALL_MESH {
-            self.spread(self.me, first, now);
+        if urgency >= Urgency::Rumour || self.peers.directory.alive() <= SMALL_MESH {
+            self.spread(self.peers.me, first, now);
         }
         if urgency == Urgency::News {
             self.start_news(now);

@@ -11,7 +11,7 @@ impl Discovery {
     /// Whether nobody would go for a newcomer that others tell of. Asked before anything is
     /// verified: a flood of those for whom there is no room costs no signatures.
     pub(super) fn has_no_room_for(&mut self, unverified: &[u8]) -> bool {
-        self.directory.is_crowded()
+        self.peers.directory.is_crowded()
             && Credential::from_bytes(unverified).is_ok_and(|credential| {
                 let hold = Hold::of_hearsay(&credential);
                 self.room_for(&credential, hold) == Room::Nowhere
@@ -21,13 +21,15 @@ impl Discovery {
     /// Lets a weaker entry go if a newcomer finds no free place. Its credential is verified.
     pub(super) fn make_room(&mut self, newcomer: &Credential, hold: Hold, now: Instant) {
         let Room::InPlaceOf(node) = self.room_for(newcomer, hold) else { return };
-        let Some(liveness) = self.directory.get(&node).map(|entry| entry.liveness) else { return };
+        let Some(liveness) = self.peers.directory.get(&node).map(|entry| entry.liveness) else {
+            return;
+        };
         self.counters.displaced += 1;
         self.drop_member(node, now);
         match liveness {
             // Others have it too, and it would come back as one that may be alive.
-            Liveness::Down | Liveness::Left => self.directory.forget(&node, now),
-            Liveness::Unknown | Liveness::Alive => self.directory.remove(&node),
+            Liveness::Down | Liveness::Left => self.peers.directory.forget(&node, now),
+            Liveness::Unknown | Liveness::Alive => self.peers.directory.remove(&node),
         };
         self.doubts.remove(&node);
         self.report(Event::Forgotten(node));
@@ -36,6 +38,6 @@ impl Discovery {
     fn room_for(&mut self, newcomer: &Credential, hold: Hold) -> Room {
         let (seeds, interests) = (&self.seeds, &self.interests);
         let is_kept = |node: &_| seeds.contains(node) || interests.contains_key(node);
-        self.directory.room_for(newcomer, hold, is_kept)
+        self.peers.directory.room_for(newcomer, hold, is_kept)
     }
 }

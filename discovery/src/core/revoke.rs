@@ -13,7 +13,6 @@ use meshport_config::{Added, Credential, NodeId, Revocation, Revocations, Revoke
 
 use super::{Discovery, Event};
 use crate::directory::Entry;
-use crate::news::MAX_TOLD;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Message, Standing};
 
@@ -57,7 +56,7 @@ impl Discovery {
 
     pub(super) fn take_revoked(&mut self, from: NodeId, list: &[&[u8]], now: Instant) {
         for bytes in list.iter().filter(|_| !is_planted(Bug::Revocation)) {
-            if !self.contacts.allow_record(from, now) {
+            if !self.peers.contacts.allow_record(from, now) {
                 self.counters.dropped_flood += 1;
                 continue;
             }
@@ -84,7 +83,7 @@ impl Discovery {
     /// its first record.
     fn concerns(&self, revocation: &Revocation) -> bool {
         match revocation.revoked {
-            Revoked::Succeeded { node, .. } => self.directory.get(&node).is_some(),
+            Revoked::Succeeded { node, .. } => self.peers.is_known(&node),
             Revoked::Node(_) | Revoked::Invite(_) => true,
         }
     }
@@ -113,7 +112,7 @@ impl Discovery {
     pub(super) fn tell_covering(&mut self, peer: NodeId, credential: &Credential, now: Instant) {
         let Some(revocation) = self.revocations.covering(credential) else { return };
         let bytes = revocation.to_bytes();
-        if self.contacts.allow_reply(peer, now) {
+        if self.peers.contacts.allow_reply(peer, now) {
             self.send(peer, &Message::Revoked(vec![&bytes]));
         }
     }
@@ -149,7 +148,7 @@ impl Discovery {
             self.retold.push_back((now + AGAIN, revocation.clone()));
         }
         if let Revoked::Node(node) | Revoked::Succeeded { node, .. } = revocation.revoked
-            && let Some(entry) = self.directory.get(&node)
+            && let Some(entry) = self.peers.directory.get(&node)
         {
             self.revocations.note_name(node, &entry.credential.name);
         }
@@ -161,16 +160,16 @@ impl Discovery {
     /// Forgets everybody whose credential is covered, as if they had never been.
     fn forget_covered(&mut self, revocation: &Revocation, now: Instant) {
         let covered = |(node, entry): (&NodeId, &Entry)| {
-            let covers = revocation.revoked.covers(&entry.credential) && *node != self.me;
+            let covers = revocation.revoked.covers(&entry.credential) && *node != self.peers.me;
             covers.then_some((*node, entry.life))
         };
-        let lost: Vec<_> = self.directory.iter().filter_map(covered).collect();
+        let lost: Vec<_> = self.peers.directory.iter().filter_map(covered).collect();
         for (node, life) in lost {
             if let Some(life) = life {
                 let claim = Claim { life, incarnation: 0, standing: Standing::Down };
                 self.apply_claims(vec![(node, claim)], false, now);
             }
-            self.directory.remove(&node);
+            self.peers.directory.remove(&node);
             self.doubts.remove(&node);
             self.interests.remove(&node);
             self.watch_changed = true;
@@ -180,13 +179,8 @@ impl Discovery {
     }
 
     fn tell_revocation(&mut self, revocation: &Revocation, except: Option<NodeId>) {
-        let mut peers: Vec<NodeId> =
-            self.contacts.connected().filter(|peer| Some(*peer) != except).collect();
-        while peers.len() > MAX_TOLD {
-            peers.swap_remove(self.dice.below(peers.len()));
-        }
         let bytes = revocation.to_bytes();
-        for peer in peers {
+        for peer in self.peers.connected_but(except, &mut self.dice) {
             self.send(peer, &Message::Revoked(vec![&bytes]));
         }
     }
@@ -198,7 +192,7 @@ impl Discovery {
         let order: Vec<&[u8]> =
             all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();
         for part in order.chunks(PER_DATAGRAM).take(MAX_DATAGRAMS) {
-            if self.contacts.allow_reply(to, now) {
+            if self.peers.contacts.allow_reply(to, now) {
                 self.send(to, &Message::Revoked(part.to_vec()));
             }
         }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, NodeId, Role};
 
-use super::{Discovery, Event, eyes};
+use super::{Discovery, Event};
 use crate::directory::{Directory, Entry, Liveness};
-use crate::news::{MAX_TOLD, Telling};
+use crate::news::Telling;
 use crate::paths::{Path, PathState, PathUse, Paths};
 use crate::state::Distance;
 use crate::wire::{Claim, Item, Message, Short, Standing, Wide};
@@ -25,8 +25,6 @@ const SEARCH_LOOKS: usize = 256;
 /// Those who watched it name the same ones, so that each of these hears of it from more than one,
 /// and as many at once pass it on: two rounds of gossip later ten times as many know.
 const WITNESSES: usize = 24;
-/// Entries looked at from a drawn one on to find a member.
-const LOOKS: usize = 64;
 /// Rumours that are looked at for one datagram: no more fit into it.
 const MAX_TOLD_AT_ONCE: usize = 16;
 
@@ -40,15 +38,14 @@ impl Discovery {
             }
             return;
         }
-        let directory = &self.directory;
-        let is_member = |node: &NodeId| directory.get(node).is_some_and(Entry::is_alive);
-        for node in self.seeds.take_due(is_member, &mut self.dice, now) {
-            self.swim.announce(node, eyes!(self), now);
+        let peers = &self.peers;
+        for node in self.seeds.take_due(|node| peers.is_member(node), &mut self.dice, now) {
+            self.swim.announce(node, &self.peers, now);
         }
         self.search(now);
         self.tell_revocations_again(now);
         if self.sync.take_due(self.config.sync_interval, &mut self.dice, now)
-            && let Some(peer) = self.random_members(1, &[]).first().copied()
+            && let Some(peer) = self.peers.random_members(1, &[], &mut self.dice).first().copied()
         {
             self.compare_with(peer);
         }
@@ -76,7 +73,7 @@ impl Discovery {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let rumours = self.rumours.poll_timeout().filter(|_| self.directory.alive() > 1);
+        let rumours = self.rumours.poll_timeout().filter(|_| !self.peers.is_alone());
         if let Some(attach) = &self.attach {
             let due = [attach.poll_timeout(), self.paths.poll_timeout(), Some(self.sweep_at)];
             return due.into_iter().flatten().min();
@@ -98,46 +95,9 @@ impl Discovery {
         farewell.into_iter().chain(others).flatten().min()
     }
 
-    /// Up to `count` different members, evenly chosen, none of them this node or in `except`.
-    pub(super) fn random_members(&mut self, count: usize, except: &[NodeId]) -> Vec<NodeId> {
-        let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
-        for _ in 0..count * 2 {
-            let fits = |node: &NodeId, entry: &Entry| {
-                entry.is_alive() && *node != self.me && !except.contains(node)
-            };
-            let drawn = self.directory.drawn(self.dice.draw()).take(LOOKS);
-            let found = drawn.filter(|(node, entry)| fits(node, entry)).map(|it| *it.0).next();
-            chosen.extend(found.filter(|node| !chosen.contains(node)));
-            if chosen.len() == count {
-                break;
-            }
-        }
-        chosen
-    }
-
-    /// Whom to tell rumours: as `random_members`, but with sessions if there are enough of those.
-    fn audience(&mut self, count: usize) -> Vec<NodeId> {
-        if self.contacts.sessions() < crate::swim::MIN_CONNECTED {
-            return self.random_members(count, &[]);
-        }
-        let mut chosen: Vec<NodeId> = Vec::with_capacity(count);
-        for _ in 0..count * 2 {
-            let is_member = |node: &NodeId| self.directory.get(node).is_some_and(Entry::is_alive);
-            let found = self.contacts.connected_from(self.dice.draw()).find(is_member);
-            chosen.extend(found.filter(|node| !chosen.contains(node)));
-            if chosen.len() == count {
-                break;
-            }
-        }
-        chosen
-    }
-
     /// Tells connected peers the newest own record.
     pub(super) fn start_news(&mut self, now: Instant) {
-        let mut peers: Vec<NodeId> = self.contacts.connected().collect();
-        while peers.len() > MAX_TOLD {
-            peers.swap_remove(self.dice.below(peers.len()));
-        }
+        let mut peers = self.peers.connected_but(None, &mut self.dice);
         peers.sort_unstable();
         let paths = &self.paths;
         let with_rtt = |peer| (peer, paths.get(&peer).and_then(|path| path.rtt));
@@ -145,7 +105,7 @@ impl Discovery {
     }
 
     pub(super) fn take_seen(&mut self, from: NodeId, key: (u64, u64)) {
-        let own = self.directory.get(&self.me).and_then(Entry::node_state);
+        let own = self.peers.directory.get(&self.peers.me).and_then(Entry::node_state);
         if own.is_some_and(|own| (own.generation, own.version) == key) {
             self.news.acknowledged(&from);
         }
@@ -154,13 +114,13 @@ impl Discovery {
     /// Measures the path to a node, or stops, as the caller and the node's services ask for.
     pub(super) fn adjust_path(&mut self, node: NodeId, now: Instant) {
         let wished = self.interests.get(&node).copied();
-        let offers = self.directory.get(&node).is_some_and(|entry| {
+        let offers = self.peers.directory.get(&node).is_some_and(|entry| {
             entry.liveness != Liveness::Left && entry.services().next().is_some()
         });
         let asked = self.attach.as_ref().is_some_and(|attach| attach.is_attached(&node));
         let needed = (offers || asked).then_some(PathUse::Idle);
-        let usage = wished.or(needed).filter(|_| node != self.me);
-        let session = self.contacts.session(&node);
+        let usage = wished.or(needed).filter(|_| node != self.peers.me);
+        let session = self.peers.contacts.session(&node);
         if !self.paths.set(node, usage, session, now) {
             self.counters.dropped_paths += 1;
         }
@@ -192,8 +152,8 @@ impl Discovery {
         if !tells_distances(&self.credential) {
             return;
         }
-        let distances = distances(&self.paths, &self.directory);
-        let members = self.directory.alive();
+        let distances = distances(&self.paths, &self.peers.directory);
+        let members = self.peers.directory.alive();
         self.own.set_distances(distances, members, &mut self.dice, now);
     }
 
@@ -204,19 +164,7 @@ impl Discovery {
         if !std::mem::take(&mut self.watch_changed) || self.own.has_left() {
             return;
         }
-        let others = |entry: &Entry| entry.is_alive() && entry.node() != self.me;
-        let near = |entry: &Entry| others(entry) && entry.credential.site == self.site;
-        let beside = |fits: &dyn Fn(&Entry) -> bool| -> Option<[NodeId; 2]> {
-            let mut around = self.directory.around(self.me).filter(|(_, entry)| fits(entry));
-            let (next, before) = (around.next()?.0, around.next_back()?.0);
-            Some([*next, *before])
-        };
-        // Where the site has one other member, or none, anybody will do.
-        let wanted = beside(&near).or_else(|| beside(&others));
-        let wanted: Vec<NodeId> = match wanted {
-            Some(wanted) => wanted.to_vec(),
-            None => self.directory.iter().filter(|it| others(it.1)).map(|it| *it.0).collect(),
-        };
+        let wanted = self.peers.neighbours();
         let dropped: Vec<NodeId> = self
             .watch
             .iter()
@@ -227,7 +175,7 @@ impl Discovery {
             self.watch.set(node, None, false, now);
         }
         for node in wanted {
-            let session = self.contacts.session(&node);
+            let session = self.peers.contacts.session(&node);
             self.watch.set(node, Some(PathUse::Active), session, now);
         }
     }
@@ -241,9 +189,9 @@ impl Discovery {
         }
         while let Some(node) = self.watch.poll_change() {
             let dead = self.watch.get(&node).is_some_and(|path| path.state == PathState::Dead);
-            let life = self.directory.get(&node).filter(|entry| entry.is_alive());
+            let life = self.peers.directory.get(&node).filter(|entry| entry.is_alive());
             if let Some(life) = life.and_then(|entry| entry.life).filter(|_| dead) {
-                self.swim.suspect(node, life, eyes!(self), now);
+                self.swim.suspect(node, life, &self.peers, now);
                 self.drain_swim(now);
                 self.tell_witnesses(node, Standing::Suspect);
             }
@@ -257,22 +205,14 @@ impl Discovery {
         if !self.watch.get(&node).is_some_and(is_silent) {
             return;
         }
-        let Some(life) = self.directory.get(&node).and_then(|entry| entry.life) else { return };
-        let fits = |entry: &Entry| {
-            entry.is_alive()
-                && entry.credential.site == self.site
-                && entry.node() != self.me
-                && entry.node() != node
+        let Some(life) = self.peers.directory.get(&node).and_then(|entry| entry.life) else {
+            return;
         };
         // Of a suspicion only the other one who watches: it need not wait for its next turn.
         let count = if standing == Standing::Down { WITNESSES } else { 1 };
-        let mut around = self.directory.around(node).filter(|(_, entry)| fits(entry));
-        let before = around.next_back().map(|(node, _)| *node);
-        let next = around.map(|(node, _)| *node).take(count);
-        let witnesses: Vec<NodeId> = next.chain(before).collect();
         let claim = Some(Claim { life, incarnation: self.swim.incarnation_of(&node), standing });
         let short = Short::of(&node);
-        for witness in witnesses {
+        for witness in self.peers.witnesses(node, count) {
             let item = Item { short, credential: None, state: None, claim };
             self.send(witness, &Message::Rumours(vec![item]));
         }
@@ -280,11 +220,12 @@ impl Discovery {
 
     fn tell_news(&mut self, now: Instant) {
         while let Some(telling) = self.news.take_due(now) {
-            let own = self.directory.get(&self.me).and_then(|entry| entry.state.clone());
+            let own =
+                self.peers.directory.get(&self.peers.me).and_then(|entry| entry.state.clone());
             match (telling, own) {
                 (Telling::Tell(peer), Some(state)) => {
                     let item = Item {
-                        short: Short::of(&self.me),
+                        short: Short::of(&self.peers.me),
                         credential: None,
                         state: Some(state.as_bytes()),
                         claim: Some(self.swim.own_claim()),
@@ -299,13 +240,13 @@ impl Discovery {
 
     fn spread_rumours(&mut self, now: Instant) {
         // Nobody to tell: the rumour keeps until there is.
-        if self.directory.alive() <= 1 || !self.rumours.take_due(self.config.gossip_interval, now) {
+        if self.peers.is_alone() || !self.rumours.take_due(self.config.gossip_interval, now) {
             return;
         }
         let mut told = self.rumours.freshest();
         told.truncate(MAX_TOLD_AT_ONCE);
         let packed = self.pack_rumours(&told);
-        for peer in self.audience(usize::from(self.config.gossip_fanout)) {
+        for peer in self.peers.audience(usize::from(self.config.gossip_fanout), &mut self.dice) {
             packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
         }
         for (node, _) in &told[..packed.1.min(told.len())] {
@@ -318,7 +259,7 @@ impl Discovery {
             return;
         }
         if self.sync.is_overdue(now) {
-            let others = self.random_members(4, &[]);
+            let others = self.peers.random_members(4, &[], &mut self.dice);
             self.sync.requeue(&others, now);
         }
         for (peer, lists) in self.sync.take_requests(now) {
@@ -338,33 +279,32 @@ impl Discovery {
         if self.search_at > now {
             return;
         }
-        let alone = self.directory.alive() <= 1;
+        let alone = self.peers.is_alone();
         let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };
         self.search_at = now + self.dice.jitter(pause, 25);
-        if self.directory.alive() == self.directory.len() {
+        if self.peers.directory.alive() == self.peers.directory.len() {
             return;
         }
-        let mut start = [0; 32];
-        start[..8].copy_from_slice(&self.dice.bytes());
+        let start = self.dice.id();
         // Without an endpoint it has just been admitted elsewhere, and its record will follow.
         let wanted = |entry: &Entry| match entry.liveness {
             Liveness::Unknown => !entry.endpoints().is_empty(),
             Liveness::Down => alone && !entry.endpoints().is_empty(),
             Liveness::Alive | Liveness::Left => false,
         };
-        let around = self.directory.around(NodeId::from_bytes(start)).take(SEARCH_LOOKS);
+        let around = self.peers.directory.around(start).take(SEARCH_LOOKS);
         let found: Vec<NodeId> = around
             .filter(|(_, entry)| wanted(entry))
             .map(|(node, _)| *node)
             .take(if alone { SEARCH_AT_ONCE } else { 1 })
             .collect();
         for node in found {
-            self.swim.announce(node, eyes!(self), now);
+            self.swim.announce(node, &self.peers, now);
         }
     }
 
     fn sweep(&mut self, now: Instant) {
-        self.contacts.prune(now);
+        self.peers.contacts.prune(now);
         self.sweep_leaves();
         self.forget_doubts(now);
         if self.attach.is_none() {
@@ -372,16 +312,17 @@ impl Discovery {
         }
         let forget_after = self.config.forget_after;
         if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
-            self.directory.prune_tombstones(before);
+            self.peers.directory.prune_tombstones(before);
         }
-        if self.directory.is_settled(self.wall) {
+        if self.peers.directory.is_settled(self.wall) {
             return;
         }
         let mut fading = Vec::new();
         let mut forgotten = Vec::new();
         let mut expired = Vec::new();
         let mut silent = Vec::new();
-        for (node, entry) in self.directory.iter().filter(|(node, _)| **node != self.me) {
+        for (node, entry) in self.peers.directory.iter().filter(|(node, _)| **node != self.peers.me)
+        {
             let age = now.saturating_duration_since(entry.since);
             match entry.liveness {
                 _ if self.wall >= entry.credential.expires_at => expired.push(*node),
@@ -394,25 +335,25 @@ impl Discovery {
             }
         }
         for node in silent {
-            self.directory.set_liveness(&node, Liveness::Down, None, now);
+            self.peers.directory.set_liveness(&node, Liveness::Down, None, now);
         }
         for node in fading {
-            self.directory.fade(&node);
+            self.peers.directory.fade(&node);
         }
         for node in forgotten {
             self.drop_member(node, now);
-            self.directory.forget(&node, now);
+            self.peers.directory.forget(&node, now);
             self.report(Event::Forgotten(node));
         }
         for node in expired {
             self.set_aside(node, now);
         }
-        self.directory.find_first_end();
+        self.peers.directory.find_first_end();
     }
 
     /// Ends all dealings with a node that is about to go from the directory.
     pub(super) fn drop_member(&mut self, node: NodeId, now: Instant) {
-        let Some(entry) = self.directory.get(&node) else { return };
+        let Some(entry) = self.peers.directory.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
         if was_alive {
             let (incarnation, standing) = (0, Standing::Down);

@@ -14,7 +14,12 @@ impl Discovery {
     /// credential has ended by the clock are among them: the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
         let ended = self.ended.values();
-        snapshot::write(&self.directory, ended, (*self.mesh.as_bytes(), self.wall), self.latest)
+        snapshot::write(
+            &self.peers.directory,
+            ended,
+            (*self.mesh.as_bytes(), self.wall),
+            self.latest,
+        )
     }
 
     /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that
@@ -38,7 +43,7 @@ impl Discovery {
         self.wall = wall;
         let stopped = Duration::from_secs(wall.0.saturating_sub(body.saved_at));
         let mut restored = 0;
-        self.directory.reserve(body.nodes.len() + 1);
+        self.peers.directory.reserve(body.nodes.len() + 1);
         for node in body.nodes.iter().take(MAX_MEMBERS) {
             restored += usize::from(self.restore_node(node, stopped, now));
         }
@@ -72,7 +77,7 @@ impl Discovery {
             }
             None => None,
         };
-        if node == self.me {
+        if node == self.peers.me {
             if let Some(state) = state
                 && state.get().generation >= self.own.generation()
             {
@@ -87,10 +92,11 @@ impl Discovery {
         if let Some(over) = over
             && outcome == Merge::New
         {
-            let left = self.directory.get(&node).is_some_and(|entry| entry.farewell().is_some());
+            let left =
+                self.peers.directory.get(&node).is_some_and(|entry| entry.farewell().is_some());
             let liveness = if left { Liveness::Left } else { Liveness::Down };
-            self.directory.set_liveness(&node, liveness, None, now);
-            self.directory.set_since(&node, now.checked_sub(over).unwrap_or(now));
+            self.peers.directory.set_liveness(&node, liveness, None, now);
+            self.peers.directory.set_since(&node, now.checked_sub(over).unwrap_or(now));
         }
         matches!(outcome, Merge::New | Merge::State | Merge::Credential)
     }

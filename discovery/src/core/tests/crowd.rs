@@ -205,8 +205,8 @@ fn a_forgotten_node_that_has_signed_a_record_since_returns_by_hearsay() {
     };
     tell(&mut lone, &node, 3);
     let id = node.credential.node;
-    lone.discovery.directory.set_liveness(&id, Liveness::Down, None, lone.now);
-    lone.discovery.directory.forget(&id, lone.now);
+    lone.discovery.peers.directory.set_liveness(&id, Liveness::Down, None, lone.now);
+    lone.discovery.peers.directory.forget(&id, lone.now);
     // A late copy, and somebody who makes up a later one.
     tell(&mut lone, &node, 3);
     tell(&mut lone, &mesh.member(7, "a", "node"), 4);

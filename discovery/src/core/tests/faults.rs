@@ -109,7 +109,7 @@ fn a_death_that_the_others_deny_is_taken_back_and_a_true_one_is_not() {
     net.run(secs(5));
     let (victim, dead) = (net.id(7), net.id(9));
     net.with(4, |node, now| {
-        let life = node.directory.get(&victim).and_then(|it| it.life).unwrap();
+        let life = node.peers.directory.get(&victim).and_then(|it| it.life).unwrap();
         let claim = Claim { life, incarnation: 1, standing: Standing::Down };
         node.apply_claims(vec![(victim, claim)], false, now);
     });
