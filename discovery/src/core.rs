@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Credential, MeshId, NodeId, RecordKey, Revocation, Revocations, ServiceName, UnixSeconds,
+    Credential, MeshId, NodeId, Revocation, Revocations, ServiceName, UnixSeconds,
 };
 
 use crate::attach::Attach;
@@ -14,8 +14,8 @@ use crate::config::DiscoveryConfig;
 use crate::counters::Counters;
 use crate::dice::Dice;
 use crate::directory::{Directory, Entry, Liveness, MAX_MEMBERS, Record};
+use crate::local::{LocalRecord, Urgency};
 use crate::news::{News, Rumours};
-use crate::own::Own;
 use crate::paths::{MAX_PATHS, PathUse, Paths};
 use crate::room;
 use crate::seeds::Seeds;
@@ -38,6 +38,7 @@ mod saved;
 
 use peers::Peers;
 
+pub use crate::local::LocalNode;
 pub use leaves::MAX_LEAVES;
 
 /// Datagrams waiting for [`Discovery::poll_transmit`]; news to every session and some more.
@@ -48,15 +49,6 @@ pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
 const STALL: Duration = Duration::from_millis(250);
 /// Time given after a stall to read what has arrived meanwhile.
 const AFTER_STALL: Duration = Duration::from_millis(100);
-
-/// Who this node is.
-#[derive(Debug)]
-pub struct LocalNode {
-    /// The node's own credential; its mesh is the mesh.
-    pub credential: Credential,
-    /// Signs the node's record; its public half is in the credential.
-    pub record_key: RecordKey,
-}
 
 /// A datagram to send to a peer's gossip port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +110,6 @@ pub enum Event {
 pub struct Discovery {
     config: DiscoveryConfig,
     mesh: MeshId,
-    credential: Arc<Credential>,
     verifier: Box<dyn Verifier>,
     dice: Dice,
     peers: Peers,
@@ -129,7 +120,7 @@ pub struct Discovery {
     watch: Paths,
     watch_changed: bool,
     counters: Counters,
-    own: Own,
+    local: LocalRecord,
     swim: Swim,
     news: News,
     rumours: Rumours,
@@ -179,14 +170,13 @@ impl Discovery {
         let mut discovery = Self {
             mesh,
             peers: Peers::new(node, me.credential.site.clone()),
-            credential: Arc::new(me.credential),
             verifier,
             ended: BTreeMap::new(),
             paths: Paths::new(&config, seed, b'p').with_width(),
             watch: Paths::new(&watch, seed, b'w'),
             watch_changed: false,
             counters: Counters::default(),
-            own: Own::new((node, mesh), me.record_key, generation, config.publish_interval, now),
+            local: LocalRecord::new(me, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
             news: News::default(),
             rumours: Rumours::default(),
@@ -208,13 +198,13 @@ impl Discovery {
             dice,
             config,
         };
-        let credential = Arc::clone(&discovery.credential);
+        let credential = Arc::clone(discovery.local.credential());
         let directory = &mut discovery.peers.directory;
         directory.merge(&Record { credential, state: None }, now);
         directory.set_liveness(&node, Liveness::Alive, Some(life), now);
         directory.set_here(&node, true);
         if discovery.attach.is_none() {
-            discovery.own.want(crate::own::Urgency::Rumour, Duration::ZERO, now);
+            discovery.local.want(Urgency::Rumour, Duration::ZERO, now);
         }
         discovery
     }
@@ -253,7 +243,7 @@ impl Discovery {
         self.peers.handle_session(node, up, now);
         self.paths.handle_session(node, up, now);
         self.watch.handle_session(node, up, now);
-        if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.own.has_left() {
+        if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.local.has_left() {
             self.seeds.wake(&node, now);
             // Its credential has most likely come just before and was answered in the same way.
             if self.peers.is_known(&node)
@@ -301,7 +291,7 @@ impl Discovery {
         if self.attach.is_none() {
             self.swim.handle_timeout(&self.peers, now);
         }
-        if !self.own.has_left() {
+        if !self.local.has_left() {
             self.run_rounds(now);
         }
         self.settle(now);
@@ -318,19 +308,19 @@ impl Discovery {
 
     /// Where this node can be reached, at most [`crate::MAX_ENDPOINTS`].
     pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
-        self.counters.dropped_own += u64::from(!self.own.set_endpoints(endpoints, now));
+        self.counters.dropped_own += u64::from(!self.local.set_endpoints(endpoints, now));
         self.settle(now);
     }
 
     /// Whether others see this node at addresses that are not its own.
     pub fn set_behind_nat(&mut self, behind_nat: bool, now: Instant) {
-        self.own.set_behind_nat(behind_nat, now);
+        self.local.set_behind_nat(behind_nat, now);
         self.settle(now);
     }
 
     /// What was said last of that.
     pub fn is_behind_nat(&self) -> bool {
-        self.own.is_behind_nat()
+        self.local.is_behind_nat()
     }
 
     /// Whether no direct path to a node can be expected: both it and this node are behind NAT.
@@ -343,11 +333,11 @@ impl Discovery {
     /// How this node's instance of a service does. Urgent when it changed. Ignored, with an event,
     /// when the own credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
-        if !self.credential.roles.may_offer(&service) {
+        if !self.local.credential().roles.may_offer(&service) {
             self.counters.dropped_own += 1;
             let reason = format!("this node's credential lacks the role origin:{service}");
             self.report(Event::Ignored { node: self.peers.me, reason });
-        } else if !self.own.set_service(service, Some(state), now) {
+        } else if !self.local.set_service(service, Some(state), now) {
             self.counters.dropped_own += 1;
         }
         self.settle(now);
@@ -355,7 +345,7 @@ impl Discovery {
 
     /// This node no longer offers a service.
     pub fn remove_service(&mut self, service: &ServiceName, now: Instant) {
-        self.own.set_service(service.clone(), None, now);
+        self.local.set_service(service.clone(), None, now);
         self.settle(now);
     }
 
@@ -409,10 +399,10 @@ impl Discovery {
     /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
     /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
     pub fn leave(&mut self, now: Instant) {
-        if self.own.has_left() {
+        if self.local.has_left() {
             return;
         }
-        self.own.leave(now);
+        self.local.leave(now);
         self.settle(now);
         self.swim.leave(&self.peers, now);
         self.settle(now);
@@ -451,7 +441,7 @@ impl Discovery {
     /// The own generation. It may have been raised above the one given at the start, when the mesh
     /// remembered a later one; the next start must use a greater one than this.
     pub fn generation(&self) -> u64 {
-        self.own.generation()
+        self.local.generation()
     }
 
     /// How far this node distrusts its own view, 0 (healthy) to 8: late timers and several silent
@@ -480,7 +470,7 @@ impl Discovery {
             Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
             Message::Unacknowledged => self.paths.doubt(from, now),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
-            _ if self.own.has_left() => {}
+            _ if self.local.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),
             Message::Root(root) => self.take_root(from, root, now),
             Message::Same => self.sync.answered(),
@@ -497,7 +487,7 @@ impl Discovery {
         }
         let liveness = self.peers.directory.get(&from).map(|entry| entry.liveness);
         let out_of_step = matches!(liveness, Some(Liveness::Down | Liveness::Unknown));
-        if out_of_step && !self.own.has_left() && self.peers.contacts.allow_nudge(from, now) {
+        if out_of_step && !self.local.has_left() && self.peers.contacts.allow_nudge(from, now) {
             self.swim.announce(from, &self.peers, now);
         }
     }

@@ -23,8 +23,8 @@ mod directory;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod local;
 mod news;
-mod own;
 mod paths;
 mod room;
 mod rtt;

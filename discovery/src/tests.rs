@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use meshport_config::{
-    AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, MeshId, NodeKey, RecordKey,
-    Role, Roles, Subject, Succession, UnixSeconds, VerifyKey,
+    AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, NodeKey, RecordKey, Role,
+    Roles, Subject, Succession, UnixSeconds, VerifyKey,
 };
 
 use crate::state::{NodeState, SignedState};
@@ -60,10 +60,6 @@ impl Mesh {
         };
         let delegation = Delegation::issue(&authority, key.public(), grant).unwrap();
         Self { authority, delegation, key, seed }
-    }
-
-    pub(crate) fn id(&self) -> MeshId {
-        self.authority.public()
     }
 
     /// The member of this number; the same number has the same keys.

@@ -10,7 +10,7 @@ use meshport_config::{NodeId, UnixSeconds};
 
 use super::{Discovery, Event};
 use crate::directory::{Hold, MAX_MEMBERS, Record};
-use crate::own::Urgency;
+use crate::local::Urgency;
 
 /// Records kept for a clock that is put back: a clock that is years ahead ends all of a directory.
 const MAX_ENDED: usize = MAX_MEMBERS;
@@ -54,7 +54,7 @@ impl Discovery {
             }
         }
         // Who has forgotten this node meanwhile takes no record that it knew before.
-        self.own.want(Urgency::Rumour, Duration::ZERO, now);
+        self.local.want(Urgency::Rumour, Duration::ZERO, now);
         self.search_at = now;
         self.look_for_members(now);
     }

@@ -111,7 +111,7 @@ impl Discovery {
     /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
-        if node == self.peers.me || self.own.has_left() || self.is_revoked(credential) {
+        if node == self.peers.me || self.local.has_left() || self.is_revoked(credential) {
             return;
         }
         if credential.roles.is_leaf() {
@@ -141,8 +141,8 @@ impl Discovery {
 
     /// This node has another credential from now on, which the mesh has verified.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
-        self.credential = Arc::new(credential.clone());
-        let record = Record { credential: Arc::clone(&self.credential), state: None };
+        self.local.set_credential(credential.clone());
+        let record = Record { credential: Arc::clone(self.local.credential()), state: None };
         self.peers.directory.merge(&record, now);
         self.settle(now);
     }
@@ -204,11 +204,10 @@ impl Discovery {
     /// This node goes on as `me`, whose credential says whom it succeeds: the node it was. The
     /// others learn both from the credential.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
-        let LocalNode { credential, record_key } = me;
-        let former = std::mem::replace(&mut self.peers.me, credential.node);
-        self.credential = Arc::new(credential);
+        let former = std::mem::replace(&mut self.peers.me, me.credential.node);
+        self.local.succeed(me, now);
         self.peers.directory.remove(&former);
-        let record = Record { credential: Arc::clone(&self.credential), state: None };
+        let record = Record { credential: Arc::clone(self.local.credential()), state: None };
         self.make_room(&record.credential, Hold::Here, now);
         self.peers.directory.merge(&record, now);
         self.peers.directory.set_liveness(
@@ -220,7 +219,6 @@ impl Discovery {
         self.peers.directory.set_here(&self.peers.me, true);
         self.swim.succeed(self.peers.me, &self.peers, now);
         self.drain_swim(now);
-        self.own.succeed(self.peers.me, record_key, now);
         self.end_former(&record.credential, now);
         self.settle(now);
     }

@@ -62,7 +62,7 @@ impl Discovery {
             Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
             Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
-            Message::Ask(ask) if valid && !self.own.has_left() => self.tell_leaf(from, &ask, now),
+            Message::Ask(ask) if valid && !self.local.has_left() => self.tell_leaf(from, &ask, now),
             _ => self.counters.dropped_leaf += 1,
         }
     }

@@ -7,7 +7,7 @@ use meshport_config::NodeId;
 
 use super::{Discovery, Event};
 use crate::directory::{Entry, Liveness};
-use crate::own::Urgency;
+use crate::local::Urgency;
 use crate::paths::PathState;
 use crate::state::Life;
 use crate::swim::{Output, View};
@@ -304,7 +304,7 @@ impl Discovery {
     fn renewed(&mut self, life: Life, now: Instant) {
         self.counters.renewals += 1;
         self.sync.hasten(now);
-        self.own.set_life(life, now);
+        self.local.set_life(life, now);
         self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
     }
 
@@ -313,7 +313,7 @@ impl Discovery {
         let Some(generation) = generation.checked_add(1) else { return };
         let life = Life { generation, renewal: 0 };
         self.counters.generation_raised += 1;
-        self.own.set_life(life, now);
+        self.local.set_life(life, now);
         self.swim.change_life(life, &self.peers, now);
         self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
         self.drain_swim(now);
@@ -328,15 +328,11 @@ impl Discovery {
 
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
-        let (paths, directory, credential) = (&self.paths, &self.peers.directory, &self.credential);
-        let distances = || match super::rounds::tells_distances(credential) {
-            true => super::rounds::distances(paths, directory),
-            false => Vec::new(),
-        };
-        let Some((urgency, state)) = self.own.publish(distances, now) else { return };
+        let distances = || super::rounds::distances(&self.paths, &self.peers.directory);
+        let Some((urgency, state)) = self.local.publish(distances, now) else { return };
         self.counters.published += 1;
         let first = state.get().version == 1;
-        let credential = std::sync::Arc::clone(&self.credential);
+        let credential = std::sync::Arc::clone(self.local.credential());
         let record = crate::directory::Record { credential, state: Some(state) };
         self.peers.directory.merge(&record, now);
         // In a small mesh a rumour costs next to nothing.

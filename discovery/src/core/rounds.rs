@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, NodeId, Role};
+use meshport_config::NodeId;
 
 use super::{Discovery, Event};
 use crate::directory::{Directory, Entry, Liveness};
@@ -79,12 +79,12 @@ impl Discovery {
             return due.into_iter().flatten().min();
         }
         let farewell = [self.news.poll_timeout(), rumours];
-        let left = self.own.has_left();
+        let left = self.local.has_left();
         let others = [
             self.swim.poll_timeout(),
             self.paths.poll_timeout(),
             self.watch.poll_timeout(),
-            self.own.poll_timeout(),
+            self.local.poll_timeout(),
             self.sync.poll_timeout(),
             self.seeds.poll_timeout(),
             self.retold.front().map(|(due, _)| *due),
@@ -128,7 +128,7 @@ impl Discovery {
 
     fn drain_paths(&mut self, now: Instant) {
         // A new path is due at once and not at the next turn of the driver.
-        if self.paths.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
+        if self.paths.poll_timeout().is_some_and(|due| due <= now) && !self.local.has_left() {
             self.paths.handle_timeout(now);
         }
         while let Some(probe) = self.paths.poll_send() {
@@ -149,19 +149,19 @@ impl Discovery {
     }
 
     fn measure_distances(&mut self, now: Instant) {
-        if !tells_distances(&self.credential) {
+        if !self.local.tells_distances() {
             return;
         }
         let distances = distances(&self.paths, &self.peers.directory);
         let members = self.peers.directory.alive();
-        self.own.set_distances(distances, members, &mut self.dice, now);
+        self.local.set_distances(distances, members, &mut self.dice, now);
     }
 
     /// Keeps an eye on the next member of the own site in the order of ids and on the one before,
     /// which do the same: who is asked need not ask. Random probes find a crash sooner or later;
     /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.watch_changed) || self.own.has_left() {
+        if !std::mem::take(&mut self.watch_changed) || self.local.has_left() {
             return;
         }
         let wanted = self.peers.neighbours();
@@ -181,7 +181,7 @@ impl Discovery {
     }
 
     fn drain_watch(&mut self, now: Instant) {
-        if self.watch.poll_timeout().is_some_and(|due| due <= now) && !self.own.has_left() {
+        if self.watch.poll_timeout().is_some_and(|due| due <= now) && !self.local.has_left() {
             self.watch.handle_timeout(now);
         }
         while let Some(probe) = self.watch.poll_send() {
@@ -364,13 +364,6 @@ impl Discovery {
         self.interests.remove(&node);
         self.paths.set(node, None, false, now);
     }
-}
-
-/// Whether anybody asks how far origins are from the owner of this credential: those who relay are
-/// chosen by it, and between origins it shows what a client cannot see. A thousand others would
-/// each have the whole mesh fetch a record that nobody reads.
-pub(super) fn tells_distances(credential: &Credential) -> bool {
-    credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
 }
 
 /// The measured distances to all origins that are members.

@@ -79,7 +79,7 @@ impl Discovery {
         };
         if node == self.peers.me {
             if let Some(state) = state
-                && state.get().generation >= self.own.generation()
+                && state.get().generation >= self.local.generation()
             {
                 self.outlive(state.get().generation, now);
             }

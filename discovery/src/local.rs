@@ -1,4 +1,4 @@
-//! This node's own record: its content, when it is published again, and how urgently.
+//! The local node and its record: the content, when it is published again, and how urgently.
 //!
 //! A change of a service, a leave or a new generation is urgent and published at once, except the
 //! first version, which waits for the endpoints. New endpoints follow within the publish interval.
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{MeshId, NodeId, RecordKey, ServiceName};
+use meshport_config::{Credential, NodeId, RecordKey, Role, ServiceName};
 
 use crate::dice::Dice;
 use crate::state::{
@@ -45,11 +45,19 @@ pub(crate) enum Urgency {
     News,
 }
 
-/// The own record and its timing.
+/// Who this node is.
 #[derive(Debug)]
-pub(crate) struct Own {
-    node: NodeId,
-    mesh: MeshId,
+pub struct LocalNode {
+    /// The node's own credential; its mesh is the mesh.
+    pub credential: Credential,
+    /// Signs the node's record; its public half is in the credential.
+    pub record_key: RecordKey,
+}
+
+/// The record of the local node and its timing.
+#[derive(Debug)]
+pub(crate) struct LocalRecord {
+    credential: Arc<Credential>,
     key: RecordKey,
     life: Life,
     version: u64,
@@ -61,25 +69,25 @@ pub(crate) struct Own {
     /// Until when the first version waits; none once the endpoints are known, or it is out.
     waits_until: Option<Instant>,
     /// What is waiting to be published, and when it may.
-    pending: Option<(Urgency, Instant)>,
+    pending: Option<Pending>,
     published_at: Option<Instant>,
     /// When the last version went out that had new distances.
     distances_at: Option<Instant>,
     interval: Duration,
 }
 
-impl Own {
-    pub(crate) fn new(
-        (node, mesh): (NodeId, MeshId),
-        key: RecordKey,
-        generation: u64,
-        interval: Duration,
-        now: Instant,
-    ) -> Self {
+/// A version that waits to be published.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    urgency: Urgency,
+    due: Instant,
+}
+
+impl LocalRecord {
+    pub(crate) fn new(me: LocalNode, generation: u64, interval: Duration, now: Instant) -> Self {
         Self {
-            node,
-            mesh,
-            key,
+            credential: Arc::new(me.credential),
+            key: me.record_key,
             life: Life { generation, renewal: 0 },
             version: 0,
             endpoints: Vec::new(),
@@ -93,6 +101,21 @@ impl Own {
             distances_at: None,
             interval,
         }
+    }
+
+    pub(crate) fn credential(&self) -> &Arc<Credential> {
+        &self.credential
+    }
+
+    pub(crate) fn set_credential(&mut self, credential: Credential) {
+        self.credential = Arc::new(credential);
+    }
+
+    /// Whether anybody asks how far origins are from this node: those who relay are chosen by it,
+    /// and between origins it shows what a client cannot see. A thousand others would each have the
+    /// whole mesh fetch a record that nobody reads.
+    pub(crate) fn tells_distances(&self) -> bool {
+        self.credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -170,8 +193,8 @@ impl Own {
     }
 
     /// Goes on as another node, signing with another key.
-    pub(crate) fn succeed(&mut self, node: NodeId, key: RecordKey, now: Instant) {
-        (self.node, self.key) = (node, key);
+    pub(crate) fn succeed(&mut self, me: LocalNode, now: Instant) {
+        (self.credential, self.key) = (Arc::new(me.credential), me.record_key);
         self.want(Urgency::News, Duration::ZERO, now);
     }
 
@@ -190,7 +213,7 @@ impl Own {
     pub(crate) fn leave(&mut self, now: Instant) {
         self.left = true;
         self.published_at = None;
-        self.pending = Some((Urgency::News, now));
+        self.pending = Some(Pending { urgency: Urgency::News, due: now });
     }
 
     /// Asks for a version, no later than `after`, unless an earlier or more urgent one is waiting.
@@ -202,26 +225,25 @@ impl Own {
         let rested = self.published_at.map_or(now, |at| (at + rest).max(now));
         let due = rested.max(now + after).max(self.waits_until.unwrap_or(now));
         self.pending = Some(match self.pending {
-            Some((waiting, at)) => (waiting.max(urgency), at.min(due)),
-            None => (urgency, due),
+            Some(waiting) => {
+                Pending { urgency: waiting.urgency.max(urgency), due: waiting.due.min(due) }
+            }
+            None => Pending { urgency, due },
         });
     }
 
-    /// The next version, if one is due. `distances` are those of this moment.
+    /// The next version, if one is due. `distances` are those of this moment, asked for where they
+    /// are told.
     pub(crate) fn publish(
         &mut self,
         distances: impl FnOnce() -> Vec<Distance>,
         now: Instant,
     ) -> Option<(Urgency, Arc<SignedState>)> {
-        let (urgency, due) = self.pending?;
-        if due > now {
-            return None;
-        }
-        self.pending = None;
+        let Pending { urgency, .. } = self.pending.take_if(|pending| pending.due <= now)?;
         self.waits_until = None;
         self.published_at = Some(now);
         self.version += 1;
-        let mut nearest = distances();
+        let mut nearest = if self.tells_distances() { distances() } else { Vec::new() };
         nearest.sort_by_key(|it| (it.rtt_us.unwrap_or(u32::MAX), it.origin));
         nearest.truncate(MAX_DISTANCES);
         if nearest.iter().any(|it| differs(self.distances.get(&it.origin), it)) {
@@ -229,7 +251,7 @@ impl Own {
         }
         self.distances = nearest.into_iter().map(|it| (it.origin, it)).collect();
         let state = NodeState {
-            node: self.node,
+            node: self.credential.node,
             generation: self.life.generation,
             renewal: self.life.renewal,
             version: self.version,
@@ -239,11 +261,11 @@ impl Own {
             left: self.left,
             behind_nat: self.behind_nat,
         };
-        Some((urgency, Arc::new(SignedState::sign(state, &self.mesh, &self.key))))
+        Some((urgency, Arc::new(SignedState::sign(state, &self.credential.mesh, &self.key))))
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.pending.map(|(_, due)| due)
+        self.pending.map(|pending| pending.due)
     }
 }
 
