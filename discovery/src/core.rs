@@ -13,11 +13,10 @@ use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
 use crate::counters::Counters;
 use crate::dice::Dice;
-use crate::directory::{Directory, Entry, Liveness, MAX_MEMBERS, Record};
+use crate::directory::{Directory, Entry, Liveness, Record};
 use crate::local::{LocalRecord, Urgency};
 use crate::news::{News, Rumours};
 use crate::paths::{MAX_PATHS, PathUse, Paths};
-use crate::room;
 use crate::seeds::Seeds;
 use crate::state::{Life, OriginState};
 use crate::swim::Swim;
@@ -25,75 +24,26 @@ use crate::sync::Sync;
 use crate::verify::{Direct, Verifier};
 use crate::wire::Message;
 
+mod clock;
 mod ended;
 mod exchange;
 mod items;
 mod leaves;
 mod membership;
+mod outbox;
 mod peers;
 mod places;
 mod revoke;
 mod rounds;
 mod saved;
 
+use clock::Clock;
+use outbox::Outbox;
 use peers::Peers;
 
 pub use crate::local::LocalNode;
 pub use leaves::MAX_LEAVES;
-
-/// Datagrams waiting for [`Discovery::poll_transmit`]; news to every session and some more.
-pub const MAX_TRANSMITS: usize = 8192;
-/// Events waiting for [`Discovery::poll_event`]; a restored directory reports every node.
-pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
-/// A timer this late means that the process did not run.
-const STALL: Duration = Duration::from_millis(250);
-/// Time given after a stall to read what has arrived meanwhile.
-const AFTER_STALL: Duration = Duration::from_millis(100);
-
-/// A datagram to send to a peer's gossip port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transmit {
-    /// The peer. A session is to be made if there is none.
-    pub to: NodeId,
-    /// At most [`crate::WIDE_DATAGRAM`] bytes.
-    pub payload: Vec<u8>,
-}
-
-/// What the node's other parts may want to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A node is a member now.
-    MemberUp(NodeId),
-    /// A member was declared down or has left.
-    MemberDown(NodeId),
-    /// This node has found a member silent: it suspects it, and tells the others.
-    MemberSuspected(NodeId),
-    /// A node published a new record.
-    StateChanged(NodeId),
-    /// A node is not known any more: it was down for long, its credential has ended, or another
-    /// took its place in a full directory. The mesh need not know it either.
-    Forgotten(NodeId),
-    /// A measured path went up or down, or its round-trip time moved noticeably.
-    PathChanged(NodeId),
-    /// A node's credential or endpoints are new: the mesh should know them.
-    PeerWanted {
-        /// The node.
-        node: NodeId,
-        /// Where it says it can be reached; may be empty.
-        endpoints: Vec<SocketAddr>,
-        /// Its verified credential.
-        credential: Arc<Credential>,
-    },
-    /// The authority has revoked a node or an invite; whoever is covered is forgotten already.
-    Revoked(Revocation),
-    /// Something a node said was not believed.
-    Ignored {
-        /// The node that said it, or that it was said by or about.
-        node: NodeId,
-        /// What and why, for a log line.
-        reason: String,
-    },
-}
+pub use outbox::{Event, MAX_EVENTS, MAX_TRANSMITS, Transmit};
 
 /// Membership, directory, dissemination and path measurement of one node, without I/O or clock.
 ///
@@ -119,7 +69,6 @@ pub struct Discovery {
     /// The ways to the few members this node watches.
     watch: Paths,
     watch_changed: bool,
-    counters: Counters,
     local: LocalRecord,
     swim: Swim,
     news: News,
@@ -137,15 +86,10 @@ pub struct Discovery {
     retold: VecDeque<(Instant, Revocation)>,
     /// Members that one voice has called down.
     doubts: BTreeMap<NodeId, membership::Doubt>,
-    transmits: VecDeque<Transmit>,
-    events: VecDeque<Event>,
+    outbox: Outbox,
     search_at: Instant,
     sweep_at: Instant,
-    /// Timers were shifted and none has fired since.
-    shifted: bool,
-    /// The latest times that were given.
-    latest: Instant,
-    wall: UnixSeconds,
+    clock: Clock,
 }
 
 impl Discovery {
@@ -175,7 +119,6 @@ impl Discovery {
             paths: Paths::new(&config, seed, b'p').with_width(),
             watch: Paths::new(&watch, seed, b'w'),
             watch_changed: false,
-            counters: Counters::default(),
             local: LocalRecord::new(me, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
             news: News::default(),
@@ -188,13 +131,10 @@ impl Discovery {
             revocations: Revocations::default(),
             retold: VecDeque::new(),
             doubts: BTreeMap::new(),
-            transmits: VecDeque::new(),
-            events: VecDeque::new(),
+            outbox: Outbox::default(),
             search_at: now + config.announce_first,
             sweep_at: now + rounds::SWEEP,
-            shifted: false,
-            latest: now,
-            wall: UnixSeconds(0),
+            clock: Clock::new(now),
             dice,
             config,
         };
@@ -219,18 +159,18 @@ impl Discovery {
     /// A datagram came from an admitted peer.
     pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
-        self.counters.received_packets += 1;
-        self.counters.received_bytes += bytes.len() as u64;
+        self.outbox.counters.received_packets += 1;
+        self.outbox.counters.received_bytes += bytes.len() as u64;
         let known = self.peers.is_known(&from) || self.is_leaf(&from);
         if from == self.peers.me || !known {
-            self.counters.dropped_unknown_sender += 1;
+            self.outbox.counters.dropped_unknown_sender += 1;
             return;
         }
         self.peers.contacts.heard(from, now);
         match Message::decode(bytes) {
             Ok(message) => self.take_message(from, message, now),
-            Err(crate::wire::BadDatagram::Version) => self.counters.dropped_version += 1,
-            Err(crate::wire::BadDatagram::Malformed) => self.counters.dropped_malformed += 1,
+            Err(crate::wire::BadDatagram::Version) => self.outbox.counters.dropped_version += 1,
+            Err(crate::wire::BadDatagram::Malformed) => self.outbox.counters.dropped_malformed += 1,
         }
         self.settle(now);
     }
@@ -276,17 +216,11 @@ impl Discovery {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
-        let late =
-            self.next_timeout().map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
-        // Never twice in a row, or a process that is always late would never do anything.
-        if late > STALL && !self.shifted {
-            self.counters.stalls += 1;
-            self.swim.stalled(late + AFTER_STALL);
-            self.paths.stalled(late + AFTER_STALL);
-            self.watch.stalled(late + AFTER_STALL);
-            self.shifted = true;
-        } else {
-            self.shifted = false;
+        if let Some(stall) = self.clock.stall(self.next_timeout(), now) {
+            self.outbox.counters.stalls += 1;
+            self.swim.stalled(stall);
+            self.paths.stalled(stall);
+            self.watch.stalled(stall);
         }
         if self.attach.is_none() {
             self.swim.handle_timeout(&self.peers, now);
@@ -301,14 +235,14 @@ impl Discovery {
     /// Their addresses are the mesh's business.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
-        self.counters.dropped_own += self.seeds.set(&others, now) as u64;
+        self.outbox.counters.dropped_own += self.seeds.set(&others, now) as u64;
         self.look_for_members(now);
         self.settle(now);
     }
 
     /// Where this node can be reached, at most [`crate::MAX_ENDPOINTS`].
     pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
-        self.counters.dropped_own += u64::from(!self.local.set_endpoints(endpoints, now));
+        self.outbox.counters.dropped_own += u64::from(!self.local.set_endpoints(endpoints, now));
         self.settle(now);
     }
 
@@ -334,11 +268,11 @@ impl Discovery {
     /// when the own credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
         if !self.local.credential().roles.may_offer(&service) {
-            self.counters.dropped_own += 1;
+            self.outbox.counters.dropped_own += 1;
             let reason = format!("this node's credential lacks the role origin:{service}");
-            self.report(Event::Ignored { node: self.peers.me, reason });
+            self.outbox.report(Event::Ignored { node: self.peers.me, reason });
         } else if !self.local.set_service(service, Some(state), now) {
-            self.counters.dropped_own += 1;
+            self.outbox.counters.dropped_own += 1;
         }
         self.settle(now);
     }
@@ -357,7 +291,7 @@ impl Discovery {
                 if self.interests.len() < MAX_PATHS || self.interests.contains_key(&node) {
                     self.interests.insert(node, usage);
                 } else {
-                    self.counters.dropped_paths += 1;
+                    self.outbox.counters.dropped_paths += 1;
                 }
             }
             _ => {
@@ -410,12 +344,12 @@ impl Discovery {
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        room::take_first(&mut self.transmits)
+        self.outbox.poll_transmit()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        room::take_first(&mut self.events)
+        self.outbox.poll_event()
     }
 
     /// When [`Self::handle_timeout`] is due.
@@ -435,7 +369,7 @@ impl Discovery {
 
     /// What was done and dropped so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.outbox.counters
     }
 
     /// The own generation. It may have been raised above the one given at the start, when the mesh
@@ -483,7 +417,7 @@ impl Discovery {
             Message::Revoked(list) => self.take_revoked(from, &list, now),
             Message::Revocations(digest) => self.take_revocations(from, digest, now),
             // Only leaves ask, and this is none.
-            Message::Ask(_) => self.counters.dropped_leaf += 1,
+            Message::Ask(_) => self.outbox.counters.dropped_leaf += 1,
         }
         let liveness = self.peers.directory.get(&from).map(|entry| entry.liveness);
         let out_of_step = matches!(liveness, Some(Liveness::Down | Liveness::Unknown));
@@ -492,7 +426,7 @@ impl Discovery {
         }
     }
 
-    /// Encodes and queues a datagram. The kinds are counted where they are made.
+    /// Encodes and queues a datagram.
     fn send(&mut self, to: NodeId, message: &Message<'_>) {
         if let Some(payload) = message.encode() {
             self.send_bytes(to, payload);
@@ -504,27 +438,10 @@ impl Discovery {
     fn send_bytes(&mut self, to: NodeId, payload: Vec<u8>) {
         // A lie about membership must not make this node talk to strangers.
         let known = self.peers.is_known(&to) || self.seeds.contains(&to) || self.is_leaf(&to);
-        if !known || to == self.peers.me || self.transmits.len() >= MAX_TRANSMITS {
-            self.counters.dropped_transmits += 1;
-            return;
-        }
-        let size = payload.len() as u64;
-        self.counters.sent_packets += 1;
-        self.counters.sent_bytes += size;
-        match crate::wire::family(&payload) {
-            crate::wire::Family::Swim => self.counters.sent_swim_bytes += size,
-            crate::wire::Family::Sync => self.counters.sent_sync_bytes += size,
-            crate::wire::Family::News => self.counters.sent_news_bytes += size,
-            crate::wire::Family::Path => self.counters.sent_path_bytes += size,
-        }
-        self.transmits.push_back(Transmit { to, payload });
-    }
-
-    fn report(&mut self, event: Event) {
-        if self.events.len() >= MAX_EVENTS {
-            self.counters.dropped_events += 1;
+        if known && to != self.peers.me {
+            self.outbox.send(to, payload);
         } else {
-            self.events.push_back(event);
+            self.outbox.counters.dropped_transmits += 1;
         }
     }
 }

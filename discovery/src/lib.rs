@@ -26,7 +26,7 @@ pub mod fuzzing;
 mod local;
 mod news;
 mod paths;
-mod room;
+mod queue;
 mod rtt;
 mod schedule;
 mod seeds;

@@ -24,7 +24,7 @@ use rand_for_foca::rngs::Xoshiro256PlusPlus;
 
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
-use crate::room;
+use crate::queue;
 use crate::state::Life;
 use crate::timers::Timers;
 use crate::wire::{Claim, Message, Short, Standing};
@@ -378,7 +378,7 @@ impl Swim {
 
     /// What is to be done next, in order.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
-        room::take_first(&mut self.output)
+        queue::pop(&mut self.output)
     }
 
     /// When [`Self::handle_timeout`] is due.

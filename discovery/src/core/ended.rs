@@ -18,9 +18,7 @@ const MAX_ENDED: usize = MAX_MEMBERS;
 impl Discovery {
     /// Every input that knows the wall time says it here first.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds, now: Instant) {
-        let went_back = wall < self.wall;
-        self.wall = wall;
-        if went_back && !self.ended.is_empty() {
+        if self.clock.set_wall(wall) && !self.ended.is_empty() {
             self.take_back(now);
         }
     }
@@ -33,20 +31,20 @@ impl Discovery {
             let record = Record { credential: entry.credential, state: entry.state };
             self.ended.insert(node, record);
         }
-        self.report(Event::Forgotten(node));
+        self.outbox.report(Event::Forgotten(node));
     }
 
     /// The clock was put back: whose credential has not ended after all is known again.
     fn take_back(&mut self, now: Instant) {
         let all = std::mem::take(&mut self.ended);
-        let wall = self.wall;
+        let wall = self.clock.wall;
         let (valid, ended) = all.into_iter().partition(|(_, it)| wall < it.credential.expires_at);
         self.ended = ended;
         for (node, record) in valid {
             if self.is_revoked(&record.credential) {
                 continue;
             }
-            self.counters.taken_back += 1;
+            self.outbox.counters.taken_back += 1;
             self.make_room(&record.credential, Hold::of_hearsay(&record.credential), now);
             self.merge(&record, now);
             if self.peers.contacts.session(&node) {

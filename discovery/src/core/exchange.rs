@@ -26,7 +26,7 @@ const LIST_ROOM: usize = MAX_DATAGRAM - 24;
 impl Discovery {
     /// Begins a comparison.
     pub(super) fn compare_with(&mut self, peer: NodeId) {
-        self.counters.syncs += 1;
+        self.outbox.counters.syncs += 1;
         let root = self.root();
         self.send(peer, &Message::Root(root));
     }
@@ -127,7 +127,7 @@ impl Discovery {
     /// Remembers to ask a peer for a record.
     pub(super) fn fetch(&mut self, short: Short, with_credential: bool, from: NodeId) {
         let taken = self.sync.want(short, with_credential, from);
-        self.counters.dropped_wants += u64::from(!taken);
+        self.outbox.counters.dropped_wants += u64::from(!taken);
     }
 
     /// Sends the record of a node.
@@ -205,7 +205,7 @@ impl Discovery {
 
     fn may_reply(&mut self, to: NodeId, now: Instant) -> bool {
         let allowed = self.peers.contacts.allow_reply(to, now);
-        self.counters.dropped_requests += u64::from(!allowed);
+        self.outbox.counters.dropped_requests += u64::from(!allowed);
         allowed
     }
 

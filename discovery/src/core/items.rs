@@ -48,13 +48,13 @@ impl Discovery {
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         for item in items {
             if !self.peers.contacts.allow_record(from, now) {
-                self.counters.dropped_flood += 1;
+                self.outbox.counters.dropped_flood += 1;
                 continue;
             }
             let first =
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.peers.directory.resolve(item.short) else {
-                self.counters.rejected_states += u64::from(item.state.is_some());
+                self.outbox.counters.rejected_states += u64::from(item.state.is_some());
                 // If it came with one, the same would come again.
                 if item.credential.is_none() {
                     self.fetch(item.short, true, from);
@@ -96,7 +96,7 @@ impl Discovery {
 
     pub(super) fn take_news(&mut self, from: NodeId, item: Item<'_>, now: Instant) {
         if item.short != Short::of(&from) {
-            self.counters.rejected_states += 1;
+            self.outbox.counters.rejected_states += 1;
             return;
         }
         // A leaf passes nothing on.
@@ -121,7 +121,7 @@ impl Discovery {
         let known = self.peers.directory.get(&node);
         if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
             let bytes = credential.to_bytes();
-            match self.verifier.credential(&bytes, &self.mesh, self.wall) {
+            match self.verifier.credential(&bytes, &self.mesh, self.clock.wall) {
                 Ok(credential) => {
                     self.make_room(&credential, Hold::Here, now);
                     let outcome = self.merge(&Record { credential, state: None }, now);
@@ -154,14 +154,14 @@ impl Discovery {
         match outcome {
             Merge::Unchanged => return outcome,
             Merge::Full => {
-                self.counters.dropped_directory_full += 1;
+                self.outbox.counters.dropped_directory_full += 1;
                 return outcome;
             }
             Merge::Forgotten => {
-                self.counters.dropped_forgotten += 1;
+                self.outbox.counters.dropped_forgotten += 1;
                 return outcome;
             }
-            Merge::New | Merge::Credential | Merge::State => self.counters.merged += 1,
+            Merge::New | Merge::Credential | Merge::State => self.outbox.counters.merged += 1,
         }
         let Some(entry) = self.peers.directory.get(&node) else { return outcome };
         let event = Event::PeerWanted {
@@ -173,11 +173,11 @@ impl Discovery {
         let farewell = entry.farewell();
         let has_state = entry.state.is_some();
         if farewell.is_none() {
-            self.report(event);
+            self.outbox.report(event);
         }
         if has_state && outcome != Merge::Credential {
             self.report_ignored_services(node, now);
-            self.report(Event::StateChanged(node));
+            self.outbox.report(Event::StateChanged(node));
         }
         match farewell {
             Some(left) if life <= Some(left) && liveness != Liveness::Left => {
@@ -244,13 +244,13 @@ impl Discovery {
             }
         } else if self.has_no_room_for(bytes) {
             self.sync.got(item.short);
-            self.counters.dropped_directory_full += 1;
+            self.outbox.counters.dropped_directory_full += 1;
             return false;
         }
-        match self.verifier.credential(bytes, &self.mesh, self.wall) {
+        match self.verifier.credential(bytes, &self.mesh, self.clock.wall) {
             Ok(credential) if self.is_revoked(&credential) => {
                 self.sync.got(item.short);
-                self.counters.rejected_credentials += 1;
+                self.outbox.counters.rejected_credentials += 1;
                 // Who tells of it has not heard.
                 self.tell_covering(from, &credential, now);
                 false
@@ -319,7 +319,7 @@ impl Discovery {
         let state = match verified {
             Ok(state) => state,
             Err(reason) => {
-                self.counters.rejected_states += 1;
+                self.outbox.counters.rejected_states += 1;
                 self.report_ignored(from, now, || {
                     format!("a record of {} from {}: {reason}", node.short(), from.short())
                 });
@@ -349,7 +349,7 @@ impl Discovery {
     }
 
     fn refuse_credential(&mut self, node: NodeId, reason: &Rejected, now: Instant) {
-        self.counters.rejected_credentials += 1;
+        self.outbox.counters.rejected_credentials += 1;
         self.report_ignored(node, now, || reason.to_string());
     }
 
@@ -361,7 +361,7 @@ impl Discovery {
         reason: impl FnOnce() -> String,
     ) {
         if self.peers.contacts.allow_report(node, now) {
-            self.report(Event::Ignored { node, reason: reason() });
+            self.outbox.report(Event::Ignored { node, reason: reason() });
         }
     }
 
@@ -369,7 +369,7 @@ impl Discovery {
         let Some(entry) = self.peers.directory.get(&node) else { return };
         let ignored: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         if !ignored.is_empty() {
-            self.counters.ignored_services += ignored.len() as u64;
+            self.outbox.counters.ignored_services += ignored.len() as u64;
             let names = ignored.join(", ");
             self.report_ignored(node, now, || {
                 format!("it announces {names}, which its credential does not allow")

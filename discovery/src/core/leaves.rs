@@ -36,7 +36,7 @@ impl Discovery {
         if self.leaves.len() < MAX_LEAVES || !full {
             self.leaves.insert(credential.node, credential.expires_at);
         } else {
-            self.counters.dropped_leaf += 1;
+            self.outbox.counters.dropped_leaf += 1;
         }
     }
 
@@ -57,19 +57,19 @@ impl Discovery {
 
     /// A member's side: what a leaf may say.
     pub(super) fn take_from_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
-        let valid = self.leaves.get(&from).is_some_and(|expires_at| self.wall < *expires_at);
+        let valid = self.leaves.get(&from).is_some_and(|expires_at| self.clock.wall < *expires_at);
         match message {
             Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
             Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             Message::Ask(ask) if valid && !self.local.has_left() => self.tell_leaf(from, &ask, now),
-            _ => self.counters.dropped_leaf += 1,
+            _ => self.outbox.counters.dropped_leaf += 1,
         }
     }
 
     /// Answers a leaf with what it lacks.
     fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
-        self.counters.leaf_questions += 1;
+        self.outbox.counters.leaf_questions += 1;
         self.take_revocations(leaf, ask.revoked, now);
         if self.peers.leaf_digest(&ask.services, self.peers.me).to_le_bytes() == ask.digest {
             if self.peers.contacts.allow_reply(leaf, now) {
@@ -105,7 +105,7 @@ impl Discovery {
             }
             Message::News(item) => self.take_news(from, item, now),
             Message::Revoked(list) => self.take_revoked(from, &list, now),
-            _ => self.counters.dropped_leaf += 1,
+            _ => self.outbox.counters.dropped_leaf += 1,
         }
     }
 
@@ -194,8 +194,8 @@ impl Discovery {
             };
             let before = self.peers.directory.set_liveness(&node, liveness, Some(claim.life), now);
             match (before == Some(Liveness::Alive), over) {
-                (false, false) => self.report(Event::MemberUp(node)),
-                (true, true) => self.report(Event::MemberDown(node)),
+                (false, false) => self.outbox.report(Event::MemberUp(node)),
+                (true, true) => self.outbox.report(Event::MemberDown(node)),
                 _ => {}
             }
             self.adjust_path(node, now);
@@ -205,13 +205,13 @@ impl Discovery {
     /// Whether a credential of others is kept out of the directory: that of a leaf.
     pub(super) fn refuses_leaf(&mut self, credential: &Arc<Credential>) -> bool {
         let leaf = credential.roles.is_leaf();
-        self.counters.dropped_leaf += u64::from(leaf);
+        self.outbox.counters.dropped_leaf += u64::from(leaf);
         leaf
     }
 
     /// Forgets leaves whose credential has ended.
     pub(super) fn sweep_leaves(&mut self) {
-        let wall = self.wall;
+        let wall = self.clock.wall;
         self.leaves.retain(|_, expires_at| wall < *expires_at);
     }
 }

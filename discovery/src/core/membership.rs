@@ -50,15 +50,15 @@ impl Discovery {
         let over = entry.and_then(Entry::farewell);
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
         let Ok(seen) = self.swim.handle_datagram((from, over), bytes, &self.peers, now) else {
-            self.counters.dropped_swim += 1;
+            self.outbox.counters.dropped_swim += 1;
             return;
         };
-        let renewals = self.counters.renewals;
+        let renewals = self.outbox.counters.renewals;
         self.drain_swim(now);
         if let Some(claim) = &seen.sender {
             self.peers.directory.note_claim(&from, claim);
         }
-        if self.counters.renewals > renewals {
+        if self.outbox.counters.renewals > renewals {
             // Whoever told us that we are down shall hear of the new life first.
             self.swim.announce(from, &self.peers, now);
         }
@@ -84,7 +84,7 @@ impl Discovery {
                         claims.extend(self.believable(from, node, claim, now));
                     }
                     None => {
-                        self.counters.dropped_claims_unknown += 1;
+                        self.outbox.counters.dropped_claims_unknown += 1;
                         self.fetch(short, true, from);
                     }
                 }
@@ -112,7 +112,7 @@ impl Discovery {
         }
         let refutations = self.swim.tally.refutations;
         self.swim.apply(claims.iter().copied(), spread, &self.peers, now);
-        self.counters.refutations += self.swim.tally.refutations - refutations;
+        self.outbox.counters.refutations += self.swim.tally.refutations - refutations;
         self.drain_swim(now);
         for (node, claim) in &claims {
             self.peers.directory.note_claim(node, claim);
@@ -134,7 +134,7 @@ impl Discovery {
         let entry = self.peers.directory.get(&node)?;
         let signed = entry.node_state().map(crate::state::NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
-            self.counters.dropped_claims_unsigned += 1;
+            self.outbox.counters.dropped_claims_unsigned += 1;
             return None;
         }
         let gone = entry.liveness == Liveness::Left;
@@ -183,7 +183,7 @@ impl Discovery {
             self.doubts.remove(&node);
             return Some((node, claim));
         }
-        self.counters.softened_claims += 1;
+        self.outbox.counters.softened_claims += 1;
         if first.is_none() && (self.doubts.len() < MAX_DOUBTS || self.doubts.contains_key(&node)) {
             self.doubts.insert(node, Doubt { life: claim.life, from, at: now });
             self.swim.verify(node, claim.life, &self.peers, now);
@@ -230,10 +230,10 @@ impl Discovery {
             }
         }
         for node in std::mem::take(&mut self.swim.tally.suspected) {
-            self.counters.suspicions += 1;
-            self.report(Event::MemberSuspected(node));
+            self.outbox.counters.suspicions += 1;
+            self.outbox.report(Event::MemberSuspected(node));
         }
-        self.counters.dropped_timers = self.swim.tally.dropped_timers;
+        self.outbox.counters.dropped_timers = self.swim.tally.dropped_timers;
     }
 
     /// The node left on purpose: its own signed word for it.
@@ -241,7 +241,7 @@ impl Discovery {
         let before = self.peers.directory.set_liveness(&node, Liveness::Left, Some(life), now);
         if before == Some(Liveness::Alive) {
             self.watch_changed = true;
-            self.report(Event::MemberDown(node));
+            self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
         let claim = Claim { life, incarnation: 0, standing: Standing::Down };
@@ -272,8 +272,8 @@ impl Discovery {
         let first = self.peers.is_alone();
         let before = self.peers.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
         if before != Some(Liveness::Alive) {
-            self.counters.members_up += 1;
-            self.report(Event::MemberUp(node));
+            self.outbox.counters.members_up += 1;
+            self.outbox.report(Event::MemberUp(node));
             self.swim.set_size(self.peers.directory.alive());
         }
         if first {
@@ -293,8 +293,8 @@ impl Discovery {
         self.tell_witnesses(node, Standing::Down);
         let before = self.peers.directory.set_liveness(&node, Liveness::Down, Some(life), now);
         if before == Some(Liveness::Alive) {
-            self.counters.members_down += 1;
-            self.report(Event::MemberDown(node));
+            self.outbox.counters.members_down += 1;
+            self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
         self.watch_changed = true;
@@ -302,7 +302,7 @@ impl Discovery {
     }
 
     fn renewed(&mut self, life: Life, now: Instant) {
-        self.counters.renewals += 1;
+        self.outbox.counters.renewals += 1;
         self.sync.hasten(now);
         self.local.set_life(life, now);
         self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
@@ -312,7 +312,7 @@ impl Discovery {
     pub(super) fn outlive(&mut self, generation: u64, now: Instant) {
         let Some(generation) = generation.checked_add(1) else { return };
         let life = Life { generation, renewal: 0 };
-        self.counters.generation_raised += 1;
+        self.outbox.counters.generation_raised += 1;
         self.local.set_life(life, now);
         self.swim.change_life(life, &self.peers, now);
         self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
@@ -322,7 +322,7 @@ impl Discovery {
     /// Passes on the newest record of a node as a rumour.
     pub(super) fn spread(&mut self, node: NodeId, with_credential: bool, now: Instant) {
         if !self.rumours.add(node, with_credential, now) {
-            self.counters.dropped_rumours += 1;
+            self.outbox.counters.dropped_rumours += 1;
         }
     }
 
@@ -330,7 +330,7 @@ impl Discovery {
     pub(super) fn publish(&mut self, now: Instant) {
         let distances = || super::rounds::distances(&self.paths, &self.peers.directory);
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };
-        self.counters.published += 1;
+        self.outbox.counters.published += 1;
         let first = state.get().version == 1;
         let credential = std::sync::Arc::clone(self.local.credential());
         let record = crate::directory::Record { credential, state: Some(state) };

@@ -24,7 +24,7 @@ impl Discovery {
         let Some(liveness) = self.peers.directory.get(&node).map(|entry| entry.liveness) else {
             return;
         };
-        self.counters.displaced += 1;
+        self.outbox.counters.displaced += 1;
         self.drop_member(node, now);
         match liveness {
             // Others have it too, and it would come back as one that may be alive.
@@ -32,7 +32,7 @@ impl Discovery {
             Liveness::Unknown | Liveness::Alive => self.peers.directory.remove(&node),
         };
         self.doubts.remove(&node);
-        self.report(Event::Forgotten(node));
+        self.outbox.report(Event::Forgotten(node));
     }
 
     fn room_for(&mut self, newcomer: &Credential, hold: Hold) -> Room {

@@ -57,7 +57,7 @@ impl Discovery {
     pub(super) fn take_revoked(&mut self, from: NodeId, list: &[&[u8]], now: Instant) {
         for bytes in list.iter().filter(|_| !is_planted(Bug::Revocation)) {
             if !self.peers.contacts.allow_record(from, now) {
-                self.counters.dropped_flood += 1;
+                self.outbox.counters.dropped_flood += 1;
                 continue;
             }
             let taken = Revocation::from_bytes(bytes).map_err(Rejected::from).and_then(|it| {
@@ -72,7 +72,7 @@ impl Discovery {
                 Ok(())
             });
             if let Err(reason) = taken {
-                self.counters.rejected_revocations += 1;
+                self.outbox.counters.rejected_revocations += 1;
                 self.report_ignored(from, now, || format!("a revocation: {reason}"));
             }
         }
@@ -134,10 +134,10 @@ impl Discovery {
         match added {
             Added::Known => return added,
             Added::Full => {
-                self.counters.dropped_revocations += 1;
+                self.outbox.counters.dropped_revocations += 1;
                 return added;
             }
-            Added::New => self.counters.revocations += 1,
+            Added::New => self.outbox.counters.revocations += 1,
         }
         // A leaf passes nothing on.
         let tells = self.attach.is_none();
@@ -153,7 +153,7 @@ impl Discovery {
             self.revocations.note_name(node, &entry.credential.name);
         }
         self.forget_covered(&revocation, now);
-        self.report(Event::Revoked(revocation));
+        self.outbox.report(Event::Revoked(revocation));
         added
     }
 
@@ -174,7 +174,7 @@ impl Discovery {
             self.interests.remove(&node);
             self.watch_changed = true;
             self.adjust_path(node, now);
-            self.report(Event::StateChanged(node));
+            self.outbox.report(Event::StateChanged(node));
         }
     }
 

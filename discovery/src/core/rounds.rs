@@ -57,7 +57,7 @@ impl Discovery {
 
     /// Carries out everything that waits, after any input.
     pub(super) fn settle(&mut self, now: Instant) {
-        self.latest = self.latest.max(now);
+        self.clock.note(now);
         if self.attach.is_some() {
             self.drain_paths(now);
             return self.ask_members(now);
@@ -122,7 +122,7 @@ impl Discovery {
         let usage = wished.or(needed).filter(|_| node != self.peers.me);
         let session = self.peers.contacts.session(&node);
         if !self.paths.set(node, usage, session, now) {
-            self.counters.dropped_paths += 1;
+            self.outbox.counters.dropped_paths += 1;
         }
     }
 
@@ -141,7 +141,7 @@ impl Discovery {
         let mut changed = false;
         while let Some(node) = self.paths.poll_change() {
             changed = true;
-            self.report(Event::PathChanged(node));
+            self.outbox.report(Event::PathChanged(node));
         }
         if changed && self.attach.is_none() {
             self.measure_distances(now);
@@ -232,7 +232,7 @@ impl Discovery {
                     };
                     self.send(peer, &Message::News(item));
                 }
-                (Telling::GivenUp, _) => self.counters.unacknowledged_news += 1,
+                (Telling::GivenUp, _) => self.outbox.counters.unacknowledged_news += 1,
                 (Telling::Tell(_), None) => {}
             }
         }
@@ -314,7 +314,7 @@ impl Discovery {
         if let Some(before) = now.checked_sub(forget_after * TOMBSTONE_FACTOR) {
             self.peers.directory.prune_tombstones(before);
         }
-        if self.peers.directory.is_settled(self.wall) {
+        if self.peers.directory.is_settled(self.clock.wall) {
             return;
         }
         let mut fading = Vec::new();
@@ -325,7 +325,7 @@ impl Discovery {
         {
             let age = now.saturating_duration_since(entry.since);
             match entry.liveness {
-                _ if self.wall >= entry.credential.expires_at => expired.push(*node),
+                _ if self.clock.wall >= entry.credential.expires_at => expired.push(*node),
                 Liveness::Unknown if age >= UNKNOWN_FOR => silent.push(*node),
                 Liveness::Down | Liveness::Left if age >= forget_after => forgotten.push(*node),
                 Liveness::Down | Liveness::Left if age >= forget_after / 2 && !entry.fading => {
@@ -343,7 +343,7 @@ impl Discovery {
         for node in forgotten {
             self.drop_member(node, now);
             self.peers.directory.forget(&node, now);
-            self.report(Event::Forgotten(node));
+            self.outbox.report(Event::Forgotten(node));
         }
         for node in expired {
             self.set_aside(node, now);

@@ -17,8 +17,8 @@ impl Discovery {
         snapshot::write(
             &self.peers.directory,
             ended,
-            (*self.mesh.as_bytes(), self.wall),
-            self.latest,
+            (*self.mesh.as_bytes(), self.clock.wall),
+            self.clock.latest,
         )
     }
 
@@ -40,7 +40,7 @@ impl Discovery {
         if body.mesh != *self.mesh.as_bytes() {
             return Err(DiscoveryError::SnapshotForeign);
         }
-        self.wall = wall;
+        self.clock.wall = wall;
         let stopped = Duration::from_secs(wall.0.saturating_sub(body.saved_at));
         let mut restored = 0;
         self.peers.directory.reserve(body.nodes.len() + 1);
@@ -54,13 +54,14 @@ impl Discovery {
     }
 
     fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
-        let Ok(credential) = self.verifier.credential(saved.credential, &self.mesh, self.wall)
+        let Ok(credential) =
+            self.verifier.credential(saved.credential, &self.mesh, self.clock.wall)
         else {
-            self.counters.rejected_credentials += 1;
+            self.outbox.counters.rejected_credentials += 1;
             return false;
         };
         if self.is_revoked(&credential) {
-            self.counters.rejected_credentials += 1;
+            self.outbox.counters.rejected_credentials += 1;
             return false;
         }
         if self.refuses_leaf(&credential) {
@@ -72,7 +73,7 @@ impl Discovery {
         let state = match verified {
             Some(Ok(state)) if state.get().node == node => Some(state),
             Some(_) => {
-                self.counters.rejected_states += 1;
+                self.outbox.counters.rejected_states += 1;
                 None
             }
             None => None,

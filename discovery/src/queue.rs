@@ -1,12 +1,13 @@
-//! Shrinks queues that were long once: after a restored directory, or a thousand joins.
+//! Queues that give back their capacity when they were long once: after a restored directory, or a
+//! thousand joins.
 
 use std::collections::VecDeque;
 
-/// Entries for which an empty queue keeps room: more than a busy instant brings.
+/// Entries for which an empty queue keeps capacity: more than a busy instant brings.
 const KEPT: usize = 64;
 
-/// Takes the first entry. A queue that is empty after that gives back its room if it was long.
-pub(crate) fn take_first<T>(queue: &mut VecDeque<T>) -> Option<T> {
+/// Takes the first entry. A queue that is empty after that gives back its capacity if it was long.
+pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let first = queue.pop_front();
     if queue.is_empty() && queue.capacity() > KEPT {
         *queue = VecDeque::new();
@@ -19,10 +20,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drained_queue_gives_its_room_back() {
+    fn a_drained_queue_gives_its_capacity_back() {
         let mut queue: VecDeque<usize> = (0..10_000).collect();
         let mut taken = 0;
-        while let Some(number) = take_first(&mut queue) {
+        while let Some(number) = pop(&mut queue) {
             assert_eq!(number, taken);
             taken += 1;
         }
@@ -31,6 +32,6 @@ mod tests {
         queue.reserve_exact(KEPT / 2);
         let usual = queue.capacity();
         queue.push_back(1);
-        assert_eq!((take_first(&mut queue), queue.capacity()), (Some(1), usual));
+        assert_eq!((pop(&mut queue), queue.capacity()), (Some(1), usual));
     }
 }

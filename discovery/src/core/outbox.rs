@@ -1,0 +1,108 @@
+//! What a node has to say: datagrams for its peers and events for the parts around it, each in a
+//! bounded queue, and the counters of what was done and dropped.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use meshport_config::{Credential, NodeId, Revocation};
+
+use crate::counters::Counters;
+use crate::directory::MAX_MEMBERS;
+use crate::queue;
+use crate::wire::{Family, family};
+
+/// Datagrams waiting for [`crate::Discovery::poll_transmit`]; news to every session and some more.
+pub const MAX_TRANSMITS: usize = 8192;
+/// Events waiting for [`crate::Discovery::poll_event`]; a restored directory reports every node.
+pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
+
+/// A datagram to send to a peer's gossip port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The peer. A session is to be made if there is none.
+    pub to: NodeId,
+    /// At most [`crate::WIDE_DATAGRAM`] bytes.
+    pub payload: Vec<u8>,
+}
+
+/// What the node's other parts may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A node is a member now.
+    MemberUp(NodeId),
+    /// A member was declared down or has left.
+    MemberDown(NodeId),
+    /// This node has found a member silent: it suspects it, and tells the others.
+    MemberSuspected(NodeId),
+    /// A node published a new record.
+    StateChanged(NodeId),
+    /// A node is not known any more: it was down for long, its credential has ended, or another
+    /// took its place in a full directory. The mesh need not know it either.
+    Forgotten(NodeId),
+    /// A measured path went up or down, or its round-trip time moved noticeably.
+    PathChanged(NodeId),
+    /// A node's credential or endpoints are new: the mesh should know them.
+    PeerWanted {
+        /// The node.
+        node: NodeId,
+        /// Where it says it can be reached; may be empty.
+        endpoints: Vec<SocketAddr>,
+        /// Its verified credential.
+        credential: Arc<Credential>,
+    },
+    /// The authority has revoked a node or an invite; whoever is covered is forgotten already.
+    Revoked(Revocation),
+    /// Something a node said was not believed.
+    Ignored {
+        /// The node that said it, or that it was said by or about.
+        node: NodeId,
+        /// What and why, for a log line.
+        reason: String,
+    },
+}
+
+/// Both queues and the counters.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    pub(super) counters: Counters,
+}
+
+impl Outbox {
+    /// Queues a datagram. The kinds are counted where they are made.
+    pub(super) fn send(&mut self, to: NodeId, payload: Vec<u8>) {
+        if self.transmits.len() >= MAX_TRANSMITS {
+            self.counters.dropped_transmits += 1;
+            return;
+        }
+        let size = payload.len() as u64;
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += size;
+        match family(&payload) {
+            Family::Swim => self.counters.sent_swim_bytes += size,
+            Family::Sync => self.counters.sent_sync_bytes += size,
+            Family::News => self.counters.sent_news_bytes += size,
+            Family::Path => self.counters.sent_path_bytes += size,
+        }
+        self.transmits.push_back(Transmit { to, payload });
+    }
+
+    /// Queues an event.
+    pub(super) fn report(&mut self, event: Event) {
+        if self.events.len() >= MAX_EVENTS {
+            self.counters.dropped_events += 1;
+        } else {
+            self.events.push_back(event);
+        }
+    }
+
+    pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
+        queue::pop(&mut self.transmits)
+    }
+
+    pub(super) fn poll_event(&mut self) -> Option<Event> {
+        queue::pop(&mut self.events)
+    }
+}
