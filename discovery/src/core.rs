@@ -1,13 +1,10 @@
 //! The discovery of one node: the type the daemon and the simulator drive.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{
-    Credential, MeshId, NodeId, Revocation, Revocations, ServiceName, UnixSeconds,
-};
+use meshport_config::{Credential, NodeId, ServiceName, UnixSeconds};
 
 use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
@@ -15,31 +12,39 @@ use crate::counters::Counters;
 use crate::dice::Dice;
 use crate::directory::{Directory, Entry, Liveness, Record};
 use crate::local::{LocalRecord, Urgency};
-use crate::news::{News, Rumours};
-use crate::paths::{MAX_PATHS, PathUse, Paths};
-use crate::seeds::Seeds;
+use crate::paths::{PathUse, Paths};
 use crate::state::{Life, OriginState};
 use crate::swim::Swim;
-use crate::sync::Sync;
-use crate::verify::{Direct, Verifier};
+use crate::verify::Verifier;
 use crate::wire::Message;
 
+mod admission;
 mod clock;
+mod doubts;
 mod ended;
 mod exchange;
+mod gossip;
 mod items;
+mod leaf;
 mod leaves;
 mod membership;
+mod monitor;
 mod outbox;
 mod peers;
-mod places;
 mod revoke;
 mod rounds;
 mod saved;
+mod trust;
 
 use clock::Clock;
+use doubts::Doubts;
+use ended::Ended;
+use gossip::Gossip;
+use leaves::Leaves;
+use monitor::Monitor;
 use outbox::Outbox;
 use peers::Peers;
+use trust::Trust;
 
 pub use crate::local::LocalNode;
 pub use leaves::MAX_LEAVES;
@@ -59,36 +64,19 @@ pub use outbox::{Event, MAX_EVENTS, MAX_TRANSMITS, Transmit};
 #[derive(Debug)]
 pub struct Discovery {
     config: DiscoveryConfig,
-    mesh: MeshId,
-    verifier: Box<dyn Verifier>,
     dice: Dice,
     peers: Peers,
-    /// Those whose credential has ended by this machine's clock.
-    ended: BTreeMap<NodeId, Record>,
-    paths: Paths,
-    /// The ways to the few members this node watches.
-    watch: Paths,
-    watch_changed: bool,
     local: LocalRecord,
+    trust: Trust,
+    monitor: Monitor,
+    gossip: Gossip,
     swim: Swim,
-    news: News,
-    rumours: Rumours,
-    sync: Sync,
-    seeds: Seeds,
+    doubts: Doubts,
     /// Only a leaf has it.
     attach: Option<Attach>,
-    /// The leaves this node serves, and when the credential of each ends.
-    leaves: BTreeMap<NodeId, UnixSeconds>,
-    /// Paths asked for by the caller; the others are those to all origins.
-    interests: BTreeMap<NodeId, PathUse>,
-    revocations: Revocations,
-    /// Revocations to be told once more, and when; bounded where they are added.
-    retold: VecDeque<(Instant, Revocation)>,
-    /// Members that one voice has called down.
-    doubts: BTreeMap<NodeId, membership::Doubt>,
+    leaves: Leaves,
+    ended: Ended,
     outbox: Outbox,
-    search_at: Instant,
-    sweep_at: Instant,
     clock: Clock,
 }
 
@@ -103,37 +91,21 @@ impl Discovery {
         now: Instant,
     ) -> Self {
         let config = config.sanitized();
-        let (node, mesh) = (me.credential.node, me.credential.mesh);
+        let node = me.credential.node;
         let dice = Dice::new(seed, b'd');
-        let watch = DiscoveryConfig { path_probe_active: config.probe_interval, ..config.clone() };
         let life = Life { generation, renewal: 0 };
-        let verifier: Box<dyn Verifier> = match &config.memo {
-            Some(memo) => Box::new(memo.clone()),
-            None => Box::new(Direct),
-        };
         let mut discovery = Self {
-            mesh,
             peers: Peers::new(node, me.credential.site.clone()),
-            verifier,
-            ended: BTreeMap::new(),
-            paths: Paths::new(&config, seed, b'p').with_width(),
-            watch: Paths::new(&watch, seed, b'w'),
-            watch_changed: false,
+            trust: Trust::new(me.credential.mesh, config.memo.as_ref()),
+            monitor: Monitor::new(&config, seed),
             local: LocalRecord::new(me, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
-            news: News::default(),
-            rumours: Rumours::default(),
-            sync: Sync::new(now + config.announce_first),
-            seeds: Seeds::new(config.announce_first, config.announce_longest),
+            gossip: Gossip::new(&config, now),
+            doubts: Doubts::default(),
             attach: config.leaf_of.clone().map(|services| Attach::new(services, now)),
-            leaves: BTreeMap::new(),
-            interests: BTreeMap::new(),
-            revocations: Revocations::default(),
-            retold: VecDeque::new(),
-            doubts: BTreeMap::new(),
+            leaves: Leaves::default(),
+            ended: Ended::default(),
             outbox: Outbox::default(),
-            search_at: now + config.announce_first,
-            sweep_at: now + rounds::SWEEP,
             clock: Clock::new(now),
             dice,
             config,
@@ -152,7 +124,7 @@ impl Discovery {
     /// Replaces the way in which records are checked; for simulations of many nodes in one process.
     #[must_use]
     pub fn with_verifier(mut self, verifier: Box<dyn Verifier>) -> Self {
-        self.verifier = verifier;
+        self.trust.verifier = verifier;
         self
     }
 
@@ -181,13 +153,12 @@ impl Discovery {
             return;
         }
         self.peers.handle_session(node, up, now);
-        self.paths.handle_session(node, up, now);
-        self.watch.handle_session(node, up, now);
+        self.monitor.handle_session(node, up, now);
         if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.local.has_left() {
-            self.seeds.wake(&node, now);
+            self.gossip.seeds.wake(&node, now);
             // Its credential has most likely come just before and was answered in the same way.
             if self.peers.is_known(&node)
-                && !self.seeds.contains(&node)
+                && !self.gossip.seeds.contains(&node)
                 && self.peers.contacts.allow_nudge(node, now)
             {
                 self.swim.announce(node, &self.peers, now);
@@ -219,8 +190,7 @@ impl Discovery {
         if let Some(stall) = self.clock.stall(self.next_timeout(), now) {
             self.outbox.counters.stalls += 1;
             self.swim.stalled(stall);
-            self.paths.stalled(stall);
-            self.watch.stalled(stall);
+            self.monitor.stalled(stall);
         }
         if self.attach.is_none() {
             self.swim.handle_timeout(&self.peers, now);
@@ -235,7 +205,7 @@ impl Discovery {
     /// Their addresses are the mesh's business.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
-        self.outbox.counters.dropped_own += self.seeds.set(&others, now) as u64;
+        self.outbox.counters.dropped_own += self.gossip.seeds.set(&others, now) as u64;
         self.look_for_members(now);
         self.settle(now);
     }
@@ -286,43 +256,34 @@ impl Discovery {
     /// Asks for a path to be measured, and how closely; none ends the wish. Paths to all origins of
     /// all services are measured at least idly without asking.
     pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
-        match usage {
-            Some(usage) if node != self.peers.me => {
-                if self.interests.len() < MAX_PATHS || self.interests.contains_key(&node) {
-                    self.interests.insert(node, usage);
-                } else {
-                    self.outbox.counters.dropped_paths += 1;
-                }
-            }
-            _ => {
-                self.interests.remove(&node);
-            }
-        }
+        let usage = usage.filter(|_| node != self.peers.me);
+        let taken = self.monitor.set_interest(node, usage);
+        self.outbox.counters.dropped_paths += u64::from(!taken);
         self.adjust_path(node, now);
         self.settle(now);
     }
 
     /// Active paths whose probes are overdue, for which [`Discovery::handle_delivery`] is of use.
     pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
-        self.paths.overdue()
+        self.monitor.paths.overdue()
     }
 
     /// Takes word that a peer has acknowledged data since its probes fell silent: silence counts
     /// from now on only.
     pub fn handle_delivery(&mut self, node: NodeId) {
-        self.paths.handle_delivery(node);
+        self.monitor.paths.handle_delivery(node);
     }
 
     /// Sessions find the way to a peer slow: it is tried with packets as long as theirs.
     pub fn doubt(&mut self, node: NodeId, now: Instant) {
-        self.paths.doubt(node, now);
+        self.monitor.paths.doubt(node, now);
     }
 
     /// Long packets that sessions send to a peer are not acknowledged: the path may have become too
     /// narrow for them, which only their sender notices. Tries the path if it is measured here, and
     /// tells the peer, whose clients may be waiting for what was lost.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
-        self.paths.doubt(node, now);
+        self.monitor.paths.doubt(node, now);
         // A leaf serves nobody, so no client is waiting at the peer.
         if self.attach.is_none() {
             self.send(node, &Message::Unacknowledged);
@@ -364,7 +325,7 @@ impl Discovery {
 
     /// The measured paths.
     pub fn paths(&self) -> &Paths {
-        &self.paths
+        &self.monitor.paths
     }
 
     /// What was done and dropped so far.
@@ -393,21 +354,20 @@ impl Discovery {
         }
         match message {
             Message::Probe(nonce) => {
-                self.watch.handle_probe(from, now);
+                self.monitor.neighbours.handle_probe(from, now);
                 self.send(from, &Message::Echo(nonce));
             }
             Message::Echo(nonce) => {
-                self.paths.handle_echo(from, nonce, now);
-                self.watch.handle_echo(from, nonce, now);
+                self.monitor.handle_echo(from, nonce, now);
             }
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
-            Message::WideEcho(wide) => self.paths.handle_wide_echo(from, wide.nonce, now),
-            Message::Unacknowledged => self.paths.doubt(from, now),
+            Message::WideEcho(wide) => self.monitor.paths.handle_wide_echo(from, wide.nonce, now),
+            Message::Unacknowledged => self.monitor.paths.doubt(from, now),
             Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
             _ if self.local.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),
             Message::Root(root) => self.take_root(from, root, now),
-            Message::Same => self.sync.answered(),
+            Message::Same => self.gossip.sync.answered(),
             Message::Summary(digests) => self.take_summary(from, digests, now),
             Message::Haves(haves) => self.take_haves(from, &haves, now),
             Message::Want(wanted) => self.take_want(from, &wanted, now),
@@ -437,7 +397,8 @@ impl Discovery {
 
     fn send_bytes(&mut self, to: NodeId, payload: Vec<u8>) {
         // A lie about membership must not make this node talk to strangers.
-        let known = self.peers.is_known(&to) || self.seeds.contains(&to) || self.is_leaf(&to);
+        let known =
+            self.peers.is_known(&to) || self.gossip.seeds.contains(&to) || self.is_leaf(&to);
         if known && to != self.peers.me {
             self.outbox.send(to, payload);
         } else {

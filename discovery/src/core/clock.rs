@@ -9,6 +9,9 @@ const STALL: Duration = Duration::from_millis(250);
 /// Time given after a stall to read what has arrived meanwhile.
 const AFTER_STALL: Duration = Duration::from_millis(100);
 
+/// How often tables are tidied.
+const SWEEP: Duration = Duration::from_secs(10);
+
 /// The latest times, and whether the last timer was late.
 #[derive(Debug)]
 pub(super) struct Clock {
@@ -16,11 +19,12 @@ pub(super) struct Clock {
     pub(super) latest: Instant,
     /// Timers were shifted and none has fired since.
     shifted: bool,
+    sweep_at: Instant,
 }
 
 impl Clock {
     pub(super) fn new(now: Instant) -> Self {
-        Self { wall: UnixSeconds(0), latest: now, shifted: false }
+        Self { wall: UnixSeconds(0), latest: now, shifted: false, sweep_at: now + SWEEP }
     }
 
     pub(super) fn note(&mut self, now: Instant) {
@@ -30,6 +34,20 @@ impl Clock {
     /// Takes the wall time; true when that went back.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds) -> bool {
         std::mem::replace(&mut self.wall, wall) > wall
+    }
+
+    /// When tables are tidied next.
+    pub(super) fn sweep_at(&self) -> Instant {
+        self.sweep_at
+    }
+
+    /// Whether tables are to be tidied now.
+    pub(super) fn take_sweep(&mut self, now: Instant) -> bool {
+        let is_due = self.sweep_at <= now;
+        if is_due {
+            self.sweep_at = now + SWEEP;
+        }
+        is_due
     }
 
     /// A timer fires that was `due`. By how much to shift all of them, if the process did not run

@@ -33,7 +33,7 @@ impl Discovery {
 
     /// The digest of all that is compared.
     fn root(&self) -> [u8; 8] {
-        (self.peers.directory.root() ^ self.revocations.digest()).to_le_bytes()
+        (self.peers.directory.root() ^ self.trust.revocations.digest()).to_le_bytes()
     }
 
     pub(super) fn take_root(&mut self, from: NodeId, root: [u8; 8], now: Instant) {
@@ -44,13 +44,14 @@ impl Discovery {
             self.send(from, &Message::Same);
             return;
         }
-        let all = self.peers.directory.buckets().iter().copied().chain([self.revocations.digest()]);
+        let all =
+            self.peers.directory.buckets().iter().copied().chain([self.trust.revocations.digest()]);
         let digests: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
         self.send(from, &Message::Summary(&digests));
     }
 
     pub(super) fn take_summary(&mut self, from: NodeId, digests: &[u8], now: Instant) {
-        self.sync.answered();
+        self.gossip.sync.answered();
         let (digests, revocations) = digests.split_at(BUCKETS * 8);
         self.compare_revocations(from, revocations, now);
         let mut theirs = digests.chunks_exact(8);
@@ -126,7 +127,7 @@ impl Discovery {
 
     /// Remembers to ask a peer for a record.
     pub(super) fn fetch(&mut self, short: Short, with_credential: bool, from: NodeId) {
-        let taken = self.sync.want(short, with_credential, from);
+        let taken = self.gossip.sync.want(short, with_credential, from);
         self.outbox.counters.dropped_wants += u64::from(!taken);
     }
 

@@ -62,7 +62,7 @@ impl Discovery {
                 continue;
             };
             if let Some(bytes) = item.state {
-                self.sync.got(item.short);
+                self.gossip.sync.got(item.short);
                 let taken = self.take_state(from, node, bytes, now);
                 self.pass_on(node, taken, first, channel, now);
                 if taken == Taken::Older && from == node {
@@ -71,7 +71,7 @@ impl Discovery {
                 }
             }
             if let Some(claim) = item.claim {
-                self.sync.got(item.short);
+                self.gossip.sync.got(item.short);
                 let entry = self.peers.directory.get(&node).filter(|_| node != self.peers.me);
                 // Records come more than once, and each time with what is known of their node.
                 if entry.is_none_or(|entry| !entry.is_old_news(&claim)) {
@@ -111,7 +111,7 @@ impl Discovery {
     /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
-        if node == self.peers.me || self.local.has_left() || self.is_revoked(credential) {
+        if node == self.peers.me || self.local.has_left() || self.trust.is_revoked(credential) {
             return;
         }
         if credential.roles.is_leaf() {
@@ -121,7 +121,7 @@ impl Discovery {
         let known = self.peers.directory.get(&node);
         if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
             let bytes = credential.to_bytes();
-            match self.verifier.credential(&bytes, &self.mesh, self.clock.wall) {
+            match self.trust.credential(&bytes, self.clock.wall) {
                 Ok(credential) => {
                     self.make_room(&credential, Hold::Here, now);
                     let outcome = self.merge(&Record { credential, state: None }, now);
@@ -243,13 +243,13 @@ impl Discovery {
                 return false;
             }
         } else if self.has_no_room_for(bytes) {
-            self.sync.got(item.short);
+            self.gossip.sync.got(item.short);
             self.outbox.counters.dropped_directory_full += 1;
             return false;
         }
-        match self.verifier.credential(bytes, &self.mesh, self.clock.wall) {
-            Ok(credential) if self.is_revoked(&credential) => {
-                self.sync.got(item.short);
+        match self.trust.credential(bytes, self.clock.wall) {
+            Ok(credential) if self.trust.is_revoked(&credential) => {
+                self.gossip.sync.got(item.short);
                 self.outbox.counters.rejected_credentials += 1;
                 // Who tells of it has not heard.
                 self.tell_covering(from, &credential, now);
@@ -259,7 +259,7 @@ impl Discovery {
                 if self.refuses_leaf(&credential) {
                     return false;
                 }
-                self.sync.got(item.short);
+                self.gossip.sync.got(item.short);
                 self.let_return(&credential, item.state);
                 // Nobody goes for one that is not let in.
                 if !self.peers.directory.is_forgotten(&credential.node) {
@@ -289,7 +289,7 @@ impl Discovery {
         };
         let is_later = self.peers.directory.is_outlived(&claimed);
         let key = &credential.record_key;
-        if is_later && self.verifier.state(bytes, &self.mesh, key).is_ok() {
+        if is_later && self.trust.state(bytes, key).is_ok() {
             self.peers.directory.welcome(&credential.node);
         }
     }
@@ -313,7 +313,7 @@ impl Discovery {
         }
         let credential = Arc::clone(&entry.credential);
         let verified = claimed.and_then(|claimed| match claimed.node == node {
-            true => self.verifier.state(bytes, &self.mesh, &credential.record_key),
+            true => self.trust.state(bytes, &credential.record_key),
             false => Err(Rejected::Signature),
         });
         let state = match verified {
@@ -343,7 +343,7 @@ impl Discovery {
             Taken::New { first: new } if channel == Channel::Rumour => {
                 self.spread(node, first || new, now);
             }
-            Taken::Same => self.rumours.heard(&node),
+            Taken::Same => self.gossip.rumours.heard(&node),
             Taken::New { .. } | Taken::Older | Taken::Nothing => {}
         }
     }

@@ -8,7 +8,6 @@ use meshport_config::NodeId;
 use super::{Discovery, Event};
 use crate::directory::{Entry, Liveness};
 use crate::local::Urgency;
-use crate::paths::PathState;
 use crate::state::Life;
 use crate::swim::{Output, View};
 use crate::wire::{Claim, Item, Message, Short, Standing};
@@ -26,24 +25,7 @@ const DENIED_AFTER: Duration = Duration::from_secs(15);
 /// first, and some to go on with.
 const MAX_WELCOME: usize = 8;
 
-/// How long the first voice that calls a member down is remembered, and for how many members.
-const DOUBT: Duration = Duration::from_secs(5);
-const MAX_DOUBTS: usize = 4096;
-
-/// Who was the first to call a member down.
-#[derive(Debug)]
-pub(super) struct Doubt {
-    life: Life,
-    from: NodeId,
-    at: Instant,
-}
-
 impl Discovery {
-    /// Forgets voices that nobody joined.
-    pub(super) fn forget_doubts(&mut self, now: Instant) {
-        self.doubts.retain(|_, doubt| now.saturating_duration_since(doubt.at) < DOUBT);
-    }
-
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
         // A farewell is final until the node comes back in a later life.
         let entry = self.peers.directory.get(&from);
@@ -107,7 +89,7 @@ impl Discovery {
         }
         for (node, claim) in &claims {
             if claim.standing == Standing::Suspect {
-                self.watch.hurry(*node, now);
+                self.monitor.neighbours.hurry(*node, now);
             }
         }
         let refutations = self.swim.tally.refutations;
@@ -170,22 +152,14 @@ impl Discovery {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
         let heard = self.peers.heard(&node);
         let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
-        let first = self.doubts.get(&node).filter(|doubt| {
-            doubt.life == claim.life && now.saturating_duration_since(doubt.at) < DOUBT
-        });
-        let silent = [&self.paths, &self.watch].into_iter().any(|paths| {
-            paths.get(&node).is_some_and(|path| {
-                let age = now.saturating_duration_since(path.since);
-                path.state == PathState::Dead && age < DENIED_AFTER
-            })
-        });
-        if !just_now && (silent || first.is_some_and(|doubt| doubt.from != from)) {
+        let first = self.doubts.first(&node, claim.life, now);
+        let silent = self.monitor.has_died(&node, DENIED_AFTER, now);
+        if !just_now && (silent || first.is_some_and(|first| first != from)) {
             self.doubts.remove(&node);
             return Some((node, claim));
         }
         self.outbox.counters.softened_claims += 1;
-        if first.is_none() && (self.doubts.len() < MAX_DOUBTS || self.doubts.contains_key(&node)) {
-            self.doubts.insert(node, Doubt { life: claim.life, from, at: now });
+        if first.is_none() && self.doubts.add(node, claim.life, from, now) {
             self.swim.verify(node, claim.life, &self.peers, now);
         }
         None
@@ -240,7 +214,7 @@ impl Discovery {
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
         let before = self.peers.directory.set_liveness(&node, Liveness::Left, Some(life), now);
         if before == Some(Liveness::Alive) {
-            self.watch_changed = true;
+            self.monitor.note_members_changed();
             self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
@@ -278,10 +252,10 @@ impl Discovery {
         }
         if first {
             // Whoever took this node in does not know yet where it can be reached.
-            self.sync.hasten(now);
+            self.gossip.sync.hasten(now);
             self.spread(self.peers.me, true, now);
         }
-        self.watch_changed = true;
+        self.monitor.note_members_changed();
         self.adjust_path(node, now);
     }
 
@@ -297,13 +271,13 @@ impl Discovery {
             self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
-        self.watch_changed = true;
-        self.seeds.wake(&node, now);
+        self.monitor.note_members_changed();
+        self.gossip.seeds.wake(&node, now);
     }
 
     fn renewed(&mut self, life: Life, now: Instant) {
         self.outbox.counters.renewals += 1;
-        self.sync.hasten(now);
+        self.gossip.sync.hasten(now);
         self.local.set_life(life, now);
         self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
     }
@@ -321,14 +295,14 @@ impl Discovery {
 
     /// Passes on the newest record of a node as a rumour.
     pub(super) fn spread(&mut self, node: NodeId, with_credential: bool, now: Instant) {
-        if !self.rumours.add(node, with_credential, now) {
+        if !self.gossip.rumours.add(node, with_credential, now) {
             self.outbox.counters.dropped_rumours += 1;
         }
     }
 
     /// Publishes the own record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
-        let distances = || super::rounds::distances(&self.paths, &self.peers.directory);
+        let distances = || self.monitor.distances(&self.peers.directory);
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };
         self.outbox.counters.published += 1;
         let first = state.get().version == 1;

@@ -1,12 +1,12 @@
 //! Revocations and successions: accepted, applied, passed on and compared.
 //!
 //! A revocation floods: a node that learns of one tells all connected peers, and again after
-//! [`AGAIN`], since there is no acknowledgement. Comparison of directories repairs what that
+//! a second, since there is no acknowledgement. Comparison of directories repairs what that
 //! misses: it includes a digest of the revocations, and on a difference both sides send theirs, a
 //! bounded part at a time. Successions are also in the successor's credential, which all nodes
 //! have, so they need no comparison.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Added, Credential, NodeId, Revocation, Revocations, Revoked};
@@ -20,11 +20,6 @@ use crate::wire::{Claim, Message, Standing};
 const PER_DATAGRAM: usize = 6;
 /// Datagrams sent on one difference; the next comparison sends others.
 const MAX_DATAGRAMS: usize = 16;
-/// After this news of a revocation is told once more.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Revocations that wait for that; beyond it comparison has to do.
-const MAX_AGAIN: usize = 64;
-
 impl Discovery {
     /// Takes a revocation from this node's operator.
     ///
@@ -35,7 +30,7 @@ impl Discovery {
         revocation: &Revocation,
         now: Instant,
     ) -> Result<Added, Rejected> {
-        revocation.verify(&self.mesh)?;
+        revocation.verify(&self.trust.mesh)?;
         let added = self.revoke(revocation.clone(), None, now);
         self.settle(now);
         Ok(added)
@@ -43,15 +38,15 @@ impl Discovery {
 
     /// Takes up what an earlier run knew, verified by whoever saved it. Nobody is told.
     pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
-        self.revocations = all;
-        let all: Vec<Revocation> = self.revocations.iter().cloned().collect();
+        self.trust.revocations = all;
+        let all: Vec<Revocation> = self.trust.revocations.iter().cloned().collect();
         all.iter().for_each(|revocation| self.forget_covered(revocation, now));
         self.settle(now);
     }
 
     /// What the authority has taken back, as far as this node knows.
     pub fn revocations(&self) -> &Revocations {
-        &self.revocations
+        &self.trust.revocations
     }
 
     pub(super) fn take_revoked(&mut self, from: NodeId, list: &[&[u8]], now: Instant) {
@@ -61,13 +56,13 @@ impl Discovery {
                 continue;
             }
             let taken = Revocation::from_bytes(bytes).map_err(Rejected::from).and_then(|it| {
-                if self.revocations.get(&it.revoked) == Some(&it) {
+                if self.trust.revocations.get(&it.revoked) == Some(&it) {
                     return Ok(());
                 }
                 if !self.concerns(&it) {
                     return Ok(());
                 }
-                it.verify(&self.mesh)?;
+                it.verify(&self.trust.mesh)?;
                 self.revoke(it, Some(from), now);
                 Ok(())
             });
@@ -90,27 +85,23 @@ impl Discovery {
 
     /// A peer's digest of its revocations. Sends it this node's if they differ.
     pub(super) fn take_revocations(&mut self, from: NodeId, digest: [u8; 8], now: Instant) {
-        if digest != self.revocations.digest().to_le_bytes() {
+        if digest != self.trust.digest() {
             self.send_revocations(from, now);
         }
     }
 
     /// As [`Self::take_revocations`], and asks for the peer's in turn.
     pub(super) fn compare_revocations(&mut self, from: NodeId, digest: &[u8], now: Instant) {
-        let own = self.revocations.digest().to_le_bytes();
+        let own = self.trust.digest();
         if digest != own {
             self.send_revocations(from, now);
             self.send(from, &Message::Revocations(own));
         }
     }
 
-    pub(super) fn is_revoked(&self, credential: &Credential) -> bool {
-        self.revocations.covering(credential).is_some()
-    }
-
     /// Tells a peer why this credential is not believed.
     pub(super) fn tell_covering(&mut self, peer: NodeId, credential: &Credential, now: Instant) {
-        let Some(revocation) = self.revocations.covering(credential) else { return };
+        let Some(revocation) = self.trust.revocations.covering(credential) else { return };
         let bytes = revocation.to_bytes();
         if self.peers.contacts.allow_reply(peer, now) {
             self.send(peer, &Message::Revoked(vec![&bytes]));
@@ -119,7 +110,7 @@ impl Discovery {
 
     /// Tells what is due to be told once more.
     pub(super) fn tell_revocations_again(&mut self, now: Instant) {
-        while let Some((_, revocation)) = self.retold.pop_front_if(|(due, _)| *due <= now) {
+        while let Some(revocation) = self.trust.take_due(now) {
             self.tell_revocation(&revocation, None);
         }
     }
@@ -130,7 +121,7 @@ impl Discovery {
         from: Option<NodeId>,
         now: Instant,
     ) -> Added {
-        let added = self.revocations.add(revocation.clone());
+        let added = self.trust.revocations.add(revocation.clone());
         match added {
             Added::Known => return added,
             Added::Full => {
@@ -143,14 +134,12 @@ impl Discovery {
         let tells = self.attach.is_none();
         if tells {
             self.tell_revocation(&revocation, from);
-        }
-        if tells && self.retold.len() < MAX_AGAIN {
-            self.retold.push_back((now + AGAIN, revocation.clone()));
+            self.trust.tell_again(revocation.clone(), now);
         }
         if let Revoked::Node(node) | Revoked::Succeeded { node, .. } = revocation.revoked
             && let Some(entry) = self.peers.directory.get(&node)
         {
-            self.revocations.note_name(node, &entry.credential.name);
+            self.trust.revocations.note_name(node, &entry.credential.name);
         }
         self.forget_covered(&revocation, now);
         self.outbox.report(Event::Revoked(revocation));
@@ -171,8 +160,8 @@ impl Discovery {
             }
             self.peers.directory.remove(&node);
             self.doubts.remove(&node);
-            self.interests.remove(&node);
-            self.watch_changed = true;
+            self.monitor.set_interest(node, None);
+            self.monitor.note_members_changed();
             self.adjust_path(node, now);
             self.outbox.report(Event::StateChanged(node));
         }
@@ -186,7 +175,8 @@ impl Discovery {
     }
 
     fn send_revocations(&mut self, to: NodeId, now: Instant) {
-        let all: Vec<Vec<u8>> = self.revocations.by_authority().map(Revocation::to_bytes).collect();
+        let all: Vec<Vec<u8>> =
+            self.trust.revocations.by_authority().map(Revocation::to_bytes).collect();
         // From a random one on, so that those cut off come another time.
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =

@@ -5,14 +5,11 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use super::{Discovery, Event};
-use crate::directory::{Directory, Entry, Liveness};
+use crate::directory::{Entry, Liveness};
 use crate::news::Telling;
-use crate::paths::{Path, PathState, PathUse, Paths};
-use crate::state::Distance;
+use crate::paths::PathUse;
 use crate::wire::{Claim, Item, Message, Short, Standing, Wide};
 
-/// How often tables are tidied.
-pub(super) const SWEEP: Duration = Duration::from_secs(10);
 /// Nodes known only from a snapshot are given this long to show themselves.
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
 /// Tombstones are kept this many times as long as entries: every copy elsewhere is gone by then.
@@ -31,27 +28,26 @@ const MAX_TOLD_AT_ONCE: usize = 16;
 impl Discovery {
     /// Everything periodic; called by the timer only.
     pub(super) fn run_rounds(&mut self, now: Instant) {
-        if self.attach.is_some() {
-            if self.sweep_at <= now {
-                self.sweep_at = now + SWEEP;
-                self.sweep(now);
-            }
-            return;
+        let is_sweep = self.clock.take_sweep(now);
+        if self.attach.is_none() {
+            self.run_gossip(now);
         }
+        if is_sweep {
+            self.sweep(now);
+        }
+    }
+
+    fn run_gossip(&mut self, now: Instant) {
         let peers = &self.peers;
-        for node in self.seeds.take_due(|node| peers.is_member(node), &mut self.dice, now) {
+        for node in self.gossip.seeds.take_due(|node| peers.is_member(node), &mut self.dice, now) {
             self.swim.announce(node, &self.peers, now);
         }
         self.search(now);
         self.tell_revocations_again(now);
-        if self.sync.take_due(self.config.sync_interval, &mut self.dice, now)
+        if self.gossip.sync.take_due(self.config.sync_interval, &mut self.dice, now)
             && let Some(peer) = self.peers.random_members(1, &[], &mut self.dice).first().copied()
         {
             self.compare_with(peer);
-        }
-        if self.sweep_at <= now {
-            self.sweep_at = now + SWEEP;
-            self.sweep(now);
         }
     }
 
@@ -73,65 +69,61 @@ impl Discovery {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let rumours = self.rumours.poll_timeout().filter(|_| !self.peers.is_alone());
         if let Some(attach) = &self.attach {
-            let due = [attach.poll_timeout(), self.paths.poll_timeout(), Some(self.sweep_at)];
-            return due.into_iter().flatten().min();
+            let due = [attach.poll_timeout(), self.monitor.paths.poll_timeout()];
+            return due.into_iter().flatten().chain([self.clock.sweep_at()]).min();
         }
-        let farewell = [self.news.poll_timeout(), rumours];
-        let left = self.local.has_left();
-        let others = [
+        let telling = self.gossip.next_telling(self.peers.is_alone());
+        if self.local.has_left() {
+            return telling;
+        }
+        let due = [
+            telling,
+            self.gossip.next_question(),
             self.swim.poll_timeout(),
-            self.paths.poll_timeout(),
-            self.watch.poll_timeout(),
+            self.monitor.poll_timeout(),
             self.local.poll_timeout(),
-            self.sync.poll_timeout(),
-            self.seeds.poll_timeout(),
-            self.retold.front().map(|(due, _)| *due),
-            Some(self.search_at),
-            Some(self.sweep_at),
+            self.trust.poll_timeout(),
+            Some(self.clock.sweep_at()),
         ];
-        let others = others.into_iter().filter(|_| !left);
-        farewell.into_iter().chain(others).flatten().min()
+        due.into_iter().flatten().min()
     }
 
     /// Tells connected peers the newest own record.
     pub(super) fn start_news(&mut self, now: Instant) {
         let mut peers = self.peers.connected_but(None, &mut self.dice);
         peers.sort_unstable();
-        let paths = &self.paths;
-        let with_rtt = |peer| (peer, paths.get(&peer).and_then(|path| path.rtt));
-        self.news.start(peers.into_iter().map(with_rtt), now);
+        let with_rtt = |peer| (peer, self.monitor.rtt(&peer));
+        self.gossip.news.start(peers.into_iter().map(with_rtt), now);
     }
 
     pub(super) fn take_seen(&mut self, from: NodeId, key: (u64, u64)) {
         let own = self.peers.directory.get(&self.peers.me).and_then(Entry::node_state);
         if own.is_some_and(|own| (own.generation, own.version) == key) {
-            self.news.acknowledged(&from);
+            self.gossip.news.acknowledged(&from);
         }
     }
 
     /// Measures the path to a node, or stops, as the caller and the node's services ask for.
     pub(super) fn adjust_path(&mut self, node: NodeId, now: Instant) {
-        let wished = self.interests.get(&node).copied();
         let offers = self.peers.directory.get(&node).is_some_and(|entry| {
             entry.liveness != Liveness::Left && entry.services().next().is_some()
         });
         let asked = self.attach.as_ref().is_some_and(|attach| attach.is_attached(&node));
         let needed = (offers || asked).then_some(PathUse::Idle);
-        let usage = wished.or(needed).filter(|_| node != self.peers.me);
+        let usage = self.monitor.interest(&node).or(needed).filter(|_| node != self.peers.me);
         let session = self.peers.contacts.session(&node);
-        if !self.paths.set(node, usage, session, now) {
+        if !self.monitor.paths.set(node, usage, session, now) {
             self.outbox.counters.dropped_paths += 1;
         }
     }
 
     fn drain_paths(&mut self, now: Instant) {
         // A new path is due at once and not at the next turn of the driver.
-        if self.paths.poll_timeout().is_some_and(|due| due <= now) && !self.local.has_left() {
-            self.paths.handle_timeout(now);
+        if !self.local.has_left() {
+            self.monitor.paths.handle_timeout(now);
         }
-        while let Some(probe) = self.paths.poll_send() {
+        while let Some(probe) = self.monitor.paths.poll_send() {
             let message = match probe.wide {
                 true => Message::WideProbe(Wide::of(probe.nonce)),
                 false => Message::Probe(probe.nonce),
@@ -139,7 +131,7 @@ impl Discovery {
             self.send(probe.to, &message);
         }
         let mut changed = false;
-        while let Some(node) = self.paths.poll_change() {
+        while let Some(node) = self.monitor.paths.poll_change() {
             changed = true;
             self.outbox.report(Event::PathChanged(node));
         }
@@ -152,7 +144,7 @@ impl Discovery {
         if !self.local.tells_distances() {
             return;
         }
-        let distances = distances(&self.paths, &self.peers.directory);
+        let distances = self.monitor.distances(&self.peers.directory);
         let members = self.peers.directory.alive();
         self.local.set_distances(distances, members, &mut self.dice, now);
     }
@@ -161,34 +153,20 @@ impl Discovery {
     /// which do the same: who is asked need not ask. Random probes find a crash sooner or later;
     /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.watch_changed) || self.local.has_left() {
-            return;
-        }
-        let wanted = self.peers.neighbours();
-        let dropped: Vec<NodeId> = self
-            .watch
-            .iter()
-            .map(|(node, _)| *node)
-            .filter(|node| !wanted.contains(node))
-            .collect();
-        for node in dropped {
-            self.watch.set(node, None, false, now);
-        }
-        for node in wanted {
-            let session = self.peers.contacts.session(&node);
-            self.watch.set(node, Some(PathUse::Active), session, now);
+        if self.monitor.take_members_changed() && !self.local.has_left() {
+            self.monitor.watch(&self.peers.neighbours(), &self.peers.contacts, now);
         }
     }
 
     fn drain_watch(&mut self, now: Instant) {
-        if self.watch.poll_timeout().is_some_and(|due| due <= now) && !self.local.has_left() {
-            self.watch.handle_timeout(now);
+        if !self.local.has_left() {
+            self.monitor.neighbours.handle_timeout(now);
         }
-        while let Some(probe) = self.watch.poll_send() {
+        while let Some(probe) = self.monitor.neighbours.poll_send() {
             self.send(probe.to, &Message::Probe(probe.nonce));
         }
-        while let Some(node) = self.watch.poll_change() {
-            let dead = self.watch.get(&node).is_some_and(|path| path.state == PathState::Dead);
+        while let Some(node) = self.monitor.neighbours.poll_change() {
+            let dead = self.monitor.is_silent(&node);
             let life = self.peers.directory.get(&node).filter(|entry| entry.is_alive());
             if let Some(life) = life.and_then(|entry| entry.life).filter(|_| dead) {
                 self.swim.suspect(node, life, &self.peers, now);
@@ -201,8 +179,7 @@ impl Discovery {
     /// Tells the members beside a watched one of the own site what has become of it, if this node
     /// has found that out by itself.
     pub(super) fn tell_witnesses(&mut self, node: NodeId, standing: Standing) {
-        let is_silent = |path: &Path| path.state == PathState::Dead;
-        if !self.watch.get(&node).is_some_and(is_silent) {
+        if !self.monitor.is_silent(&node) {
             return;
         }
         let Some(life) = self.peers.directory.get(&node).and_then(|entry| entry.life) else {
@@ -219,7 +196,7 @@ impl Discovery {
     }
 
     fn tell_news(&mut self, now: Instant) {
-        while let Some(telling) = self.news.take_due(now) {
+        while let Some(telling) = self.gossip.news.take_due(now) {
             let own =
                 self.peers.directory.get(&self.peers.me).and_then(|entry| entry.state.clone());
             match (telling, own) {
@@ -240,48 +217,48 @@ impl Discovery {
 
     fn spread_rumours(&mut self, now: Instant) {
         // Nobody to tell: the rumour keeps until there is.
-        if self.peers.is_alone() || !self.rumours.take_due(self.config.gossip_interval, now) {
+        if self.peers.is_alone() || !self.gossip.rumours.take_due(self.config.gossip_interval, now)
+        {
             return;
         }
-        let mut told = self.rumours.freshest();
+        let mut told = self.gossip.rumours.freshest();
         told.truncate(MAX_TOLD_AT_ONCE);
         let packed = self.pack_rumours(&told);
         for peer in self.peers.audience(usize::from(self.config.gossip_fanout), &mut self.dice) {
             packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
         }
         for (node, _) in &told[..packed.1.min(told.len())] {
-            self.rumours.told(node);
+            self.gossip.rumours.told(node);
         }
     }
 
     fn request_wanted(&mut self, now: Instant) {
-        if !self.sync.is_fetching() {
+        if !self.gossip.sync.is_fetching() {
             return;
         }
-        if self.sync.is_overdue(now) {
+        if self.gossip.sync.is_overdue(now) {
             let others = self.peers.random_members(4, &[], &mut self.dice);
-            self.sync.requeue(&others, now);
+            self.gossip.sync.requeue(&others, now);
         }
-        for (peer, lists) in self.sync.take_requests(now) {
+        for (peer, lists) in self.gossip.sync.take_requests(now) {
             for list in lists {
                 self.send(peer, &Message::Want(list));
             }
         }
-        if !self.sync.is_fetching() {
+        if !self.gossip.sync.is_fetching() {
             // Everything asked for came or was given up; there may be more.
-            self.sync.trigger(now);
+            self.gossip.sync.trigger(now);
         }
     }
 
     /// Announces to nodes that are known but not members: all of them in turn while this node is
     /// alone, else the ones known from a snapshot only. Members that are down are asked by SWIM.
     fn search(&mut self, now: Instant) {
-        if self.search_at > now {
-            return;
-        }
         let alone = self.peers.is_alone();
         let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };
-        self.search_at = now + self.dice.jitter(pause, 25);
+        if !self.gossip.take_search(pause, &mut self.dice, now) {
+            return;
+        }
         if self.peers.directory.alive() == self.peers.directory.len() {
             return;
         }
@@ -305,8 +282,8 @@ impl Discovery {
 
     fn sweep(&mut self, now: Instant) {
         self.peers.contacts.prune(now);
-        self.sweep_leaves();
-        self.forget_doubts(now);
+        self.leaves.sweep(self.clock.wall);
+        self.doubts.prune(now);
         if self.attach.is_none() {
             self.measure_distances(now);
         }
@@ -350,38 +327,4 @@ impl Discovery {
         }
         self.peers.directory.find_first_end();
     }
-
-    /// Ends all dealings with a node that is about to go from the directory.
-    pub(super) fn drop_member(&mut self, node: NodeId, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&node) else { return };
-        let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
-        if was_alive {
-            let (incarnation, standing) = (0, Standing::Down);
-            let claim = Claim { life, incarnation, standing };
-            self.apply_claims(vec![(node, claim)], false, now);
-        }
-        self.swim.forget(node, life);
-        self.interests.remove(&node);
-        self.paths.set(node, None, false, now);
-    }
-}
-
-/// The measured distances to all origins that are members.
-pub(super) fn distances(paths: &Paths, directory: &Directory) -> Vec<Distance> {
-    let mut distances = Vec::new();
-    for (node, path) in paths.iter() {
-        let origin = directory.get(node).filter(|entry| entry.is_alive());
-        if origin.is_none_or(|entry| entry.services().next().is_none()) {
-            continue;
-        }
-        let micros = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
-        let rtt_us = match path.state {
-            PathState::Up if path.rtt.is_some() => path.rtt.map(micros),
-            // Not measured yet.
-            PathState::Up | PathState::Unknown => continue,
-            PathState::Dead => None,
-        };
-        distances.push(Distance { origin: *node, rtt_us, loss_percent: path.loss_percent });
-    }
-    distances
 }

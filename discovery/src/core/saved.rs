@@ -13,11 +13,11 @@ impl Discovery {
     /// The directory as bytes, to be given to [`Self::restore`] after a restart. Those whose
     /// credential has ended by the clock are among them: the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
-        let ended = self.ended.values();
+        let ended = self.ended.records();
         snapshot::write(
             &self.peers.directory,
             ended,
-            (*self.mesh.as_bytes(), self.clock.wall),
+            (*self.trust.mesh.as_bytes(), self.clock.wall),
             self.clock.latest,
         )
     }
@@ -37,7 +37,7 @@ impl Discovery {
         wall: UnixSeconds,
     ) -> Result<usize, DiscoveryError> {
         let body = snapshot::read(bytes)?;
-        if body.mesh != *self.mesh.as_bytes() {
+        if body.mesh != *self.trust.mesh.as_bytes() {
             return Err(DiscoveryError::SnapshotForeign);
         }
         self.clock.wall = wall;
@@ -47,20 +47,18 @@ impl Discovery {
         for node in body.nodes.iter().take(MAX_MEMBERS) {
             restored += usize::from(self.restore_node(node, stopped, now));
         }
-        self.search_at = now;
+        self.gossip.hasten_search(now);
         self.look_for_members(now);
         self.settle(now);
         Ok(restored)
     }
 
     fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
-        let Ok(credential) =
-            self.verifier.credential(saved.credential, &self.mesh, self.clock.wall)
-        else {
+        let Ok(credential) = self.trust.credential(saved.credential, self.clock.wall) else {
             self.outbox.counters.rejected_credentials += 1;
             return false;
         };
-        if self.is_revoked(&credential) {
+        if self.trust.is_revoked(&credential) {
             self.outbox.counters.rejected_credentials += 1;
             return false;
         }
@@ -68,8 +66,7 @@ impl Discovery {
             return false;
         }
         let node = credential.node;
-        let verified =
-            saved.state.map(|bytes| self.verifier.state(bytes, &self.mesh, &credential.record_key));
+        let verified = saved.state.map(|bytes| self.trust.state(bytes, &credential.record_key));
         let state = match verified {
             Some(Ok(state)) if state.get().node == node => Some(state),
             Some(_) => {

@@ -1,0 +1,58 @@
+//! What is told and asked by turns: news, rumours, comparisons of directories, announcements.
+
+use std::time::{Duration, Instant};
+
+use crate::config::DiscoveryConfig;
+use crate::dice::Dice;
+use crate::news::{News, Rumours};
+use crate::seeds::Seeds;
+use crate::sync::Sync;
+
+/// The state and the times of each.
+#[derive(Debug)]
+pub(super) struct Gossip {
+    pub(super) news: News,
+    pub(super) rumours: Rumours,
+    pub(super) sync: Sync,
+    pub(super) seeds: Seeds,
+    /// When to announce to nodes that are known but not members.
+    search_at: Instant,
+}
+
+impl Gossip {
+    pub(super) fn new(config: &DiscoveryConfig, now: Instant) -> Self {
+        Self {
+            news: News::default(),
+            rumours: Rumours::default(),
+            sync: Sync::new(now + config.announce_first),
+            seeds: Seeds::new(config.announce_first, config.announce_longest),
+            search_at: now + config.announce_first,
+        }
+    }
+
+    /// Searches for members at once: more nodes are known.
+    pub(super) fn hasten_search(&mut self, now: Instant) {
+        self.search_at = now;
+    }
+
+    /// Whether a search is due; the next one is about a `pause` away.
+    pub(super) fn take_search(&mut self, pause: Duration, dice: &mut Dice, now: Instant) -> bool {
+        let is_due = self.search_at <= now;
+        if is_due {
+            self.search_at = now + dice.jitter(pause, 25);
+        }
+        is_due
+    }
+
+    /// When something is to be told; rumours wait while there is nobody to hear them.
+    pub(super) fn next_telling(&self, is_alone: bool) -> Option<Instant> {
+        let rumours = self.rumours.poll_timeout().filter(|_| !is_alone);
+        self.news.poll_timeout().into_iter().chain(rumours).min()
+    }
+
+    /// When a comparison, a request or an announcement is due.
+    pub(super) fn next_question(&self) -> Option<Instant> {
+        let due = [self.sync.poll_timeout(), self.seeds.poll_timeout(), Some(self.search_at)];
+        due.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,141 @@
+//! The paths that a node measures, and the neighbours that it watches.
+//!
+//! Paths lead to all origins and to whomever the caller asks for. Neighbours are watched closely
+//! for membership: random probes find a crash sooner or later, these find it soon. Bounded by
+//! [`MAX_PATHS`].
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use crate::config::DiscoveryConfig;
+use crate::contacts::Contacts;
+use crate::directory::Directory;
+use crate::paths::{MAX_PATHS, PathState, PathUse, Paths};
+use crate::state::Distance;
+
+/// Measured paths, watched neighbours, and why.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    pub(super) paths: Paths,
+    /// The ways to the few members this node watches.
+    pub(super) neighbours: Paths,
+    members_changed: bool,
+    /// Paths asked for by the caller; the others are those to all origins.
+    interests: BTreeMap<NodeId, PathUse>,
+}
+
+impl Monitor {
+    pub(super) fn new(config: &DiscoveryConfig, seed: [u8; 32]) -> Self {
+        let watch = DiscoveryConfig { path_probe_active: config.probe_interval, ..config.clone() };
+        Self {
+            paths: Paths::new(config, seed, b'p').with_width(),
+            neighbours: Paths::new(&watch, seed, b'w'),
+            members_changed: false,
+            interests: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
+        self.paths.handle_session(node, up, now);
+        self.neighbours.handle_session(node, up, now);
+    }
+
+    pub(super) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+        self.paths.handle_echo(node, nonce, now);
+        self.neighbours.handle_echo(node, nonce, now);
+    }
+
+    /// The process did not run for this long.
+    pub(super) fn stalled(&mut self, by: Duration) {
+        self.paths.stalled(by);
+        self.neighbours.stalled(by);
+    }
+
+    /// Notes how closely the caller wants a path measured; false when it wants too many.
+    pub(super) fn set_interest(&mut self, node: NodeId, usage: Option<PathUse>) -> bool {
+        let Some(usage) = usage else {
+            self.interests.remove(&node);
+            return true;
+        };
+        let fits = self.interests.len() < MAX_PATHS || self.interests.contains_key(&node);
+        if fits {
+            self.interests.insert(node, usage);
+        }
+        fits
+    }
+
+    /// How closely the caller wants a path measured.
+    pub(super) fn interest(&self, node: &NodeId) -> Option<PathUse> {
+        self.interests.get(node).copied()
+    }
+
+    /// The smoothed round-trip time to a peer, where it is measured.
+    pub(super) fn rtt(&self, node: &NodeId) -> Option<Duration> {
+        self.paths.get(node).and_then(|path| path.rtt)
+    }
+
+    /// Members came or went, so that the neighbours may be others.
+    pub(super) fn note_members_changed(&mut self) {
+        self.members_changed = true;
+    }
+
+    /// Whether members came or went since the last call.
+    pub(super) fn take_members_changed(&mut self) -> bool {
+        std::mem::take(&mut self.members_changed)
+    }
+
+    /// Watches these neighbours and no others.
+    pub(super) fn watch(&mut self, wanted: &[NodeId], contacts: &Contacts, now: Instant) {
+        let watched = self.neighbours.iter().map(|(node, _)| *node);
+        let dropped: Vec<NodeId> = watched.filter(|node| !wanted.contains(node)).collect();
+        for node in dropped {
+            self.neighbours.set(node, None, false, now);
+        }
+        for node in wanted {
+            self.neighbours.set(*node, Some(PathUse::Active), contacts.session(node), now);
+        }
+    }
+
+    /// Whether a neighbour is silent.
+    pub(super) fn is_silent(&self, neighbour: &NodeId) -> bool {
+        self.neighbours.get(neighbour).is_some_and(|path| path.state == PathState::Dead)
+    }
+
+    /// Whether a path to a node has died, less than `lately` ago.
+    pub(super) fn has_died(&self, node: &NodeId, lately: Duration, now: Instant) -> bool {
+        [&self.paths, &self.neighbours].into_iter().any(|paths| {
+            paths.get(node).is_some_and(|path| {
+                let age = now.saturating_duration_since(path.since);
+                path.state == PathState::Dead && age < lately
+            })
+        })
+    }
+
+    /// The measured distances to all origins that are members.
+    pub(super) fn distances(&self, directory: &Directory) -> Vec<Distance> {
+        let mut distances = Vec::new();
+        for (node, path) in self.paths.iter() {
+            let origin = directory.get(node).filter(|entry| entry.is_alive());
+            if origin.is_none_or(|entry| entry.services().next().is_none()) {
+                continue;
+            }
+            let micros = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+            let rtt_us = match path.state {
+                PathState::Up if path.rtt.is_some() => path.rtt.map(micros),
+                // Not measured yet.
+                PathState::Up | PathState::Unknown => continue,
+                PathState::Dead => None,
+            };
+            distances.push(Distance { origin: *node, rtt_us, loss_percent: path.loss_percent });
+        }
+        distances
+    }
+
+    /// When a probe is due, or an answer overdue.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let due = [self.paths.poll_timeout(), self.neighbours.poll_timeout()];
+        due.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,90 @@
+//! Which credentials and records a node believes.
+//!
+//! Everything from others and from disk is verified here, and revocations are kept. Those that are
+//! told once more are bounded by [`MAX_AGAIN`], all of them by [`Revocations`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, MeshId, Revocation, Revocations, UnixSeconds, VerifyKey};
+
+use crate::state::SignedState;
+use crate::verify::{Direct, Memo, Rejected, Verifier};
+
+/// After this news of a revocation is told once more.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Revocations that wait for that; beyond it comparison has to do.
+const MAX_AGAIN: usize = 64;
+
+/// The mesh, how its credentials and records are checked, and what its authority has taken back.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) mesh: MeshId,
+    pub(super) verifier: Box<dyn Verifier>,
+    pub(super) revocations: Revocations,
+    /// Revocations to be told once more, and when.
+    retold: VecDeque<(Instant, Revocation)>,
+}
+
+impl Trust {
+    pub(super) fn new(mesh: MeshId, memo: Option<&Memo>) -> Self {
+        let verifier: Box<dyn Verifier> = match memo {
+            Some(memo) => Box::new(memo.clone()),
+            None => Box::new(Direct),
+        };
+        let (revocations, retold) = (Revocations::default(), VecDeque::new());
+        Self { mesh, verifier, revocations, retold }
+    }
+
+    /// A credential of this mesh that is valid at `wall`; it may be revoked.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the reason.
+    pub(super) fn credential(
+        &mut self,
+        bytes: &[u8],
+        wall: UnixSeconds,
+    ) -> Result<Arc<Credential>, Rejected> {
+        self.verifier.credential(bytes, &self.mesh, wall)
+    }
+
+    /// A record signed with `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the reason.
+    pub(super) fn state(
+        &mut self,
+        bytes: &[u8],
+        key: &VerifyKey,
+    ) -> Result<Arc<SignedState>, Rejected> {
+        self.verifier.state(bytes, &self.mesh, key)
+    }
+
+    pub(super) fn is_revoked(&self, credential: &Credential) -> bool {
+        self.revocations.covering(credential).is_some()
+    }
+
+    /// The digest of the revocations.
+    pub(super) fn digest(&self) -> [u8; 8] {
+        self.revocations.digest().to_le_bytes()
+    }
+
+    /// Has a revocation told once more, unless too many wait for that.
+    pub(super) fn tell_again(&mut self, revocation: Revocation, now: Instant) {
+        if self.retold.len() < MAX_AGAIN {
+            self.retold.push_back((now + AGAIN, revocation));
+        }
+    }
+
+    /// The next revocation that is due to be told once more.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Revocation> {
+        self.retold.pop_front_if(|(due, _)| *due <= now).map(|(_, revocation)| revocation)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.retold.front().map(|(due, _)| *due)
+    }
+}
