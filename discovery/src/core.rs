@@ -363,7 +363,7 @@ impl Discovery {
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
             Message::WideEcho(wide) => self.monitor.paths.handle_wide_echo(from, wide.nonce, now),
             Message::Unacknowledged => self.monitor.paths.doubt(from, now),
-            Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
+            Message::NewsSeen(revision) => self.take_seen(from, revision),
             _ if self.local.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),
             Message::Root(root) => self.take_root(from, root, now),

@@ -20,9 +20,9 @@ use std::time::Instant;
 use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds};
 
-use crate::state::{Life, NodeState, OriginState, SignedState};
+use crate::state::{Life, NodeState, OriginState, Revision, SignedState};
 use crate::table::{Named, Table};
-use crate::wire::{BUCKETS, Claim, Have, Short, Standing};
+use crate::wire::{BUCKETS, Claim, Have, LastLife, Short, Standing};
 
 mod places;
 
@@ -160,16 +160,19 @@ impl Entry {
 
     /// What this entry looks like in a list.
     pub(crate) fn have(&self) -> Have {
-        let state = self.node_state();
         let mut digest = [0; 4];
         digest.copy_from_slice(&self.record_digest().to_le_bytes()[..4]);
         Have {
             short: Short::of(&self.node()),
-            generation: state.map_or(0, |it| it.generation),
-            version: state.map_or(0, |it| it.version),
+            revision: self.revision(),
             digest,
-            life: self.life.map(|life| (life, self.is_over())),
+            life: self.life.map(|life| LastLife { life, is_over: self.is_over() }),
         }
+    }
+
+    /// That of its record; the lowest one while there is none.
+    fn revision(&self) -> Revision {
+        self.node_state().map(NodeState::revision).unwrap_or_default()
     }
 
     fn record_digest(&self) -> u64 {
@@ -214,7 +217,7 @@ pub(crate) enum Merge {
 
 #[derive(Debug, Clone, Copy)]
 struct Tombstone {
-    key: (u64, u64),
+    revision: Revision,
     at: Instant,
 }
 
@@ -316,14 +319,11 @@ impl Directory {
     }
 
     /// Whether a node is forgotten, or about to be, with this record or a newer one.
-    pub(crate) fn is_past(&self, short: Short, key: (u64, u64)) -> bool {
+    pub(crate) fn is_past(&self, short: Short, revision: Revision) -> bool {
         let mut buried = self.tombstones.range(short.lowest()..=short.highest());
         let mut fading = self.entries.range(short.lowest(), short.highest());
-        buried.next().is_some_and(|(_, tombstone)| key <= tombstone.key)
-            || fading.next().is_some_and(|entry| {
-                let known = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
-                entry.fading && key <= known
-            })
+        buried.next().is_some_and(|(_, tombstone)| revision <= tombstone.revision)
+            || fading.next().is_some_and(|entry| entry.fading && revision <= entry.revision())
     }
 
     /// The entries in a range of short ids that are told to others.
@@ -365,8 +365,8 @@ impl Directory {
     pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         if let Some(tombstone) = self.tombstones.get(&node) {
-            let key = record.state.as_ref().map(|it| (it.get().generation, it.get().version));
-            if key.is_none_or(|key| key <= tombstone.key) {
+            let revision = record.state.as_ref().map(|state| state.get().revision());
+            if revision.is_none_or(|revision| revision <= tombstone.revision) {
                 return Merge::Forgotten;
             }
         }
@@ -486,15 +486,14 @@ impl Directory {
                 self.tombstones.remove(node);
             }
         }
-        let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
-        self.tombstones.insert(*node, Tombstone { key, at: now });
+        self.tombstones.insert(*node, Tombstone { revision: entry.revision(), at: now });
         Some(entry)
     }
 
     /// Whether a node was forgotten, and not with this record or a newer one.
     pub(crate) fn is_outlived(&self, state: &NodeState) -> bool {
-        let key = (state.generation, state.version);
-        self.tombstones.get(&state.node).is_some_and(|tombstone| key > tombstone.key)
+        let tombstone = self.tombstones.get(&state.node);
+        tombstone.is_some_and(|tombstone| state.revision() > tombstone.revision)
     }
 
     /// Whether a node was forgotten, so that a credential alone does not let it in.

@@ -13,8 +13,8 @@ use meshport_config::{
 use sha2::{Digest, Sha256};
 
 use crate::directory::Liveness;
-use crate::state::{NodeState, SignedState};
-use crate::wire::{Item, Message, Short, VERSION, WIDE_DATAGRAM, Wide};
+use crate::state::{NodeState, Revision, SignedState};
+use crate::wire::{Item, Message, Short, VERSION, WIDE_DATAGRAM, Wanted, Wide};
 use crate::{Discovery, DiscoveryConfig, LocalNode, OriginState, snapshot, swim};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -329,8 +329,8 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
         Message::Items(vec![item]),
         Message::Rumours(vec![Item { credential: None, ..item }]),
         Message::News(item),
-        Message::Want(vec![(short, true)]),
-        Message::NewsSeen(1, 2),
+        Message::Want(vec![Wanted { short, with_credential: true }]),
+        Message::NewsSeen(Revision { generation: 1, version: 2 }),
         Message::Probe([1; 8]),
         Message::WideProbe(Wide::of([1; 8])),
         Message::WideEcho(Wide::of([1; 8])),

@@ -94,6 +94,25 @@ impl News {
     }
 }
 
+/// A node whose newest record is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) node: NodeId,
+    pub(crate) with_credential: bool,
+}
+
+impl Offer {
+    /// With the credential.
+    pub(crate) fn whole(node: NodeId) -> Self {
+        Self { node, with_credential: true }
+    }
+
+    /// Without, for somebody who has the credential.
+    pub(crate) fn record(node: NodeId) -> Self {
+        Self { node, with_credential: false }
+    }
+}
+
 /// Records of others, or the own one, that are being passed on.
 #[derive(Debug, Default)]
 pub(crate) struct Rumours {
@@ -144,11 +163,15 @@ impl Rumours {
         true
     }
 
-    /// What is being passed on, the least told first: nodes and whether with credential.
-    pub(crate) fn freshest(&self) -> Vec<(NodeId, bool)> {
+    /// What is being passed on, the least told first.
+    pub(crate) fn freshest(&self) -> Vec<Offer> {
         let mut all: Vec<_> = self.spreading.iter().collect();
         all.sort_by_key(|(_, rumour)| std::cmp::Reverse(rumour.rounds));
-        all.into_iter().map(|(node, rumour)| (*node, rumour.with_credential)).collect()
+        let offer = |(node, rumour): (&NodeId, &Rumour)| Offer {
+            node: *node,
+            with_credential: rumour.with_credential,
+        };
+        all.into_iter().map(offer).collect()
     }
 
     /// A rumour was passed on in this round.
@@ -200,9 +223,9 @@ mod tests {
         assert!(rumours.add(node(1), true, start));
         assert!(rumours.add(node(2), false, start));
         assert!(rumours.take_due(ms(200), start));
-        assert_eq!(rumours.freshest(), [(node(1), true), (node(2), false)]);
+        assert_eq!(rumours.freshest(), [Offer::whole(node(1)), Offer::record(node(2))]);
         rumours.told(&node(1));
-        assert_eq!(rumours.freshest()[0], (node(2), false), "the least told comes first");
+        assert_eq!(rumours.freshest()[0], Offer::record(node(2)), "the least told comes first");
         rumours.told(&node(2));
         assert!(!rumours.take_due(ms(200), start), "one round per interval");
         for _ in 0..HEARD_ENOUGH {
@@ -211,7 +234,7 @@ mod tests {
         let mut rounds = 1;
         while let Some(next) = rumours.poll_timeout() {
             assert!(rumours.take_due(ms(200), next));
-            assert_eq!(rumours.freshest(), [(node(2), false)]);
+            assert_eq!(rumours.freshest(), [Offer::record(node(2))]);
             rumours.told(&node(2));
             rounds += 1;
         }

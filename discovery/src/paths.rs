@@ -19,8 +19,10 @@ use crate::dice::Dice;
 use crate::rtt::{Loss, Rtt};
 use crate::schedule::Schedule;
 
+mod silence;
 mod width;
 
+use silence::{Patience, Silence};
 use width::Width;
 
 /// Paths measured at once.
@@ -133,8 +135,8 @@ struct Prober {
     rtt: Rtt,
     loss: Loss,
     outstanding: VecDeque<([u8; 8], Instant)>,
-    /// When the first probe after the last answer went out, and how many went since.
-    silent: Option<(Instant, u32)>,
+    /// None while every probe is answered.
+    silence: Option<Silence>,
     width: Width,
     reported: Option<Duration>,
     reported_loss: u8,
@@ -274,7 +276,7 @@ impl Paths {
     /// however silent its probes are. A queue that is full of data loses probes first.
     pub(crate) fn handle_delivery(&mut self, node: NodeId) {
         if let Some(prober) = self.probers.get_mut(&node) {
-            prober.silent = None;
+            prober.silence = None;
         }
     }
 
@@ -284,7 +286,7 @@ impl Paths {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         let interval = interval(prober, self.active, self.idle, self.idle_count);
         // Its question measures nothing here: two that are new to each other both have to ask.
-        if prober.path.state != PathState::Up || prober.silent.is_some() || prober.rtt.is_young() {
+        if prober.path.state != PathState::Up || prober.silence.is_some() || prober.rtt.is_young() {
             return;
         }
         self.schedule.remove(prober.due, node);
@@ -296,7 +298,7 @@ impl Paths {
     /// Asks a peer at once that somebody else misses.
     pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        if prober.path.state == PathState::Up && prober.silent.is_none() {
+        if prober.path.state == PathState::Up && prober.silence.is_none() {
             self.schedule.remove(prober.due, node);
             prober.send_at = now;
             prober.due = now;
@@ -341,7 +343,7 @@ impl Paths {
             prober.send_at += by;
             // Answers that waited unread would look slow.
             prober.outstanding.clear();
-            prober.silent = None;
+            prober.silence = None;
             prober.width.stalled(by);
             self.schedule.insert(prober.due, *node);
         }
@@ -352,7 +354,7 @@ impl Paths {
         self.schedule.clear();
         for (node, prober) in &mut self.probers {
             prober.outstanding.clear();
-            prober.silent = None;
+            prober.silence = None;
             prober.width.stalled(Duration::ZERO);
             prober.send_at = now;
             prober.due = now;
@@ -435,7 +437,7 @@ impl Prober {
             rtt: Rtt::default(),
             loss: Loss::default(),
             outstanding: VecDeque::new(),
-            silent: None,
+            silence: None,
             width: Width::new(tries_width),
             reported: None,
             reported_loss: 0,
@@ -450,7 +452,7 @@ impl Prober {
 
     /// Whether an answer is overdue: more than one probe has gone out since the last one.
     fn is_silent(&self) -> bool {
-        self.silent.is_some_and(|(_, probes)| probes > 1)
+        self.silence.is_some_and(|silence| silence.probes > 1)
     }
 
     fn sent(&mut self, nonce: [u8; 8], now: Instant) {
@@ -460,8 +462,7 @@ impl Prober {
         }
         self.outstanding.push_back((nonce, now));
         self.sent_at = now;
-        let (since, probes) = self.silent.unwrap_or((now, 0));
-        self.silent = Some((since, probes + 1));
+        self.silence = Some(Silence::grown(self.silence, now));
     }
 
     fn answered(&mut self, nonce: [u8; 8], now: Instant) -> bool {
@@ -492,7 +493,7 @@ impl Prober {
         self.path.rtt = self.rtt.get();
         self.path.deviation = self.rtt.deviation();
         self.path.last_answer = Some(now);
-        self.silent = None;
+        self.silence = None;
         if self.path.state != PathState::Up {
             self.path.state = PathState::Up;
             self.path.since = now;
@@ -510,19 +511,18 @@ impl Prober {
             true => SILENT_PROBES.1,
             false => self.silent_probes(),
         };
-        let patience = (wait * SILENT_INTERVALS, enough);
+        let patience = Patience { time: wait * SILENT_INTERVALS, probes: enough };
         if self.width.is_lost(patience, self.path.last_answer, now) {
             // Answers to small ones that are under way say nothing any more.
             self.outstanding.clear();
-            self.silent = None;
+            self.silence = None;
             self.path.narrow = true;
             self.die(now);
             self.width.end_as_useless();
             return true;
         }
-        let Some((since, probes)) = self.silent else { return false };
-        let waited = now.saturating_duration_since(since);
-        if self.path.state == PathState::Up && probes == 1 && waited >= wait {
+        let Some(silence) = self.silence else { return false };
+        if self.path.state == PathState::Up && silence.probes == 1 && silence.lasted(now) >= wait {
             // The first answer is overdue: do not wait for the next turn.
             self.send_at = now;
         }
@@ -530,9 +530,9 @@ impl Prober {
             PathState::Unknown if self.session_since.is_none() => allowance,
             PathState::Unknown | PathState::Up | PathState::Dead => Duration::ZERO,
         };
-        let patience = wait * SILENT_INTERVALS + allowance;
-        let enough = self.silent_probes();
-        if self.path.state == PathState::Dead || waited < patience || probes < enough {
+        let time = wait * SILENT_INTERVALS + allowance;
+        let patience = Patience { time, probes: self.silent_probes() };
+        if self.path.state == PathState::Dead || !silence.exceeds(patience, now) {
             return false;
         }
         while self.outstanding.len() > 2 {
@@ -576,9 +576,9 @@ impl Prober {
 
     /// When to look at this path again: to send, or to notice that an answer is overdue.
     fn schedule(&mut self, now: Instant) {
-        let overdue = match (self.path.state, self.silent) {
-            (PathState::Up, Some((since, 1))) => Some(since + self.wait()),
-            (PathState::Up | PathState::Unknown, Some((since, _))) => {
+        let overdue = match (self.path.state, self.silence) {
+            (PathState::Up, Some(Silence { since, probes: 1 })) => Some(since + self.wait()),
+            (PathState::Up | PathState::Unknown, Some(Silence { since, .. })) => {
                 Some(since + self.wait() * SILENT_INTERVALS)
             }
             _ => None,

@@ -46,7 +46,8 @@ pub(crate) struct Node<'a> {
 pub(crate) fn write<'a>(
     directory: &'a Directory,
     ended: impl Iterator<Item = &'a Record>,
-    (mesh, wall): ([u8; 32], UnixSeconds),
+    mesh: &MeshId,
+    wall: UnixSeconds,
     now: Instant,
 ) -> Vec<u8> {
     let over = |liveness, since| {
@@ -70,7 +71,7 @@ pub fn snapshot_of<'a>(
     wall: UnixSeconds,
 ) -> Vec<u8> {
     let nodes = nodes.map(|(credential, state)| (credential, Some(state), None));
-    encode(nodes, *mesh.as_bytes(), wall)
+    encode(nodes, mesh, wall)
 }
 
 /// A node of a snapshot.
@@ -111,7 +112,7 @@ pub fn members_of(
 
 fn encode<'a>(
     nodes: impl Iterator<Item = (&'a Credential, Option<&'a SignedState>, Option<u64>)>,
-    mesh: [u8; 32],
+    mesh: &MeshId,
     wall: UnixSeconds,
 ) -> Vec<u8> {
     let owned: Vec<_> = nodes.map(|(it, state, over_s)| (it.to_bytes(), state, over_s)).collect();
@@ -120,7 +121,7 @@ fn encode<'a>(
         state: state.map(SignedState::as_bytes),
         over_s: *over_s,
     });
-    let body = Body { mesh, saved_at: wall.0, nodes: nodes.collect() };
+    let body = Body { mesh: *mesh.as_bytes(), saved_at: wall.0, nodes: nodes.collect() };
     let mut bytes = [&MAGIC[..], &[FORMAT]].concat();
     let body = postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail");
     bytes.extend_from_slice(&body);

@@ -185,8 +185,8 @@ impl SignedState {
 
     /// The total order that decides which record of a node is kept.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        let key = |it: &Self| (it.state.generation, it.state.version);
-        key(self).cmp(&key(other)).then_with(|| self.bytes.cmp(&other.bytes))
+        let revisions = self.state.revision().cmp(&other.state.revision());
+        revisions.then_with(|| self.bytes.cmp(&other.bytes))
     }
 }
 
@@ -294,10 +294,22 @@ impl NodeState {
         })
     }
 
+    pub(crate) fn revision(&self) -> Revision {
+        Revision { generation: self.generation, version: self.version }
+    }
+
     /// The life in which the owner wrote this.
     pub(crate) fn life(&self) -> Life {
         Life { generation: self.generation, renewal: self.renewal }
     }
+}
+
+/// Which record of a node it is; a later one replaces an earlier one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Revision {
+    pub(crate) generation: u64,
+    /// Grows within a generation.
+    pub(crate) version: u64,
 }
 
 /// One life of a node as membership sees it; a later life wins over an earlier one.

@@ -42,7 +42,7 @@ mod probing;
 mod repeating;
 
 use interface::MAX_SUSPECTED;
-pub(crate) use interface::{Output, Seen, Tally, View};
+pub(crate) use interface::{Incoming, Output, Seen, Tally, View};
 pub(crate) use messages::{BadSwim, read_claims};
 
 /// Timers waiting; membership has a handful of its own and one per suspicion.
@@ -67,7 +67,16 @@ pub(crate) const MIN_CONNECTED: usize = 32;
 #[derive(Debug)]
 enum Tick {
     Protocol { timer: Timer<Id>, set: Instant },
-    Tell { id: Id, incarnation: u16, left: u8 },
+    Tell(Accusation),
+}
+
+/// A suspect that is told so a few times.
+#[derive(Debug, Clone, Copy)]
+struct Accusation {
+    id: Id,
+    incarnation: u16,
+    /// How often it is still told.
+    left: u8,
 }
 
 /// The state machine of membership.
@@ -123,16 +132,14 @@ impl Swim {
         }
     }
 
-    /// Takes a datagram of an admitted peer. One from the life `over`, or an earlier one, is
-    /// ignored.
+    /// Takes a datagram.
     ///
     /// # Errors
     ///
     /// [`BadSwim`] when it does not parse; nothing has changed then.
     pub(crate) fn handle_datagram(
         &mut self,
-        (from, over): (NodeId, Option<Life>),
-        bytes: &[u8],
+        Incoming { from, over, bytes }: Incoming<'_>,
         view: &impl View,
         now: Instant,
     ) -> Result<Seen, BadSwim> {
@@ -246,9 +253,7 @@ impl Swim {
                         self.collector.drop_empty_gossip();
                     }
                 }
-                Tick::Tell { id, incarnation, left } => {
-                    self.tell((id, incarnation, left), view, now);
-                }
+                Tick::Tell(accusation) => self.tell(accusation, view, now),
             }
             self.settle(view, now);
         }
@@ -327,18 +332,14 @@ impl Swim {
         self.timers.clear();
     }
 
-    /// Goes on in a later life.
-    pub(crate) fn change_life(&mut self, life: Life, view: &impl View, now: Instant) {
-        self.change_identity(life, view, now);
-    }
-
     /// Goes on as another node, in the same life.
     pub(crate) fn succeed(&mut self, node: NodeId, view: &impl View, now: Instant) {
         self.me = node;
-        self.change_identity(self.life(), view, now);
+        self.change_life(self.life(), view, now);
     }
 
-    fn change_identity(&mut self, life: Life, view: &impl View, now: Instant) {
+    /// Goes on in another life.
+    pub(crate) fn change_life(&mut self, life: Life, view: &impl View, now: Instant) {
         let id = Id::new(&self.me, life);
         if self.foca.change_identity(id, &mut self.collector).is_ok() {
             self.incarnation = 0;
@@ -439,7 +440,7 @@ impl Swim {
                 }
                 self.hurry = true;
                 let (id, incarnation) = (*member_id, *incarnation);
-                self.add(now, Tick::Tell { id, incarnation, left: TELLINGS });
+                self.add(now, Tick::Tell(Accusation { id, incarnation, left: TELLINGS }));
             }
             self.add(now + after, Tick::Protocol { timer, set: now });
         }
@@ -495,7 +496,7 @@ impl Swim {
             }
             let Some(datagram) = Message::Swim(&bytes).encode() else { continue };
             if let Some(number) = number {
-                self.probing.begin((to, number), view.session(&to), datagram.clone());
+                self.probing.begin(to, number, view.session(&to), datagram.clone());
                 pinged = true;
             }
             self.output.push_back(Output::Send(to, datagram));
@@ -562,7 +563,8 @@ impl Swim {
         rested && !is_planted(Bug::Refutation)
     }
 
-    fn tell(&mut self, (id, incarnation, left): (Id, u16, u8), view: &impl View, now: Instant) {
+    fn tell(&mut self, accusation: Accusation, view: &impl View, now: Instant) {
+        let Accusation { id, incarnation, left } = accusation;
         let suspected = self.foca.iter_members().any(|member| {
             *member.id() == id
                 && member.incarnation() == incarnation
@@ -575,7 +577,7 @@ impl Swim {
         }
         if left > 1 {
             let pause = self.config.suspicion / (2 * u32::from(TELLINGS));
-            self.add(now + pause, Tick::Tell { id, incarnation, left: left - 1 });
+            self.add(now + pause, Tick::Tell(Accusation { left: left - 1, ..accusation }));
         }
     }
 

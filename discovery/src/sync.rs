@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use crate::dice::Dice;
-use crate::wire::{MAX_WANTED, Short};
+use crate::wire::{MAX_WANTED, Short, Wanted};
 
 /// Records waiting to be fetched; more are found again by the next comparison.
 pub(crate) const MAX_WANTS: usize = 4096;
@@ -24,9 +24,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
 
-/// Whom to ask for what, in lists of at most [`MAX_WANTED`]: short ids, and whether the credential
-/// is needed too.
-pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<(Short, bool)>>>;
+/// Whom to ask for what, in lists of at most [`MAX_WANTED`].
+pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<Wanted>>>;
 
 /// A node that got more records than this from one comparison has been far behind and may still be.
 const BEHIND: usize = 16;
@@ -178,7 +177,7 @@ impl Sync {
             want.tries += 1;
             self.in_flight += 1;
             self.overdue = self.overdue.or(Some(now + PATIENCE));
-            let wanted = (short, want.with_credential);
+            let wanted = Wanted { short, with_credential: want.with_credential };
             let lists = requests.entry(want.from).or_default();
             match lists.last_mut() {
                 Some(list) if list.len() < MAX_WANTED => list.push(wanted),
@@ -244,7 +243,10 @@ mod tests {
         let later = start + PATIENCE;
         assert!(sync.is_overdue(later));
         sync.requeue(&[other], later);
-        assert_eq!(sync.take_requests(later)[&other], [[(short(1), false)]]);
+        assert_eq!(
+            sync.take_requests(later)[&other],
+            [[Wanted { short: short(1), with_credential: false }]]
+        );
         sync.got(short(1));
         assert!(!sync.is_fetching() && !sync.is_overdue(later + PATIENCE));
     }

@@ -8,7 +8,7 @@
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
 
-use crate::state::Life;
+use crate::state::{Life, Revision};
 
 /// Bytes of the largest datagram; fits an inner packet on any path that WireGuard works on.
 pub const MAX_DATAGRAM: usize = 1180;
@@ -98,12 +98,33 @@ pub(crate) struct Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Have {
     pub(crate) short: Short,
-    pub(crate) generation: u64,
-    pub(crate) version: u64,
+    pub(crate) revision: Revision,
     /// Four bytes of the digest of credential and record; tells apart what the numbers do not.
     pub(crate) digest: [u8; 4],
-    /// The life known to membership, if any, and whether it is over.
-    pub(crate) life: Option<(Life, bool)>,
+    /// The last life known to membership, if any.
+    pub(crate) life: Option<LastLife>,
+}
+
+/// The last known life of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct LastLife {
+    pub(crate) life: Life,
+    pub(crate) is_over: bool,
+}
+
+impl LastLife {
+    /// What is said of the node's membership by it.
+    pub(crate) fn claim(self) -> Claim {
+        let standing = if self.is_over { Standing::Down } else { Standing::Alive };
+        Claim { life: self.life, incarnation: 0, standing }
+    }
+}
+
+/// A record that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) short: Short,
+    pub(crate) with_credential: bool,
 }
 
 /// Everything the sender has in a range of short ids, both ends included.
@@ -149,7 +170,7 @@ pub(crate) enum Message<'a> {
     /// What the sender has in some range. Answered by items it lacks and a `Want`.
     Haves(Haves),
     /// The sender asks for these nodes, with or without credential. Answered by `Items`.
-    Want(Vec<(Short, bool)>),
+    Want(Vec<Wanted>),
     /// Records asked for or owed.
     Items(#[serde(borrow)] Vec<Item<'a>>),
     /// Records that are news and shall be passed on by whoever did not know them.
@@ -157,7 +178,7 @@ pub(crate) enum Message<'a> {
     /// The sender's own record, urgent. Answered by `NewsSeen`, always.
     News(#[serde(borrow)] Item<'a>),
     /// The receiver's record of this generation and version has arrived.
-    NewsSeen(u64, u64),
+    NewsSeen(Revision),
     /// Measures a path. Answered by an `Echo` with the same bytes.
     Probe([u8; 8]),
     /// The answer to a `Probe`.
@@ -247,7 +268,7 @@ impl<'a> Message<'a> {
             | Self::Items(_)
             | Self::Rumours(_)
             | Self::News(_)
-            | Self::NewsSeen(..)
+            | Self::NewsSeen(_)
             | Self::Probe(_)
             | Self::Echo(_)
             | Self::Revoked(_)
@@ -316,14 +337,21 @@ pub(crate) enum BadDatagram {
     Malformed,
 }
 
+/// Encoded datagrams.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) datagrams: Vec<Vec<u8>>,
+    /// How many of the items are in them whole.
+    pub(crate) items: usize,
+}
+
 /// Packs items into as few datagrams as their order allows, at most `limit`. Credential and record
-/// of one node are split when they do not fit together. Returns how many of the items were packed
-/// whole.
+/// of one node are split when they do not fit together.
 pub(crate) fn pack<'a>(
     items: impl IntoIterator<Item = Item<'a>>,
     wrap: impl Fn(Vec<Item<'a>>) -> Message<'a>,
     limit: usize,
-) -> (Vec<Vec<u8>>, usize) {
+) -> Packed {
     let mut packer = Packer { wrap, open: Vec::new(), size: 0, limit, done: Vec::new() };
     let mut packed = 0;
     for item in items {
@@ -339,7 +367,7 @@ pub(crate) fn pack<'a>(
         packed += 1;
     }
     packer.close();
-    (packer.done, packed)
+    Packed { datagrams: packer.done, items: packed }
 }
 
 /// Bytes for items in a datagram: version, kind and the number of items take up to four.

@@ -6,8 +6,9 @@ use meshport_config::NodeId;
 use meshport_config::planted::{Bug, is_planted};
 
 use super::Discovery;
+use crate::news::Offer;
 use crate::wire::{
-    self, BUCKETS, Claim, Have, Haves, Item, MAX_DATAGRAM, Message, Short, Standing,
+    self, BUCKETS, Claim, Have, Haves, Item, LastLife, MAX_DATAGRAM, Message, Packed, Short, Wanted,
 };
 
 /// Lists sent in answer to one datagram: what a thousand nodes take.
@@ -75,7 +76,7 @@ impl Discovery {
     /// What the peer has in a range. Sends what it lacks, or a list of that if it is much; asks for
     /// what this node lacks.
     pub(super) fn take_haves(&mut self, from: NodeId, haves: &Haves, now: Instant) {
-        let mut owed: Vec<(NodeId, bool)> = Vec::new();
+        let mut owed: Vec<Offer> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         let mut listed = haves.entries.iter().peekable();
         let range = self.peers.directory.range(haves.from, haves.to);
@@ -85,25 +86,21 @@ impl Discovery {
                 self.fetch_unknown(theirs, from);
             }
             let Some(theirs) = listed.next_if(|it| it.short == have.short) else {
-                owed.push((node, true));
+                owed.push(Offer::whole(node));
                 continue;
             };
-            let (my_key, their_key) =
-                ((have.generation, have.version), (theirs.generation, theirs.version));
             // The same record under another digest: the credential is another one.
-            let credential = their_key == my_key && theirs.digest != have.digest;
-            if their_key > my_key || credential {
+            let credential = theirs.revision == have.revision && theirs.digest != have.digest;
+            if theirs.revision > have.revision || credential {
                 self.fetch(have.short, credential, from);
             }
-            if my_key > their_key || credential || have.life > theirs.life {
-                owed.push((node, credential));
+            if have.revision > theirs.revision || credential || have.life > theirs.life {
+                owed.push(Offer { node, with_credential: credential });
             }
             if theirs.life > have.life
-                && let Some((life, over)) = theirs.life
+                && let Some(last) = theirs.life
             {
-                let standing = if over { Standing::Down } else { Standing::Alive };
-                let claim = Claim { life, incarnation: 0, standing };
-                claims.extend(self.believable(from, node, claim, now));
+                claims.extend(self.believable(from, node, last.claim(), now));
             }
         }
         for theirs in listed {
@@ -114,15 +111,17 @@ impl Discovery {
             self.send_lists(from, &[(haves.from, haves.to)], now);
         } else {
             owed.truncate(2 * PUSHED_RECORDS);
-            self.send_items(from, &owed, MAX_PUSH, now);
+            self.send_items(from, owed, MAX_PUSH, now);
         }
     }
 
-    pub(super) fn take_want(&mut self, from: NodeId, wanted: &[(Short, bool)], now: Instant) {
-        let resolve =
-            |(short, with): &(Short, bool)| Some((self.peers.directory.resolve(*short)?, *with));
-        let nodes: Vec<(NodeId, bool)> = wanted.iter().filter_map(resolve).collect();
-        self.send_items(from, &nodes, MAX_REPLY, now);
+    pub(super) fn take_want(&mut self, from: NodeId, wanted: &[Wanted], now: Instant) {
+        let offer = |it: &Wanted| {
+            let node = self.peers.directory.resolve(it.short)?;
+            Some(Offer { node, with_credential: it.with_credential })
+        };
+        let offers: Vec<Offer> = wanted.iter().filter_map(offer).collect();
+        self.send_items(from, offers, MAX_REPLY, now);
     }
 
     /// Remembers to ask a peer for a record.
@@ -133,27 +132,25 @@ impl Discovery {
 
     /// Sends the record of a node.
     pub(super) fn send_record(&mut self, to: NodeId, node: NodeId, now: Instant) {
-        self.send_items(to, &[(node, false)], 1, now);
+        self.send_items(to, [Offer::record(node)], 1, now);
     }
 
-    /// One datagram with the newest records of the first few of some nodes, and of how many.
-    pub(super) fn pack_rumours(&self, nodes: &[(NodeId, bool)]) -> (Vec<Vec<u8>>, usize) {
-        let parts: Vec<_> =
-            nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
+    /// One datagram with the newest records of the first few of some nodes.
+    pub(super) fn pack_rumours(&self, offers: &[Offer]) -> Packed {
+        let parts: Vec<_> = offers.iter().filter_map(|offer| self.parts(*offer)).collect();
         wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
     }
 
     pub(super) fn send_items(
         &mut self,
         to: NodeId,
-        nodes: &[(NodeId, bool)],
+        offers: impl IntoIterator<Item = Offer>,
         limit: usize,
         now: Instant,
     ) {
-        let parts: Vec<_> =
-            nodes.iter().filter_map(|(node, with)| self.parts(node, *with)).collect();
-        let (datagrams, _) = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);
-        for payload in datagrams {
+        let parts: Vec<_> = offers.into_iter().filter_map(|offer| self.parts(offer)).collect();
+        let packed = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);
+        for payload in packed.datagrams {
             if self.may_reply(to, now) {
                 self.send_bytes(to, payload);
             }
@@ -199,7 +196,7 @@ impl Discovery {
             return;
         }
         // A node this one has forgotten, or is about to forget, is not fetched again.
-        if !self.peers.directory.is_past(theirs.short, (theirs.generation, theirs.version)) {
+        if !self.peers.directory.is_past(theirs.short, theirs.revision) {
             self.fetch(theirs.short, true, from);
         }
     }
@@ -211,16 +208,13 @@ impl Discovery {
     }
 
     /// What there is to say about a node.
-    fn parts(&self, node: &NodeId, with_credential: bool) -> Option<Parts> {
-        let entry = self.peers.directory.get(node)?;
+    fn parts(&self, offer: Offer) -> Option<Parts> {
+        let Offer { node, with_credential } = offer;
+        let entry = self.peers.directory.get(&node)?;
         let have = entry.have();
-        let claim = match (*node == self.peers.me, have.life) {
-            (true, _) => Some(self.swim.own_claim()),
-            (false, Some((life, over))) => {
-                let standing = if over { Standing::Down } else { Standing::Alive };
-                Some(Claim { life, incarnation: 0, standing })
-            }
-            (false, None) => None,
+        let claim = match node == self.peers.me {
+            true => Some(self.swim.own_claim()),
+            false => have.life.map(LastLife::claim),
         };
         Some(Parts {
             short: have.short,

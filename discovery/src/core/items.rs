@@ -8,7 +8,7 @@ use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event, LocalNode};
 use crate::directory::{Entry, Hold, Liveness, Merge, Record, credential_order};
-use crate::state::SignedState;
+use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
 use crate::wire::{Claim, Item, Message, Short};
 
@@ -103,8 +103,8 @@ impl Discovery {
         let channel = if self.attach.is_some() { Channel::Sync } else { Channel::Rumour };
         self.take_items(from, &[item], channel, now);
         let known = self.peers.directory.get(&from).and_then(Entry::node_state);
-        if let Some((generation, version)) = known.map(|it| (it.generation, it.version)) {
-            self.send(from, &Message::NewsSeen(generation, version));
+        if let Some(revision) = known.map(NodeState::revision) {
+            self.send(from, &Message::NewsSeen(revision));
         }
     }
 

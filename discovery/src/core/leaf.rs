@@ -13,6 +13,7 @@ use meshport_config::{Credential, NodeId};
 use super::{Discovery, Event, items};
 use crate::attach::Attach;
 use crate::directory::Liveness;
+use crate::news::Offer;
 use crate::wire::{Ask, Claim, Message, Standing};
 
 /// Origins told to a leaf, the nearest to the teller first.
@@ -47,7 +48,7 @@ impl Discovery {
         match message {
             Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
             Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
-            Message::NewsSeen(generation, version) => self.take_seen(from, (generation, version)),
+            Message::NewsSeen(revision) => self.take_seen(from, revision),
             Message::Ask(ask) if valid && !self.local.has_left() => self.tell_leaf(from, &ask, now),
             _ => self.outbox.counters.dropped_leaf += 1,
         }
@@ -72,8 +73,8 @@ impl Discovery {
         told.insert(0, self.peers.me);
         let others = self.peers.random_members(MAX_TOLD_OTHERS, &told, &mut self.dice);
         told.extend(others);
-        let told: Vec<(NodeId, bool)> = told.into_iter().map(|node| (node, true)).collect();
-        self.send_items(leaf, &told, MAX_ANSWER, now);
+        let told = told.into_iter().map(Offer::whole);
+        self.send_items(leaf, told, MAX_ANSWER, now);
     }
 
     /// A leaf's side: what a member says.

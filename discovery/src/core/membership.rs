@@ -8,8 +8,9 @@ use meshport_config::NodeId;
 use super::{Discovery, Event};
 use crate::directory::{Entry, Liveness};
 use crate::local::Urgency;
+use crate::news::Offer;
 use crate::state::Life;
-use crate::swim::{Output, View};
+use crate::swim::{Incoming, Output, View};
 use crate::wire::{Claim, Item, Message, Short, Standing};
 
 /// Up to this many members even unimportant news are passed on as rumours.
@@ -31,7 +32,8 @@ impl Discovery {
         let entry = self.peers.directory.get(&from);
         let over = entry.and_then(Entry::farewell);
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
-        let Ok(seen) = self.swim.handle_datagram((from, over), bytes, &self.peers, now) else {
+        let incoming = Incoming { from, over, bytes };
+        let Ok(seen) = self.swim.handle_datagram(incoming, &self.peers, now) else {
             self.outbox.counters.dropped_swim += 1;
             return;
         };
@@ -226,9 +228,8 @@ impl Discovery {
     /// waiting at it, while its comparisons of directories take turns with those of all others.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
         let Some(entry) = self.peers.directory.get(&newcomer) else { return };
-        let origins = self.peers.origins_for(entry, MAX_WELCOME).into_iter();
-        let told: Vec<(NodeId, bool)> = origins.map(|node| (node, true)).collect();
-        self.send_items(newcomer, &told, MAX_WELCOME, now);
+        let told = self.peers.origins_for(entry, MAX_WELCOME).into_iter().map(Offer::whole);
+        self.send_items(newcomer, told, MAX_WELCOME, now);
     }
 
     /// Reminds a peer of this node's record and life.

@@ -8,6 +8,7 @@ use super::{Discovery, Event};
 use crate::directory::{Entry, Liveness};
 use crate::news::Telling;
 use crate::paths::PathUse;
+use crate::state::Revision;
 use crate::wire::{Claim, Item, Message, Short, Standing, Wide};
 
 /// Nodes known only from a snapshot are given this long to show themselves.
@@ -97,9 +98,9 @@ impl Discovery {
         self.gossip.news.start(peers.into_iter().map(with_rtt), now);
     }
 
-    pub(super) fn take_seen(&mut self, from: NodeId, key: (u64, u64)) {
+    pub(super) fn take_seen(&mut self, from: NodeId, revision: Revision) {
         let own = self.peers.directory.get(&self.peers.me).and_then(Entry::node_state);
-        if own.is_some_and(|own| (own.generation, own.version) == key) {
+        if own.is_some_and(|own| own.revision() == revision) {
             self.gossip.news.acknowledged(&from);
         }
     }
@@ -225,10 +226,10 @@ impl Discovery {
         told.truncate(MAX_TOLD_AT_ONCE);
         let packed = self.pack_rumours(&told);
         for peer in self.peers.audience(usize::from(self.config.gossip_fanout), &mut self.dice) {
-            packed.0.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
+            packed.datagrams.iter().for_each(|payload| self.send_bytes(peer, payload.clone()));
         }
-        for (node, _) in &told[..packed.1.min(told.len())] {
-            self.gossip.rumours.told(node);
+        for offer in &told[..packed.items.min(told.len())] {
+            self.gossip.rumours.told(&offer.node);
         }
     }
 

@@ -14,12 +14,8 @@ impl Discovery {
     /// credential has ended by the clock are among them: the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
         let ended = self.ended.records();
-        snapshot::write(
-            &self.peers.directory,
-            ended,
-            (*self.trust.mesh.as_bytes(), self.clock.wall),
-            self.clock.latest,
-        )
+        let (mesh, wall) = (&self.trust.mesh, self.clock.wall);
+        snapshot::write(&self.peers.directory, ended, mesh, wall, self.clock.latest)
     }
 
     /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that

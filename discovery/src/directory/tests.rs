@@ -109,7 +109,7 @@ proptest! {
                 let node = record.credential.node;
                 let key = |directory: &Directory| {
                     let state = directory.get(&node).and_then(Entry::node_state);
-                    state.map(|state| (state.generation, state.version))
+                    state.map(NodeState::revision)
                 };
                 let before = key(&directory);
                 directory.merge(record, base());
@@ -161,8 +161,8 @@ fn a_forgotten_node_stays_forgotten_until_it_says_something_new() {
     directory.forget(&node, now);
     assert_eq!(directory.merge(&record(&member, 3, 5), now), Merge::Forgotten);
     assert_eq!(directory.merge(&record(&member, 2, 9), now), Merge::Forgotten);
-    assert!(directory.is_past(Short::of(&node), (3, 5)));
-    assert!(!directory.is_past(Short::of(&node), (3, 6)));
+    assert!(directory.is_past(Short::of(&node), Revision { generation: 3, version: 5 }));
+    assert!(!directory.is_past(Short::of(&node), Revision { generation: 3, version: 6 }));
     assert_eq!(directory.merge(&record(&member, 4, 1), now), Merge::New);
     directory.forget(&node, now);
     directory.welcome(&node);

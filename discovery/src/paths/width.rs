@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
+use super::silence::{Patience, Silence};
 use super::{PathUse, Paths, Prober};
 use crate::rtt::{LOSS_WINDOW, Loss};
 
@@ -47,8 +48,8 @@ pub(super) struct Width {
     /// When it is tried next; none before the path is up, and while nobody uses it.
     due: Option<Instant>,
     sent_at: Option<Instant>,
-    /// When the first try after the last answer went out, and how many went since.
-    silent: Option<(Instant, u32)>,
+    /// None while every try is answered.
+    silence: Option<Silence>,
     outstanding: VecDeque<[u8; 8]>,
     look: Option<Look>,
 }
@@ -146,8 +147,8 @@ impl Width {
     /// A try goes out on a path where an answer may take `wait` and that loses small probes, or
     /// not. While none is answered the next one follows at the pace of a path that is silent.
     pub(super) fn sent(&mut self, nonce: [u8; 8], wait: Duration, lossy: bool, now: Instant) {
-        let (since, tries) = self.silent.unwrap_or((now, 0));
-        self.silent = Some((since, tries + 1));
+        let tries = self.silence.map_or(0, |silence| silence.probes);
+        self.silence = Some(Silence::grown(self.silence, now));
         if self.look.is_none() && (tries >= 2 || (tries == 1 && lossy)) {
             self.look = Some(Look::default());
         }
@@ -182,7 +183,7 @@ impl Width {
         let Some(at) = self.outstanding.iter().position(|sent| *sent == nonce) else {
             return false;
         };
-        self.silent = None;
+        self.silence = None;
         let Some(look) = &mut self.look else {
             self.begin(due);
             return false;
@@ -199,28 +200,27 @@ impl Width {
         true
     }
 
-    /// Whether so many tries in so long a time are without an answer, while a small probe was
-    /// answered: where those are lost too, they tell how the path is.
+    /// Whether tries have been without an answer for too long, while a small probe was answered:
+    /// where those are lost too, they tell how the path is.
     pub(super) fn is_lost(
         &self,
-        (patience, enough): (Duration, u32),
+        patience: Patience,
         last_answer: Option<Instant>,
         now: Instant,
     ) -> bool {
-        self.silent.is_some_and(|(since, tries)| {
-            let waited = now.saturating_duration_since(since);
-            tries >= enough && waited >= patience && last_answer.is_some_and(|at| at > since)
+        self.silence.is_some_and(|silence| {
+            silence.exceeds(patience, now) && last_answer.is_some_and(|at| at > silence.since)
         })
     }
 
     /// Whether a small probe should go too, to tell a narrow path from a silent one.
     pub(super) fn wants_company(&self) -> bool {
-        self.silent.is_some_and(|(_, tries)| tries == 2)
+        self.silence.is_some_and(|silence| silence.probes == 2)
     }
 
     /// The process did not run for this long: silence in that time says nothing.
     pub(super) fn stalled(&mut self, by: Duration) {
-        self.silent = None;
+        self.silence = None;
         self.outstanding.clear();
         self.look = self.look.take().filter(|look| look.useless);
         self.due = self.due.map(|due| due + by);

@@ -43,6 +43,15 @@ pub(crate) enum Output {
     Tell(NodeId, Claim),
 }
 
+/// A datagram of an admitted peer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) from: NodeId,
+    /// The life that the peer has ended by leaving: nothing is taken from it, or an earlier one.
+    pub(crate) over: Option<Life>,
+    pub(crate) bytes: &'a [u8],
+}
+
 /// A datagram of a peer, as far as the caller must act on it.
 #[derive(Debug)]
 pub(crate) struct Seen {

@@ -25,12 +25,7 @@ struct Cycle {
 impl Probing {
     /// A probe goes out; the one before is over. Its silence counts against this node only if there
     /// was a session, because a handshake may fail for many reasons.
-    pub(crate) fn begin(
-        &mut self,
-        (target, number): (NodeId, u8),
-        had_session: bool,
-        ping: Vec<u8>,
-    ) {
+    pub(crate) fn begin(&mut self, target: NodeId, number: u8, had_session: bool, ping: Vec<u8>) {
         if let Some(before) = self.cycle.take()
             && before.had_session
             && !before.answered
@@ -88,12 +83,12 @@ mod tests {
     fn silence_of_peers_with_a_session_counts_and_of_others_does_not() {
         let mut probing = Probing::default();
         for number in 0..10 {
-            probing.begin((node(number), number), false, Vec::new());
+            probing.begin(node(number), number, false, Vec::new());
             assert!(probing.is_unconnected());
         }
         assert_eq!(probing.awareness.score(), 0);
         for number in 10..13 {
-            probing.begin((node(number), number), true, Vec::new());
+            probing.begin(node(number), number, true, Vec::new());
         }
         assert_eq!(probing.awareness.score(), 1, "two different ones in a row");
         probing.answered(node(12), &RawMessage::Ack(11));

@@ -66,6 +66,10 @@ fn claim(standing: Standing) -> Claim {
     Claim { life: life(1), incarnation: 0, standing }
 }
 
+fn incoming(from: NodeId, bytes: &[u8]) -> Incoming<'_> {
+    Incoming { from, over: None, bytes }
+}
+
 fn outputs(swim: &mut Swim) -> Vec<Output> {
     std::iter::from_fn(|| swim.poll_output()).collect()
 }
@@ -103,7 +107,7 @@ fn two_nodes_meet_by_an_announcement() {
                 };
                 assert!(bytes.len() < 40, "an announcement and its answer are small");
                 let (receiver, number) = if to == node(1) { (&mut a, 1) } else { (&mut b, 2) };
-                receiver.handle_datagram((node(from), None), bytes, &sight, now).unwrap();
+                receiver.handle_datagram(incoming(node(from), bytes), &sight, now).unwrap();
                 packets.extend(outputs(receiver).into_iter().map(|it| (number, it)));
             }
             other => met.push((from, other)),
@@ -190,7 +194,7 @@ fn a_random_member_is_probed_every_two_intervals() {
                 let header =
                     RawHeader { from: life(1), incarnation: 0, to: life(1), message: answer };
                 let ack = postcard::to_stdvec(&header).unwrap();
-                let _ = swim.handle_datagram((to, None), &ack, &sight, due);
+                let _ = swim.handle_datagram(incoming(to, &ack), &sight, due);
             }
         }
     }
@@ -339,15 +343,17 @@ fn packets_for_another_life_or_from_an_ended_one_are_not_taken() {
         }));
     }
     let Ok(Message::Swim(bytes)) = Message::decode(&pings[0]) else { panic!("not membership") };
-    let seen = b.handle_datagram((node(1), None), bytes, &sight, now).unwrap();
+    let seen = b.handle_datagram(incoming(node(1), bytes), &sight, now).unwrap();
     assert!(seen.stale);
     assert!(outputs(&mut b).is_empty());
     a.announce(node(2), &sight, now);
     let Some(Output::Send(_, datagram)) = a.poll_output() else { panic!("nothing sent") };
     let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
-    b.handle_datagram((node(1), Some(life(1))), bytes, &sight, now).unwrap();
+    b.handle_datagram(Incoming { over: Some(life(1)), ..incoming(node(1), bytes) }, &sight, now)
+        .unwrap();
     assert!(outputs(&mut b).is_empty(), "a farewell of this life was signed");
-    b.handle_datagram((node(1), Some(life(0))), bytes, &sight, now).unwrap();
+    b.handle_datagram(Incoming { over: Some(life(0)), ..incoming(node(1), bytes) }, &sight, now)
+        .unwrap();
     assert!(!outputs(&mut b).is_empty());
 }
 
@@ -369,10 +375,10 @@ proptest! {
         let (mut swim, sight, now) = (swim(1), Sight::default(), base());
         swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
         for packet in packets {
-            let _ = swim.handle_datagram((node(2), None), &packet, &sight, now);
+            let _ = swim.handle_datagram(incoming(node(2), &packet), &sight, now);
             let mut likely = vec![1, 0, 0, 1, 0];
             likely.extend(&packet);
-            let _ = swim.handle_datagram((node(2), None), &likely, &sight, now);
+            let _ = swim.handle_datagram(incoming(node(2), &likely), &sight, now);
             prop_assert!(outputs(&mut swim).len() < 20);
         }
     }
@@ -584,7 +590,7 @@ fn who_announces_itself_is_told_of_some_members() {
     newcomer.announce(node(1), &sight, now);
     let Some(Output::Send(_, datagram)) = newcomer.poll_output() else { panic!("nothing sent") };
     let Ok(Message::Swim(bytes)) = Message::decode(&datagram) else { panic!("not membership") };
-    swim.handle_datagram((node(2), None), bytes, &sight, now).unwrap();
+    swim.handle_datagram(incoming(node(2), bytes), &sight, now).unwrap();
     let feed = outputs(&mut swim).into_iter().find_map(|output| match output {
         Output::Send(to, datagram) => Some((to, datagram)),
         _ => None,
@@ -594,6 +600,6 @@ fn who_announces_itself_is_told_of_some_members() {
     let (header, rest) = postcard::take_from_bytes::<RawHeader>(bytes).unwrap();
     assert_eq!((to, header.message), (node(2), RawMessage::Feed));
     assert_eq!(read_claims(rest).unwrap().len(), MAX_FEED);
-    let seen = newcomer.handle_datagram((node(1), None), bytes, &sight, now).unwrap();
+    let seen = newcomer.handle_datagram(incoming(node(1), bytes), &sight, now).unwrap();
     assert_eq!(seen.claims.len(), MAX_FEED);
 }

@@ -11,14 +11,17 @@ fn item<'a>(number: u8) -> Item<'a> {
     Item { short: Short([number; 8]), credential: None, state: None, claim: Some(claim()) }
 }
 
+fn wanted(number: u8) -> Wanted {
+    Wanted { short: Short([number; 8]), with_credential: number == 1 }
+}
+
 #[test]
 fn every_kind_of_datagram_reads_back() {
     let have = Have {
         short: Short([5; 8]),
-        generation: 1 << 40,
-        version: 9,
+        revision: Revision { generation: 1 << 40, version: 9 },
         digest: [1, 2, 3, 4],
-        life: Some((Life::default(), true)),
+        life: Some(LastLife { life: Life::default(), is_over: true }),
     };
     let haves = Haves { from: Short::FIRST, to: Short::LAST, entries: vec![have] };
     let digests = [7; (BUCKETS + 1) * 8];
@@ -29,7 +32,7 @@ fn every_kind_of_datagram_reads_back() {
         Message::Revoked(vec![&[3; 140]; 7]),
         Message::Revocations([4; 8]),
         Message::Haves(haves),
-        Message::Want(vec![(Short([1; 8]), true), (Short([2; 8]), false)]),
+        Message::Want(vec![wanted(1), wanted(2)]),
         Message::Items(vec![item(1)]),
         Message::Rumours(vec![Item {
             state: Some(&[1; 300]),
@@ -37,7 +40,7 @@ fn every_kind_of_datagram_reads_back() {
             ..item(2)
         }]),
         Message::News(item(3)),
-        Message::NewsSeen(1, u64::MAX),
+        Message::NewsSeen(Revision { generation: 1, version: u64::MAX }),
         Message::Probe([1; 8]),
         Message::Echo([2; 8]),
         Message::WideProbe(Wide::of([1; 8])),
@@ -61,7 +64,7 @@ fn families_follow_the_kinds() {
     assert_eq!(of(Message::Same), Family::Sync);
     assert_eq!(of(Message::Rumours(vec![])), Family::News);
     assert_eq!(of(Message::News(item(1))), Family::News);
-    assert_eq!(of(Message::NewsSeen(1, 1)), Family::News);
+    assert_eq!(of(Message::NewsSeen(Revision::default())), Family::News);
     assert_eq!(of(Message::Probe([0; 8])), Family::Path);
     assert_eq!(of(Message::Echo([0; 8])), Family::Path);
     assert_eq!(of(Message::WideProbe(Wide::of([0; 8]))), Family::Path);
@@ -81,8 +84,7 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     let mut probe = Message::Probe([1; 8]).encode().unwrap();
     probe[0] = VERSION + 1;
     assert_eq!(Message::decode(&probe), Err(BadDatagram::Version));
-    let wanted = vec![(Short([1; 8]), true); MAX_WANTED + 1];
-    let bytes = Message::Want(wanted).encode().unwrap();
+    let bytes = Message::Want(vec![wanted(1); MAX_WANTED + 1]).encode().unwrap();
     assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
     let wide = Message::WideProbe(Wide::of([1; 8])).encode().unwrap();
     assert_eq!((wide.len(), kind(&wide)), (WIDE_DATAGRAM, "wide-probe"));
@@ -98,8 +100,7 @@ fn what_is_too_large_or_of_another_version_is_refused() {
 fn lists_must_be_sorted_and_within_their_range() {
     let have = |first: u8| Have {
         short: Short([first; 8]),
-        generation: 1,
-        version: 1,
+        revision: Revision { generation: 1, version: 1 },
         digest: [0; 4],
         life: None,
     };
@@ -131,15 +132,15 @@ fn buckets_cover_all_ids_without_overlap() {
 fn large_items_are_split_and_limits_are_kept() {
     let (credential, state) = ([1; meshport_config::MAX_CREDENTIAL_BYTES], [2; 1024]);
     let large = Item { credential: Some(&credential), state: Some(&state), ..item(1) };
-    let (datagrams, packed) = pack([large, large, item(2)], Message::Items, 16);
-    assert_eq!((datagrams.len(), packed), (4, 3));
+    let Packed { datagrams, items } = pack([large, large, item(2)], Message::Items, 16);
+    assert_eq!((datagrams.len(), items), (4, 3));
     assert!(datagrams.iter().all(|it| it.len() <= MAX_DATAGRAM && Message::decode(it).is_ok()));
-    let (datagrams, packed) = pack([large, large], Message::Items, 3);
-    assert_eq!((datagrams.len(), packed), (3, 1), "the second does not fit whole");
+    let Packed { datagrams, items } = pack([large, large], Message::Items, 3);
+    assert_eq!((datagrams.len(), items), (3, 1), "the second does not fit whole");
     let many = (0..200).map(item);
-    let (datagrams, packed) = pack(many, Message::Rumours, 1);
+    let Packed { datagrams, items } = pack(many, Message::Rumours, 1);
     assert_eq!(datagrams.len(), 1);
-    assert!((30..200).contains(&packed), "{packed}");
+    assert!((30..200).contains(&items), "{items}");
 }
 
 #[test]

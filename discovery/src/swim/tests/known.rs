@@ -12,7 +12,7 @@ fn after_gossip(from: Life, known: bool) -> Vec<(Duration, Output)> {
     let sight = Sight { known, ..Sight::default() };
     let header = RawHeader { from, incarnation: 0, to: life(1), message: RawMessage::Gossip };
     let bytes = postcard::to_stdvec(&header).unwrap();
-    let seen = swim.handle_datagram((node(2), None), &bytes, &sight, start).unwrap();
+    let seen = swim.handle_datagram(incoming(node(2), &bytes), &sight, start).unwrap();
     assert!(seen.claims.is_empty() && !seen.stale && !seen.announces);
     let mut done: Vec<_> = outputs(&mut swim).into_iter().map(|it| (Duration::ZERO, it)).collect();
     while let Some(due) = swim.poll_timeout().filter(|due| *due - start < Duration::from_secs(5)) {
