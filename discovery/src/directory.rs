@@ -6,7 +6,7 @@
 //! whatever the order in which records arrive. Liveness is stored beside the records, not in them:
 //! it is membership's current view.
 //!
-//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `places` decides which
+//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `eviction` decides which
 //! stay when it is full. Forgetting is not merging: a forgotten node leaves a tombstone that
 //! refuses the records known then, so a late copy cannot bring it back.
 
@@ -24,11 +24,11 @@ use crate::state::{Life, NodeState, OriginState, Revision, SignedState};
 use crate::table::{Named, Table};
 use crate::wire::{BUCKETS, Claim, Have, LastLife, Short, Standing};
 
-mod places;
+mod eviction;
 
-use places::Places;
-pub use places::{Crowding, MAX_OF_INVITE};
-pub(crate) use places::{Hold, Room};
+use eviction::Occupancy;
+pub(crate) use eviction::{Admission, Priority};
+pub use eviction::{Crowding, MAX_OF_INVITE};
 
 /// Entries, down and left ones included: three times the largest mesh this is built for.
 pub const MAX_MEMBERS: usize = 16_384;
@@ -233,7 +233,7 @@ pub struct Directory {
     alive: usize,
     /// No credential of an entry ends before that.
     first_end: UnixSeconds,
-    places: Places,
+    occupancy: Occupancy,
 }
 
 impl Directory {
@@ -246,7 +246,7 @@ impl Directory {
             buckets: vec![0; BUCKETS],
             alive: 0,
             first_end: UnixSeconds(u64::MAX),
-            places: Places::default(),
+            occupancy: Occupancy::default(),
         }
     }
 
@@ -469,7 +469,7 @@ impl Directory {
     pub(crate) fn remove(&mut self, node: &NodeId) -> Option<Entry> {
         self.unindex(node);
         let entry = self.entries.remove(node)?;
-        self.places.remove(&self.places.before(&entry), self.entries.len());
+        self.occupancy.remove(&self.occupancy.before(&entry), self.entries.len());
         self.buckets[Short::of(node).bucket()] ^= entry.digest;
         self.alive -= usize::from(entry.is_alive());
         Some(entry)
@@ -517,7 +517,7 @@ impl Directory {
         self.buckets[Short::of(&node).bucket()] ^= entry.digest;
         self.alive += usize::from(entry.is_alive());
         self.first_end = self.first_end.min(entry.credential.expires_at);
-        self.places.add(&entry);
+        self.occupancy.add(&entry);
         self.entries.insert(entry);
         self.index(&node);
     }
@@ -526,9 +526,9 @@ impl Directory {
     fn change<R>(&mut self, node: &NodeId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let entry = self.entries.get_mut(node)?;
         let (digest, was_alive) = (entry.digest, entry.is_alive());
-        let former = self.places.before(entry);
+        let former = self.occupancy.before(entry);
         let result = change(entry);
-        self.places.after(&former, entry);
+        self.occupancy.after(&former, entry);
         self.first_end = self.first_end.min(entry.credential.expires_at);
         entry.digest = entry.full_digest();
         self.buckets[Short::of(node).bucket()] ^= digest ^ entry.digest;

@@ -5,24 +5,24 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use super::{Discovery, Event};
-use crate::directory::{Hold, Liveness, Record, Room};
+use crate::directory::{Admission, Liveness, Priority, Record};
 use crate::local::Urgency;
 use crate::wire::{Claim, Standing};
 
 impl Discovery {
     /// Whether nobody would go for a newcomer that others tell of. Asked before anything is
     /// verified: a flood of those for whom there is no room costs no signatures.
-    pub(super) fn has_no_room_for(&mut self, unverified: &[u8]) -> bool {
+    pub(super) fn would_refuse(&mut self, unverified: &[u8]) -> bool {
         self.peers.directory.is_crowded()
             && Credential::from_bytes(unverified).is_ok_and(|credential| {
-                let hold = Hold::of_hearsay(&credential);
-                self.room_for(&credential, hold) == Room::Nowhere
+                let priority = Priority::of_hearsay(&credential);
+                self.admission_of(&credential, priority) == Admission::Refused
             })
     }
 
     /// Lets a weaker entry go if a newcomer finds no free place. Its credential is verified.
-    pub(super) fn make_room(&mut self, newcomer: &Credential, hold: Hold, now: Instant) {
-        let Room::InPlaceOf(node) = self.room_for(newcomer, hold) else { return };
+    pub(super) fn evict_for(&mut self, newcomer: &Credential, priority: Priority, now: Instant) {
+        let Admission::Evict(node) = self.admission_of(newcomer, priority) else { return };
         let Some(liveness) = self.peers.directory.get(&node).map(|entry| entry.liveness) else {
             return;
         };
@@ -37,10 +37,10 @@ impl Discovery {
         self.outbox.report(Event::Forgotten(node));
     }
 
-    fn room_for(&mut self, newcomer: &Credential, hold: Hold) -> Room {
+    fn admission_of(&mut self, newcomer: &Credential, priority: Priority) -> Admission {
         let is_kept =
             |node: &_| self.gossip.seeds.contains(node) || self.monitor.interest(node).is_some();
-        self.peers.directory.room_for(newcomer, hold, is_kept)
+        self.peers.directory.admission_of(newcomer, priority, is_kept)
     }
 
     /// Every input that knows the wall time says it here first.
@@ -65,7 +65,7 @@ impl Discovery {
                 continue;
             }
             self.outbox.counters.taken_back += 1;
-            self.make_room(&record.credential, Hold::of_hearsay(&record.credential), now);
+            self.evict_for(&record.credential, Priority::of_hearsay(&record.credential), now);
             self.merge(&record, now);
             if self.peers.contacts.session(&node) {
                 self.peers.directory.set_here(&node, true);

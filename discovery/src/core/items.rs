@@ -7,7 +7,7 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event, LocalNode};
-use crate::directory::{Entry, Hold, Liveness, Merge, Record, credential_order};
+use crate::directory::{Entry, Liveness, Merge, Priority, Record, credential_order};
 use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
 use crate::wire::{Claim, Item, Message, Short};
@@ -123,7 +123,7 @@ impl Discovery {
             let bytes = credential.to_bytes();
             match self.trust.credential(&bytes, self.clock.wall) {
                 Ok(credential) => {
-                    self.make_room(&credential, Hold::Here, now);
+                    self.evict_for(&credential, Priority::Here, now);
                     let outcome = self.merge(&Record { credential, state: None }, now);
                     if outcome == Merge::Full {
                         self.report_ignored(node, now, || NO_ROOM.to_owned());
@@ -208,7 +208,7 @@ impl Discovery {
         self.local.succeed(me, now);
         self.peers.directory.remove(&former);
         let record = Record { credential: Arc::clone(self.local.credential()), state: None };
-        self.make_room(&record.credential, Hold::Here, now);
+        self.evict_for(&record.credential, Priority::Here, now);
         self.peers.directory.merge(&record, now);
         self.peers.directory.set_liveness(
             &self.peers.me,
@@ -242,7 +242,7 @@ impl Discovery {
             if !newer {
                 return false;
             }
-        } else if self.has_no_room_for(bytes) {
+        } else if self.would_refuse(bytes) {
             self.gossip.sync.got(item.short);
             self.outbox.counters.dropped_directory_full += 1;
             return false;
@@ -263,7 +263,7 @@ impl Discovery {
                 self.let_return(&credential, item.state);
                 // Nobody goes for one that is not let in.
                 if !self.peers.directory.is_forgotten(&credential.node) {
-                    self.make_room(&credential, Hold::of_hearsay(&credential), now);
+                    self.evict_for(&credential, Priority::of_hearsay(&credential), now);
                 }
                 self.merge(&Record { credential, state: None }, now) == Merge::New
             }

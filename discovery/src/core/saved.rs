@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use meshport_config::UnixSeconds;
 
 use super::Discovery;
-use crate::directory::{Hold, Liveness, MAX_MEMBERS, Merge, Record};
+use crate::directory::{Liveness, MAX_MEMBERS, Merge, Priority, Record};
 use crate::error::DiscoveryError;
 use crate::snapshot::{self, Node};
 
@@ -79,7 +79,7 @@ impl Discovery {
             }
             return false;
         }
-        self.make_room(&credential, Hold::of_hearsay(&credential), now);
+        self.evict_for(&credential, Priority::of_hearsay(&credential), now);
         let outcome = self.merge(&Record { credential, state }, now);
         let over =
             saved.over_s.and_then(|seconds| Duration::from_secs(seconds).checked_add(stopped));

@@ -60,7 +60,7 @@ fn two_hundred_nodes_stay_within_the_byte_budget() {
     print_spent(&net, "three minutes later");
     assert!(bytes < 400.0, "{bytes}");
     assert!(with_headers < 2048.0, "{with_headers}");
-    net.loss_percent = 1;
+    net.links.loss_percent = 1;
     net.set_service(2, OriginState::Unready);
     net.until(ms(1500), "news among 200", |net| {
         net.running().all(|it| net.sees_service(it, 2) == Some(OriginState::Unready))
@@ -80,7 +80,7 @@ fn a_thousand_nodes() {
     }
     print_spent(&net, "joined");
     assert!(net.agreed());
-    net.loss_percent = 1;
+    net.links.loss_percent = 1;
     net.run(secs(60));
     print_spent(&net, "a minute later");
     let (bytes, packets) = net.rate(secs(30));

@@ -13,7 +13,7 @@ use crate::wire::{Claim, Standing};
 fn a_crash_is_known_everywhere_within_seconds() {
     for (seed, victim) in [(11, 9), (12, 1), (13, 30)] {
         let mut net = Net::with_nodes(seed, 60, 5, 3);
-        net.loss_percent = 1;
+        net.links.loss_percent = 1;
         net.run(secs(40));
         net.crash(victim);
         net.until(secs(8), "death", |net| {
@@ -25,7 +25,7 @@ fn a_crash_is_known_everywhere_within_seconds() {
 #[test]
 fn loss_of_two_percent_evicts_nobody() {
     let mut net = Net::with_nodes(14, 40, 4, 3);
-    net.loss_percent = 2;
+    net.links.loss_percent = 2;
     net.run(secs(40));
     let start = net.now();
     net.run(secs(1800));
@@ -133,7 +133,7 @@ fn a_death_that_the_others_deny_is_taken_back_and_a_true_one_is_not() {
 fn a_peer_without_a_session_is_not_blamed() {
     // Sessions are made on first use here, and each first packet waits for a round trip of 560 ms.
     let mut net = Net::new(18);
-    net.latency = |a, b| if a == b { 1 } else { 140 };
+    net.links.latency = |a, b| if a == b { 1 } else { 140 };
     for number in 0..30 {
         net.add(number % 2, "node");
     }
@@ -176,7 +176,7 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     net.with(5, |node, now| node.set_path_interest(origin, Some(PathUse::Active), now));
     net.run(secs(2));
     let state = |net: &Net| net.get(5).paths().get(&origin).expect("measured").state;
-    net.narrow = Some((0, 5));
+    net.links.narrow = Some((0, 5));
     net.run(secs(4));
     assert_eq!(state(&net), PathState::Up, "nothing long was sent yet");
     let user = net.id(5);
@@ -189,7 +189,7 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     net.run(secs(2));
     net.with(1, |node, now| node.handle_unacknowledged(user, now));
     net.run(secs(2));
-    net.narrow = Some((5, 1));
+    net.links.narrow = Some((5, 1));
     net.with(5, |node, now| node.handle_unacknowledged(other, now));
     let path = |net: &Net| net.get(5).paths().get(&other).expect("measured").state;
     assert_eq!(path(&net), PathState::Up);
@@ -199,7 +199,7 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
 #[test]
 fn loss_of_two_percent_kills_no_path() {
     let mut net = Net::with_nodes(20, 6, 3, 3);
-    net.loss_percent = 2;
+    net.links.loss_percent = 2;
     net.until(secs(20), "joining", Net::agreed);
     for number in 0..6 {
         for origin in (0..3).filter(|it| *it != number) {

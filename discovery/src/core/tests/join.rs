@@ -41,7 +41,7 @@ fn a_start_costs_the_mesh_one_record() {
 fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
     let trace = |seed| {
         let mut net = Net::with_nodes(seed, 20, 3, 2);
-        net.loss_percent = 2;
+        net.links.loss_percent = 2;
         net.run(secs(20));
         net.crash(7);
         net.run(secs(10));
@@ -54,7 +54,7 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
 #[test]
 fn news_of_an_unready_origin_is_everywhere_within_a_second() {
     let mut net = Net::with_nodes(5, 60, 5, 3);
-    net.loss_percent = 1;
+    net.links.loss_percent = 1;
     net.run(secs(30));
     net.set_service(1, OriginState::Unready);
     net.until(ms(1500), "news", |net| {
@@ -181,8 +181,8 @@ fn a_lone_node_keeps_announcing_to_its_seeds_for_ever() {
 #[test]
 fn a_joiner_fetches_a_thousand_records_in_seconds() {
     let mut net = Net::new(21);
-    net.loss_percent = 1;
-    net.latency = |a, b| if a == b { 1 } else { 40 };
+    net.links.loss_percent = 1;
+    net.links.latency = |a, b| if a == b { 1 } else { 40 };
     for number in 0..1001 {
         net.add(number % 2, "node");
     }
@@ -277,7 +277,7 @@ fn a_newcomer_is_told_of_the_origins_before_it_asks() {
     let newcomer = net.add(1, "node");
     net.start(newcomer, &[0]);
     net.until(secs(2), "being taken in", |net| net.sees(0, newcomer) == Some(Liveness::Alive));
-    let round_trip = 2 * (net.latency)(1, 0);
+    let round_trip = 2 * (net.links.latency)(1, 0);
     net.run(ms(round_trip / 2 + 1));
     for origin in 0..4 {
         let known = net.sees_service(newcomer, origin);

@@ -64,7 +64,7 @@ fn a_leaf_tries_a_path_on_which_an_origin_loses_long_packets() {
     net.until(secs(5), "the origins are measured", |net| (0..3).all(|it| is_up(net, leaf, it)));
     net.run(secs(2));
     let (origin, person) = (net.id(0), net.id(leaf));
-    net.narrow = Some((0, leaf));
+    net.links.narrow = Some((0, leaf));
     net.with(0, |node, now| node.handle_unacknowledged(person, now));
     net.until(ms(2500), "the leaf leaves the path", |net| !is_up(net, leaf, 0));
     // It serves nobody, so it has nothing to tell.

@@ -9,11 +9,16 @@ use meshport_config::{NodeId, UnixSeconds};
 
 use crate::DiscoveryConfig;
 use crate::core::{Discovery, Event, LocalNode};
-use crate::dice::Dice;
 use crate::directory::Liveness;
 use crate::state::OriginState;
 use crate::tests::{Member, Mesh, WALL, base};
 use crate::verify::Memo;
+
+mod events;
+mod links;
+
+use events::{Events, What};
+use links::Links;
 
 /// The service all origins offer.
 pub(super) const SERVICE: &str = "kube-apiserver";
@@ -27,12 +32,6 @@ pub(super) fn ms(value: u64) -> Duration {
 
 pub(super) fn secs(value: u64) -> Duration {
     Duration::from_secs(value)
-}
-
-enum What {
-    Deliver { from: usize, to: usize, bytes: Vec<u8> },
-    Timer { node: usize },
-    Handshake { from: usize, to: usize, tries: u32 },
 }
 
 pub(super) struct Node {
@@ -56,23 +55,12 @@ pub(super) struct Net {
     pub(super) mesh: Mesh,
     pub(super) nodes: Vec<Node>,
     pub(super) config: DiscoveryConfig,
-    /// Share of datagrams lost on any link, in percent.
-    pub(super) loss_percent: usize,
-    /// The way on which datagrams as long as QUIC needs are lost.
-    pub(super) narrow: Option<(usize, usize)>,
-    /// One-way latency in milliseconds between sites.
-    pub(super) latency: fn(usize, usize) -> u64,
+    pub(super) links: Links,
     pub(super) hash: u64,
     pub(super) unroutable: u64,
-    cut: BTreeSet<(usize, usize)>,
     index: BTreeMap<NodeId, usize>,
-    queue: BTreeMap<(Duration, u64), What>,
-    sequence: u64,
-    /// Steps without time passing; many of them mean that a timer is due for ever.
-    spins: u32,
-    now: Duration,
+    events: Events,
     base: Instant,
-    dice: Dice,
     memo: Memo,
     seed: u8,
 }
@@ -84,19 +72,12 @@ impl Net {
             mesh: Mesh::new(1),
             nodes: Vec::new(),
             config: DiscoveryConfig::default(),
-            loss_percent: 0,
-            narrow: None,
-            latency: |a, b| if a == b { 0 } else { 10 + 7 * (a + b) as u64 },
+            links: Links::new(seed),
             hash: 0xcbf2_9ce4_8422_2325,
             unroutable: 0,
-            cut: BTreeSet::new(),
             index: BTreeMap::new(),
-            queue: BTreeMap::new(),
-            sequence: 0,
-            spins: 0,
-            now: Duration::ZERO,
+            events: Events::default(),
             base: base(),
-            dice: Dice::new([seed; 32], b'n'),
             memo: Memo::default(),
             seed,
         }
@@ -175,7 +156,6 @@ impl Net {
         self.drain(number);
     }
 
-    /// Stops a node without a word. Its peers keep their sessions, as WireGuard does.
     /// A node goes on with another key; the mesh shows its credential to its peers.
     pub(super) fn succeed(&mut self, number: usize) {
         let member = self.mesh.successor(&self.nodes[number].member, number as u32);
@@ -193,6 +173,7 @@ impl Net {
         self.with(number, |discovery, now| discovery.succeed(me, now));
     }
 
+    /// Stops a node without a word. Its peers keep their sessions, as WireGuard does.
     pub(super) fn crash(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         node.discovery = None;
@@ -202,20 +183,20 @@ impl Net {
     }
 
     pub(super) fn freeze(&mut self, number: usize, by: Duration) {
-        self.nodes[number].frozen_until = self.now + by;
+        self.nodes[number].frozen_until = self.events.now + by;
     }
 
     /// Cuts both directions between two groups.
     pub(super) fn partition(&mut self, a: &[usize], b: &[usize]) {
         for a in a {
             for b in b {
-                self.cut.extend([(*a, *b), (*b, *a)]);
+                self.links.cut(*a, *b);
             }
         }
     }
 
     pub(super) fn heal(&mut self) {
-        self.cut.clear();
+        self.links.heal();
     }
 
     pub(super) fn set_service(&mut self, number: usize, state: OriginState) {
@@ -233,19 +214,19 @@ impl Net {
 
     /// Delivers bytes as if one node had sent them to another over their session.
     pub(super) fn inject(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
-        self.push(self.now, What::Deliver { from, to, bytes });
+        self.events.push(self.events.now, What::Deliver { from, to, bytes });
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.now
+        self.events.now
     }
 
     pub(super) fn instant(&self) -> Instant {
-        self.base + self.now
+        self.base + self.events.now
     }
 
     pub(super) fn wall(&self) -> UnixSeconds {
-        UnixSeconds(WALL.0 + self.now.as_secs())
+        UnixSeconds(WALL.0 + self.events.now.as_secs())
     }
 
     /// What the wall clock of a node says.
@@ -315,15 +296,10 @@ impl Net {
 
     /// Runs for some time.
     pub(super) fn run(&mut self, time: Duration) {
-        let end = self.now + time;
-        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) {
-            let ((at, _), what) = entry.remove_entry();
-            self.spins = if at > self.now { 0 } else { self.spins + 1 };
-            assert!(self.spins < 100_000, "the network spins at {:?}", self.now);
-            self.now = self.now.max(at);
+        let end = self.events.now + time;
+        while let Some(what) = self.events.next(end) {
             self.step(what);
         }
-        self.now = end;
     }
 
     /// Runs until something holds, checked every 20 ms; how long it took, or a failed test.
@@ -333,16 +309,16 @@ impl Net {
         what: &str,
         holds: impl Fn(&Self) -> bool,
     ) -> Duration {
-        let start = self.now;
+        let start = self.events.now;
         while !holds(self) {
-            if self.now - start >= limit {
+            if self.events.now - start >= limit {
                 self.explain();
             }
-            assert!(self.now - start < limit, "{what} took longer than {limit:?}");
+            assert!(self.events.now - start < limit, "{what} took longer than {limit:?}");
             self.run(ms(20));
         }
-        println!("{what}: {:?}", self.now - start);
-        self.now - start
+        println!("{what}: {:?}", self.events.now - start);
+        self.events.now - start
     }
 
     /// Prints in what directories differ, for a test that is about to fail.
@@ -380,20 +356,15 @@ impl Net {
         self.nodes[number].discovery.as_mut().expect("the node runs")
     }
 
-    fn push(&mut self, at: Duration, what: What) {
-        self.sequence += 1;
-        self.queue.insert((at, self.sequence), what);
-    }
-
     fn step(&mut self, what: What) {
         let (number, timer) = match &what {
             What::Deliver { to, .. } => (*to, false),
             What::Timer { node } => (*node, true),
             What::Handshake { from, to, tries } => return self.handshake(*from, *to, *tries),
         };
-        if self.nodes[number].frozen_until > self.now {
+        if self.nodes[number].frozen_until > self.events.now {
             let until = self.nodes[number].frozen_until;
-            return self.push(until, what);
+            return self.events.push(until, what);
         }
         let (now, wall) = (self.instant(), self.wall_of(number));
         let node = &mut self.nodes[number];
@@ -408,7 +379,10 @@ impl Net {
             What::Deliver { from, bytes, .. } => {
                 if !node.sessions.contains(&from) {
                     // The peer holds a session this node lost with its last life.
-                    self.push(self.now + secs(5), What::Handshake { from, to: number, tries: 0 });
+                    self.events.push(
+                        self.events.now + secs(5),
+                        What::Handshake { from, to: number, tries: 0 },
+                    );
                     return;
                 }
                 let credential = self.nodes[from].member.credential.clone();
@@ -425,18 +399,13 @@ impl Net {
         self.drain(number);
     }
 
-    fn lost(&mut self, from: usize, to: usize) -> bool {
-        self.dice.below(100) < self.loss_percent || self.cut.contains(&(from, to))
-    }
-
     fn latency(&mut self, from: usize, to: usize) -> Duration {
-        let base = ms((self.latency)(self.nodes[from].site, self.nodes[to].site));
-        base + Duration::from_micros(200) + self.dice.up_to(base / 20 + Duration::from_micros(50))
+        self.links.delay(self.nodes[from].site, self.nodes[to].site)
     }
 
     fn handshake(&mut self, from: usize, to: usize, tries: u32) {
         let both = self.nodes[from].discovery.is_some() && self.nodes[to].discovery.is_some();
-        let lost = self.lost(from, to) || self.lost(to, from);
+        let lost = self.links.lose(from, to) || self.links.lose(to, from);
         let made =
             self.nodes[from].sessions.contains(&to) && self.nodes[to].sessions.contains(&from);
         if self.nodes[from].discovery.is_none() || made {
@@ -444,7 +413,10 @@ impl Net {
         }
         if !both || lost {
             if tries < HANDSHAKES {
-                self.push(self.now + secs(1), What::Handshake { from, to, tries: tries + 1 });
+                self.events.push(
+                    self.events.now + secs(1),
+                    What::Handshake { from, to, tries: tries + 1 },
+                );
             } else {
                 self.nodes[from].queued.remove(&to);
             }
@@ -473,19 +445,20 @@ impl Net {
 
     fn transmit(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
         if self.nodes[from].sessions.contains(&to) {
-            let at = self.now + self.latency(from, to);
+            let at = self.events.now + self.latency(from, to);
             for word in [at.as_micros() as u64, from as u64, to as u64, bytes.len() as u64] {
                 self.hash = (self.hash ^ word).wrapping_mul(0x0100_0000_01b3);
             }
-            let is_stuck = self.narrow == Some((from, to)) && bytes.len() > crate::MAX_DATAGRAM;
-            if !is_stuck && !self.lost(from, to) {
-                self.push(at, What::Deliver { from, to, bytes });
+            let is_stuck =
+                self.links.narrow == Some((from, to)) && bytes.len() > crate::MAX_DATAGRAM;
+            if !is_stuck && !self.links.lose(from, to) {
+                self.events.push(at, What::Deliver { from, to, bytes });
             }
         } else if self.nodes[from].routable.contains(&to) {
             let waiting = self.nodes[from].queued.entry(to).or_default();
             if waiting.is_empty() {
-                let at = self.now + self.latency(from, to) + self.latency(to, from);
-                self.push(at, What::Handshake { from, to, tries: 0 });
+                let at = self.events.now + self.latency(from, to) + self.latency(to, from);
+                self.events.push(at, What::Handshake { from, to, tries: 0 });
             }
             let waiting = self.nodes[from].queued.entry(to).or_default();
             if waiting.len() < QUEUED {
@@ -497,7 +470,7 @@ impl Net {
     }
 
     fn drain(&mut self, number: usize) {
-        let at = self.now;
+        let at = self.events.now;
         let Some(discovery) = &mut self.nodes[number].discovery else { return };
         let mut transmits = Vec::new();
         while let Some(transmit) = discovery.poll_transmit() {
@@ -528,7 +501,7 @@ impl Net {
             && timer.is_none_or(|set| due < set)
         {
             self.nodes[number].timer = Some(due);
-            self.push(due, What::Timer { node: number });
+            self.events.push(due, What::Timer { node: number });
         }
     }
 }

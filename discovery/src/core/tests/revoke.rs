@@ -22,7 +22,7 @@ fn is_forgotten(net: &Net, number: usize) -> bool {
 #[test]
 fn a_revoked_node_is_forgotten_by_all_at_once_and_does_not_come_back() {
     let mut net = Net::with_nodes(21, 60, 5, 3);
-    net.loss_percent = 1;
+    net.links.loss_percent = 1;
     net.run(secs(30));
     let (now, revocation) = (net.now(), revocation(&net, 1));
     net.with(7, |discovery, now| {
@@ -90,7 +90,7 @@ fn an_invite_takes_its_nodes_along_and_nobody_else_revokes() {
 #[test]
 fn a_node_that_goes_on_with_another_key_is_that_node_to_all_and_the_former_never_comes_back() {
     let mut net = Net::with_nodes(24, 40, 4, 3);
-    net.loss_percent = 1;
+    net.links.loss_percent = 1;
     net.run(secs(30));
     let (former, begun) = (net.id(1), net.now());
     net.succeed(1);

@@ -2,7 +2,7 @@
 //!
 //! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
 //! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
-//! displaces a weaker entry ([`Hold`]): one of its own invite if that is at its limit, otherwise
+//! displaces a weaker entry ([`Priority`]): one of its own invite if that is at its limit, otherwise
 //! one of the invite with the most. It never displaces an equal one, so that nodes with different
 //! entries do not exchange them for ever, and never a node with a tunnel.
 //!
@@ -32,7 +32,7 @@ type Issuer = Option<VerifyKey>;
 /// whom the others look for; that a node is said to be alive proves little; that it came here, or
 /// was found where it says, takes a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Hold {
+pub(crate) enum Priority {
     /// Left, or down and of no use to others.
     Over,
     /// Known by its record, of no use to others.
@@ -53,7 +53,7 @@ pub(crate) enum Hold {
     Here,
 }
 
-impl Hold {
+impl Priority {
     /// Of somebody that others tell of.
     pub(crate) fn of_hearsay(credential: &Credential) -> Self {
         if is_useful(credential) { Self::UsefulHeard } else { Self::Heard }
@@ -82,9 +82,9 @@ fn issuer_of(credential: &Credential) -> Issuer {
 
 /// An entry in the order in which they go, for each issuer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Rank {
     issuer: Issuer,
-    hold: Hold,
+    priority: Priority,
     /// Of those that are over the oldest goes first, of the others the one that came last: a flood
     /// comes later than those whom it would displace.
     over: Option<Instant>,
@@ -92,12 +92,12 @@ struct Place {
     node: NodeId,
 }
 
-impl Place {
+impl Rank {
     fn of(entry: &Entry) -> Self {
         let is_over = entry.is_over();
         Self {
             issuer: issuer_of(&entry.credential),
-            hold: Hold::of(entry),
+            priority: Priority::of(entry),
             over: is_over.then_some(entry.since),
             since: Reverse((!is_over).then_some(entry.since)),
             node: entry.node(),
@@ -106,7 +106,7 @@ impl Place {
 
     fn first_of(issuer: Issuer) -> Self {
         let (over, since) = (None, Reverse(None));
-        Self { issuer, hold: Hold::Over, over, since, node: NodeId::from_bytes([0; 32]) }
+        Self { issuer, priority: Priority::Over, over, since, node: NodeId::from_bytes([0; 32]) }
     }
 }
 
@@ -122,20 +122,20 @@ pub struct Crowding {
     pub of: usize,
 }
 
-/// Where there may be room for a newcomer.
+/// Whether a newcomer is let into the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     /// There is a free place, or it has one already.
     Free,
-    /// If this one goes.
-    InPlaceOf(NodeId),
-    /// Nowhere.
-    Nowhere,
+    /// If this one is evicted.
+    Evict(NodeId),
+    /// There is no weaker entry.
+    Refused,
 }
 
 /// What is summed up of entries so that places can be given.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Occupancy {
     counts: BTreeMap<Issuer, usize>,
     /// While it is crowded: about 2 MB.
     crowd: Option<Crowd>,
@@ -143,28 +143,32 @@ pub(super) struct Places {
 
 #[derive(Debug, Default)]
 struct Crowd {
-    order: BTreeSet<Place>,
+    order: BTreeSet<Rank>,
     sizes: BTreeSet<(usize, Issuer)>,
 }
 
 /// What was summed up of an entry that is about to change.
 #[derive(Debug)]
-pub(super) struct Former(Issuer, Option<Place>);
+pub(super) struct Former {
+    issuer: Issuer,
+    /// While it is crowded.
+    rank: Option<Rank>,
+}
 
-impl Places {
+impl Occupancy {
     pub(super) fn add(&mut self, entry: &Entry) {
         self.count(issuer_of(&entry.credential), |count| count + 1);
         if let Some(crowd) = &mut self.crowd {
-            crowd.order.insert(Place::of(entry));
+            crowd.order.insert(Rank::of(entry));
         }
     }
 
     pub(super) fn remove(&mut self, former: &Former, left: usize) {
-        let Former(issuer, place) = former;
+        let Former { issuer, rank } = former;
         self.count(*issuer, |count| count - 1);
         let Some(crowd) = &mut self.crowd else { return };
-        place.iter().for_each(|place| {
-            crowd.order.remove(place);
+        rank.iter().for_each(|rank| {
+            crowd.order.remove(rank);
         });
         let most = crowd.sizes.iter().rev().find(|(_, issuer)| issuer.is_some());
         let most = most.map_or(0, |(count, _)| *count);
@@ -174,22 +178,22 @@ impl Places {
     }
 
     pub(super) fn before(&self, entry: &Entry) -> Former {
-        let place = self.crowd.is_some().then(|| Place::of(entry));
-        Former(issuer_of(&entry.credential), place)
+        let rank = self.crowd.is_some().then(|| Rank::of(entry));
+        Former { issuer: issuer_of(&entry.credential), rank }
     }
 
     pub(super) fn after(&mut self, former: &Former, entry: &Entry) {
-        let Former(issuer, place) = former;
+        let Former { issuer, rank } = former;
         let now = issuer_of(&entry.credential);
         if now != *issuer {
             self.count(*issuer, |count| count - 1);
             self.count(now, |count| count + 1);
         }
         if let Some(crowd) = &mut self.crowd {
-            place.iter().for_each(|place| {
-                crowd.order.remove(place);
+            rank.iter().for_each(|rank| {
+                crowd.order.remove(rank);
             });
-            crowd.order.insert(Place::of(entry));
+            crowd.order.insert(Rank::of(entry));
         }
     }
 
@@ -216,58 +220,58 @@ impl Crowd {
     fn weakest(
         &self,
         issuer: Issuer,
-        newcomer: Hold,
+        newcomer: Priority,
         is_kept: impl Fn(&NodeId) -> bool,
     ) -> Option<NodeId> {
-        let bound = newcomer.min(Hold::Here);
-        let all = self.order.range(Place::first_of(issuer)..);
+        let bound = newcomer.min(Priority::Here);
+        let all = self.order.range(Rank::first_of(issuer)..);
         let mut weaker = all
-            .take_while(|place| place.issuer == issuer && place.hold < bound)
+            .take_while(|rank| rank.issuer == issuer && rank.priority < bound)
             .take(LOOKS)
-            .map(|place| place.node);
+            .map(|rank| rank.node);
         weaker.find(|node| !is_kept(node))
     }
 }
 
 impl Directory {
-    /// Where there is room for a newcomer with this credential. Whom the caller wants to keep does
+    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep does
     /// not go.
-    pub(crate) fn room_for(
+    pub(crate) fn admission_of(
         &mut self,
         credential: &Credential,
-        hold: Hold,
+        priority: Priority,
         is_kept: impl Fn(&NodeId) -> bool,
-    ) -> Room {
+    ) -> Admission {
         if self.entries.contains(&credential.node) || self.has_place_for(credential) {
-            return Room::Free;
+            return Admission::Free;
         }
-        let (own, Places { counts, crowd }) = (issuer_of(credential), &mut self.places);
+        let (own, Occupancy { counts, crowd }) = (issuer_of(credential), &mut self.occupancy);
         let crowd = crowd.get_or_insert_with(|| Crowd {
-            order: self.entries.iter().map(Place::of).collect(),
+            order: self.entries.iter().map(Rank::of).collect(),
             sizes: counts.iter().map(|(issuer, count)| (*count, *issuer)).collect(),
         });
         let is_out = is_used_up(&own, counts.get(&own).copied().unwrap_or(0));
         let largest = crowd.sizes.last().filter(|_| !is_out).map(|(_, issuer)| *issuer);
         let from = largest.into_iter().chain([own]);
-        let mut weaker = from.filter_map(|issuer| crowd.weakest(issuer, hold, &is_kept));
-        weaker.next().map_or(Room::Nowhere, Room::InPlaceOf)
+        let mut weaker = from.filter_map(|issuer| crowd.weakest(issuer, priority, &is_kept));
+        weaker.next().map_or(Admission::Refused, Admission::Evict)
     }
 
-    /// Whether a newcomer with this credential finds a free place.
+    /// Whether a newcomer with this credential finds a free rank.
     pub(super) fn has_place_for(&self, credential: &Credential) -> bool {
         let issuer = issuer_of(credential);
-        self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.places.of(&issuer))
+        self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.occupancy.of(&issuer))
     }
 
     /// Whether somebody found no place, and there are few free ones since.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.places.crowd.is_some()
+        self.occupancy.crowd.is_some()
     }
 
     /// Whose nodes fill the directory, from the first that found no place until there is room for
     /// many again.
     pub fn crowding(&self) -> Option<Crowding> {
-        let (entries, invite) = *self.places.crowd.as_ref()?.sizes.last()?;
+        let (entries, invite) = *self.occupancy.crowd.as_ref()?.sizes.last()?;
         Some(Crowding { invite, entries, of: self.entries.len() })
     }
 }
@@ -297,29 +301,34 @@ mod tests {
         credential
     }
 
-    fn take(directory: &mut Directory, credential: Credential, hold: Hold, now: Instant) -> Merge {
-        if let Room::InPlaceOf(node) = directory.room_for(&credential, hold, |_| false) {
+    fn take(
+        directory: &mut Directory,
+        credential: Credential,
+        priority: Priority,
+        now: Instant,
+    ) -> Merge {
+        if let Admission::Evict(node) = directory.admission_of(&credential, priority, |_| false) {
             directory.remove(&node);
         }
         let node = credential.node;
         let outcome =
             directory.merge(&Record { credential: Arc::new(credential), state: None }, now);
-        if hold == Hold::Here {
+        if priority == Priority::Here {
             directory.set_here(&node, true);
         }
         outcome
     }
 
     fn assert_in_order(directory: &Directory) {
-        let Places { counts, crowd } = &directory.places;
+        let Occupancy { counts, crowd } = &directory.occupancy;
         let mut counted: BTreeMap<Issuer, usize> = BTreeMap::new();
         for (_, entry) in directory.iter() {
             *counted.entry(issuer_of(&entry.credential)).or_default() += 1;
         }
         assert_eq!(*counts, counted);
         if let Some(crowd) = crowd {
-            let order: BTreeSet<Place> =
-                directory.iter().map(|(_, entry)| Place::of(entry)).collect();
+            let order: BTreeSet<Rank> =
+                directory.iter().map(|(_, entry)| Rank::of(entry)).collect();
             assert!(crowd.order == order, "the order is another one");
             let sizes = counts.iter().map(|(issuer, count)| (*count, *issuer)).collect();
             assert_eq!(crowd.sizes, sizes);
@@ -336,7 +345,7 @@ mod tests {
         let (mut directory, mut dice) = (Directory::new(), Dice::new([3; 32], b't'));
         for number in 0..=MAX_MEMBERS {
             let model = &models[usize::from(number >= MAX_OF_INVITE)];
-            take(&mut directory, like(model, number), Hold::Heard, base());
+            take(&mut directory, like(model, number), Priority::Heard, base());
         }
         assert!(directory.is_crowded());
         for step in 0..400 {
@@ -358,7 +367,7 @@ mod tests {
                 }
                 _ => {
                     let newcomer = like(&models[dice.below(2)], MAX_MEMBERS + 1 + number);
-                    take(&mut directory, newcomer, Hold::Here, now);
+                    take(&mut directory, newcomer, Priority::Here, now);
                 }
             }
         }
@@ -390,22 +399,22 @@ mod tests {
             _ => like(&plain, number),
         };
         let honest = |number: usize| like(&useful[0], 100_000 + number);
-        let hold = |it: &Credential| Hold::of_hearsay(it);
+        let priority = |it: &Credential| Priority::of_hearsay(it);
         let [mut up, mut down] = [Directory::new(), Directory::new()];
         for number in 0..count {
             for (directory, number) in [(&mut up, number), (&mut down, count - 1 - number)] {
                 let credential = invented(number);
-                take(directory, credential.clone(), hold(&credential), base());
+                take(directory, credential.clone(), priority(&credential), base());
             }
         }
         for number in 0..3 {
-            take(&mut up, honest(number), Hold::UsefulHeard, base());
-            take(&mut down, honest(2 - number), Hold::UsefulHeard, base());
+            take(&mut up, honest(number), Priority::UsefulHeard, base());
+            take(&mut down, honest(2 - number), Priority::UsefulHeard, base());
         }
         // Somebody came to each itself.
         let guest = like(&plain, 200_000);
-        assert_eq!(take(&mut up, guest.clone(), Hold::Here, base()), Merge::New);
-        assert_eq!(take(&mut down, guest, Hold::Here, base()), Merge::New);
+        assert_eq!(take(&mut up, guest.clone(), Priority::Here, base()), Merge::New);
+        assert_eq!(take(&mut down, guest, Priority::Here, base()), Merge::New);
         let known = |directory: &Directory| -> BTreeSet<NodeId> {
             let all = directory.iter();
             all.filter(|(_, it)| it.here || is_useful(&it.credential))
@@ -418,7 +427,7 @@ mod tests {
         let all: Vec<Arc<Credential>> =
             up.iter().map(|(_, it)| Arc::clone(&it.credential)).collect();
         for credential in all {
-            take(&mut down, Credential::clone(&credential), hold(&credential), base());
+            take(&mut down, Credential::clone(&credential), priority(&credential), base());
         }
         assert_eq!((up.root(), down.root()), before);
     }
