@@ -1,5 +1,7 @@
 //! What is wrong with a text that a person wrote.
 
+use crate::settings::Period;
+
 /// A text or a list that is not of the form that its kind has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -13,6 +15,16 @@ pub enum TextError {
         found: String,
         /// The form that is accepted.
         expected: &'static str,
+    },
+    /// A duration out of its bounds.
+    #[error("{found} is not between {least} and {most}")]
+    OutOfRange {
+        /// What it is.
+        found: Period,
+        /// The shortest that is accepted.
+        least: Period,
+        /// The longest that is accepted.
+        most: Period,
     },
     /// A list is longer than its bound.
     #[error("{found} {what} are too many; at most {max} are allowed")]
@@ -34,7 +46,7 @@ pub enum TextError {
 
 impl TextError {
     /// `text` is not `what` (with its article); `expected` is the form that is accepted.
-    pub(crate) fn form(what: &'static str, text: &str, expected: &'static str) -> Self {
+    pub fn form(what: &'static str, text: &str, expected: &'static str) -> Self {
         Self::Form { what, found: shown(text), expected }
     }
 }

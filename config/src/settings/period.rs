@@ -27,6 +27,16 @@ const FORM: &str = "a whole number and a unit of ms, s, m, h or d, such as 500ms
 pub struct Period(pub Duration);
 
 impl Period {
+    /// This length, if it is not out of these bounds.
+    ///
+    /// # Errors
+    /// [`TextError::OutOfRange`].
+    pub fn within(self, least: Self, most: Self) -> Result<Self, TextError> {
+        let found = self;
+        let is_within = (least..=most).contains(&found);
+        is_within.then_some(found).ok_or(TextError::OutOfRange { found, least, most })
+    }
+
     /// The length in whole seconds, as credentials count.
     pub const fn as_secs(self) -> u64 {
         self.0.as_secs()

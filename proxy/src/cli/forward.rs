@@ -224,11 +224,11 @@ async fn serve(
         let answers = leaf.certificates(CERTIFICATES_WAIT).await;
         let evidence = Evidence::of_origins(&args.service, &answers);
         if let Some(file) = &args.kubeconfig {
-            let remarks = context.merge_into(file, local, evidence.clone())?;
+            let remarks = context.merge_into(file, local, &evidence)?;
             remarks.iter().for_each(|remark| teller.remark(remark));
         }
         if args.exec {
-            let made = context.lend(local, evidence)?;
+            let made = context.lend(local, &evidence)?;
             made.warnings.iter().for_each(|warning| teller.remark(warning));
             lent = Some(made);
         }

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use meshport_config::TextError;
 
 use super::output;
 use meshport_daemon::Error;
@@ -66,12 +67,12 @@ pub(crate) enum What {
 pub(crate) struct Word(String);
 
 impl FromStr for Word {
-    type Err = String;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
         if text.is_empty() || !text.chars().all(is_plain) {
-            return Err("only letters, digits and . _ - / : @ can stand here".into());
+            return Err(TextError::form("a plain word", text, "letters, digits and . _ - / : @"));
         }
         Ok(Self(text.to_owned()))
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use meshport_config::ServiceName;
+use meshport_config::{ServiceName, TextError};
 
 use super::query::DaemonArgs;
 use super::{local, output, runtime, textfile};
@@ -48,9 +48,9 @@ pub(crate) struct HostsArgs {
 pub(crate) struct HostName(String);
 
 impl FromStr for HostName {
-    type Err = String;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let is_label = |label: &str| {
             (1..=MAX_LABEL_BYTES).contains(&label.len())
@@ -60,16 +60,28 @@ impl FromStr for HostName {
         };
         let is_name = text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label);
         if !is_name || text.parse::<IpAddr>().is_ok() {
-            return Err("a DNS name is letters, digits, dashes and dots".into());
+            return Err(TextError::form("a DNS name", text, "letters, digits, dashes and dots"));
         }
         Ok(Self(text.to_ascii_lowercase()))
     }
 }
 
+/// Why a hosts file is left as it is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum HostsError {
+    #[error("line {number} maps {name} elsewhere: {line:?}. Remove that line first")]
+    MappedElsewhere { number: usize, name: String, line: String },
+    #[error(
+        "the markers {BEGIN:?} and {END:?} do not appear once each, in this order. Repair or \
+         remove them by hand"
+    )]
+    Markers,
+}
+
 pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     let HostName(name) = &args.name;
     let file = args.file.display();
-    let refused = |why: String| Error::Usage(format!("{file} is not changed: {why}"));
+    let refused = |error: HostsError| Error::Usage(format!("{file} is not changed: {error}"));
     if args.remove {
         let text = textfile::read(&args.file)?.unwrap_or_default();
         let Some(changed) = without(&text, name).map_err(refused)? else {
@@ -109,17 +121,15 @@ fn block(entries: &[String]) -> String {
 /// The text with the name mapped to `ips`; `None` when it says so already.
 ///
 /// # Errors
-/// Why it cannot be changed, in words.
-fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, String> {
+/// [`HostsError`].
+fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsError> {
     let parts = Parts::of(text)?;
     let mut wanted = ips.to_vec();
     for (number, line) in parts.outside() {
         let Some(ip) = mapped(line, name) else { continue };
         if !ips.contains(&ip) {
-            let line = line.trim();
-            return Err(format!(
-                "line {number} maps {name} elsewhere: {line:?}. Remove that line first"
-            ));
+            let (name, line) = (name.to_owned(), line.trim().to_owned());
+            return Err(HostsError::MappedElsewhere { number, name, line });
         }
         wanted.retain(|wanted| *wanted != ip);
     }
@@ -128,8 +138,11 @@ fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, String
     Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
 }
 
-/// The text without the name between the marks; `None` when it is not there.
-fn without(text: &str, name: &str) -> Result<Option<String>, String> {
+/// The text without the name between the markers; `None` when it is not there.
+///
+/// # Errors
+/// [`HostsError::Markers`].
+fn without(text: &str, name: &str) -> Result<Option<String>, HostsError> {
     let parts = Parts::of(text)?;
     let inside = parts.inside_without(name);
     Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
@@ -143,49 +156,44 @@ fn mapped(line: &str, name: &str) -> Option<IpAddr> {
     words.any(|word| word.eq_ignore_ascii_case(name)).then_some(ip)
 }
 
-/// The lines of a hosts file, and where the marks stand.
+/// The lines of a hosts file, and where the markers are.
 struct Parts<'a> {
     lines: Vec<&'a str>,
-    /// Indices of the two marks.
-    marks: Option<(usize, usize)>,
+    /// Indices of the two markers.
+    markers: Option<(usize, usize)>,
 }
 
 impl<'a> Parts<'a> {
-    fn of(text: &'a str) -> Result<Self, String> {
+    fn of(text: &'a str) -> Result<Self, HostsError> {
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let at = |mark: &str| -> Vec<usize> {
             (0..lines.len()).filter(|at| lines[*at].trim() == mark).collect()
         };
-        let marks = match (at(BEGIN).as_slice(), at(END).as_slice()) {
+        let markers = match (at(BEGIN).as_slice(), at(END).as_slice()) {
             ([], []) => None,
             ([begin], [end]) if begin < end => Some((*begin, *end)),
-            _ => {
-                return Err(format!(
-                    "the marks {BEGIN:?} and {END:?} do not appear once each, in this order. \
-                     Repair or remove them by hand"
-                ));
-            }
+            _ => return Err(HostsError::Markers),
         };
-        Ok(Self { lines, marks })
+        Ok(Self { lines, markers })
     }
 
-    /// The lines outside the marks, with their numbers.
+    /// The lines outside the markers, with their numbers.
     fn outside(&self) -> impl Iterator<Item = (usize, &'a str)> {
-        let inside = self.marks.map_or(0..0, |(begin, end)| begin..end);
+        let inside = self.markers.map_or(0..0, |(begin, end)| begin..end);
         let numbered = self.lines.iter().enumerate();
         numbered.filter(move |(at, _)| !inside.contains(at)).map(|(at, line)| (at + 1, *line))
     }
 
     fn inside_without(&self, name: &str) -> Vec<String> {
-        let Some((begin, end)) = self.marks else { return Vec::new() };
+        let Some((begin, end)) = self.markers else { return Vec::new() };
         let inside = self.lines[begin + 1..end].iter();
         inside.filter(|line| mapped(line, name).is_none()).map(|line| (*line).to_owned()).collect()
     }
 
-    /// The text with these lines between the marks; without marks when there are none.
+    /// The text with these lines between the markers; without markers when there are none.
     fn with_inside(&self, inside: &[String]) -> String {
         let block = if inside.is_empty() { String::new() } else { block(inside) };
-        let (before, after) = match self.marks {
+        let (before, after) = match self.markers {
             Some((begin, end)) => (&self.lines[..begin], &self.lines[end + 1..]),
             None => (&self.lines[..], &[][..]),
         };
@@ -225,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_between_the_marks_stay() {
+    fn other_names_between_the_markers_stay() {
         let two = with(&added(PLAIN), "b.example.com", &ips(&["127.0.0.1"]));
         let two = two.expect("allowed").expect("changed");
         let one = without(&two, NAME).expect("allowed").expect("changed");
@@ -237,7 +245,7 @@ mod tests {
     #[test]
     fn a_line_that_maps_the_name_elsewhere_is_named() {
         let text = format!("{PLAIN}10.0.0.9 x API.example.com # lb\n");
-        let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused");
+        let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused").to_string();
         assert!(error.contains("line 4") && error.contains("10.0.0.9 x"), "{error}");
         // The same address is no contradiction, and a remark is no line.
         let text = format!("127.0.0.1 {NAME}\n# 10.0.0.9 {NAME}\n");
@@ -245,15 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn torn_marks_are_left_alone() {
+    fn torn_markers_are_left_alone() {
         for text in [
             format!("{BEGIN}\n"),
             format!("{END}\n{BEGIN}\n"),
             format!("{BEGIN}\n{END}\n{BEGIN}\n{END}\n"),
         ] {
-            let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused");
-            assert!(error.contains("by hand"), "{error}");
-            assert!(without(&text, NAME).is_err());
+            assert_eq!(with(&text, NAME, &ips(&["127.0.0.1"])), Err(HostsError::Markers));
+            assert_eq!(without(&text, NAME), Err(HostsError::Markers));
         }
     }
 
@@ -268,14 +275,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stands_outside_the_marks_is_never_changed(
+        fn what_stands_outside_the_markers_is_never_changed(
             lines in prop::collection::vec("[ -~]{0,30}", 0..8),
             last in prop::bool::ANY,
         ) {
             let text = lines.join("\n") + if last { "\n" } else { "" };
             let Ok(Some(once)) = with(&text, NAME, &ips(&["127.0.0.1"])) else { return Ok(()) };
             prop_assert!(once.starts_with(&text));
-            let back = without(&once, NAME).expect("marks are whole").expect("it was there");
+            let back = without(&once, NAME).expect("markers are whole").expect("it was there");
             prop_assert_eq!(back.trim_end_matches('\n'), text.trim_end_matches('\n'));
         }
     }

@@ -23,7 +23,7 @@ use clap::Args;
 use meshport_config::ServiceName;
 use serde_json::{Map, Value, json};
 
-use self::document::Document;
+use self::document::{Document, DocumentError};
 pub(super) use self::name::Evidence;
 use self::server::ServerUrl;
 use self::source::{Found, Source};
@@ -65,6 +65,8 @@ pub(crate) struct KubeconfigArgs {
 /// The two entries, and what a person should know of them.
 #[derive(Debug, Clone, PartialEq)]
 struct Made {
+    /// What both are called.
+    name: String,
     cluster: Map<String, Value>,
     context: Map<String, Value>,
     notes: Vec<String>,
@@ -107,7 +109,7 @@ impl Chosen {
     /// [`Error::Usage`] when its server is no apiserver's address.
     pub(super) fn check(&self, name: &str) -> Result<(), Error> {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        make(&self.found, local, name, &Naming::default()).map(|_| ())
+        make(&self.found, local, name, &Naming::by(&Evidence::default())).map(drop)
     }
 
     /// A kubeconfig of the new context alone, to be listed before [`Chosen::files`], and what a
@@ -119,10 +121,10 @@ impl Chosen {
         &self,
         local: SocketAddr,
         name: &str,
-        evidence: Evidence,
+        evidence: &Evidence,
     ) -> Result<(String, Vec<String>), Error> {
-        let made = make(&self.found, local, name, &Naming { evidence, chosen: None })?;
-        Ok((print(&self.found, &made, name)?, made.warnings))
+        let made = make(&self.found, local, name, &Naming::by(evidence))?;
+        Ok((print(&self.found, &made)?, made.warnings))
     }
 
     /// Puts the new context into a file; what a person should know comes back.
@@ -134,10 +136,10 @@ impl Chosen {
         path: &Path,
         local: SocketAddr,
         name: &str,
-        evidence: Evidence,
+        evidence: &Evidence,
     ) -> Result<Vec<String>, Error> {
-        let made = make(&self.found, local, name, &Naming { evidence, chosen: None })?;
-        let missing = write_into(path, &made, (name, false), &self.found.file)?;
+        let made = make(&self.found, local, name, &Naming::by(evidence))?;
+        let missing = write_into(path, &made, Current::Stays, &self.found.file)?;
         Ok(made.notes.into_iter().chain(made.warnings).chain(missing).collect())
     }
 }
@@ -154,29 +156,39 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
         };
         Ok::<_, Error>((local, evidence))
     })?;
-    let naming = Naming { evidence, chosen: args.tls_server_name.clone() };
+    let naming = Naming { evidence: &evidence, chosen: args.tls_server_name.as_deref() };
     let made = make(&found, local.first(), &args.name, &naming)?;
     made.notes.iter().chain(&made.warnings).for_each(|remark| output::advice(remark));
     output::advice(&format!("{} is the address according to {}", local.first(), local.told_by));
     let Some(path) = &args.merge else {
-        return output::answer(&print(&found, &made, &args.name)?);
+        return output::answer(&print(&found, &made)?);
     };
-    if let Some(remark) = write_into(path, &made, (&args.name, args.make_current), &found.file)? {
+    let current = if args.make_current { Current::Becomes } else { Current::Stays };
+    if let Some(remark) = write_into(path, &made, current, &found.file)? {
         output::advice(&remark);
     }
     output::answer(&format!("{} has the context {}\n", path.display(), args.name))
+}
+
+/// What becomes of a file's current context; a new file has the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Current {
+    /// It stays what it is.
+    Stays,
+    /// It is the new one from now on.
+    Becomes,
 }
 
 /// Puts the two entries into a file under its lock; says what a person should know of it.
 fn write_into(
     path: &Path,
     made: &Made,
-    named: (&str, bool),
+    current: Current,
     source: &Path,
 ) -> Result<Option<String>, Error> {
     let _lock = Lock::take(path)?;
     let former = textfile::read(path)?;
-    let merged = merge(former.as_deref(), path, made, named)?;
+    let merged = merge(former.as_deref(), path, made, current)?;
     if former.as_deref() != Some(merged.text()) {
         textfile::replace(path, merged.text())?;
     }
@@ -184,11 +196,17 @@ fn write_into(
 }
 
 /// What the name is chosen by.
-#[derive(Debug, Default)]
-struct Naming {
-    evidence: Evidence,
+#[derive(Debug)]
+struct Naming<'a> {
+    evidence: &'a Evidence,
     /// The name that a person gave.
-    chosen: Option<String>,
+    chosen: Option<&'a str>,
+}
+
+impl<'a> Naming<'a> {
+    fn by(evidence: &'a Evidence) -> Self {
+        Self { evidence, chosen: None }
+    }
 }
 
 /// The server of a context.
@@ -197,15 +215,15 @@ struct Naming {
 /// [`Error::Usage`] when it is no apiserver's address.
 fn server(found: &Found) -> Result<ServerUrl, Error> {
     let text = found.cluster.get("server").and_then(Value::as_str).unwrap_or_default();
-    let refused = |why: String| Error::Usage(format!("the context {} has {why}", found.name));
-    ServerUrl::parse(text).map_err(refused)
+    ServerUrl::parse(text)
+        .map_err(|error| Error::Usage(format!("the context {} has {error}", found.name)))
 }
 
 /// The entries for a local address.
 ///
 /// # Errors
 /// [`Error::Usage`] when the source's server is no apiserver's address.
-fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming) -> Result<Made, Error> {
+fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming<'_>) -> Result<Made, Error> {
     let server = server(found)?;
     let mut notes = Vec::new();
     let mut cluster = found.cluster.clone();
@@ -213,8 +231,8 @@ fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming) -> Result
     if cluster.remove("proxy-url").is_some() {
         notes.push("proxy-url is left out: the local address needs no proxy".to_owned());
     }
-    let evidence = &naming.evidence;
-    let verified = match (&naming.chosen, server.verified_as(&cluster)) {
+    let evidence = naming.evidence;
+    let verified = match (naming.chosen, server.verified_as(&cluster)) {
         (Some(chosen), _) => Some(name::chosen(chosen, evidence)),
         (None, Some(wanted)) => Some(name::choose(&wanted, local.ip(), evidence)),
         (None, None) => None,
@@ -231,14 +249,14 @@ fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming) -> Result
     }
     let mut context = found.context.clone();
     context.insert("cluster".into(), name.into());
-    Ok(Made { cluster, context, notes, warnings })
+    Ok(Made { name: name.to_owned(), cluster, context, notes, warnings })
 }
 
 /// A kubeconfig of the two entries alone, to be listed before the one that has the user.
-fn print(found: &Found, made: &Made, name: &str) -> Result<String, Error> {
+fn print(found: &Found, made: &Made) -> Result<String, Error> {
     let mut document = Document::empty();
-    put(&mut document, made, name)
-        .and_then(|()| document.set("current-context", name))
+    put(&mut document, made)
+        .and_then(|()| document.set("current-context", &made.name))
         .map_err(|why| Error::Bug(format!("our own kubeconfig is not understood: {why}")))?;
     let file = std::path::absolute(&found.file).unwrap_or_else(|_| found.file.clone());
     let file = file.display();
@@ -258,18 +276,18 @@ fn merge(
     former: Option<&str>,
     path: &Path,
     made: &Made,
-    (name, make_current): (&str, bool),
+    current: Current,
 ) -> Result<Document, Error> {
     let mut document = match former {
         Some(text) => source::parse(path, text)?,
         None => Document::empty(),
     };
-    refuse_foreign(&document, path, name)?;
-    let result = put(&mut document, made, name);
-    let result = match (result, make_current || former.is_none()) {
-        (Ok(()), true) => document.set("current-context", name),
-        (result, _) => result,
-    };
+    refuse_foreign(&document, path, &made.name)?;
+    let becomes_current = current == Current::Becomes || former.is_none();
+    let result = put(&mut document, made).and_then(|()| match becomes_current {
+        true => document.set("current-context", &made.name),
+        false => Ok(()),
+    });
     result.map_err(|why| {
         Error::Usage(format!(
             "{} is not changed: {why}. Run it without --merge, store its output in a separate \
@@ -280,7 +298,8 @@ fn merge(
     Ok(document)
 }
 
-fn put(document: &mut Document, made: &Made, name: &str) -> Result<(), String> {
+fn put(document: &mut Document, made: &Made) -> Result<(), DocumentError> {
+    let name = &made.name;
     document.put("clusters", name, &json!({"cluster": made.cluster, "name": name}))?;
     document.put("contexts", name, &json!({"context": made.context, "name": name}))
 }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
-use meshport_config::Period;
+use meshport_config::{Period, TextError};
 
-/// Ten years, in seconds: what outlives that is a key forgotten, not a lifetime chosen.
-const MAX_SECONDS: u64 = 3_660 * 86_400;
+const MIN: Period = Period(Duration::from_secs(1));
+/// Ten years: what outlives that is a key forgotten, not a lifetime chosen.
+const MAX: Period = Period(Duration::from_secs(3_660 * 86_400));
 
 /// A span in whole seconds, from one second to ten years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,15 +21,10 @@ impl Lifetime {
 }
 
 impl FromStr for Lifetime {
-    type Err = String;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let period: Period =
-            text.parse().map_err(|error: meshport_config::TextError| error.to_string())?;
-        match period.as_secs() {
-            1..=MAX_SECONDS => Ok(Self(period)),
-            _ => Err(format!("{period} is not between 1s and {}d", MAX_SECONDS / 86_400)),
-        }
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        text.parse::<Period>()?.within(MIN, MAX).map(Self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use meshport_config::{Period, ServiceName};
+use meshport_config::{Period, ServiceName, TextError};
 use meshport_core::names;
 
 use super::load::{socket, state_dir};
@@ -19,8 +19,8 @@ use meshport_daemon::admin::queries::{
 };
 
 /// A person's curiosity must not load a path.
-const MIN_INTERVAL: Duration = Duration::from_millis(50);
-const MAX_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_INTERVAL: Period = Period(Duration::from_millis(50));
+const MAX_INTERVAL: Period = Period(Duration::from_secs(60));
 /// A day of probes at one per second fits.
 const MAX_COUNT: i64 = 100_000;
 
@@ -257,17 +257,8 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let period: Period =
-        text.parse().map_err(|error: meshport_config::TextError| error.to_string())?;
-    match period.0 {
-        time if (MIN_INTERVAL..=MAX_INTERVAL).contains(&time) => Ok(time),
-        _ => Err(format!(
-            "{period} is not between {} and {}",
-            Period(MIN_INTERVAL),
-            Period(MAX_INTERVAL)
-        )),
-    }
+fn interval(text: &str) -> Result<Duration, TextError> {
+    text.parse::<Period>()?.within(MIN_INTERVAL, MAX_INTERVAL).map(Duration::from)
 }
 
 async fn probe(client: &AdminClient, args: &PingArgs) -> Result<PingReport, Error> {

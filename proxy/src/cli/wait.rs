@@ -64,8 +64,8 @@ pub(crate) async fn wait(
         let left = deadline.saturating_duration_since(clock::now().into());
         let obstacle = match timeout(left, client.ask(&RoutesRequest)).await {
             Ok(Ok(routes)) => match judge(&routes, service)? {
-                Ok(origin) => return Ok(origin),
-                Err(obstacle) => obstacle,
+                Readiness::Ready(origin) => return Ok(*origin),
+                Readiness::NotYet(obstacle) => obstacle,
             },
             Ok(Err(error @ (Error::NoDaemon { .. } | Error::Refused(_)))) => error.to_string(),
             Ok(Err(error)) => return Err(error),
@@ -79,11 +79,20 @@ pub(crate) async fn wait(
     }
 }
 
-/// The healthy first choice, or what is in the way.
-fn judge(
-    routes: &[ServiceStatus],
-    service: &ServiceName,
-) -> Result<Result<OriginStatus, String>, Error> {
+/// Whether the wait is over.
+#[derive(Debug)]
+enum Readiness {
+    /// This is the healthy first choice.
+    Ready(Box<OriginStatus>),
+    /// This is in the way, in words.
+    NotYet(String),
+}
+
+/// Whether a new session would find a ready origin.
+///
+/// # Errors
+/// [`Error::Usage`] for a service the daemon does not know.
+fn judge(routes: &[ServiceStatus], service: &ServiceName) -> Result<Readiness, Error> {
     let Some(route) = routes.iter().find(|route| route.name == *service) else {
         let known: Vec<&str> = routes.iter().map(|route| route.name.as_ref()).collect();
         return Err(Error::Usage(format!(
@@ -92,11 +101,15 @@ fn judge(
         )));
     };
     Ok(match route.origins.first() {
-        None => Err(format!("{service}: no origin is known yet")),
-        Some(first) if first.chosen && first.lacks.is_empty() => Ok(first.clone()),
-        Some(first) => Err(format!("{service}: the best origin is {}: {}", first.who.name, {
-            if first.lacks.is_empty() { "not usable" } else { &first.lacks }
-        })),
+        None => Readiness::NotYet(format!("{service}: no origin is known yet")),
+        Some(first) if first.chosen && first.lacks.is_empty() => {
+            Readiness::Ready(Box::new(first.clone()))
+        }
+        Some(first) => {
+            let lacks = if first.lacks.is_empty() { "not usable" } else { &first.lacks };
+            let name = &first.who.name;
+            Readiness::NotYet(format!("{service}: the best origin is {name}: {lacks}"))
+        }
     })
 }
 
@@ -111,14 +124,18 @@ mod tests {
 
     #[test]
     fn only_a_healthy_first_choice_ends_the_wait() {
+        let obstacle = |route: &ServiceStatus| match judge(std::slice::from_ref(route), &name())
+            .expect("known")
+        {
+            Readiness::Ready(_) => None,
+            Readiness::NotYet(obstacle) => Some(obstacle),
+        };
         let mut route = service();
-        assert!(judge(std::slice::from_ref(&route), &name()).expect("known").is_ok());
+        assert_eq!(obstacle(&route), None);
         route.origins[0].lacks = "unready".into();
-        let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
-        assert!(obstacle.expect_err("not yet").ends_with("is cp-1: unready"));
+        assert!(obstacle(&route).expect("not yet").ends_with("is cp-1: unready"));
         route.origins.clear();
-        let obstacle = judge(std::slice::from_ref(&route), &name()).expect("known");
-        assert!(obstacle.expect_err("not yet").contains("no origin is known"));
+        assert!(obstacle(&route).expect("not yet").contains("no origin is known"));
     }
 
     #[test]

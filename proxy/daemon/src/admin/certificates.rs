@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::api::OriginRef;
 use super::request::{Kind, Request};
 use crate::health::certificate::Certificate;
+use crate::health::handshake::CertificateError;
 
 /// Which service's origins are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,23 +38,23 @@ pub struct OriginCertificate {
 
 impl OriginCertificate {
     /// The answer of one origin.
-    pub fn new(who: OriginRef, read: Result<Vec<u8>, String>) -> Self {
+    pub fn new(who: OriginRef, read: Result<Vec<u8>, CertificateError>) -> Self {
         match read {
             Ok(der) => Self { who, certificate: Some(BASE64.encode(&der)), problem: None },
-            Err(problem) => Self { who, certificate: None, problem: Some(problem) },
+            Err(error) => Self { who, certificate: None, problem: Some(error.to_string()) },
         }
     }
 
     /// The certificate, or why there is none.
     ///
     /// # Errors
-    /// The problem in words.
-    pub fn read(&self) -> Result<Certificate, String> {
+    /// [`CertificateError::Reported`], [`CertificateError::Malformed`].
+    pub fn read(&self) -> Result<Certificate, CertificateError> {
         let Some(text) = &self.certificate else {
-            return Err(self.problem.clone().unwrap_or_else(|| "it showed no certificate".into()));
+            let problem = self.problem.as_deref().unwrap_or("it showed no certificate");
+            return Err(CertificateError::Reported(problem.to_owned()));
         };
         let der = BASE64.decode(text.as_bytes()).ok();
-        der.and_then(|der| Certificate::read(&der))
-            .ok_or_else(|| "its certificate cannot be read".into())
+        der.and_then(|der| Certificate::read(&der)).ok_or(CertificateError::Malformed)
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
+use crate::health::handshake::CertificateError;
 use crate::sessions::attempt::{self, Target};
 use crate::tcp::Host;
 use meshport_core::route::Candidate;
@@ -76,8 +77,8 @@ pub(crate) async fn ask(
         };
         asked.spawn(async move {
             let read = timeout(limit, attempt::certificate(&target)).await;
-            let late = |_| Err(format!("no answer within {limit:?}"));
-            (place, OriginCertificate::new(who, read.unwrap_or_else(late)))
+            let read = read.unwrap_or(Err(CertificateError::Late(limit)));
+            (place, OriginCertificate::new(who, read))
         });
     }
     let mut answers = asked.join_all().await;

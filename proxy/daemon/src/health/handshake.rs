@@ -4,6 +4,7 @@
 //! It sends no server name: a server with several certificates shows the one for everybody. The
 //! state is moved by bytes, so that it runs over a stream of the mesh and over plain TCP alike.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +14,55 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Error;
+use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
+use crate::sessions::attempt;
 
 /// Bytes of a server's flight, which has its chain of certificates in it: those of apiservers have
 /// 2 to 6 KiB.
 const MAX_FLIGHT_BYTES: usize = 128 * 1024;
 /// Read at once from a plain connection, in bytes.
 const PIECE_BYTES: usize = 4 * 1024;
+
+/// Why the certificate of a server is not known. The server is "it".
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    // The server.
+    /// It ended the connection too early.
+    #[error("it closed the connection without a certificate")]
+    Closed,
+    /// It sent more than a handshake has.
+    #[error("its TLS handshake is longer than {} KiB", MAX_FLIGHT_BYTES / 1024)]
+    TooLong,
+    /// What it sent is not TLS, or not of a version that is accepted.
+    #[error("it does not speak TLS: {0}")]
+    NotTls(#[source] rustls::Error),
+    /// Its certificate is not X.509.
+    #[error("its certificate cannot be read")]
+    Malformed,
+
+    // The way to it.
+    /// Its address cannot be reached from here.
+    #[error("cannot connect: {0}")]
+    Network(#[from] io::Error),
+    /// Its node cannot be reached through the mesh, or does not serve it.
+    #[error(transparent)]
+    Path(#[from] attempt::Failure),
+    /// There was no certificate within this time.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+
+    // The daemon that asked it.
+    /// What the daemon reports, in its words.
+    #[error("{0}")]
+    Reported(String),
+
+    // Us.
+    /// The TLS library accepts no handshake.
+    #[error("internal error: no TLS client: {0}. Please report it")]
+    Client(#[source] rustls::Error),
+}
 
 /// One handshake.
 pub(crate) struct Handshake {
@@ -29,18 +71,18 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .map_err(CertificateError::Client)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyCertificate::new(provider)))
             .with_no_client_auth();
         // An address is not sent as a server name.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
         let tls = ClientConnection::new(Arc::new(config), name);
-        Ok(Self { tls: tls.map_err(|error| error.to_string())?, taken: 0 })
+        Ok(Self { tls: tls.map_err(CertificateError::Client)?, taken: 0 })
     }
 
     /// What is to be sent now; empty for nothing.
@@ -54,15 +96,15 @@ impl Handshake {
     /// Takes what the server sent.
     ///
     /// # Errors
-    /// It is no TLS, or too much.
-    pub(crate) fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+    /// [`CertificateError::NotTls`], [`CertificateError::TooLong`].
+    pub(crate) fn take(&mut self, mut bytes: &[u8]) -> Result<(), CertificateError> {
         self.taken += bytes.len();
         if self.taken > MAX_FLIGHT_BYTES {
-            return Err("its TLS handshake is too long".into());
+            return Err(CertificateError::TooLong);
         }
         while !bytes.is_empty() {
-            self.tls.read_tls(&mut bytes).map_err(|error| error.to_string())?;
-            self.tls.process_new_packets().map_err(|error| format!("it speaks no TLS: {error}"))?;
+            self.tls.read_tls(&mut bytes)?;
+            self.tls.process_new_packets().map_err(CertificateError::NotTls)?;
         }
         Ok(())
     }
@@ -81,23 +123,22 @@ impl Handshake {
 /// The certificate of the server at an address, a name or an IP address with a port.
 ///
 /// # Errors
-/// [`Error::Negative`] when nobody answers there within `limit`, or not with TLS.
-pub async fn of_server(address: &str, limit: Duration) -> Result<Vec<u8>, Error> {
+/// [`CertificateError`] when nobody answers there within `limit`, or not with TLS.
+pub async fn of_server(address: &str, limit: Duration) -> Result<Certificate, CertificateError> {
     let read = timeout(limit, over_tcp(address)).await;
-    let read = read.unwrap_or_else(|_late| Err(format!("no answer within {limit:?}")));
-    read.map_err(Error::Negative)
+    let der = read.unwrap_or(Err(CertificateError::Late(limit)))?;
+    Certificate::read(&der).ok_or(CertificateError::Malformed)
 }
 
-async fn over_tcp(address: &str) -> Result<Vec<u8>, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let mut tcp = TcpStream::connect(address).await.map_err(text)?;
+async fn over_tcp(address: &str) -> Result<Vec<u8>, CertificateError> {
+    let mut tcp = TcpStream::connect(address).await?;
     let mut handshake = Handshake::new()?;
     let mut piece = [0; PIECE_BYTES];
     loop {
-        tcp.write_all(&handshake.outgoing()).await.map_err(text)?;
-        let length = tcp.read(&mut piece).await.map_err(text)?;
+        tcp.write_all(&handshake.outgoing()).await?;
+        let length = tcp.read(&mut piece).await?;
         if length == 0 {
-            return Err("it closed the connection without a certificate".into());
+            return Err(CertificateError::Closed);
         }
         handshake.take(&piece[..length])?;
         if let Some(certificate) = handshake.certificate() {

@@ -39,7 +39,7 @@ use crate::node::floods;
 use crate::node::keep::Keep;
 use crate::node::keep::Snapshot;
 use crate::node::orders::{Addition, Instance, Order};
-use crate::node::own::Change;
+use crate::node::own::{Change, IdentityError};
 use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
@@ -375,12 +375,12 @@ impl Driver {
     }
 
     /// Takes another credential of this node into use. Returns whether it is another one.
-    fn renew(&mut self, credential: &Credential) -> Result<bool, String> {
+    fn renew(&mut self, credential: &Credential) -> Result<bool, IdentityError> {
         if !self.reporter.own.judge_renewal(credential)? {
             return Ok(false);
         }
         let change = Change::Renewed(Box::new(credential.clone()));
-        self.change_identity(change, None).map_err(|error| error.to_string())?;
+        self.change_identity(change, None)?;
         Ok(true)
     }
 

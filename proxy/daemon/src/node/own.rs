@@ -5,13 +5,47 @@
 use std::sync::Arc;
 
 use meshport_config::{Credential, MeshSecrets, NodeId, UnixSeconds};
+use meshport_mesh::MeshError;
 
+use crate::Error;
 use crate::admin::api::NodeRef;
 use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateReport};
 use crate::state::{Identity, NextIdentity};
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// Why this node keeps the identity it has.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum IdentityError {
+    // Whoever made the other one.
+    #[error("its name, site or key differs from the current one, which needs a restart")]
+    NotThisNode,
+    #[error(transparent)]
+    WrongKeys(#[from] meshport_config::Error),
+    #[error(
+        "its credential does not say that it succeeds this node. Make it here with `meshport \
+         rotate-key`"
+    )]
+    NotItsSuccessor,
+    #[error("it has another name or site than the node it succeeds")]
+    Renamed,
+
+    // The mesh: its rules, or another change that is under way.
+    #[error("{0}")]
+    NotAdmitted(String),
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    #[error("another new key is being written; try again")]
+    Busy,
+}
+
+/// The admin interface answers in words.
+impl From<IdentityError> for Error {
+    fn from(error: IdentityError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
 
 /// The identity that is in use.
 #[derive(Debug)]
@@ -59,17 +93,15 @@ impl Own {
     /// Whether this credential replaces the present one; not if it is the same.
     ///
     /// # Errors
-    /// Why it cannot, for the operator.
-    pub(crate) fn judge_renewal(&self, new: &Credential) -> Result<bool, String> {
+    /// [`IdentityError::NotThisNode`].
+    pub(crate) fn judge_renewal(&self, new: &Credential) -> Result<bool, IdentityError> {
         let known = &*self.credential;
         if known == new {
             return Ok(false);
         }
         let same = (known.record_key, &known.name, &known.site);
         if same != (new.record_key, &new.name, &new.site) {
-            return Err(
-                "its name, site or key differs from the current one, which needs a restart".into(),
-            );
+            return Err(IdentityError::NotThisNode);
         }
         Ok(true)
     }
@@ -77,19 +109,19 @@ impl Own {
     /// Whether these keys replace the present ones; not while the former key still answers.
     ///
     /// # Errors
-    /// Why they cannot, for the operator.
-    pub(crate) fn judge_succession(&self, next: &NextIdentity) -> Result<bool, String> {
+    /// [`IdentityError`] when they are not those of a successor of this node.
+    pub(crate) fn judge_succession(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.former_key.is_some() {
             return Ok(false);
         }
         let (known, new) = (&self.credential, &next.credential);
-        next.check().map_err(|error| error.to_string())?;
+        next.check()?;
         let former = new.succession.as_ref().map(|it| it.former);
         if former != Some(known.node) {
-            return Err("its credential does not say that it succeeds this node".to_owned());
+            return Err(IdentityError::NotItsSuccessor);
         }
         if (&new.name, &new.site) != (&known.name, &known.site) {
-            return Err("it has another name or site than the node it succeeds".to_owned());
+            return Err(IdentityError::Renamed);
         }
         Ok(true)
     }

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
 use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use meshport_config::ServiceName;
 use serde_json::Value;
@@ -27,7 +28,8 @@ use crate::tcp::{Host, Tcp};
 
 mod access;
 
-use access::Access;
+use access::{Access, KubeconfigError};
+
 pub(crate) use access::files_of;
 
 /// From one reading to the next. An apiserver is on the list for 15 s after it was last heard of,
@@ -54,6 +56,34 @@ pub(crate) struct Source {
     pub(crate) kubeconfig: PathBuf,
 }
 
+/// Why the list could not be read.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    // Whoever wrote the kubeconfig, or gave its user its rights.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("the apiserver rejects these credentials (401)")]
+    Unauthorized,
+    #[error(
+        "these credentials may not get endpointslices or endpoints in the namespace default (403)"
+    )]
+    Forbidden,
+
+    // The apiserver, and the way to it.
+    #[error("cannot connect to {address}: {source}")]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error("the request failed: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("no answer in time")]
+    Late,
+    #[error("the apiserver answers {0}")]
+    Status(u16),
+    #[error("the apiserver's answer is longer than {MAX_ANSWER_BYTES} bytes or incomplete: {0}")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the apiserver's answer is not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+}
+
 /// Begins to read every list.
 pub(crate) fn start(
     sources: Vec<(ServiceName, Source)>,
@@ -72,7 +102,7 @@ async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order
     loop {
         sleep(pause).await;
         let read = timeout(LIMIT, source.read()).await;
-        let read = read.unwrap_or_else(|_| Err("no answer in time".into()));
+        let read = read.unwrap_or(Err(ListError::Late));
         match &read {
             Ok(_) => {
                 pause = INTERVAL;
@@ -80,13 +110,14 @@ async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order
                     info!(%service, "the cluster's list of apiservers is read again");
                 }
             }
-            Err(problem) => {
+            Err(error) => {
                 pause = (pause * 2).clamp(INTERVAL, MAX_PAUSE);
+                let problem = error.to_string();
                 // Each state once, not each attempt.
-                if told.as_ref() != Some(problem) {
+                if told.as_ref() != Some(&problem) {
                     let file = source.kubeconfig.display();
                     warn!(%service, %file, problem, "cannot read the cluster's list of apiservers");
-                    told = Some(problem.clone());
+                    told = Some(problem);
                 }
             }
         }
@@ -97,7 +128,7 @@ async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order
 }
 
 impl Source {
-    async fn read(&self) -> Result<BTreeSet<SocketAddr>, String> {
+    async fn read(&self) -> Result<BTreeSet<SocketAddr>, ListError> {
         // Anew each time: tokens and certificates are replaced in place.
         let access = Access::read(&self.kubeconfig).await?;
         let mut status = 0;
@@ -105,25 +136,22 @@ impl Source {
             let body;
             (status, body) = self.get(&access, path).await?;
             if status == 200 {
-                let document = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-                return Ok(addresses(&document));
+                return Ok(addresses(&serde_json::from_slice(&body)?));
             }
         }
         Err(match status {
-            401 => "the apiserver rejects these credentials (401)".into(),
-            403 => "these credentials may not get endpointslices or endpoints in the namespace \
-                    default (403)"
-                .into(),
-            other => format!("the apiserver answers {other}"),
+            401 => ListError::Unauthorized,
+            403 => ListError::Forbidden,
+            other => ListError::Status(other),
         })
     }
 
     /// A connection to an apiserver whose certificate has one of the names; else what the first of
     /// them met.
-    async fn connect(&self, access: &Access, address: &str) -> io::Result<TlsStream<Tcp>> {
+    async fn connect(&self, access: &Access) -> io::Result<TlsStream<Tcp>> {
         let mut problem = None;
         for name in &access.names {
-            let tcp = self.host.connect(address).await?;
+            let tcp = self.host.connect(&self.local.to_string()).await?;
             match access.tls.connect(name.clone(), tcp).await {
                 Ok(tls) => return Ok(tls),
                 Err(error) => problem = problem.or(Some(error)),
@@ -132,24 +160,23 @@ impl Source {
         Err(problem.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
     }
 
-    async fn get(&self, access: &Access, path: &str) -> Result<(u16, Bytes), String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let address = self.local.to_string();
-        let tls = self.connect(access, &address).await.map_err(|error| text(&error))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
-            .await
-            .map_err(|error| text(&error))?;
-        let request = Request::get(path).header("host", &address).header("user-agent", "meshport");
-        let request = match &access.authorization {
-            Some(value) => request.header("authorization", value.clone()),
-            None => request,
-        };
-        let request = request.body(Empty::<Bytes>::new()).map_err(|error| text(&error))?;
+    async fn get(&self, access: &Access, path: &'static str) -> Result<(u16, Bytes), ListError> {
+        let address = self.local;
+        let failed = |source| ListError::Connect { address, source };
+        let tls = self.connect(access).await.map_err(failed)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
+        let mut request = Request::new(Empty::<Bytes>::new());
+        *request.uri_mut() = Uri::from_static(path);
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static("meshport"));
+        headers.extend(HeaderValue::from_maybe_shared(address.to_string()).map(|it| (HOST, it)));
+        headers.extend(access.authorization.clone().map(|it| (AUTHORIZATION, it)));
         let exchange = async {
-            let answer = sender.send_request(request).await.map_err(|error| text(&error))?;
+            let answer = sender.send_request(request).await?;
             let status = answer.status().as_u16();
             let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-            Ok((status, body.map_err(|error| text(&error))?.to_bytes()))
+            Ok((status, body.map_err(ListError::Body)?.to_bytes()))
         };
         tokio::pin!(exchange);
         tokio::select! {

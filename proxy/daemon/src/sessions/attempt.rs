@@ -65,7 +65,7 @@ impl Upstream {
 
 /// Why an attempt did not succeed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The client went away; no other attempt is wanted.
     #[error("the client disconnected")]
     Client,

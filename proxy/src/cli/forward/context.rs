@@ -66,7 +66,7 @@ impl Context {
         &self,
         file: &Path,
         local: SocketAddr,
-        evidence: Evidence,
+        evidence: &Evidence,
     ) -> Result<Vec<String>, Error> {
         self.chosen.merge_into(file, local, &self.name, evidence)
     }
@@ -75,7 +75,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Io`] when no temporary file can be written.
-    pub(super) fn lend(&self, local: SocketAddr, evidence: Evidence) -> Result<Lent, Error> {
+    pub(super) fn lend(&self, local: SocketAddr, evidence: &Evidence) -> Result<Lent, Error> {
         let (text, warnings) = self.chosen.text(local, &self.name, evidence)?;
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let folder = folder.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir);

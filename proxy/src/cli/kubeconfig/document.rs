@@ -7,7 +7,18 @@
 
 use serde_json::{Map, Value};
 
-use super::yaml;
+use super::yaml::{self, YamlError};
+
+/// Why a file is not taken for a kubeconfig, or not changed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DocumentError {
+    #[error(transparent)]
+    NotYaml(#[from] YamlError),
+    #[error("it is not a mapping of keys to values")]
+    NotAMapping,
+    #[error("its layout is not the one that kubectl writes")]
+    Layout,
+}
 
 /// The text of a file and what it says.
 #[derive(Debug, Clone)]
@@ -20,11 +31,11 @@ impl Document {
     /// Reads a text.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// [`DocumentError::NotYaml`], [`DocumentError::NotAMapping`].
+    pub(super) fn parse(text: &str) -> Result<Self, DocumentError> {
         match yaml::parse(text)? {
             Value::Object(value) => Ok(Self { text: text.to_owned(), value }),
-            _ => Err("it is not a mapping of keys to values".into()),
+            _ => Err(DocumentError::NotAMapping),
         }
     }
 
@@ -59,8 +70,13 @@ impl Document {
     /// Puts an entry in the place of the one with its name, or at the end of the list.
     ///
     /// # Errors
-    /// The layout of the file does not allow it; nothing is changed then.
-    pub(super) fn put(&mut self, list: &str, name: &str, entry: &Value) -> Result<(), String> {
+    /// [`DocumentError::Layout`]; nothing is changed then.
+    pub(super) fn put(
+        &mut self,
+        list: &str,
+        name: &str,
+        entry: &Value,
+    ) -> Result<(), DocumentError> {
         let index = self.position(list, name);
         let count = self.items(list).len();
         let mut items = self.items(list).to_vec();
@@ -79,7 +95,7 @@ impl Document {
     ///
     /// # Errors
     /// As [`Document::put`].
-    pub(super) fn set(&mut self, key: &str, word: &str) -> Result<(), String> {
+    pub(super) fn set(&mut self, key: &str, word: &str) -> Result<(), DocumentError> {
         if self.word(key) == Some(word) {
             return Ok(());
         }
@@ -96,14 +112,18 @@ impl Document {
     }
 
     /// Takes a new text if it says what it should.
-    fn accept(&mut self, text: Option<String>, value: Map<String, Value>) -> Result<(), String> {
+    fn accept(
+        &mut self,
+        text: Option<String>,
+        value: Map<String, Value>,
+    ) -> Result<(), DocumentError> {
         let says =
             |text: &str| yaml::parse(text).is_ok_and(|read| read.as_object() == Some(&value));
         let is_json = || serde_json::from_str::<Value>(&self.text).is_ok();
         let text = match text.filter(|text| says(text)) {
             Some(text) => text,
             None if is_json() => format!("{:#}\n", Value::Object(value.clone())),
-            None => return Err("its layout is not the one that kubectl writes".into()),
+            None => return Err(DocumentError::Layout),
         };
         *self = Self { text, value };
         Ok(())
@@ -267,7 +287,7 @@ extra:
         let flow = "clusters: [{name: a}]\n";
         let mut it = document(flow);
         let error = it.put("clusters", "b", &named("b", "https://b:1")).expect_err("refused");
-        assert!(error.contains("its layout"), "{error}");
+        assert!(matches!(error, DocumentError::Layout), "{error}");
         assert_eq!(it.text(), flow);
 
         let json = "{\"kind\": \"Config\", \"clusters\": [{\"name\": \"a\"}]}";

@@ -8,17 +8,18 @@
 use std::net::IpAddr;
 
 use meshport_daemon::health::certificate::{Certificate, USUAL_NAMES, common_names};
+use meshport_daemon::health::handshake::CertificateError;
 
 /// A server that was asked for its certificate.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(in crate::cli) struct Asked {
     pub(in crate::cli) who: String,
     /// What it showed, or why that is not known.
-    pub(in crate::cli) read: Result<Certificate, String>,
+    pub(in crate::cli) read: Result<Certificate, CertificateError>,
 }
 
 /// What is known of the certificates behind a local address.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(in crate::cli) struct Evidence {
     pub(in crate::cli) asked: Vec<Asked>,
     /// Why not every origin was asked, if that is so.
@@ -38,7 +39,7 @@ pub(super) struct Verified {
 
 impl Evidence {
     fn certificates(&self) -> Vec<Certificate> {
-        self.asked.iter().filter_map(|it| it.read.clone().ok()).collect()
+        self.asked.iter().filter_map(|it| it.read.as_ref().ok().cloned()).collect()
     }
 
     /// Who showed a certificate that is not valid for `name`.
@@ -180,7 +181,7 @@ mod tests {
         let asked = |(who, names): &(&str, &[&str])| Asked {
             who: (*who).to_owned(),
             read: match names.is_empty() {
-                true => Err("no answer within 3s".into()),
+                true => Err(CertificateError::Late(std::time::Duration::from_secs(3))),
                 false => Ok(certificate(names)),
             },
         };

@@ -4,6 +4,24 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
+/// Why a `server` is no apiserver's address, as the object of "has".
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ServerError {
+    #[error("no server")]
+    Missing,
+    #[error("a server that is not an https:// address, {0}")]
+    Scheme(String),
+    #[error(
+        "a server URL with a path, {0}: something is between it and the apiserver. Choose a \
+         context for an apiserver itself"
+    )]
+    Path(String),
+    #[error("a server whose host is not understood, {0}")]
+    Host(String),
+    #[error("a server whose port is not understood, {0}")]
+    Port(String),
+}
+
 /// `scheme://host[:port]`, as an apiserver has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerUrl {
@@ -17,22 +35,19 @@ impl ServerUrl {
     /// Reads a `server`.
     ///
     /// # Errors
-    /// What it is, as the object of "has".
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// [`ServerError`].
+    pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         if text.is_empty() {
-            return Err("no server".into());
+            return Err(ServerError::Missing);
         }
         let (scheme, rest) = match text.split_once("://") {
             Some(("https", rest)) => ("https", rest),
             Some(("http", rest)) => ("http", rest),
-            _ => return Err(format!("a server that is not an https:// address, {text}")),
+            _ => return Err(ServerError::Scheme(text.to_owned())),
         };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if !matches!(path, "" | "/") {
-            return Err(format!(
-                "a server URL with a path, {text}: something is between it and the apiserver. \
-                 Choose a context for an apiserver itself"
-            ));
+            return Err(ServerError::Path(text.to_owned()));
         }
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => rest.split_once(']').unwrap_or_default(),
@@ -44,9 +59,9 @@ impl ServerUrl {
         let is_good =
             !host.is_empty() && (host.parse::<IpAddr>().is_ok() || host.chars().all(is_name));
         if !is_good || authority.contains('@') {
-            return Err(format!("a server whose host is not understood, {text}"));
+            return Err(ServerError::Host(text.to_owned()));
         }
-        let port = port.map_err(|_| format!("a server whose port is not understood, {text}"))?;
+        let port = port.map_err(|_| ServerError::Port(text.to_owned()))?;
         Ok(Self { scheme, host: host.to_owned(), port })
     }
 
@@ -80,7 +95,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn host(text: &str) -> Result<String, String> {
+    fn host(text: &str) -> Result<String, ServerError> {
         ServerUrl::parse(text).map(|server| server.host)
     }
 
@@ -102,7 +117,7 @@ mod tests {
         assert_eq!(address("https://[fd00::1]:6443/").as_deref(), Ok("[fd00::1]:6443"));
         assert!(address("https://10.0.0.1:port").is_err());
         let error = host("https://rancher.example.com/k8s/clusters/c-1").expect_err("a path");
-        assert!(error.contains("between"), "{error}");
+        assert!(matches!(error, ServerError::Path(_)), "{error}");
     }
 
     #[test]

@@ -2,6 +2,8 @@ use meshport_daemon::health::certificate::Certificate;
 
 use super::*;
 
+static NO_EVIDENCE: Evidence = Evidence { asked: Vec::new(), partial: None, apiservers: false };
+
 const SOURCE: &str = "\
 apiVersion: v1
 kind: Config
@@ -39,11 +41,15 @@ fn local() -> SocketAddr {
 }
 
 fn made() -> Made {
-    make(&found(), local(), "meshport", &Naming::default()).expect("made")
+    called("meshport")
 }
 
-fn named(chosen: &str) -> Naming {
-    Naming { chosen: Some(chosen.to_owned()), ..Naming::default() }
+fn called(name: &str) -> Made {
+    make(&found(), local(), name, &Naming::by(&NO_EVIDENCE)).expect("made")
+}
+
+fn named(chosen: &str) -> Naming<'_> {
+    Naming { evidence: &NO_EVIDENCE, chosen: Some(chosen) }
 }
 
 #[test]
@@ -81,23 +87,23 @@ fn the_name_is_one_that_every_origin_has() {
     let made = |address: &str, evidence| {
         let mut found = found();
         found.cluster.insert("server".into(), format!("https://{address}:6443").into());
-        make(&found, local(), "m", &Naming { evidence, chosen: None }).expect("made")
+        make(&found, local(), "m", &Naming::by(evidence)).expect("made")
     };
     let both = evidence(vec![
         asked("cp-1", &["kubernetes.default.svc", "10.77.0.11"]),
         asked("cp-2", &["kubernetes.default.svc", "10.77.0.12"]),
     ]);
-    let of_one = made("10.77.0.11", both);
+    let of_one = made("10.77.0.11", &both);
     assert_eq!(of_one.cluster["tls-server-name"], "kubernetes.default.svc");
     assert_eq!(of_one.warnings, Vec::<String>::new());
     // The local address needs no name where all have it.
     let local = evidence(vec![asked("cp-1", &["127.0.0.1"]), asked("cp-2", &["127.0.0.1"])]);
-    assert!(!made("10.77.0.11", local).cluster.contains_key("tls-server-name"));
+    assert!(!made("10.77.0.11", &local).cluster.contains_key("tls-server-name"));
 }
 
 #[test]
 fn what_is_printed_names_the_user_and_not_its_secret() {
-    let text = print(&found(), &made(), "meshport").expect("printed");
+    let text = print(&found(), &made()).expect("printed");
     assert!(!text.contains("s3cret") && !text.contains("users"), "{text}");
     assert!(text.starts_with("# Context \"prod\" of /"), "{text}");
     let document = Document::parse(&text).expect("a kubeconfig");
@@ -108,20 +114,19 @@ fn what_is_printed_names_the_user_and_not_its_secret() {
 #[test]
 fn a_merge_changes_its_own_entries_only_and_repeats_itself() {
     let path = Path::new("config");
-    let plain = ("meshport", false);
-    let once = merge(Some(SOURCE), path, &made(), plain).expect("merged");
+    let once = merge(Some(SOURCE), path, &made(), Current::Stays).expect("merged");
     let text = once.text();
     for line in SOURCE.lines() {
         assert!(text.lines().any(|kept| kept == line), "{line} is gone:\n{text}");
     }
     assert_eq!(once.word("current-context"), Some("prod"));
     assert_eq!(missing_user(&once, &made(), path, path), None);
-    let again = merge(Some(text), path, &made(), plain).expect("merged");
+    let again = merge(Some(text), path, &made(), Current::Stays).expect("merged");
     assert_eq!(again.text(), text);
 
-    let used = merge(Some(text), path, &made(), ("meshport", true));
+    let used = merge(Some(text), path, &made(), Current::Becomes);
     assert_eq!(used.expect("merged").word("current-context"), Some("meshport"));
-    let new = merge(None, path, &made(), plain).expect("merged");
+    let new = merge(None, path, &made(), Current::Stays).expect("merged");
     assert_eq!(new.word("current-context"), Some("meshport"));
     let remark = missing_user(&new, &made(), path, Path::new("/src")).expect("it is elsewhere");
     assert!(remark.contains("KUBECONFIG=config:/src"), "{remark}");
@@ -130,7 +135,7 @@ fn a_merge_changes_its_own_entries_only_and_repeats_itself() {
 #[test]
 fn somebody_elses_entries_are_not_replaced() {
     let refused = |text: &str| {
-        let outcome = merge(Some(text), Path::new("config"), &made(), ("prod", false));
+        let outcome = merge(Some(text), Path::new("config"), &called("prod"), Current::Stays);
         outcome.map(|_| ()).expect_err("refused").to_string()
     };
     let error = refused(SOURCE);
@@ -143,7 +148,7 @@ fn somebody_elses_entries_are_not_replaced() {
 fn a_server_behind_a_path_is_refused() {
     let mut found = found();
     found.cluster.insert("server".into(), "https://rancher/k8s/clusters/c-1".into());
-    let error = make(&found, local(), "m", &Naming::default()).expect_err("refused");
+    let error = make(&found, local(), "m", &Naming::by(&NO_EVIDENCE)).expect_err("refused");
     assert_eq!(error.exit_code(), 2);
     assert!(error.to_string().contains("the context prod has a server URL with a path"), "{error}");
 }

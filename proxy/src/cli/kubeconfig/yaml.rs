@@ -7,15 +7,20 @@
 
 use serde_json::{Map, Value};
 
+/// Not YAML, with line and column.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(in crate::cli) struct YamlError(#[from] yaml_serde::Error);
+
 /// Words that a reader of YAML 1.1 or 1.2 does not take for text.
 const RESERVED: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// One document as JSON; an empty one is an empty mapping.
 ///
 /// # Errors
-/// The parser's words, with line and column.
-pub(in crate::cli) fn parse(text: &str) -> Result<Value, String> {
-    match yaml_serde::from_str(text).map_err(|error| error.to_string())? {
+/// [`YamlError`].
+pub(in crate::cli) fn parse(text: &str) -> Result<Value, YamlError> {
+    match yaml_serde::from_str(text)? {
         Value::Null => Ok(Value::Object(Map::new())),
         value => Ok(value),
     }

@@ -197,7 +197,7 @@ impl Answer for RenewRequest {
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         let renewed = Credential::from_text(&self.credential)
             .map_err(Error::Trust)
-            .and_then(|it| driver.renew(&it).map_err(Error::Refused));
+            .and_then(|it| driver.renew(&it).map_err(Error::from));
         let expires_at = driver.reporter.own.credential.expires_at;
         let _ = to.send(renewed.map(|is_new| RenewReport { expires_at, is_new }));
     }

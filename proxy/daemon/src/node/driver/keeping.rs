@@ -15,7 +15,7 @@ use crate::node::driver::Driver;
 use crate::node::driver::answers::Asker;
 use crate::node::keep::Next;
 use crate::node::keep::{Keep, NewSecrets, RevokedNow, Writes};
-use crate::node::own::Change;
+use crate::node::own::{Change, IdentityError};
 use crate::state::NextIdentity;
 
 /// What is being stored, who waits for it, and which former ones still end.
@@ -100,20 +100,21 @@ impl Driver {
                 return self.keeping.writes.offer(Keep::Key(next));
             }
             Ok(false) => Ok(self.reporter.own.key_report(false)),
-            Err(reason) => Err(Error::Refused(reason)),
+            Err(error) => Err(error.into()),
         };
         let _ = asker.send(answer);
     }
 
     /// Whether this node may go on as that one; not while it still answers for another.
-    fn judge_next(&self, next: &NextIdentity) -> Result<bool, String> {
+    fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.keeping.key_asker.is_some() {
-            return Err("another new key is being written; try again".to_owned());
+            return Err(IdentityError::Busy);
         }
         if !self.reporter.own.judge_succession(next)? {
             return Ok(false);
         }
-        self.mesh.check_credential(&next.credential)?;
+        let admitted = self.mesh.check_credential(&next.credential);
+        admitted.map_err(IdentityError::NotAdmitted)?;
         Ok(true)
     }
 

@@ -5,6 +5,7 @@
 //! usually have is also accepted. Programs (`exec`) are not run. Relative files are resolved from
 //! the kubeconfig's folder, like kubectl does.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,8 +19,41 @@ use zeroize::Zeroizing;
 
 use crate::health::certificate::USUAL_NAMES;
 
+const AUTHORITY: &str = "certificate-authority";
+const CERTIFICATE: &str = "client-certificate";
+const KEY: &str = "client-key";
+const TOKEN_FILE: &str = "tokenFile";
+
 /// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// What is wrong with a kubeconfig or with a file that it names. The kubeconfig is "it"; nothing
+/// that could be a secret is repeated.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeconfigError {
+    /// A file is missing or may not be read.
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error(
+        "{} has {bytes} bytes, more than the {MAX_FILE_BYTES} that are read", path.display()
+    )]
+    TooLarge { path: PathBuf, bytes: u64 },
+    #[error("it is not YAML")]
+    NotYaml,
+    /// Something it refers to is not there.
+    #[error("it has no entry \"{name}\" in {list}")]
+    NoEntry { list: &'static str, name: String },
+    #[error("its cluster has no certificate-authority")]
+    NoAuthority,
+    #[error("the server of its cluster has no host name or address")]
+    NoServer,
+    /// The value of this key is not of its form.
+    #[error("its {key} is damaged: expected {expected}")]
+    Damaged { key: String, expected: &'static str },
+    /// A certificate or key in it is not one that TLS can use.
+    #[error("its certificates cannot be used: {0}")]
+    Tls(#[from] rustls::Error),
+}
 
 /// How to talk to the cluster of a kubeconfig's current context.
 pub(super) struct Access {
@@ -33,13 +67,13 @@ impl Access {
     /// Reads the file, and those it names.
     ///
     /// # Errors
-    /// What is missing or cannot be used.
-    pub(super) async fn read(path: &Path) -> Result<Self, String> {
+    /// [`KubeconfigError`]: what is missing or cannot be used.
+    pub(super) async fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let bytes = file(path).await?;
         Self::of(&document(&bytes)?, folder_of(path)).await
     }
 
-    async fn of(document: &Value, folder: &Path) -> Result<Self, String> {
+    async fn of(document: &Value, folder: &Path) -> Result<Self, KubeconfigError> {
         let context = document["current-context"].as_str().unwrap_or_default();
         let context = &named(document, "contexts", context)?["context"];
         let cluster = context["cluster"].as_str().unwrap_or_default();
@@ -47,25 +81,23 @@ impl Access {
         let user = context["user"].as_str().unwrap_or_default();
         let user = &named(document, "users", user)?["user"];
 
-        let authority = pem(cluster, "certificate-authority", folder).await?;
-        let authority = authority.ok_or("its cluster has no certificate-authority")?;
+        let authority = pem(cluster, AUTHORITY, folder).await?;
+        let authority = authority.ok_or(KubeconfigError::NoAuthority)?;
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in certificates(&authority)? {
-            roots.add(certificate).map_err(|error| error.to_string())?;
+        for certificate in certificates(&authority, AUTHORITY)? {
+            roots.add(certificate)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let certificate = pem(user, "client-certificate", folder).await?;
-        let key = pem(user, "client-key", folder).await?;
+        let certificate = pem(user, CERTIFICATE, folder).await?;
+        let key = pem(user, KEY, folder).await?;
         let mut config = match (certificate, key) {
             (Some(certificate), Some(key)) => {
                 let key = PrivateKeyDer::from_pem_slice(&key)
-                    .map_err(|_| "its client-key is no private key".to_owned())?;
-                let chain = certificates(&certificate)?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+                    .map_err(|_| damaged(KEY, "a private key in PEM"))?;
+                builder.with_client_auth_cert(certificates(&certificate, CERTIFICATE)?, key)?
             }
             _ => builder.with_no_client_auth(),
         };
@@ -82,7 +114,7 @@ impl Access {
 pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
     let Ok(bytes) = std::fs::read(path).map(Zeroizing::new) else { return Vec::new() };
     let Ok(document) = document(&bytes) else { return Vec::new() };
-    let keys = ["certificate-authority", "client-certificate", "client-key", "tokenFile"];
+    let keys = [AUTHORITY, CERTIFICATE, KEY, TOKEN_FILE];
     let lists = [("clusters", "cluster"), ("users", "user")];
     let mut files = Vec::new();
     for (list, entry) in lists {
@@ -94,9 +126,9 @@ pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn document(bytes: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
-    yaml_serde::from_str(text).map_err(|_| "it is no YAML".to_owned())
+fn document(bytes: &[u8]) -> Result<Value, KubeconfigError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| KubeconfigError::NotYaml)?;
+    yaml_serde::from_str(text).map_err(|_| KubeconfigError::NotYaml)
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -104,17 +136,26 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// The entry of a list that has this name.
-fn named<'a>(document: &'a Value, list: &str, name: &str) -> Result<&'a Value, String> {
+fn named<'a>(
+    document: &'a Value,
+    list: &'static str,
+    name: &str,
+) -> Result<&'a Value, KubeconfigError> {
     let all = document[list].as_array().map(Vec::as_slice).unwrap_or_default();
     let found = all.iter().find(|entry| entry["name"] == name);
-    found.ok_or_else(|| format!("it has no entry \"{name}\" in {list}"))
+    found.ok_or_else(|| KubeconfigError::NoEntry { list, name: name.to_owned() })
 }
 
 /// What stands in `KEY-data`, else in the file that `KEY` names.
-async fn pem(from: &Value, key: &str, folder: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, String> {
-    if let Some(data) = from[format!("{key}-data")].as_str() {
+async fn pem(
+    from: &Value,
+    key: &str,
+    folder: &Path,
+) -> Result<Option<Zeroizing<Vec<u8>>>, KubeconfigError> {
+    let inline = format!("{key}-data");
+    if let Some(data) = from[&inline].as_str() {
         let decoded = BASE64.decode(data.trim().as_bytes());
-        return decoded.map(|it| Some(it.into())).map_err(|_| format!("its {key}-data is damaged"));
+        return decoded.map(|it| Some(it.into())).map_err(|_| damaged(&inline, "base64"));
     }
     match from[key].as_str() {
         Some(path) => file(&folder.join(path)).await.map(Some),
@@ -122,24 +163,29 @@ async fn pem(from: &Value, key: &str, folder: &Path) -> Result<Option<Zeroizing<
     }
 }
 
-async fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
-    let problem = |error: std::io::Error| format!("{}: {error}", PathBuf::from(path).display());
-    let length = tokio::fs::metadata(path).await.map_err(problem)?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(format!("{} has {length} bytes, which is too large", path.display()));
+async fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
+    let problem = |source| KubeconfigError::File { path: path.to_owned(), source };
+    let bytes = tokio::fs::metadata(path).await.map_err(problem)?.len();
+    if bytes > MAX_FILE_BYTES {
+        return Err(KubeconfigError::TooLarge { path: path.to_owned(), bytes });
     }
     tokio::fs::read(path).await.map(Zeroizing::new).map_err(problem)
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The certificates that the value of a key has, one at least.
+fn certificates(pem: &[u8], key: &str) -> Result<Vec<CertificateDer<'static>>, KubeconfigError> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let all = all.map_err(|_| "a certificate of it is damaged".to_owned())?;
-    if all.is_empty() { Err("a certificate of it is empty".into()) } else { Ok(all) }
+    let all = all.ok().filter(|all| !all.is_empty());
+    all.ok_or_else(|| damaged(key, "certificates in PEM"))
+}
+
+fn damaged(key: &str, expected: &'static str) -> KubeconfigError {
+    KubeconfigError::Damaged { key: key.to_owned(), expected }
 }
 
 /// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and what may
 /// stand in for an address.
-fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, String> {
+fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, KubeconfigError> {
     let server = cluster["server"].as_str().unwrap_or_default();
     let host = server.split_once("://").map_or(server, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or_default();
@@ -148,25 +194,26 @@ fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, String> {
         None => host.split(':').next().unwrap_or_default(),
     };
     let name = cluster["tls-server-name"].as_str().unwrap_or(host).to_owned();
-    let name = ServerName::try_from(name).map_err(|_| "its cluster names no server")?;
-    let usual = ServerName::try_from(USUAL_NAMES[0]).map_err(|error| error.to_string())?;
-    let is_address = matches!(name, ServerName::IpAddress(_));
-    Ok(std::iter::once(name).chain(is_address.then_some(usual)).collect())
+    let name = ServerName::try_from(name).map_err(|_| KubeconfigError::NoServer)?;
+    let usual = match name {
+        ServerName::IpAddress(_) => ServerName::try_from(USUAL_NAMES[0]).ok(),
+        _ => None,
+    };
+    Ok(std::iter::once(name).chain(usual).collect())
 }
 
-async fn authorization(user: &Value, folder: &Path) -> Result<Option<HeaderValue>, String> {
-    let token = match (user["tokenFile"].as_str(), user["token"].as_str()) {
-        (Some(path), _) => {
-            let bytes = file(&folder.join(path)).await?;
-            String::from_utf8(bytes.to_vec()).map_err(|_| "its token is not text".to_owned())?
-        }
-        (None, Some(token)) => token.to_owned(),
+async fn authorization(
+    user: &Value,
+    folder: &Path,
+) -> Result<Option<HeaderValue>, KubeconfigError> {
+    let token = match (user[TOKEN_FILE].as_str(), user["token"].as_str()) {
+        (Some(path), _) => file(&folder.join(path)).await?,
+        (None, Some(token)) => Zeroizing::new(token.as_bytes().to_vec()),
         (None, None) => return Ok(None),
     };
-    let token = Zeroizing::new(token);
-    let text = Zeroizing::new(format!("Bearer {}", token.trim()));
+    let header = Zeroizing::new([b"Bearer ", token.trim_ascii()].concat());
     let mut value =
-        HeaderValue::try_from(text.as_str()).map_err(|_| "its token is damaged".to_owned())?;
+        HeaderValue::from_bytes(&header).map_err(|_| damaged("token", "one line of ASCII"))?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

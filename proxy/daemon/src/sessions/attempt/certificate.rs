@@ -4,18 +4,17 @@ use meshport_mesh::Stream;
 
 use super::link::{Link, Way};
 use super::{Failure, Target};
-use crate::health::handshake::Handshake;
+use crate::health::handshake::{CertificateError, Handshake};
 
 /// Reads it. The caller bounds the time.
-pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, String> {
-    let text = |failure: Failure| failure.to_string();
-    let mut link = Link::open(target).await.map_err(text)?;
+pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, CertificateError> {
+    let mut link = Link::open(target).await?;
     let mut handshake = Handshake::new()?;
     loop {
-        send(&mut link, &mut handshake).await.map_err(text)?;
-        let Some(chunks) = link.recv().await.map_err(text)? else { continue };
+        send(&mut link, &mut handshake).await?;
+        let Some(chunks) = link.recv().await? else { continue };
         if chunks.iter().all(bytes::Bytes::is_empty) {
-            return Err("it closed the connection without a certificate".into());
+            return Err(CertificateError::Closed);
         }
         for chunk in chunks {
             handshake.take(&chunk)?;
