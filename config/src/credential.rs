@@ -265,7 +265,7 @@ impl Credential {
         expires_at: UnixSeconds,
     ) -> Result<Issued, Error> {
         let mesh = authority.public();
-        let mut credential = Self::unsigned(mesh, subject, (issued_at, expires_at), None);
+        let mut credential = Self::unsigned(mesh, subject, issued_at, expires_at, None);
         credential.signature = authority.sign(&credential.message());
         credential.check_issued()
     }
@@ -286,9 +286,8 @@ impl Credential {
         if key.public() != delegation.key {
             return Err(Error::WrongDelegationKey);
         }
-        let times = (issued_at, expires_at);
-        let mut credential =
-            Self::unsigned(delegation.mesh, subject, times, Some(delegation.clone()));
+        let (mesh, under) = (delegation.mesh, Some(delegation.clone()));
+        let mut credential = Self::unsigned(mesh, subject, issued_at, expires_at, under);
         credential.signature = key.sign(&credential.message());
         credential.check_issued()
     }
@@ -439,7 +438,8 @@ impl Credential {
     fn unsigned(
         mesh: MeshId,
         subject: Subject,
-        (issued_at, expires_at): (UnixSeconds, UnixSeconds),
+        issued_at: UnixSeconds,
+        expires_at: UnixSeconds,
         delegation: Option<Delegation>,
     ) -> Self {
         Self {

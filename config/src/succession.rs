@@ -77,7 +77,8 @@ mod tests {
     }
 
     fn credential(
-        (invite, rng): (&Invite, &mut TestRng),
+        invite: &Invite,
+        rng: &mut TestRng,
         node: &NodeKey,
         succession: Option<Succession>,
     ) -> Result<Credential, Error> {
@@ -93,7 +94,7 @@ mod tests {
             let (mesh, next) = (*invite.mesh(), NodeKey::generate(&mut rng));
             let agreed = Succession::agree(&former, &next.public(), &mesh, NOW);
             agreed.verify(&mesh, &next.public()).expect("keys of either sign can sign");
-            let credential = credential((&invite, &mut rng), &next, Some(agreed)).expect("good");
+            let credential = credential(&invite, &mut rng, &next, Some(agreed)).expect("good");
             let again = Credential::from_text(&credential.to_text()).expect("it has a text form");
             assert_eq!(again, credential);
             again.verify(&mesh, NOW).expect("it is good");
@@ -112,7 +113,7 @@ mod tests {
         let (mesh, next) = (*invite.mesh(), NodeKey::generate(&mut rng));
         let thief = NodeKey::generate(&mut rng);
         let refused = |succession: &Succession, node: &NodeKey, rng: &mut TestRng| {
-            let error = credential((&invite, rng), node, Some(succession.clone())).unwrap_err();
+            let error = credential(&invite, rng, node, Some(succession.clone())).unwrap_err();
             assert_eq!(error, Error::Tampered { link: Link::Succession });
         };
         // Whoever holds an invite signs with its own key, in the name of the victim.
@@ -141,10 +142,10 @@ mod tests {
     fn the_agreement_revokes_the_former_node_and_nobody_else() {
         let (former, invite, mut rng) = place(1);
         let (mesh, next) = (*invite.mesh(), NodeKey::generate(&mut rng));
-        let before = credential((&invite, &mut rng), &former, None).expect("good");
+        let before = credential(&invite, &mut rng, &former, None).expect("good");
         assert!(before.ends_former().is_none());
         let agreed = Succession::agree(&former, &next.public(), &mesh, NOW);
-        let after = credential((&invite, &mut rng), &next, Some(agreed)).expect("good");
+        let after = credential(&invite, &mut rng, &next, Some(agreed)).expect("good");
         let end = after.ends_former().expect("it has a former one");
         end.verify(&mesh).expect("it is signed by the former one");
         let read = Revocation::from_text(&end.to_text()).expect("it has a text form");

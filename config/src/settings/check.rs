@@ -60,6 +60,17 @@ fn listeners(settings: &Settings) -> Vec<Listener> {
     listeners
 }
 
+/// A duration and its key, within a table.
+#[derive(Clone, Copy)]
+struct Timed {
+    key: &'static str,
+    time: Duration,
+}
+
+const fn timed(key: &'static str, time: Duration) -> Timed {
+    Timed { key, time }
+}
+
 struct Rules<'r, 't> {
     positions: &'r Positions,
     problems: &'r mut Problems<'t>,
@@ -98,19 +109,19 @@ impl Rules<'_, '_> {
     }
 
     /// That one duration is at most another.
-    fn at_most(&mut self, path: &str, small: (&str, Duration), large: (&str, Duration)) {
-        let keys = [join(path, small.0), join(path, large.0)];
-        if small.1 <= large.1 || !self.are_good(&[&keys[0], &keys[1]]) {
+    fn at_most(&mut self, path: &str, small: Timed, large: Timed) {
+        let keys = [join(path, small.key), join(path, large.key)];
+        if small.time <= large.time || !self.are_good(&[&keys[0], &keys[1]]) {
             return;
         }
         // Named at the key that is in the file; at the first when both or none are.
         let at_large = self.is_given(&keys[1]) && !self.is_given(&keys[0]);
         let (key, own, rule, other) = if at_large {
-            (&keys[1], large.1, "at least", small)
+            (&keys[1], large.time, "at least", small)
         } else {
-            (&keys[0], small.1, "at most", large)
+            (&keys[0], small.time, "at most", large)
         };
-        let expected = format!("{rule} {}, which is {}", other.0, Period(other.1));
+        let expected = format!("{rule} {}, which is {}", other.key, Period(other.time));
         self.conflict(key, None, Period(own).to_string(), expected);
     }
 
@@ -154,24 +165,26 @@ impl Rules<'_, '_> {
     }
 
     fn discovery(&mut self, discovery: &DiscoverySettings) {
-        let interval = ("probe-interval", discovery.probe_interval);
-        let timeout = ("probe-timeout", discovery.probe_timeout);
-        if timeout.1 == interval.1 {
+        let interval = timed("probe-interval", discovery.probe_interval);
+        let timeout = timed("probe-timeout", discovery.probe_timeout);
+        if timeout.time == interval.time {
             let keys = ["discovery.probe-timeout", "discovery.probe-interval"];
             if self.are_good(&keys) {
-                let expected = format!("less than probe-interval, which is {}", Period(interval.1));
+                let interval = Period(interval.time);
+                let expected = format!("less than probe-interval, which is {interval}");
                 let key = keys[usize::from(!self.is_given(keys[0]))];
-                self.conflict(key, None, Period(timeout.1).to_string(), expected);
+                self.conflict(key, None, Period(timeout.time).to_string(), expected);
             }
         }
         self.at_most("discovery", timeout, interval);
-        self.at_most("discovery", interval, ("suspicion", discovery.suspicion));
-        let active = ("path-probe-active", discovery.path_probe_active);
-        self.at_most("discovery", active, ("path-probe-idle", discovery.path_probe_idle));
+        self.at_most("discovery", interval, timed("suspicion", discovery.suspicion));
+        let active = timed("path-probe-active", discovery.path_probe_active);
+        self.at_most("discovery", active, timed("path-probe-idle", discovery.path_probe_idle));
     }
 
     fn hedging(&mut self, path: &str, service: &ServiceSettings) {
-        self.at_most(path, ("hedge-min", service.hedge_min), ("hedge-max", service.hedge_max));
+        let least = timed("hedge-min", service.hedge_min);
+        self.at_most(path, least, timed("hedge-max", service.hedge_max));
     }
 
     fn use_of_service(&mut self, name: &ServiceName, path: &str, service: &ServiceSettings) {
@@ -240,7 +253,8 @@ impl Rules<'_, '_> {
     }
 
     fn health(&mut self, path: &str, health: &HealthSettings) {
-        self.at_most(path, ("timeout", health.timeout), ("ready-timeout", health.ready_timeout));
+        let timeout = timed("timeout", health.timeout);
+        self.at_most(path, timeout, timed("ready-timeout", health.ready_timeout));
         self.health_mode(path, health);
         let key = |name: &str| join(path, name);
         let (ca, cert) = (key("ca-file"), key("client-cert-file"));

@@ -110,7 +110,7 @@ impl<T> Key<T> {
     pub(super) fn read(&self, value: &Spanned<DeValue<'_>>, into: &mut T) -> Vec<Refused> {
         if let Kind::List { expected, max, clear, push, .. } = &self.kind {
             clear(into);
-            return self.read_list(value, (*max, expected), |text| push(into, text));
+            return self.read_list(value, *max, expected, |text| push(into, text));
         }
         if self.read_single(value.get_ref(), into).is_some() {
             return Vec::new();
@@ -145,7 +145,8 @@ impl<T> Key<T> {
     fn read_list(
         &self,
         value: &Spanned<DeValue<'_>>,
-        (max, element_form): (usize, &str),
+        max: usize,
+        element_form: &str,
         mut push: impl FnMut(&str) -> Option<()>,
     ) -> Vec<Refused> {
         let Some(elements) = value.get_ref().as_array() else {

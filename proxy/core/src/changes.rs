@@ -74,7 +74,8 @@ impl Changes {
     /// Notes that `to` goes first instead of `from`, of which `views` tell what is known now.
     pub fn note(
         &mut self,
-        (from, to): (Option<&Candidate>, Option<&Candidate>),
+        from: Option<&Candidate>,
+        to: Option<&Candidate>,
         views: &[OriginView],
         occasion: Occasion,
         now: Instant,
@@ -83,7 +84,7 @@ impl Changes {
             let mut known = views.iter();
             known.find(|view| view.line == from.origin.line)
         });
-        let cause = cause((from, former), to, occasion);
+        let cause = cause(from, former, to, occasion);
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_back();
         }
@@ -99,7 +100,8 @@ impl Changes {
 
 /// Why `to` goes before `from`, which by now is `former`.
 fn cause(
-    (from, former): (Option<&Candidate>, Option<&OriginView>),
+    from: Option<&Candidate>,
+    former: Option<&OriginView>,
     to: Option<&Candidate>,
     occasion: Occasion,
 ) -> &'static str {
@@ -186,8 +188,8 @@ mod tests {
     ) -> String {
         let mut changes = Changes::default();
         let views: Vec<OriginView> = former.into_iter().chain([to]).cloned().collect();
-        let both = (Some(&first(from)), Some(&first(to)));
-        changes.note(both, &views, occasion, Instant::now());
+        let (from, to) = (first(from), first(to));
+        changes.note(Some(&from), Some(&to), &views, occasion, Instant::now());
         changes.iter().map(|change| change.cause.to_owned()).collect()
     }
 
@@ -245,7 +247,7 @@ mod tests {
     fn the_last_ten_are_kept_newest_first() {
         let (mut changes, now) = (Changes::default(), Instant::now());
         for number in 1..=u8::try_from(MAX_CHANGES).expect("ten") + 5 {
-            changes.note((None, Some(&first(&ready(number, 1)))), &[], Occasion::News, now);
+            changes.note(None, Some(&first(&ready(number, 1))), &[], Occasion::News, now);
         }
         assert_eq!(changes.iter().count(), MAX_CHANGES);
         let newest = changes.iter().next().expect("ten").to.clone().expect("a choice");

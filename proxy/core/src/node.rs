@@ -545,9 +545,9 @@ impl NodeCore {
             let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);
             let first_changed = first(&route) != first(&service.route);
             if first_changed {
-                let both = (service.route.first(), route.first());
+                let (from, to) = (service.route.first(), route.first());
                 let occasion = Occasion::of(&before, now);
-                service.changes.note(both, &service.views, occasion, now);
+                service.changes.note(from, to, &service.views, occasion, now);
             }
             if changed {
                 service.route = Arc::new(route);

@@ -88,7 +88,8 @@ impl Offer {
     pub fn of(
         near: &Near,
         origin: NodeId,
-        (evidence, timings): (&Evidence, &Timings),
+        evidence: &Evidence,
+        timings: &Timings,
         now: Instant,
     ) -> Option<Self> {
         let relay = near.relay;
@@ -280,7 +281,8 @@ pub enum Receive {
 /// What `me` does with a stream from `peer` for `target` (none is whoever receives it). Only a
 /// stream that may still take a hop is carried on, and it takes it; never back to where it is from.
 pub fn receive(
-    (me, peer): (NodeId, NodeId),
+    me: NodeId,
+    peer: NodeId,
     target: Option<NodeId>,
     hops: Hops,
     may_relay: bool,

@@ -26,6 +26,19 @@ const MAX_SOURCES: usize = 20_736;
 /// From one search of the full table for nodes that need no budget to the next: it looks at all.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A stream that was refused for what the credentials say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RefusedStream<'a> {
+    /// Where it came from.
+    pub(crate) peer: &'a NodeId,
+    /// That node's credential, while it is known.
+    pub(crate) credential: Option<&'a Credential>,
+    /// The node that a relay carries it for.
+    pub(crate) client: Option<&'a Credential>,
+    pub(crate) service: &'a ServiceName,
+    pub(crate) reason: &'a str,
+}
+
 /// See the module's doc. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Audit(Arc<Inner>);
@@ -125,18 +138,12 @@ impl Audit {
         self.refused_peer(node, &reason);
     }
 
-    /// A stream was refused for what the credentials say. `peer` is where it came from, `client`
-    /// the node that a relay carries it for.
-    pub(crate) fn refused_stream(
-        &self,
-        (peer, name): (&NodeId, Option<&Credential>),
-        client: Option<&Credential>,
-        service: &ServiceName,
-        reason: &str,
-    ) {
-        let source = name.map(|_| *peer);
+    /// A stream was refused for what the credentials say.
+    pub(crate) fn refused_stream(&self, stream: &RefusedStream<'_>) {
+        let RefusedStream { peer, credential, client, service, reason } = stream;
+        let source = credential.map(|_| **peer);
         let Some(suppressed) = self.take(source, clock::now()) else { return };
-        let name = name.map(|it| it.name.to_string());
+        let name = credential.map(|it| it.name.to_string());
         let client = client.map(|it| it.node.to_string());
         info!(
             target: "audit",
@@ -298,6 +305,7 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::sync::LazyLock;
 
     use meshport_config::{NodeKey, Succession};
     use serde_json::Value;
@@ -341,6 +349,13 @@ mod tests {
         Revocation::of_succession(&mesh, &by, &agreed)
     }
 
+    /// A stream that this node opened for itself.
+    fn stream(peer: &Credential) -> RefusedStream<'_> {
+        static SERVICE: LazyLock<ServiceName> = LazyLock::new(service);
+        let (credential, reason) = (Some(peer), "no role");
+        RefusedStream { peer: &peer.node, credential, client: None, service: &SERVICE, reason }
+    }
+
     fn names(line: &Value) -> Vec<&str> {
         let fields = line["fields"].as_object().expect("fields");
         fields.keys().map(String::as_str).collect()
@@ -353,8 +368,8 @@ mod tests {
             audit.admitted(&peer);
             audit.refused_peer(&peer.node, "it is of another mesh");
             audit.knocked(&peer.node, "revoked by the authority");
-            let both = (&peer.node, Some(&*peer));
-            audit.refused_stream(both, Some(&credential(5, "node")), &service(), "no role");
+            let client = credential(5, "node");
+            audit.refused_stream(&RefusedStream { client: Some(&client), ..stream(&peer) });
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
             audit.revoked(&succeeded());
             audit.renewed(&peer);
@@ -434,14 +449,14 @@ mod tests {
         let floods = 500;
         let written = lines(|audit| {
             for _ in 0..floods {
-                audit.refused_stream((&loud.node, Some(&loud)), None, &service(), "no role");
+                audit.refused_stream(&stream(&loud));
             }
             for number in 0..floods {
                 let mut id = [0; 32];
                 id[..4].copy_from_slice(&u32::to_be_bytes(number));
                 audit.refused_peer(&NodeId::from_bytes(id), "unknown");
             }
-            audit.refused_stream((&quiet.node, Some(&quiet)), None, &service(), "no role");
+            audit.refused_stream(&stream(&quiet));
             let [(_, written), (_, held_back)] = audit.counts();
             assert_eq!(written + held_back, u64::from(2 * floods + 1));
             assert!(held_back > u64::from(floods), "{written} written");

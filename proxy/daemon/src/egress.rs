@@ -26,7 +26,7 @@ use meshport_core::ledger::Crowded;
 use meshport_core::relay::{self, Receive};
 use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
 
-use crate::audit::Audit;
+use crate::audit::{Audit, RefusedStream};
 use crate::clock;
 use crate::sessions::ingress::{Context, Finding};
 use crate::sessions::registry::Guard;
@@ -36,6 +36,15 @@ use crate::tcp::{Host, Tcp};
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A stream that a peer has opened, as far as it is read.
+struct Incoming {
+    peer: NodeId,
+    header: Header,
+    stream: Stream,
+    /// What came behind the header.
+    rest: Bytes,
+}
 
 /// A stream that is let in.
 struct Admitted {
@@ -106,21 +115,25 @@ impl Egress {
         let may_relay = self.own.borrow().roles.contains(&Role::Relay);
         // Who opened it may not know yet that this node has another key.
         let target = header.target.filter(|target| !self.context.mesh.is_own(target));
-        match relay::receive((self.context.mesh.node_id(), peer), target, header.hops, may_relay) {
-            Receive::Serve => self.serve_here(peer, &header, (stream, rest)).await,
-            Receive::Carry(target) => self.relay(peer, target, &header, (stream, rest)).await,
+        let verdict =
+            relay::receive(self.context.mesh.node_id(), peer, target, header.hops, may_relay);
+        let incoming = Incoming { peer, header, stream, rest };
+        match verdict {
+            Receive::Serve => self.serve_here(incoming).await,
+            Receive::Carry(target) => self.relay(incoming, target).await,
             Receive::Refuse => {
-                let totals = self.context.sessions.totals(&header.service);
+                let totals = self.context.sessions.totals(&incoming.header.service);
                 bump(&totals.answers[usize::from(Answer::NoPath.code())]);
-                refuse(stream, Answer::NoPath).await;
+                refuse(incoming.stream, Answer::NoPath).await;
             }
         }
     }
 
-    async fn serve_here(&self, peer: NodeId, header: &Header, (stream, rest): (Stream, Bytes)) {
+    async fn serve_here(&self, incoming: Incoming) {
+        let Incoming { peer, header, stream, rest } = incoming;
         let (service, peer_name) = (&header.service, peer.short());
         let totals = self.context.sessions.totals(service);
-        let dialled = match self.admit(&peer, header) {
+        let dialled = match self.admit(&peer, &header) {
             Ok(admitted) => tokio::select! {
                 dialled = dial(&self.context.host, &admitted.address, header.deadline()) => {
                     dialled.map(|tcp| (tcp, admitted)).map_err(Refused::from)
@@ -144,7 +157,7 @@ impl Egress {
                     operator.then(|| self.audit.operator_session(&holder, relay, service));
                 let carried = Carried::default();
                 let carried = operator.as_ref().map_or(&carried, |session| &session.carried);
-                if let Err(error) = carry(tcp, (stream, rest), carried, cut).await {
+                if let Err(error) = carry(tcp, stream, rest, carried, cut).await {
                     debug!(%service, peer = %peer_name, %error, "session broke");
                 }
             }
@@ -153,7 +166,7 @@ impl Egress {
                     let _ = self.context.findings.try_send(Finding::OwnRefused(service.clone()));
                 }
                 bump(&totals.answers[usize::from(refused.answer.code())]);
-                self.refuse(&peer, header, stream, refused).await;
+                self.refuse(&peer, &header, stream, refused).await;
             }
         }
     }
@@ -229,9 +242,13 @@ impl Egress {
         let Refused { answer, why } = refused;
         let service = &header.service;
         if let Some(why) = why {
-            let known = self.context.mesh.credential(peer);
-            let who = (peer, known.as_deref());
-            self.audit.refused_stream(who, header.client.as_deref(), service, &why.to_string());
+            self.audit.refused_stream(&RefusedStream {
+                peer,
+                credential: self.context.mesh.credential(peer).as_deref(),
+                client: header.client.as_deref(),
+                service,
+                reason: &why.to_string(),
+            });
         }
         debug!(%service, peer = %peer.short(), %answer, "stream refused");
         refuse(stream, answer).await;
@@ -239,17 +256,12 @@ impl Egress {
 
     /// Carries a stream on to the node it is meant for. It leaves here with no hop left, so that
     /// nobody carries it any further: there is no way for it to come back.
-    async fn relay(
-        &self,
-        peer: NodeId,
-        target: NodeId,
-        header: &Header,
-        (stream, rest): (Stream, Bytes),
-    ) {
+    async fn relay(&self, incoming: Incoming, target: NodeId) {
+        let Incoming { peer, header, stream, rest } = incoming;
         let totals = self.context.sessions.totals(&header.service);
-        let opened = match self.admit_relayed(&peer, target, header) {
+        let opened = match self.admit_relayed(&peer, target, &header) {
             Ok((holder, guards)) => tokio::select! {
-                opened = self.open_onward(&holder, target, header) => {
+                opened = self.open_onward(&holder, target, &header) => {
                     opened.map(|next| (next, guards))
                 }
                 _ = stream.send.stopped() => return,
@@ -271,7 +283,7 @@ impl Egress {
             }
             Err(refused) => {
                 bump(&totals.answers[usize::from(refused.answer.code())]);
-                self.refuse(&peer, header, stream, refused).await;
+                self.refuse(&peer, &header, stream, refused).await;
             }
         }
     }
@@ -358,7 +370,8 @@ async fn refuse(mut stream: Stream, answer: Answer) {
 
 async fn carry(
     tcp: Tcp,
-    (mut stream, rest): (Stream, Bytes),
+    mut stream: Stream,
+    rest: Bytes,
     carried: &Carried,
     cut: impl Future<Output = ()>,
 ) -> io::Result<()> {

@@ -241,10 +241,8 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn credential(&self) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let content = (Content::Public, JOIN_AGAIN);
-        let Some(text) = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, content)? else {
-            return Ok(None);
-        };
+        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
+        let Some(text) = text else { return Ok(None) };
         let credential = Credential::from_text(text.trim()).map_err(|error| match error {
             meshport_config::Error::NotCountersigned => state_error(&path, UNSIGNED, RENEW),
             error => damaged(&path, &error, JOIN_AGAIN),
@@ -261,7 +259,7 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn credential_to_renew(&self, key: &NodeKey) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, (Content::Public, JOIN_AGAIN))?;
+        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
         let Some(issued) = text.and_then(|text| Issued::from_text(&text).ok()) else {
             return self.credential();
         };
@@ -276,8 +274,8 @@ impl StateDir {
     /// As [`StateDir::node_key`].
     pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
         let path = self.file(SEEDS);
-        let content = (Content::Public, WRITE_ANEW);
-        let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, content)?.unwrap_or_default();
+        let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, Content::Public, WRITE_ANEW)?;
+        let text = text.unwrap_or_default();
         let mut seeds = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -315,10 +313,9 @@ impl StateDir {
     pub fn revocations(&self, mesh: &MeshId) -> Result<Revocations, Error> {
         let path = self.file(REVOCATIONS);
         let mut all = Revocations::default();
-        let content = (Content::Public, TOLD_AGAIN);
-        let Some(text) = self.read_text(REVOCATIONS, MAX_REVOCATIONS_BYTES, content)? else {
-            return Ok(all);
-        };
+        let max = MAX_REVOCATIONS_BYTES;
+        let text = self.read_text(REVOCATIONS, max, Content::Public, TOLD_AGAIN)?;
+        let Some(text) = text else { return Ok(all) };
         let mut lines: Vec<&str> = text.lines().collect();
         let end = lines.pop().and_then(|line| line.strip_prefix(END)?.parse::<usize>().ok());
         for (index, line) in lines.iter().enumerate() {
@@ -462,7 +459,7 @@ impl StateDir {
         name: &str,
         remedy: &str,
     ) -> Result<Option<T>, Error> {
-        let text = self.read_text(name, MAX_TEXT_BYTES, (Content::Secret, remedy))?;
+        let text = self.read_text(name, MAX_TEXT_BYTES, Content::Secret, remedy)?;
         text.map(|text| parsed(&text, &self.file(name), remedy)).transpose()
     }
 
@@ -470,7 +467,8 @@ impl StateDir {
         &self,
         name: &str,
         max_bytes: usize,
-        (content, remedy): (Content, &str),
+        content: Content,
+        remedy: &str,
     ) -> Result<Option<Zeroizing<String>>, Error> {
         let bytes = self.folder.read(name, max_bytes, content)?;
         bytes.map(|bytes| text(bytes, &self.file(name), remedy)).transpose()

@@ -12,16 +12,15 @@ mod words;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use meshport_config::{LogLevel, NodeName, Period, ServiceName, ServiceSettings};
+use meshport_config::{LogLevel, Period, ServiceName, ServiceSettings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::context::Context;
-use self::identity::{Keeper, Start};
+use self::context::{Context, ContextArgs, Lent};
+use self::identity::{IdentityArgs, Keeper, Start};
 use self::words::Teller;
 use super::kubeconfig::Evidence;
 use super::paths::Paths;
@@ -58,30 +57,10 @@ pub(crate) struct ForwardArgs {
     /// Let other machines connect to the address, and act with your credential
     #[arg(long, requires = "listen")]
     pub(crate) allow_remote_clients: bool,
-    /// An invite with the role operator: the line, a file with it, or - for standard input
-    #[arg(long, value_name = "INVITE")]
-    pub(crate) invite: Option<String>,
-    /// Folder of the saved credential [default: forward in the state folder of this user]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) credential: Option<PathBuf>,
-    /// Save nothing on disk
-    #[arg(long, requires = "invite")]
-    pub(crate) no_save: bool,
-    /// Name of this machine, with an invite [default: the invite's, else its host name]
-    #[arg(long, requires = "invite")]
-    pub(crate) name: Option<NodeName>,
-    /// Write a context for the local address into this kubeconfig
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// The kubeconfig with the cluster [default: KUBECONFIG, else ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) from: Option<PathBuf>,
-    /// The context in it to use [default: its current context]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) context: Option<String>,
-    /// Name of the new context and its cluster
-    #[arg(long, value_name = "NAME", default_value = context::DEFAULT_NAME)]
-    pub(crate) context_name: String,
+    #[command(flatten)]
+    pub(crate) identity: IdentityArgs,
+    #[command(flatten)]
+    pub(crate) context: ContextArgs,
     /// Local UDP address, for firewalls that require a fixed one [default: any]
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0", hide_default_value = true)]
     pub(crate) mesh_listen: SocketAddr,
@@ -106,13 +85,15 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
         logging::start(false, level.as_str())?;
     }
     let paths = Paths::of_this_user()?;
-    let folder = args.credential.clone().unwrap_or_else(|| paths.state_dir().join(FOLDER));
+    let saved = args.identity.credential.clone();
+    let folder = saved.unwrap_or_else(|| paths.state_dir().join(FOLDER));
     // A node's, where this machine is one and its state is readable.
     let node = StateDir::open(paths.state_dir()).ok();
     let context = Context::find(args)?;
-    let start = match &args.invite {
-        Some(invite) => identity::from_invite(invite, args, &folder, node.as_ref(), clock::wall())?,
-        None => identity::saved(&folder, node.as_ref(), clock::wall())?,
+    let (node, now) = (node.as_ref(), clock::wall());
+    let start = match &args.identity.invite {
+        Some(invite) => identity::from_invite(invite, &args.identity, &folder, node, now)?,
+        None => identity::saved(&folder, node, now)?,
     };
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))
 }
@@ -155,13 +136,12 @@ async fn forward(
         () = ends.any() => Err(Error::Negative("ended before an origin was found".into())),
     };
     teller.clear();
+    let mut forward = Forward { args, leaf, teller, keeper, ends };
     let outcome = match ready {
-        Ok(destination) => {
-            serve(args, &mut leaf, &mut teller, destination, (context, keeper, ends)).await
-        }
+        Ok(destination) => forward.serve(destination, context).await,
         Err(error) => Err(error),
     };
-    leaf.stop().await;
+    forward.leaf.stop().await;
     outcome
 }
 
@@ -210,76 +190,107 @@ async fn nearest(leaf: &mut Leaf, found: Destination) -> Destination {
     leaf.destination().unwrap_or(found)
 }
 
-/// Serves until a signal or the command's end.
-async fn serve(
-    args: &ForwardArgs,
-    leaf: &mut Leaf,
-    teller: &mut Teller,
-    destination: Destination,
-    (context, mut keeper, mut ends): (Option<&Context>, Keeper, Ends),
-) -> Result<u8, Error> {
-    let local = local::dialled(leaf.listen());
-    let mut lent = None;
-    if let Some(context) = context {
-        let answers = leaf.certificates(CERTIFICATES_WAIT).await;
-        let evidence = Evidence::of_origins(&args.service, &answers);
-        if let Some(file) = &args.kubeconfig {
-            let remarks = context.merge_into(file, local, &evidence)?;
-            remarks.iter().for_each(|remark| teller.remark(remark));
-        }
-        if args.exec {
-            let made = context.lend(local, &evidence)?;
-            made.warnings.iter().for_each(|warning| teller.remark(warning));
-            lent = Some(made);
-        }
-    }
-    let mut command = match args.command.split_first() {
-        Some((program, rest)) => Some(child::Child::start(program, rest, local, lent)?),
-        None => None,
-    };
-    teller.leads(local, Some(&destination), clock::wall());
-    // Saving waits for the disk, and must not be waited for.
-    if let Err(error) = keeper.keep(leaf.directory().await).await {
-        teller.remark(&format!("the next start needs the invite again: {error}"));
-    }
-    take_secrets(leaf, &keeper).await;
-    let mut last = Some(destination);
-    loop {
-        tokio::select! {
-            () = leaf.changed() => {
-                take_secrets(leaf, &keeper).await;
-                let now = leaf.destination();
-                let same = match (&last, &now) {
-                    (Some(last), Some(now)) => last.is_same_way(now),
-                    (last, now) => last.is_none() && now.is_none(),
-                };
-                if !same {
-                    teller.leads(local, now.as_ref(), clock::wall());
-                    let denied = leaf.progress().denied.filter(|_| now.is_none());
-                    denied.iter().for_each(|it| teller.remark(&words::denied(it, &args.service)));
-                }
-                last = now;
-            }
-            code = child::ended(&mut command) => {
-                keeper.keep_again(leaf.directory().await).await;
-                return code;
-            }
-            end = ends.next() => match &mut command {
-                Some(command) => command.pass_on(end),
-                None => {
-                    keeper.keep_again(leaf.directory().await).await;
-                    return Ok(0);
-                }
-            }
-        }
-    }
+/// A forward whose local address is open.
+struct Forward<'a> {
+    args: &'a ForwardArgs,
+    leaf: Leaf,
+    teller: Teller,
+    keeper: Keeper,
+    ends: Ends,
 }
 
-/// Keeps a new secret of the mesh, if one came, and uses it.
-async fn take_secrets(leaf: &mut Leaf, keeper: &Keeper) {
-    if let Some(secrets) = leaf.offered_secrets() {
-        keeper.keep_secrets(secrets).await;
-        leaf.take_secrets().await;
+impl Forward<'_> {
+    /// Serves until a signal or the command's end.
+    async fn serve(
+        &mut self,
+        destination: Destination,
+        context: Option<&Context>,
+    ) -> Result<u8, Error> {
+        let local = local::dialled(self.leaf.listen());
+        let lent = match context {
+            Some(context) => self.write_context(context, local).await?,
+            None => None,
+        };
+        let mut command = match self.args.command.split_first() {
+            Some((program, rest)) => Some(child::Child::start(program, rest, local, lent)?),
+            None => None,
+        };
+        self.teller.leads(local, Some(&destination), clock::wall());
+        // Saving waits for the disk, and must not be waited for.
+        if let Err(error) = self.keeper.keep(self.leaf.directory().await).await {
+            self.teller.remark(&format!("the next start needs the invite again: {error}"));
+        }
+        self.take_secrets().await;
+        let mut last = Some(destination);
+        loop {
+            tokio::select! {
+                () = self.leaf.changed() => {
+                    self.take_secrets().await;
+                    let now = self.leaf.destination();
+                    self.tell_change(local, last.as_ref(), now.as_ref());
+                    last = now;
+                }
+                code = child::ended(&mut command) => {
+                    self.keeper.keep_again(self.leaf.directory().await).await;
+                    return code;
+                }
+                end = self.ends.next() => match &mut command {
+                    Some(command) => command.pass_on(end),
+                    None => {
+                        self.keeper.keep_again(self.leaf.directory().await).await;
+                        return Ok(0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the context where it is asked for; the kubeconfig for a command comes back.
+    async fn write_context(
+        &mut self,
+        context: &Context,
+        local: SocketAddr,
+    ) -> Result<Option<Lent>, Error> {
+        let answers = self.leaf.certificates(CERTIFICATES_WAIT).await;
+        let evidence = Evidence::of_origins(&self.args.service, &answers);
+        if let Some(file) = &self.args.context.kubeconfig {
+            let remarks = context.merge_into(file, local, &evidence)?;
+            remarks.iter().for_each(|remark| self.teller.remark(remark));
+        }
+        if !self.args.exec {
+            return Ok(None);
+        }
+        let lent = context.lend(local, &evidence)?;
+        lent.warnings.iter().for_each(|warning| self.teller.remark(warning));
+        Ok(Some(lent))
+    }
+
+    /// Says where sessions go when that is another way than before.
+    fn tell_change(
+        &self,
+        local: SocketAddr,
+        last: Option<&Destination>,
+        now: Option<&Destination>,
+    ) {
+        let is_same = match (last, now) {
+            (Some(last), Some(now)) => last.is_same_way(now),
+            (last, now) => last.is_none() && now.is_none(),
+        };
+        if !is_same {
+            self.teller.leads(local, now, clock::wall());
+            let denied = self.leaf.progress().denied.filter(|_| now.is_none());
+            if let Some(denied) = denied {
+                self.teller.remark(&words::denied(&denied, &self.args.service));
+            }
+        }
+    }
+
+    /// Keeps a new secret of the mesh, if one came, and uses it.
+    async fn take_secrets(&mut self) {
+        if let Some(secrets) = self.leaf.offered_secrets() {
+            self.keeper.keep_secrets(secrets).await;
+            self.leaf.take_secrets().await;
+        }
     }
 }
 

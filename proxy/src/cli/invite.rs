@@ -98,7 +98,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     let socket = load::socket(args.config.as_deref(), args.state_dir.as_deref())?;
     let now = clock::wall();
     let known = members(&AdminClient::new(socket), &state_dir, now)?;
-    let report = invite(args, &state_dir, (&advertised, &known), now)?;
+    let report = invite(args, &state_dir, &advertised, &known, now)?;
     if args.json {
         return output::json(&report);
     }
@@ -129,7 +129,8 @@ fn members(
 pub(crate) fn invite(
     args: &InviteArgs,
     state_dir: &Path,
-    (advertised, known): (&[Endpoint], &[SeedRow]),
+    advertised: &[Endpoint],
+    known: &[SeedRow],
     now: UnixSeconds,
 ) -> Result<InviteReport, Error> {
     let state = StateDir::open(state_dir)?;

@@ -116,11 +116,11 @@ pub(crate) fn join(
         (chosen, _) => name_or_host_name(chosen.as_ref())?,
     };
     let fresh = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
-    let accept = |(node, record): &(NodeKey, RecordKey)| {
+    let accept = |node: &NodeKey, record: &RecordKey| {
         let join = Join { name: Some(name.clone()), site: args.site.clone(), ..Join::default() };
         invite.accept(node, record, join, now)
     };
-    let mesh = accept(&fresh)?.mesh;
+    let mesh = accept(&fresh.0, &fresh.1)?.mesh;
 
     let state = StateDir::create(state_dir)?;
     let _lock = state.lock()?;
@@ -129,8 +129,8 @@ pub(crate) fn join(
     let same_mesh = former.mesh.is_none_or(|former| former == mesh);
     let (node_key, record_key) = if same_mesh { former.keys } else { (None, None) };
     let kept_keys = node_key.is_some();
-    let keys = (node_key.unwrap_or(fresh.0), record_key.unwrap_or(fresh.1));
-    let credential = accept(&keys)?;
+    let (node_key, record_key) = (node_key.unwrap_or(fresh.0), record_key.unwrap_or(fresh.1));
+    let credential = accept(&node_key, &record_key)?;
     // What is damaged, or of another mesh, is not known.
     let known = state.revocations(&mesh);
     // A node with keys that were revoked would be refused at its start, and by everybody.
@@ -150,7 +150,8 @@ pub(crate) fn join(
     }
     // Without a credential all else is what an unfinished join left; not so beside an authority.
     let is_unused = former.mesh.is_none() && state.authority_key()?.is_none();
-    write(&state, &keys, &invite.mesh_secret, existing(args.force || is_unused))?;
+    let replaced = existing(args.force || is_unused);
+    write(&state, &node_key, &record_key, &invite.mesh_secret, replaced)?;
     state.store_seeds(&seeds)?;
     state.store_credential(&credential, existing(args.force))?;
     Ok(JoinReport {
@@ -216,11 +217,11 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
 /// the invite's was the former of stays: members know it by now.
 fn write(
     state: &StateDir,
-    keys: &(NodeKey, RecordKey),
+    node_key: &NodeKey,
+    record_key: &RecordKey,
     secret: &MeshSecret,
     existing: Existing,
 ) -> Result<(), Error> {
-    let (node_key, record_key) = keys;
     let stored = state.mesh_secrets().ok().flatten();
     let is_it = |held: &MeshSecret| held.to_text() == secret.to_text();
     if !stored.is_some_and(|held| is_it(held.current()) || held.former().is_some_and(is_it)) {

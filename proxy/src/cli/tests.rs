@@ -53,7 +53,7 @@ impl Machines {
 
     fn invite(&self, machine: &str, flags: &[&str]) -> Result<InviteReport, Error> {
         let args = invite_args(&[&["--site", "nyc"], flags].concat());
-        invite::invite(&args, &self.path(machine), (&args.endpoints, &[]), NOW)
+        invite::invite(&args, &self.path(machine), &args.endpoints, &[], NOW)
     }
 
     fn join(&self, machine: &str, line: &str, flags: &[&str]) -> Result<JoinReport, Error> {
@@ -452,7 +452,7 @@ fn endpoints_beyond_the_bound_are_left_out_of_an_invite() {
     let many: Vec<Endpoint> =
         (1..=20).map(|port| format!("203.0.113.5:{port}").parse().expect("an endpoint")).collect();
     let args = invite_args(&["--site", "fra"]);
-    let report = invite::invite(&args, &machines.path("first"), (&many, &[]), NOW);
+    let report = invite::invite(&args, &machines.path("first"), &many, &[], NOW);
     assert_eq!(report.expect("a line").seeds[0].matches(',').count(), 7);
 }
 
@@ -497,8 +497,8 @@ fn a_renewed_node_stays_the_same_node() {
     machines.state("second").identity(later).expect("it all fits");
     // A line for another site, for an operator, of another mesh, or after its time.
     let elsewhere = invite_args(&[&["--site", "ber"], HERE].concat());
-    let at = (&*elsewhere.endpoints, &[][..]);
-    let elsewhere = invite::invite(&elsewhere, &machines.path("first"), at, NOW);
+    let at = &elsewhere.endpoints;
+    let elsewhere = invite::invite(&elsewhere, &machines.path("first"), at, &[], NOW);
     let operator = machines.invite("first", &[HERE, &["--role", "operator"]].concat());
     let (_others, foreign) = Machines::with_line(&[]);
     let lines = [elsewhere, operator].map(|it| it.expect("a line").invite);

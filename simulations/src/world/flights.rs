@@ -102,7 +102,7 @@ impl World {
         let (me, peer) = (self.nodes[to].credential.node, self.nodes[from].credential.node);
         let target = flight.target.map(|target| self.nodes[target as usize].credential.node);
         let may_relay = self.nodes[to].credential.roles.contains(&Role::Relay);
-        match receive((me, peer), target, flight.hops, may_relay) {
+        match receive(me, peer, target, flight.hops, may_relay) {
             Receive::Serve => self.serve(to, flight),
             Receive::Refuse => self.send_back(to, word(flight, Step::Refused)),
             Receive::Carry(target) => {

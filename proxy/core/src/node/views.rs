@@ -73,9 +73,10 @@ impl NodeCore {
     /// The ways to an origin through other members, best first.
     pub fn offers(&self, service: &ServiceName, origin: NodeId, now: Instant) -> Vec<Offer> {
         let Some(service) = self.services.get(service) else { return Vec::new() };
-        let known = (&service.evidence, &service.timings);
+        let (evidence, timings) = (&service.evidence, &service.timings);
         let relays = self.relays();
-        let offers = relays.iter().filter_map(|near| Offer::of(near, origin, known, now));
+        let offers =
+            relays.iter().filter_map(|near| Offer::of(near, origin, evidence, timings, now));
         let mut offers: Vec<Offer> = offers.collect();
         offers.sort_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
         offers
@@ -134,12 +135,13 @@ impl NodeCore {
         relays: &[Near],
         now: Instant,
     ) -> (Vec<OriginView>, Vec<OriginView>) {
-        let known = (&service.evidence, &service.timings);
+        let (evidence, timings) = (&service.evidence, &service.timings);
         let mut chosen = Vec::with_capacity(direct.len());
         let mut others = Vec::new();
         for view in &direct {
             let Line::Direct(origin) = view.line else { continue };
-            let offers = relays.iter().filter_map(|near| Offer::of(near, origin, known, now));
+            let offers =
+                relays.iter().filter_map(|near| Offer::of(near, origin, evidence, timings, now));
             let offers: Vec<Offer> = offers.collect();
             let through = service.ways.choose(view, &offers, now);
             let is_other = |relay: &NodeId| {

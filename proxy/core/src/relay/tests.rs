@@ -49,9 +49,10 @@ impl Bench {
     fn way(&mut self, direct: &OriginView, passed: Duration) -> OriginView {
         let until = self.now + passed;
         loop {
-            let known = (&self.evidence, &self.timings);
             let relays = self.relays.iter();
-            let offers = relays.filter_map(|it| Offer::of(it, node(ORIGIN), known, self.now));
+            let offers = relays.filter_map(|it| {
+                Offer::of(it, node(ORIGIN), &self.evidence, &self.timings, self.now)
+            });
             let offers: Vec<Offer> = offers.collect();
             let view = self.ways.choose(direct, &offers, self.now);
             if self.now >= until {
@@ -214,10 +215,10 @@ fn loss_on_either_leg_counts() {
     let mut relay = near(2, ms(1), Some(ms(1)));
     relay.loss_percent = 20;
     relay.onward[0].loss_percent = 50;
-    let offer = Offer::of(&relay, node(ORIGIN), (&evidence, &timings), now).expect("reached");
+    let offer = Offer::of(&relay, node(ORIGIN), &evidence, &timings, now).expect("reached");
     assert_eq!(offer.loss_percent, 60);
     assert!(offer.cost() > ms(100));
-    assert_eq!(Offer::of(&relay, node(2), (&evidence, &timings), now), None, "not through itself");
+    assert_eq!(Offer::of(&relay, node(2), &evidence, &timings, now), None, "not through itself");
 }
 
 fn prospect(number: u8, near: bool, path: Option<PathView>) -> Prospect {
@@ -295,7 +296,7 @@ impl Mesh {
         for passed in [Duration::ZERO, GAIN_LASTING] {
             let now = start + passed;
             let near = (1..=self.nodes).filter_map(near);
-            let offers = near.filter_map(|it| Offer::of(&it, node(to), (&evidence, &timings), now));
+            let offers = near.filter_map(|it| Offer::of(&it, node(to), &evidence, &timings, now));
             let offers: Vec<Offer> = offers.collect();
             line = ways.choose(&view, &offers, now).map_or(view.line, |view| view.line);
         }
@@ -339,7 +340,7 @@ proptest! {
                 let peer = *visited.last().expect("it began somewhere");
                 visited.push(at);
                 let may_relay = mesh.may_relay[usize::from(at.as_bytes()[0] - 1)];
-                match receive((at, peer), target, hops, may_relay) {
+                match receive(at, peer, target, hops, may_relay) {
                     Receive::Carry(next) => (at, target, hops) = (next, None, Hops::None),
                     Receive::Serve => {
                         prop_assert_eq!(at, node(to));
@@ -361,10 +362,10 @@ proptest! {
         at in 1..6_u8,
     ) {
         let hops = if one { Hops::One } else { Hops::None };
-        let received = receive((node(at), node(from)), target.map(node), hops, true);
+        let received = receive(node(at), node(from), target.map(node), hops, true);
         if let Receive::Carry(next) = received {
             prop_assert!(one && next != node(at) && next != node(from));
-            prop_assert_eq!(receive((next, node(at)), None, Hops::None, true), Receive::Serve);
+            prop_assert_eq!(receive(next, node(at), None, Hops::None, true), Receive::Serve);
         }
     }
 

@@ -31,7 +31,8 @@ impl Drop for Place {
 /// path to it.
 pub(crate) fn start(
     mesh: Mesh,
-    (who, lacks): (NodeRef, Option<String>),
+    who: NodeRef,
+    lacks: Option<String>,
     count: u32,
     answer: oneshot::Sender<Result<PingReport, Error>>,
 ) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshport_config::{MeshSecrets, NodeId, ServiceName};
+use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
@@ -131,12 +131,7 @@ impl Reporter {
         }
     }
 
-    pub(crate) fn status(
-        &self,
-        (core, mesh): (&NodeCore, &Mesh),
-        secrets: &MeshSecrets,
-        now: Instant,
-    ) -> Status {
+    pub(crate) fn status(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Status {
         let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
         let mut absent = Vec::new();
         for (node, entry) in core.discovery().directory().iter() {
@@ -161,7 +156,7 @@ impl Reporter {
         }
         absent.sort_by_key(|member| member.since_s);
         let services = self.services(core, now);
-        let secret = self.secret(core, mesh, secrets);
+        let secret = self.secret(core, mesh);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             me: self.own.me.clone(),

@@ -90,6 +90,13 @@ impl Context {
     }
 }
 
+/// What a search has found.
+struct Found {
+    shared: Shared,
+    upstream: Upstream,
+    guard: Guard,
+}
+
 /// What every session of a service shares.
 #[derive(Debug)]
 pub(crate) struct Ingress {
@@ -142,7 +149,8 @@ impl Ingress {
         let unfinished = Unfinished::new(&client);
         // Boxed: what a search needs is given back when the session begins, which may last.
         match Box::pin(self.find(&client)).await {
-            Ok((shared, upstream, guard)) => {
+            Ok(found) => {
+                let upstream = &found.upstream;
                 bump(&self.totals.connected);
                 unfinished.done();
                 if !upstream.first.is_empty() {
@@ -152,7 +160,7 @@ impl Ingress {
                 let (ingress, moves) = (self.clone(), shard.is_some());
                 let carried = Box::pin(async move {
                     let Ok(client) = client.move_here_if(moves) else { return };
-                    ingress.carry(client, &shared, upstream, (&guard, &mut paid)).await;
+                    ingress.carry(client, found, &mut paid).await;
                 });
                 match shard {
                     Some(context) => run_on(&context, carried).await,
@@ -172,14 +180,14 @@ impl Ingress {
         }
     }
 
-    /// The way to an instance that answers, and what the client has said so far.
-    async fn find(&self, client: &Tcp) -> Result<(Shared, Upstream, Guard), Failure> {
+    async fn find(&self, client: &Tcp) -> Result<Found, Failure> {
         let mut search = Search::new(self);
         let found = search.run(client).await;
         let mut verdicts = search.connect.take_verdicts();
         verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing(clock::now())));
         self.tell(verdicts);
-        found.map(|(upstream, guard)| (search.shared.clone(), upstream, guard))
+        let shared = search.shared.clone();
+        found.map(|(upstream, guard)| Found { shared, upstream, guard })
     }
 
     /// Tells the driver what a search has shown.
@@ -277,13 +285,8 @@ impl Ingress {
         }
     }
 
-    async fn carry(
-        &self,
-        client: Tcp,
-        shared: &Shared,
-        upstream: Upstream,
-        (guard, paid): (&Guard, &mut Paid),
-    ) {
+    async fn carry(&self, client: Tcp, found: Found, paid: &mut Paid) {
+        let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
         let carried = Carried::after(upstream.sent as u64);
         let early = Early { up: late, down: upstream.first.clone() };

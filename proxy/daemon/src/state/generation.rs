@@ -48,10 +48,8 @@ impl StateDir {
     }
 
     pub(super) fn generation(&self) -> Result<u64, Error> {
-        let content = (Content::Public, NOTHING_TO_DO);
-        let Some(text) = self.read_text(GENERATION, MAX_TEXT_BYTES, content)? else {
-            return Ok(0);
-        };
+        let text = self.read_text(GENERATION, MAX_TEXT_BYTES, Content::Public, NOTHING_TO_DO)?;
+        let Some(text) = text else { return Ok(0) };
         let number = seal::generation(&text);
         number.ok_or_else(|| damaged(&self.file(GENERATION), &"not a number", NOTHING_TO_DO))
     }

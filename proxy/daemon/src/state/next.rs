@@ -99,8 +99,8 @@ impl StateDir {
 
     /// New keys that the node is committed to and that are not in their places yet.
     fn next(&self) -> Result<Option<NextIdentity>, Error> {
-        let content = (Content::Secret, FROM_SCRATCH);
-        let Some(text) = self.read_text(NEXT, MAX_TEXT_BYTES, content)? else { return Ok(None) };
+        let text = self.read_text(NEXT, MAX_TEXT_BYTES, Content::Secret, FROM_SCRATCH)?;
+        let Some(text) = text else { return Ok(None) };
         let next = text.parse();
         next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
     }

@@ -98,7 +98,7 @@ impl StateDir {
 
     fn oddity_of(&self, name: &str, max_bytes: usize) -> Option<&'static str> {
         // The remedy is for those who need the file.
-        let text = self.read_text(name, max_bytes, (Content::Public, "")).ok()??;
+        let text = self.read_text(name, max_bytes, Content::Public, "").ok()??;
         oddity(&text)
     }
 }

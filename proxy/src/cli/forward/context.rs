@@ -9,14 +9,30 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use meshport_config::ServiceName;
 use rand_core::{OsRng, RngCore};
 
 use super::ForwardArgs;
-use crate::cli::kubeconfig::{self, Chosen, Evidence};
+use crate::cli::kubeconfig::{self, Chosen, DEFAULT_NAME, Evidence};
 use meshport_daemon::Error;
 
-pub(super) use crate::cli::kubeconfig::DEFAULT_NAME;
+/// The kubeconfig context for the local address.
+#[derive(Debug, Args)]
+pub(crate) struct ContextArgs {
+    /// Write a context for the local address into this kubeconfig
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The kubeconfig with the cluster [default: KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// The context in it to use [default: its current context]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Name of the new context and its cluster
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
+    pub(crate) context_name: String,
+}
 
 /// The context that is taken over, and how it is to be called.
 #[derive(Debug)]
@@ -41,10 +57,11 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Usage`] when there is none to be found where one was asked for.
-    pub(super) fn find(args: &ForwardArgs) -> Result<Option<Self>, Error> {
-        let is_kubernetes = args.service.as_str() == ServiceName::KUBE_APISERVER;
+    pub(super) fn find(forward: &ForwardArgs) -> Result<Option<Self>, Error> {
+        let args = &forward.context;
+        let is_kubernetes = forward.service.as_str() == ServiceName::KUBE_APISERVER;
         let named = args.from.is_some() || args.context.is_some() || args.kubeconfig.is_some();
-        let lends = args.exec && (is_kubernetes || named);
+        let lends = forward.exec && (is_kubernetes || named);
         if !lends && args.kubeconfig.is_none() {
             return Ok(None);
         }

@@ -7,12 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use meshport_config::{
     Invite, Join, MeshId, MeshSecrets, NodeKey, NodeName, RecordKey, Role, Roles, Seed, UnixSeconds,
 };
 use rand_core::OsRng;
 
-use super::ForwardArgs;
 use crate::cli::{join, line, output, saved as directories};
 use meshport_daemon::Error;
 use meshport_daemon::Identity;
@@ -23,6 +23,23 @@ const SLOTS: usize = 4;
 /// What brings back a saved credential that is damaged.
 const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite that has the \
                               role operator: `meshport invite --role operator` makes one";
+
+/// Where the leaf's identity comes from.
+#[derive(Debug, Args)]
+pub(crate) struct IdentityArgs {
+    /// An invite with the role operator: the line, a file with it, or - for standard input
+    #[arg(long, value_name = "INVITE")]
+    pub(crate) invite: Option<String>,
+    /// Folder of the saved credential [default: forward in the state folder of this user]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) credential: Option<PathBuf>,
+    /// Save nothing on disk
+    #[arg(long, requires = "invite")]
+    pub(crate) no_save: bool,
+    /// Name of this machine, with an invite [default: the invite's, else its host name]
+    #[arg(long, requires = "invite")]
+    pub(crate) name: Option<NodeName>,
+}
 
 /// What a leaf starts with.
 #[derive(Debug)]
@@ -122,7 +139,7 @@ pub(super) fn saved(
 /// [`Error::State`] when the folder belongs to another mesh.
 pub(super) fn from_invite(
     text: &str,
-    args: &ForwardArgs,
+    args: &IdentityArgs,
     folder: &Path,
     node: Option<&StateDir>,
     now: UnixSeconds,

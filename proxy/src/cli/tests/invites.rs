@@ -28,7 +28,7 @@ fn invite_knowing(
     known: &[SeedRow],
 ) -> Result<InviteReport, Error> {
     let args = invite_args(&[&["--site", "nyc"], flags].concat());
-    invite::invite(&args, &machines.path("first"), (&args.endpoints, known), NOW)
+    invite::invite(&args, &machines.path("first"), &args.endpoints, known, NOW)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! All credentials that a node knows, as [`crate::admin::credentials`].
 
 use meshport_config::{
-    Credential, MAX_CLOCK_SKEW_S, MeshSecrets, Revocation, Revocations, Revoked, UnixSeconds,
+    Credential, MAX_CLOCK_SKEW_S, Revocation, Revocations, Revoked, UnixSeconds,
 };
 use meshport_mesh::Mesh;
 
@@ -42,8 +42,8 @@ impl Reporter {
     /// The own one first, then those of others by their end, then what was revoked.
     pub(crate) fn credentials(
         &self,
-        (core, mesh): (&NodeCore, &Mesh),
-        secrets: &MeshSecrets,
+        core: &NodeCore,
+        mesh: &Mesh,
         now: UnixSeconds,
     ) -> Vec<CredentialRow> {
         let discovery = core.discovery();
@@ -59,7 +59,7 @@ impl Reporter {
         let said = secret::numbers(mesh);
         for row in &mut rows {
             row.secret_number = match row.own {
-                true => Some(secrets.number()),
+                true => Some(self.own.secrets.number()),
                 false => row.node.and_then(|node| said.get(&node).copied()),
             };
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use meshport_config::{MeshSecrets, ServiceName};
+use meshport_config::ServiceName;
 use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
 use serde::Serialize;
@@ -53,14 +53,9 @@ type Labels<'a> = &'a [(&'static str, &'a str)];
 
 impl Reporter {
     /// The metrics page, in a stable order.
-    pub(crate) fn samples(
-        &self,
-        (core, mesh): (&NodeCore, &Mesh),
-        secrets: &MeshSecrets,
-        now: Instant,
-    ) -> Vec<Sample> {
+    pub(crate) fn samples(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Vec<Sample> {
         let mut page = Page { samples: Vec::new() };
-        let status = self.status((core, mesh), secrets, now);
+        let status = self.status(core, mesh, now);
         node_page(&mut page, &status, core.discovery().leaves());
         page.put(
             "services_ignored",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meshport_config::{MeshSecrets, NodeId};
+use meshport_config::NodeId;
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::SecretStatus;
@@ -15,12 +15,8 @@ use super::Reporter;
 const MAX_NAMES: usize = 10;
 
 impl Reporter {
-    pub(super) fn secret(
-        &self,
-        core: &NodeCore,
-        mesh: &Mesh,
-        secrets: &MeshSecrets,
-    ) -> SecretStatus {
+    pub(super) fn secret(&self, core: &NodeCore, mesh: &Mesh) -> SecretStatus {
+        let secrets = &self.own.secrets;
         // One whose end the clock says has passed opens nothing, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
         // Without a former secret those that lag are out already.

@@ -149,16 +149,16 @@ macro_rules! read_off {
 read_off! {
     Lacking, Vec<ServiceName>, |it| it.reporter.lacking(&it.core);
     Samples, Vec<Sample>,
-        |it| it.reporter.samples((&it.core, &it.mesh), &it.reporter.own.secrets, clock::now());
+        |it| it.reporter.samples(&it.core, &it.mesh, clock::now());
     StatusRequest, <Self as Request>::Reply,
-        |it| it.reporter.status((&it.core, &it.mesh), &it.reporter.own.secrets, clock::now());
+        |it| it.reporter.status(&it.core, &it.mesh, clock::now());
     RoutesRequest, <Self as Request>::Reply, |it| it.reporter.services(&it.core, clock::now());
     ExplainRequest, <Self as Request>::Reply,
         |it| it.reporter.explanations(&it.core, clock::now());
     PeersRequest, <Self as Request>::Reply, |it| it.reporter.peers(&it.core, &it.mesh);
     SeedsRequest, <Self as Request>::Reply, |it| it.reporter.seeds(&it.core);
     CredentialsRequest, <Self as Request>::Reply,
-        |it| it.reporter.credentials((&it.core, &it.mesh), &it.reporter.own.secrets, clock::wall());
+        |it| it.reporter.credentials(&it.core, &it.mesh, clock::wall());
 }
 
 impl Answer for ReloadRequest {
@@ -242,7 +242,7 @@ impl Answer for PingRequest {
             Ok(who) => {
                 let lacks = driver.core.discovery().both_behind_nat(&who.node);
                 let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
-                ping::start(driver.mesh.clone(), (who, lacks), self.count, to);
+                ping::start(driver.mesh.clone(), who, lacks, self.count, to);
             }
             Err(error) => drop(to.send(Err(error))),
         }

@@ -26,11 +26,11 @@ fn invite(mesh: u8, roles: &str) -> String {
     invite.to_text().expect("a line").to_string()
 }
 
-fn args(flags: &[&str]) -> ForwardArgs {
+fn args(flags: &[&str]) -> IdentityArgs {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        args: ForwardArgs,
+        args: IdentityArgs,
     }
     let words = std::iter::once("meshport").chain(flags.iter().copied());
     <Line as clap::Parser>::parse_from(words).args
