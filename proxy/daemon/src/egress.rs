@@ -109,7 +109,7 @@ impl Egress {
     async fn serve(&self, peer: NodeId, mut stream: Stream) {
         let read = timeout(HEADER_TIMEOUT, read_header(&mut stream)).await;
         let Ok(Some((header, rest))) = read else {
-            bump(&self.context.sessions.others().answers[usize::from(Answer::BadRequest.code())]);
+            self.context.sessions.others().streams.answered(Answer::BadRequest);
             return refuse(stream, Answer::BadRequest).await;
         };
         let may_relay = self.own.borrow().roles.contains(&Role::Relay);
@@ -123,7 +123,7 @@ impl Egress {
             Receive::Carry(target) => self.relay(incoming, target).await,
             Receive::Refuse => {
                 let totals = self.context.sessions.totals(&incoming.header.service);
-                bump(&totals.answers[usize::from(Answer::NoPath.code())]);
+                totals.streams.answered(Answer::NoPath);
                 refuse(incoming.stream, Answer::NoPath).await;
             }
         }
@@ -148,7 +148,7 @@ impl Egress {
         };
         match dialled {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
-                bump(&totals.answers[usize::from(Answer::Connected.code())]);
+                totals.streams.answered(Answer::Connected);
                 // Boxed: it is handed on twice, and each would keep room for it.
                 let cut = Box::pin(self.shut_out(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
@@ -165,7 +165,7 @@ impl Egress {
                 if refused.answer == Answer::Refused {
                     let _ = self.context.findings.try_send(Finding::OwnRefused(service.clone()));
                 }
-                bump(&totals.answers[usize::from(refused.answer.code())]);
+                totals.streams.answered(refused.answer);
                 self.refuse(&peer, &header, stream, refused).await;
             }
         }
@@ -270,7 +270,7 @@ impl Egress {
         };
         match opened {
             Ok((next, [guard, _for_peer])) => {
-                bump(&totals.relayed);
+                bump(&totals.streams.relayed);
                 let carried = Carried::default();
                 let end = async {
                     guard.relay(&carried).await;
@@ -282,7 +282,7 @@ impl Egress {
                 }
             }
             Err(refused) => {
-                bump(&totals.answers[usize::from(refused.answer.code())]);
+                totals.streams.answered(refused.answer);
                 self.refuse(&peer, &header, stream, refused).await;
             }
         }

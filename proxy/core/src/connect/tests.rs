@@ -1,8 +1,12 @@
 #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 
+use std::collections::BTreeSet;
+
 use meshport_discovery::OriginState;
 use proptest::prelude::*;
 
+use super::attempts::LAG;
+use super::rounds::ROUND_PAUSE;
 use super::*;
 use crate::route::tests::origin;
 use crate::route::{OriginView, PathView, Policy, Preference, choose};
@@ -247,7 +251,9 @@ fn all_are_tried_again_after_a_pause() {
     assert_eq!(bench.poll(), None);
     assert_eq!(bench.sleep(), ROUND_PAUSE);
     match bench.poll() {
-        Some(Action::Start { id: 2, hedge: false, .. }) => assert_eq!(bench.connect.round, 1),
+        Some(Action::Start { id: 2, hedge: false, .. }) => {
+            assert_eq!(bench.connect.rounds.number(), 1);
+        }
         other => panic!("{other:?} instead of the second round"),
     }
 }
@@ -439,7 +445,7 @@ proptest! {
                         break;
                     }
                     Action::Start { id, candidate, left, .. } => {
-                        let round = bench.connect.round;
+                        let round = bench.connect.rounds.number();
                         prop_assert!(seen.insert((round, candidate.origin.line)));
                         prop_assert!(bench.now + left <= bench.connect.deadline());
                         running.push((id, false));

@@ -286,13 +286,13 @@ impl Reporter {
         ServiceStatus {
             name: name.clone(),
             listen: facts.map(|facts| facts.listen.clone()).unwrap_or_default(),
-            lost: front::lost(&totals),
+            lost: totals.addresses.taken(),
             policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
             origins: route.candidates.iter().enumerate().map(place).collect(),
             offering: self.offering(core, name, now),
             sessions_open: self.sessions.count_side(name, Side::Client),
-            sessions_total: totals.accepted.load(Ordering::Relaxed),
-            sessions_failed: totals.failed.load(Ordering::Relaxed),
+            sessions_total: totals.clients.accepted.load(Ordering::Relaxed),
+            sessions_failed: totals.clients.failed.load(Ordering::Relaxed),
             chosen,
         }
     }

@@ -86,8 +86,7 @@ async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
 
 fn count(sessions: &Sessions, answer: Answer) -> u64 {
     let totals = [&*sessions.totals(&service()), sessions.others()];
-    let at = usize::from(answer.code());
-    totals.iter().map(|totals| totals.answers[at].load(Ordering::Relaxed)).sum()
+    totals.iter().map(|totals| totals.streams.answers(answer)).sum()
 }
 
 #[tokio::test]
@@ -265,7 +264,7 @@ async fn a_relay_passes_first_bytes_answers_and_half_closes() {
     stream.send.finish().expect("open");
     // The instance answers after its client's end.
     assert_eq!(read(&mut stream, usize::MAX).await, b"two bye");
-    assert_eq!(sessions.totals(&service()).relayed.load(Ordering::Relaxed), 1);
+    assert_eq!(sessions.totals(&service()).streams.relayed.load(Ordering::Relaxed), 1);
     let over = async {
         while counts() != (0, 0, 0) {
             tokio::task::yield_now().await;

@@ -151,7 +151,7 @@ impl Ingress {
         match Box::pin(self.find(&client)).await {
             Ok(found) => {
                 let upstream = &found.upstream;
-                bump(&self.totals.connected);
+                bump(&self.totals.clients.connected);
                 unfinished.done();
                 if !upstream.first.is_empty() {
                     paid.repay();
@@ -168,13 +168,13 @@ impl Ingress {
                 }
             }
             Err(Failure::Client) => {
-                bump(&self.totals.abandoned);
+                bump(&self.totals.clients.abandoned);
                 paid.repay_if_lasted();
                 unfinished.done();
             }
             Err(failure) => {
                 paid.repay();
-                bump(&self.totals.failed);
+                bump(&self.totals.clients.failed);
                 debug!(service = %self.service, %failure, "no origin for a client");
             }
         }
@@ -295,11 +295,11 @@ impl Ingress {
         let end = async {
             match guard.carry(&carried, shows).await {
                 End::Cut => {
-                    bump(&self.totals.cut);
+                    bump(&self.totals.sessions.cut);
                     Ending::Reset
                 }
                 End::Moved { quiet } => {
-                    bump(&self.totals.moved);
+                    bump(&self.totals.sessions.moved);
                     if quiet { Ending::Farewell } else { Ending::Reset }
                 }
             }
@@ -326,8 +326,8 @@ impl Ingress {
         if down > 0 {
             paid.repay();
         }
-        self.totals.up_bytes.fetch_add(up, Ordering::Relaxed);
-        self.totals.down_bytes.fetch_add(down, Ordering::Relaxed);
+        self.totals.sessions.up_bytes.fetch_add(up, Ordering::Relaxed);
+        self.totals.sessions.down_bytes.fetch_add(down, Ordering::Relaxed);
     }
 
     fn ticket(&self, route: &Route) -> u64 {
@@ -452,9 +452,9 @@ impl<'a> Search<'a> {
         match action {
             Action::Start { id, candidate, left, hedge } => {
                 if hedge {
-                    bump(&ingress.totals.hedged);
+                    bump(&ingress.totals.attempts.hedged);
                 } else if id > 0 {
-                    bump(&ingress.totals.retried);
+                    bump(&ingress.totals.attempts.retried);
                 }
                 let line = candidate.origin.line;
                 let guard = ingress.context.sessions.open(&ingress.service, Side::Client, line);
@@ -468,7 +468,7 @@ impl<'a> Search<'a> {
                 let Some((attempt, _)) = self.running.remove(&id) else { return true };
                 attempt.abort();
                 if !overdue {
-                    bump(&ingress.totals.cancelled);
+                    bump(&ingress.totals.attempts.cancelled);
                 } else if !self.fail(id, Failure::Path("no answer in time".into())) {
                     return false;
                 }
@@ -491,7 +491,7 @@ impl<'a> Search<'a> {
             Ok(upstream) => {
                 self.connect.handle_answer(id);
                 let losers = self.running.len() as u64;
-                self.ingress.totals.cancelled.fetch_add(losers, Ordering::Relaxed);
+                self.ingress.totals.attempts.cancelled.fetch_add(losers, Ordering::Relaxed);
                 Ok(Some((upstream, guard)))
             }
             Err(failure) => {

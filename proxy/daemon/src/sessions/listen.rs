@@ -91,7 +91,7 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
-                    bump(&ingress.totals.accepted);
+                    bump(&ingress.totals.clients.accepted);
                     meet(client, ingress, sessions, &mut said);
                 }
                 Err(error) => {
@@ -113,20 +113,20 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
 fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &mut Said) {
     let who = match ingress.pacing.admit(client) {
         Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, said),
-        Admission::Gone => return bump(&ingress.totals.abandoned),
+        Admission::Gone => return bump(&ingress.totals.clients.abandoned),
         Admission::Waits(who) => {
-            bump(&ingress.totals.paced);
+            bump(&ingress.totals.clients.paced);
             who
         }
         Admission::TurnedAway(client, who) => {
-            bump(&ingress.totals.over_pace);
+            bump(&ingress.totals.clients.over_pace);
             client.reset_on_drop();
             who
         }
     };
     let now = clock::now();
-    *ingress.totals.hasty.lock().expect("no holder of this lock can panic") = Some((who, now));
-    if Said::is_due(&mut said.hasty, now) {
+    ingress.totals.addresses.note_paced(who, now);
+    if Said::is_due(&mut said.paced, now) {
         warn!(
             service = %ingress.service, client = %who,
             "a client resets most connections that it opens: its next ones are delayed, those of \
@@ -166,8 +166,8 @@ fn take(
 #[derive(Debug, Default)]
 struct Said {
     full: Option<Instant>,
-    greedy: Option<Instant>,
-    hasty: Option<Instant>,
+    over_share: Option<Instant>,
+    paced: Option<Instant>,
 }
 
 impl Said {
@@ -185,21 +185,21 @@ impl Said {
 fn say_no_place(ingress: &Ingress, why: OverQuota<Who>, said: &mut Said) {
     let last = match why {
         OverQuota::Full => &mut said.full,
-        OverQuota::Share(..) => &mut said.greedy,
+        OverQuota::Share(..) => &mut said.over_share,
     };
     if !Said::is_due(last, clock::now()) {
         return;
     }
     let max_sessions = ingress.limits.borrow().max_sessions;
     if let OverQuota::Share(who, held) = why {
-        let turned_away = ingress.totals.over_share.load(Ordering::Relaxed);
+        let turned_away = ingress.totals.clients.over_share.load(Ordering::Relaxed);
         return warn!(
             service = %ingress.service, client = %who, held, max_sessions, turned_away,
             "a client has its share of max-sessions, so its next ones are reset; other clients are \
              served. Find it with `ss -tnp`, or raise max-sessions"
         );
     }
-    let turned_away = ingress.totals.over_limit.load(Ordering::Relaxed);
+    let turned_away = ingress.totals.clients.over_limit.load(Ordering::Relaxed);
     warn!(
         service = %ingress.service, max_sessions, turned_away,
         "the limit of client sessions is reached: new ones are reset. Raise max-sessions, or find \
@@ -214,10 +214,6 @@ async fn reopen(
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
 ) -> Listener {
-    let lost = |is_lost: bool| {
-        let mut lost = ingress.totals.lost.lock().expect("no holder of this lock can panic");
-        if is_lost { lost.insert(address) } else { lost.remove(&address) }
-    };
     let opened = async {
         ingress.hopeful().await;
         loop {
@@ -227,12 +223,12 @@ async fn reopen(
             };
             let error = match opened {
                 Ok(listener) => {
-                    lost(false);
+                    ingress.totals.addresses.note_taken(address, false);
                     return listener;
                 }
                 Err(error) => error,
             };
-            if lost(true) {
+            if ingress.totals.addresses.note_taken(address, true) {
                 warn!(
                     service = %ingress.service, %address, %error,
                     "another process listens on the local address and gets this node's clients. \

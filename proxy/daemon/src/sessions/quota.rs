@@ -9,7 +9,7 @@ use meshport_core::quota::{OverQuota, Quota};
 
 use crate::clock;
 use crate::sessions::ingress::Ingress;
-use crate::sessions::totals::bump;
+use crate::sessions::totals::{OverShare, bump};
 use crate::sessions::who::Who;
 use crate::tcp::Tcp;
 
@@ -46,13 +46,12 @@ impl Ingress {
         match self.change_quota(|quota| quota.take(holder, all)) {
             Ok(()) => Ok(Slot { ingress: self.clone(), holder }),
             Err(OverQuota::Full) => {
-                bump(&self.totals.over_limit);
+                bump(&self.totals.clients.over_limit);
                 Err(OverQuota::Full)
             }
             Err(OverQuota::Share(who, held)) => {
-                bump(&self.totals.over_share);
-                let mut greedy = self.totals.greedy.lock().unwrap_or_else(PoisonError::into_inner);
-                *greedy = Some((who, held, clock::now()));
+                bump(&self.totals.clients.over_share);
+                self.totals.addresses.note_over_share(OverShare { who, held }, clock::now());
                 Err(OverQuota::Share(who, held))
             }
         }
@@ -61,7 +60,7 @@ impl Ingress {
     fn change_quota<T>(&self, change: impl FnOnce(&mut Quota<Who>) -> T) -> T {
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut quota);
-        self.totals.clients.store(quota.used(), Ordering::Relaxed);
+        self.totals.clients.open.store(quota.used(), Ordering::Relaxed);
         changed
     }
 }

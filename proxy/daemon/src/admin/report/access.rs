@@ -24,8 +24,8 @@ impl Reporter {
         services.iter().filter_map(|ServiceStatus { name, .. }| {
             let most = self.services.get(name)?.max_sessions()?;
             let totals = self.sessions.totals(name);
-            let turned_away = totals.over_limit.load(Ordering::Relaxed);
-            (totals.clients.load(Ordering::Relaxed) >= most).then(|| {
+            let turned_away = totals.clients.over_limit.load(Ordering::Relaxed);
+            (totals.clients.open.load(Ordering::Relaxed) >= most).then(|| {
                 format!(
                     "{name}: the limit of {most} client sessions is reached: new ones are reset \
                      ({turned_away} since the start). Raise max-sessions under [service.{name}], \

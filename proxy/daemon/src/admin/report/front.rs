@@ -1,8 +1,7 @@
 //! Warnings about the local addresses.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::ServiceName;
 
@@ -11,24 +10,7 @@ use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
 use super::Reporter;
-use crate::sessions::totals::Totals;
-use crate::sessions::who::Who;
-
-/// So long after a client last had to wait, or was refused, it is over.
-const LASTS: Duration = Duration::from_secs(60);
-
-/// The addresses that another process has taken.
-pub(super) fn lost(totals: &Totals) -> Vec<SocketAddr> {
-    let lost = totals.lost.lock().expect("no holder of this lock can panic");
-    lost.iter().copied().collect()
-}
-
-/// Who was lately refused a place because of what it has, and how many places that is.
-pub(super) fn greedy(totals: &Totals, now: Instant) -> Option<(Who, u64)> {
-    let greedy = *totals.greedy.lock().expect("no holder of this lock can panic");
-    let (who, held, at) = greedy?;
-    (now.saturating_duration_since(at) < LASTS).then_some((who, held))
-}
+use crate::sessions::totals::OverShare;
 
 impl Reporter {
     /// The services that clients of this node use and that have no healthy origin.
@@ -60,16 +42,14 @@ impl Reporter {
                 ));
             }
             let totals = self.sessions.totals(name);
-            let hasty = *totals.hasty.lock().expect("no holder of this lock can panic");
-            let hasty = hasty.filter(|(_, at)| now.saturating_duration_since(*at) < LASTS);
-            if let Some((who, _)) = hasty {
+            if let Some(who) = totals.addresses.paced(now) {
                 warnings.push(format!(
                     "{name}: a client ({who}) resets most connections that it opens: its next \
                      ones are delayed, those of others are not. Find it with `ss -tnp`"
                 ));
             }
-            if let Some((who, held)) = greedy(&totals, now) {
-                let turned_away = totals.over_share.load(Ordering::Relaxed);
+            if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {
+                let turned_away = totals.clients.over_share.load(Ordering::Relaxed);
                 warnings.push(format!(
                     "{name}: a client ({who}) has its share of max-sessions, {held} places and \
                      those it had before, so its next ones are reset ({turned_away} since the \

@@ -16,7 +16,7 @@ use meshport_core::wire::Answer;
 use meshport_core::ledger::Side;
 
 use super::Reporter;
-use crate::sessions::totals::Totals;
+use crate::sessions::totals::{OverShare, Totals};
 
 /// Stands for all services that only other nodes name.
 const UNKNOWN: &str = "(unknown)";
@@ -127,36 +127,44 @@ impl Reporter {
         let totals = self.sessions.totals(service);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ends: [(&str, &AtomicU64); 8] = [
-            ("accepted", &totals.accepted),
-            ("connected", &totals.connected),
-            ("failed", &totals.failed),
-            ("abandoned", &totals.abandoned),
-            ("over-limit", &totals.over_limit),
-            ("over-share", &totals.over_share),
-            ("paced", &totals.paced),
-            ("over-pace", &totals.over_pace),
+            ("accepted", &totals.clients.accepted),
+            ("connected", &totals.clients.connected),
+            ("failed", &totals.clients.failed),
+            ("abandoned", &totals.clients.abandoned),
+            ("over-limit", &totals.clients.over_limit),
+            ("over-share", &totals.clients.over_share),
+            ("paced", &totals.clients.paced),
+            ("over-pace", &totals.clients.over_pace),
         ];
         for (event, counter) in ends {
             let help = "Client connections: accepted, and their outcomes.";
             page.count("sessions", help, &[("service", name), ("event", event)], read(counter));
         }
         // A value and no label, of which there would be one for each user that there ever was.
-        if let Some((Who::User(uid), _)) = super::front::greedy(&totals, now) {
+        let refused = totals.addresses.over_share(now);
+        if let Some(OverShare { who: Who::User(uid), .. }) = refused {
             let help = "Number of the user who was lately refused for its share of max-sessions; \
                         absent without one.";
             page.put("sessions_over_share_uid", help, &[("service", name)], uid.into());
         }
         let help = "Sessions reset because their path died or their instance hung.";
-        page.count("sessions_cut", help, &[("service", name)], read(&totals.cut));
+        page.count("sessions_cut", help, &[("service", name)], read(&totals.sessions.cut));
         let help = "Sessions ended while idle so that their client reconnects to a better origin.";
-        page.count("sessions_moved", help, &[("service", name)], read(&totals.moved));
+        page.count("sessions_moved", help, &[("service", name)], read(&totals.sessions.moved));
         let help = "Attempts started after a failed one.";
-        page.count("retries", help, &[("service", name)], read(&totals.retried));
+        page.count("retries", help, &[("service", name)], read(&totals.attempts.retried));
         let help = "Attempts started in parallel to one that was slow to answer.";
-        page.count("hedges", help, &[("service", name)], read(&totals.hedged));
+        page.count("hedges", help, &[("service", name)], read(&totals.attempts.hedged));
         let help = "Attempts cancelled because another was faster or their path went down.";
-        page.count("attempts_cancelled", help, &[("service", name)], read(&totals.cancelled));
-        for (direction, counter) in [("up", &totals.up_bytes), ("down", &totals.down_bytes)] {
+        page.count(
+            "attempts_cancelled",
+            help,
+            &[("service", name)],
+            read(&totals.attempts.cancelled),
+        );
+        for (direction, counter) in
+            [("up", &totals.sessions.up_bytes), ("down", &totals.sessions.down_bytes)]
+        {
             let help = "Bytes of ended client sessions.";
             let labels = [("service", name), ("direction", direction)];
             page.count("session_bytes", help, &labels, read(counter));
@@ -274,10 +282,9 @@ fn node_page(page: &mut Page, status: &Status, leaves: usize) {
 
 fn served_page(page: &mut Page, service: &str, totals: &Totals) {
     for answer in Answer::ALL {
-        let value = totals.answers[usize::from(answer.code())].load(Ordering::Relaxed);
         let help = "Streams of other nodes, by answer.";
         let labels = [("service", service), ("answer", answer.word())];
-        page.count("served_streams", help, &labels, value);
+        page.count("served_streams", help, &labels, totals.streams.answers(answer));
     }
 }
 

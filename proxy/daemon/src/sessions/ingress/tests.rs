@@ -141,8 +141,8 @@ async fn a_silent_instance_is_raced_and_the_loser_is_cancelled() {
     timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
     let stopped = timeout(SOON, silent.send.stopped()).await;
     assert!(stopped.is_ok(), "the loser is told");
-    assert_eq!(ingress.totals.hedged.load(Ordering::Relaxed), 1);
-    assert_eq!(ingress.totals.cancelled.load(Ordering::Relaxed), 1);
+    assert_eq!(ingress.totals.attempts.hedged.load(Ordering::Relaxed), 1);
+    assert_eq!(ingress.totals.attempts.cancelled.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn clients_that_close_early_say_nothing_about_the_origin() {
         drop(client(&ingress, HELLO).await);
     }
     let abandoned = async {
-        while ingress.totals.abandoned.load(Ordering::Relaxed) < 60 {
+        while ingress.totals.clients.abandoned.load(Ordering::Relaxed) < 60 {
             let _ = timeout(SOON / 100, far.incoming.streams.recv()).await;
         }
     };
@@ -256,7 +256,7 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     search.take_route();
     let found = timeout(SOON * 5, search.run(&accepted)).await.expect("in time");
     let (upstream, _) = found.expect("the one that has the bytes");
-    assert_eq!((upstream.sent, ingress.totals.retried.load(Ordering::Relaxed)), (4, 0));
+    assert_eq!((upstream.sent, ingress.totals.attempts.retried.load(Ordering::Relaxed)), (4, 0));
 }
 
 #[tokio::test]
@@ -426,6 +426,10 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
         let end =
             timeout(SOON, client.read_to_end(&mut Vec::new())).await.expect("within a second");
         assert!(end.is_err(), "reset and not ended: {end:?}");
-        assert_eq!(ingress.totals.cut.load(Ordering::Relaxed), 1, "{revoked:?}, open: {is_open}");
+        assert_eq!(
+            ingress.totals.sessions.cut.load(Ordering::Relaxed),
+            1,
+            "{revoked:?}, open: {is_open}"
+        );
     }
 }

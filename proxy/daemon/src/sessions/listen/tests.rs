@@ -11,6 +11,7 @@ use super::*;
 use crate::sessions::ingress::{Context, SessionLimits};
 use crate::sessions::quota::Slot;
 use crate::sessions::registry::Sessions;
+use crate::sessions::totals::OverShare;
 use crate::sessions::who::Who;
 use crate::tcp::memory;
 use crate::testing::{self, Node};
@@ -103,7 +104,7 @@ async fn an_address_that_another_process_has_is_said_to_be_lost() {
     until("it is closed", async || host.connect("127.0.0.1:7445").await.is_err()).await;
     let thief = host.listen(local).expect("in memory everybody may");
     routes.send_replace(route(near.mesh.node_id(), PathView::Own));
-    let lost = || ingress.totals.lost.lock().expect("not poisoned").contains(&local);
+    let lost = || ingress.totals.addresses.taken() == [local];
     until("it is lost", async || lost()).await;
     drop(thief);
     until("it is back", async || !lost()).await;
@@ -161,8 +162,8 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     assert!(reached <= MOST + given, "{reached} of {FLOOD} reached it in {:?}", begun.elapsed());
     assert!(reached >= MOST / 2, "only {reached} were served");
     let totals = &ingress.totals;
-    assert!(totals.paced.load(Ordering::Relaxed) > 0);
-    let who = totals.hasty.lock().expect("not poisoned").expect("it is known").0;
+    assert!(totals.clients.paced.load(Ordering::Relaxed) > 0);
+    let who = totals.addresses.paced(clock::now()).expect("it is known");
     assert!(matches!(who, Who::User(_) | Who::Unknown), "{who}");
 
     // One that uses what it opens is served soon, though it is of the same user.
@@ -184,17 +185,17 @@ async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
     assert!((ALL / 2..ALL).contains(&got), "{got}");
     assert_eq!(user(1001).err(), Some(OverQuota::Share(Who::User(1001), got)));
     let totals = &ingress.totals;
-    assert_eq!(totals.over_share.load(Ordering::Relaxed), 2);
-    assert_eq!(totals.clients.load(Ordering::Relaxed), got);
-    let greedy = totals.greedy.lock().expect("not poisoned").expect("it is told");
-    assert_eq!((greedy.0, greedy.1), (Who::User(1001), got));
+    assert_eq!(totals.clients.over_share.load(Ordering::Relaxed), 2);
+    assert_eq!(totals.clients.open.load(Ordering::Relaxed), got);
+    let refused = totals.addresses.over_share(clock::now()).expect("it is told");
+    assert_eq!(refused, OverShare { who: Who::User(1001), held: got });
     held.push(user(1002).expect("another user is served"));
     while let Ok(slot) = user(0) {
         held.push(slot);
     }
     assert_eq!(held.len() as u64, ALL, "root may have all that is left");
     held.clear();
-    assert_eq!(totals.clients.load(Ordering::Relaxed), 0);
+    assert_eq!(totals.clients.open.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
@@ -216,6 +217,6 @@ async fn a_herd_that_uses_what_it_opens_never_waits() {
         let all: JoinSet<()> = (0..300).map(one).collect();
         all.join_all().await;
     }
-    assert_eq!(ingress.totals.paced.load(Ordering::Relaxed), 0);
-    assert_eq!(ingress.totals.over_pace.load(Ordering::Relaxed), 0);
+    assert_eq!(ingress.totals.clients.paced.load(Ordering::Relaxed), 0);
+    assert_eq!(ingress.totals.clients.over_pace.load(Ordering::Relaxed), 0);
 }

@@ -1,0 +1,227 @@
+//! The attempts of one search that are under way, and what they have shown about their lines.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::{ConnectConfig, Kind, MAX_RACING};
+use crate::evidence::{Attempted, Verdict};
+use crate::patience::Patience;
+use crate::route::{Candidate, Line, Standing};
+
+/// A timer that fires so much too late says that this process does not get to run: the answer may
+/// well lie there unread.
+pub(super) const LAG: Duration = Duration::from_millis(50);
+
+/// One attempt.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    id: u32,
+    pub(super) candidate: Candidate,
+    connected: bool,
+    patience: Patience,
+    began: Instant,
+    /// Since when it waits for what it waits for now.
+    since: Instant,
+    /// It was looked at too late once, and got another moment.
+    spared: bool,
+    /// When another candidate is to be raced against it.
+    pub(super) hedge_at: Option<Instant>,
+    /// Another candidate was tried because this one was silent.
+    slow: bool,
+    /// This machine explains that: it was late itself, or opens too many at once.
+    excused: bool,
+}
+
+impl Attempt {
+    /// Another candidate is raced against it.
+    pub(super) fn note_hedge(&mut self, is_crowded: bool, now: Instant) {
+        let due = self.hedge_at.take().unwrap_or(now);
+        self.slow = true;
+        self.excused = is_crowded || now.saturating_duration_since(due) > LAG;
+    }
+
+    fn shows(&self, verdict: Verdict) -> Attempted {
+        Attempted { line: self.candidate.origin.line, verdict, began: self.began }
+    }
+
+    /// When its patience is over. An instance that was not asked anything may wait for as long as
+    /// its client does.
+    fn overdue_at(&self, kind: Kind) -> Option<Instant> {
+        match (self.connected, kind) {
+            (false, _) => Some(self.since + self.patience.open),
+            (true, Kind::Open) => None,
+            (true, Kind::Tls | Kind::Other) => Some(self.since + self.patience.answer),
+        }
+    }
+}
+
+/// All attempts of a search.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    running: Vec<Attempt>,
+    next_id: u32,
+    /// One has failed, and the next is to take its place.
+    vacancy: bool,
+    /// Those that are given up and that the caller still has to cancel.
+    cancels: VecDeque<u32>,
+    verdicts: Vec<Attempted>,
+}
+
+impl Attempts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.running.len() >= MAX_RACING
+    }
+
+    pub(super) fn is_any_connected(&self) -> bool {
+        self.running.iter().any(|it| it.connected)
+    }
+
+    /// Begins one; its id.
+    pub(super) fn start(
+        &mut self,
+        candidate: &Candidate,
+        round: u32,
+        hedge_at: Option<Instant>,
+        now: Instant,
+    ) -> u32 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.running.push(Attempt {
+            id,
+            candidate: candidate.clone(),
+            connected: false,
+            patience: Patience::new(candidate, round),
+            began: now,
+            since: now,
+            spared: false,
+            hedge_at,
+            slow: false,
+            excused: false,
+        });
+        id
+    }
+
+    /// Gives up those whose line has gone down since they began.
+    pub(super) fn cancel_lost(&mut self, is_down: impl Fn(Line) -> bool) {
+        let is_lost = |it: &Attempt| {
+            it.candidate.standing < Standing::Down && is_down(it.candidate.origin.line)
+        };
+        let lost: Vec<Attempt> = self.running.extract_if(.., |it| is_lost(it)).collect();
+        self.vacancy |= !lost.is_empty();
+        self.cancels.extend(lost.iter().map(|it| it.id));
+    }
+
+    /// The client's bytes are of this kind; `is_first` if nothing was known of them before.
+    pub(super) fn handle_kind(
+        &mut self,
+        kind: Kind,
+        is_first: bool,
+        config: &ConnectConfig,
+        now: Instant,
+    ) {
+        for running in &mut self.running {
+            if running.connected && is_first {
+                running.since = now;
+            }
+            running.hedge_at = match kind {
+                Kind::Tls if running.slow => None,
+                // The instance is asked from now on.
+                Kind::Tls => config.hedge_delay(&running.candidate).map(|delay| now + delay),
+                Kind::Open | Kind::Other if running.connected => None,
+                Kind::Open | Kind::Other => running.hedge_at,
+            };
+        }
+    }
+
+    /// The instance of one is connected. Unless the client speaks TLS, all others are given up.
+    pub(super) fn handle_connected(&mut self, id: u32, kind: Kind, now: Instant) {
+        let Some(running) = self.running.iter_mut().find(|it| it.id == id) else { return };
+        if !std::mem::replace(&mut running.connected, true) {
+            running.since = now;
+        }
+        if kind != Kind::Tls {
+            (running.hedge_at, running.slow) = (None, false);
+            let others = self.running.extract_if(.., |it| it.id != id);
+            self.cancels.extend(others.map(|it| it.id));
+        }
+    }
+
+    /// One has failed. `verdict` is none where that says nothing about its line.
+    pub(super) fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
+        let Some(at) = self.running.iter().position(|it| it.id == id) else { return };
+        let failed = self.running.remove(at);
+        self.verdicts.extend(verdict.map(|verdict| failed.shows(verdict)));
+        self.vacancy = true;
+    }
+
+    /// One has an answer, and all are over.
+    pub(super) fn handle_answer(&mut self, id: u32) {
+        for running in self.running.drain(..) {
+            if running.id == id {
+                self.verdicts.push(running.shows(Verdict::Answered));
+            } else if running.slow && !running.excused {
+                self.verdicts.push(running.shows(Verdict::Outrun));
+            }
+        }
+    }
+
+    /// The time of the search is over.
+    pub(super) fn give_up(&mut self) {
+        let silent = self.running.drain(..).filter(|it| it.slow);
+        self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
+    }
+
+    /// The next one that the caller has to cancel.
+    pub(super) fn next_cancelled(&mut self) -> Option<u32> {
+        self.cancels.pop_front()
+    }
+
+    /// Whether one has failed since the last call.
+    pub(super) fn take_vacancy(&mut self) -> bool {
+        std::mem::take(&mut self.vacancy)
+    }
+
+    /// What attempts have shown about their lines since the last call.
+    pub(super) fn take_verdicts(&mut self) -> Vec<Attempted> {
+        std::mem::take(&mut self.verdicts)
+    }
+
+    /// The first one that another candidate is to be raced against by now.
+    pub(super) fn due_for_hedge(&mut self, now: Instant) -> Option<&mut Attempt> {
+        self.running.iter_mut().find(|it| it.hedge_at.is_some_and(|at| at <= now))
+    }
+
+    /// When another candidate is to be raced.
+    pub(super) fn hedge_at(&self) -> Option<Instant> {
+        self.running.iter().filter_map(|it| it.hedge_at).min()
+    }
+
+    /// When the patience of the next one is over.
+    pub(super) fn overdue_at(&self, kind: Kind) -> Option<Instant> {
+        self.running.iter().filter_map(|it| it.overdue_at(kind)).min()
+    }
+
+    /// Ends an attempt whose patience is over. One that is looked at too late for that is spared
+    /// once: its answer may well lie there unread.
+    pub(super) fn take_overdue(&mut self, kind: Kind, now: Instant) -> Option<u32> {
+        let lateness = |it: &Attempt| now.checked_duration_since(it.overdue_at(kind)?);
+        loop {
+            let at = self.running.iter().position(|it| lateness(it).is_some())?;
+            let running = &mut self.running[at];
+            let is_lag = lateness(running).is_some_and(|late| late > LAG);
+            if !is_lag || std::mem::replace(&mut running.spared, true) {
+                let overdue = self.running.remove(at);
+                self.verdicts.push(overdue.shows(Verdict::Silent));
+                self.vacancy = true;
+                return Some(overdue.id);
+            }
+            let patience =
+                if running.connected { running.patience.answer } else { running.patience.open };
+            running.since = now + LAG - patience;
+        }
+    }
+}

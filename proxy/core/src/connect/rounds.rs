@@ -1,0 +1,90 @@
+//! The rounds of one search: in which order its candidates are tried, each once in a round.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::Surroundings;
+use crate::route::{Candidate, Line, Route};
+
+/// The pause before all candidates are tried again, when none was slow about failing.
+pub(super) const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
+/// The present round, or the pause before the next.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    ticket: u64,
+    number: u32,
+    /// What this round has still to try; none before its order is drawn.
+    queue: Option<VecDeque<Candidate>>,
+    tried: BTreeSet<Line>,
+    /// When the next round begins; `None` in a round.
+    resume_at: Option<Instant>,
+}
+
+impl Rounds {
+    pub(super) fn new(ticket: u64) -> Self {
+        Self { ticket, number: 0, queue: None, tried: BTreeSet::new(), resume_at: None }
+    }
+
+    /// Rounds that are over.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When the pause ends, if there is one.
+    pub(super) fn resume_at(&self) -> Option<Instant> {
+        self.resume_at
+    }
+
+    /// A new route has another order, and ends a pause.
+    pub(super) fn handle_route(&mut self, now: Instant) {
+        self.resume_at = self.resume_at.map(|_| now);
+        self.queue = None;
+    }
+
+    /// Whether nobody is to be tried now. A pause that is over begins a round.
+    pub(super) fn is_pause(&mut self, now: Instant) -> bool {
+        if self.resume_at.is_some_and(|at| at > now) {
+            return true;
+        }
+        if self.resume_at.take().is_some() {
+            self.number += u32::from(!self.tried.is_empty());
+            self.tried.clear();
+            self.queue = None;
+        }
+        false
+    }
+
+    /// Draws the order of what this round has not tried, unless that is drawn.
+    pub(super) fn draw_order(&mut self, route: &Route, around: &impl Surroundings) {
+        if self.queue.is_none() {
+            let order = route.attempt_order(self.ticket, |line| around.open(line));
+            let untried = order.into_iter().filter(|it| !self.tried.contains(&it.origin.line));
+            self.queue = Some(untried.cloned().collect());
+        }
+    }
+
+    /// Whether this round has nobody left to try.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.queue.as_ref().is_some_and(VecDeque::is_empty)
+    }
+
+    /// Begins the pause; without candidates, which only a new route can give, it takes all the time
+    /// that is left.
+    pub(super) fn pause(&mut self, now: Instant, left: Duration) {
+        let wait = if self.tried.is_empty() { left } else { ROUND_PAUSE };
+        self.resume_at = Some(now + wait);
+    }
+
+    /// Who is tried next.
+    pub(super) fn next(&self) -> Option<&Candidate> {
+        self.queue.as_ref()?.front()
+    }
+
+    /// Takes the next one, which counts as tried.
+    pub(super) fn take_next(&mut self) -> Option<Candidate> {
+        let candidate = self.queue.as_mut()?.pop_front()?;
+        self.tried.insert(candidate.origin.line);
+        Some(candidate)
+    }
+}
