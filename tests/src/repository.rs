@@ -64,8 +64,8 @@ pub fn metadata() -> Value {
 }
 
 /// What `cargo tree` says that `package` is made of when it is built for itself on this platform: a
-/// line for each package, which begins with its depth. Other than in [`metadata`], features that
-/// only other packages of the workspace ask for are off.
+/// line for each package, which begins with its depth and ends with `|` and its licence. Other than
+/// in [`metadata`], features that only other packages of the workspace ask for are off.
 ///
 /// `edges` is what is followed, as the option of that name has it.
 ///
@@ -73,7 +73,7 @@ pub fn metadata() -> Value {
 /// As [`metadata`].
 pub fn tree(package: &str, edges: &str) -> String {
     let triple = host_triple();
-    let format = ["--prefix=depth", "--format= {p}", "--offline", "--locked"];
+    let format = ["--prefix=depth", "--format= {p}|{l}", "--offline", "--locked"];
     let what = ["--package", package, "--edges", edges, "--target", &triple];
     let arguments: Vec<&str> = ["tree"].into_iter().chain(what).chain(format).collect();
     stdout_of(env!("CARGO"), &arguments)
