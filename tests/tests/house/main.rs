@@ -1,4 +1,5 @@
-//! What the repository itself has to keep: arrows between crates, tidiness, licences and bans.
+//! What the repository itself has to keep: arrows between crates, tidiness, and what
+//! the pages on security say of dependencies and tests.
 
 mod architecture;
 mod policy;

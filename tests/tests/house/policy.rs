@@ -1,7 +1,5 @@
-//! The part of `deny.toml` that needs no network: licences, banned crates and features, sources.
-//!
-//! Read from the same file that cargo-deny reads, and checked against what cargo has locked, so
-//! that a machine without cargo-deny still refuses a dependency the policy refuses.
+//! What the pages on security and the release profile say of dependencies and tests. Licences, bans
+//! and sources are cargo-deny's (`deny.toml`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +7,6 @@ use std::fs;
 use meshport_tests::repository::{metadata, root, tracked_with_suffix};
 use serde_json::Value;
 use toml::Table;
-
-/// The one source of packages besides the workspace itself; cargo writes it this way.
-const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The crates of the product.
 const PRODUCT: [&str; 8] = [
@@ -111,214 +106,12 @@ const READ_NOTHING: [&str; 24] = [
     "zeroize",
 ];
 
-/// One `deny` entry of `[bans]`.
-struct Ban {
-    name: String,
-    wrappers: Vec<String>,
-}
-
-/// What `deny.toml` says, as far as it is checked here.
-struct Policy {
-    allowed: BTreeSet<String>,
-    exceptions: Vec<(String, String)>,
-    bans: Vec<Ban>,
-    denied_features: Vec<(String, String)>,
-}
-
-impl Policy {
-    fn read(text: &str) -> Self {
-        let table: Table = text.parse().expect("deny.toml is TOML");
-        let licenses = table["licenses"].as_table().expect("[licenses] is a table");
-        let bans = table["bans"].as_table().expect("[bans] is a table");
-        let name = |value: &toml::Value| {
-            value["crate"].as_str().expect("an entry names its crate").to_owned()
-        };
-        let mut exceptions = Vec::new();
-        for entry in entries(licenses, "exceptions") {
-            exceptions.extend(strings(entry, "allow").into_iter().map(|it| (name(entry), it)));
-        }
-        let mut denied_features = Vec::new();
-        for entry in entries(bans, "features") {
-            denied_features.extend(strings(entry, "deny").into_iter().map(|it| (name(entry), it)));
-        }
-        let banned = entries(bans, "deny").iter();
-        let bans =
-            banned.map(|ban| Ban { name: name(ban), wrappers: strings(ban, "wrappers") }).collect();
-        let allow = entries(licenses, "allow").iter();
-        let allowed =
-            allow.map(|it| it.as_str().expect("a licence is a string").to_owned()).collect();
-        Self { allowed, exceptions, bans, denied_features }
-    }
-
-    fn licence_problems(&self, packages: &[Value]) -> Vec<String> {
-        let mut problems = Vec::new();
-        for package in packages {
-            let name = text(package, "name");
-            let Some(expression) = package["license"].as_str() else {
-                problems.push(format!("{name} states no licence"));
-                continue;
-            };
-            let excepted =
-                |term: &str| self.exceptions.iter().any(|it| it.0 == name && it.1 == term);
-            let accept = |term: &str| self.allowed.contains(term) || excepted(term);
-            match Licence::parse(expression) {
-                Some(licence) if licence.accepted(&accept) => {}
-                Some(_) => problems.push(format!("{name}: the policy does not allow {expression}")),
-                None => problems.push(format!("{name}: cannot read the licence {expression:?}")),
-            }
-        }
-        problems
-    }
-
-    fn ban_problems(&self, metadata: &Value) -> Vec<String> {
-        let packages = list(&metadata["packages"]);
-        let mut problems = Vec::new();
-        for ban in &self.bans {
-            let Some(banned) = packages.iter().find(|package| text(package, "name") == ban.name)
-            else {
-                continue;
-            };
-            if ban.wrappers.is_empty() {
-                problems.push(format!("{} is banned", ban.name));
-                continue;
-            }
-            let nodes = list(&metadata["resolve"]["nodes"]).iter();
-            for user in nodes.filter(|node| uses(node, text(banned, "id"))) {
-                let user = name_of(packages, text(user, "id"));
-                if !ban.wrappers.iter().any(|wrapper| wrapper == user) {
-                    problems.push(format!("{user} must not depend on {}", ban.name));
-                }
-            }
-        }
-        problems
-    }
-
-    fn feature_problems(&self, metadata: &Value) -> Vec<String> {
-        let mut problems = Vec::new();
-        for node in list(&metadata["resolve"]["nodes"]) {
-            let name = name_of(list(&metadata["packages"]), text(node, "id"));
-            for feature in list(&node["features"]).iter().filter_map(Value::as_str) {
-                if self.denied_features.iter().any(|it| it.0 == name && it.1 == feature) {
-                    problems.push(format!("{name} is built with its feature {feature}"));
-                }
-            }
-        }
-        problems
-    }
-}
-
-/// Packages that come neither from the workspace nor from crates.io.
-fn source_problems(packages: &[Value]) -> Vec<String> {
-    let foreign =
-        packages.iter().filter(|it| it["source"].as_str().is_some_and(|s| s != CRATES_IO));
-    foreign.map(|it| format!("{} comes from {}", text(it, "name"), text(it, "source"))).collect()
-}
-
-/// An SPDX licence expression. `/` between two names is the old way to write OR.
-enum Licence {
-    Term(String),
-    Any(Vec<Licence>),
-    All(Vec<Licence>),
-}
-
-impl Licence {
-    fn parse(expression: &str) -> Option<Self> {
-        let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
-        let words: Vec<&str> = spaced.split_whitespace().collect();
-        let mut rest = words.as_slice();
-        let licence = Self::any(&mut rest)?;
-        rest.is_empty().then_some(licence)
-    }
-
-    fn any(words: &mut &[&str]) -> Option<Self> {
-        let mut parts = vec![Self::all(words)?];
-        while let ["OR", rest @ ..] = *words {
-            *words = rest;
-            parts.push(Self::all(words)?);
-        }
-        Some(Self::Any(parts))
-    }
-
-    fn all(words: &mut &[&str]) -> Option<Self> {
-        let mut parts = vec![Self::term(words)?];
-        while let ["AND", rest @ ..] = *words {
-            *words = rest;
-            parts.push(Self::term(words)?);
-        }
-        Some(Self::All(parts))
-    }
-
-    fn term(words: &mut &[&str]) -> Option<Self> {
-        match *words {
-            ["(", rest @ ..] => {
-                *words = rest;
-                let inner = Self::any(words)?;
-                let [")", rest @ ..] = *words else { return None };
-                *words = rest;
-                Some(inner)
-            }
-            [")" | "OR" | "AND" | "WITH", ..] | [] => None,
-            [name, "WITH", exception, rest @ ..] => {
-                *words = rest;
-                Some(Self::Term(format!("{name} WITH {exception}")))
-            }
-            [name, rest @ ..] => {
-                *words = rest;
-                Some(Self::Term((*name).to_owned()))
-            }
-        }
-    }
-
-    fn accepted(&self, accept: &dyn Fn(&str) -> bool) -> bool {
-        match self {
-            Self::Term(name) => accept(name),
-            Self::Any(parts) => parts.iter().any(|part| part.accepted(accept)),
-            Self::All(parts) => parts.iter().all(|part| part.accepted(accept)),
-        }
-    }
-}
-
-fn entries<'a>(table: &'a Table, key: &str) -> &'a [toml::Value] {
-    table.get(key).and_then(toml::Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn strings(entry: &toml::Value, key: &str) -> Vec<String> {
-    let list = entry.get(key).and_then(toml::Value::as_array);
-    let list = list.into_iter().flatten().filter_map(toml::Value::as_str);
-    list.map(str::to_owned).collect()
-}
-
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// Whether a node of the resolved graph depends on the package `id`.
-fn uses(node: &Value, id: &str) -> bool {
-    list(&node["dependencies"]).iter().any(|used| used == id)
-}
-
-fn name_of<'a>(packages: &'a [Value], id: &str) -> &'a str {
-    let package = packages.iter().find(|package| text(package, "id") == id);
-    package.map_or("", |package| text(package, "name"))
-}
-
-#[test]
-fn what_is_locked_follows_the_policy() {
-    let file = fs::read_to_string(root().join("deny.toml")).expect("deny.toml is in the root");
-    let policy = Policy::read(&file);
-    assert!(policy.allowed.len() > 4 && policy.bans.len() > 4, "deny.toml was not read");
-    let metadata = metadata();
-    let packages = list(&metadata["packages"]);
-    assert!(packages.len() > 50, "cargo lists only {} packages", packages.len());
-    let mut problems = policy.licence_problems(packages);
-    problems.extend(policy.ban_problems(&metadata));
-    problems.extend(policy.feature_problems(&metadata));
-    problems.extend(source_problems(packages));
-    assert!(problems.is_empty(), "deny.toml is not followed:\n{}", problems.join("\n"));
 }
 
 /// What the product depends on itself, neither for tests nor of this workspace.
@@ -408,67 +201,4 @@ fn names_tests_that_exist(page: &str, text: &str, least: usize) {
     };
     let missing: Vec<&str> = named.into_iter().filter(|test| !exists(test)).collect();
     assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
-}
-
-mod bad_samples {
-    use super::*;
-    use serde_json::json;
-
-    fn policy() -> Policy {
-        Policy::read(
-            "[licenses]\nallow = ['MIT', 'Apache-2.0', 'A WITH B']\n\
-             exceptions = [{ crate = 'foca', allow = ['MPL-2.0'] }]\n\
-             [bans]\ndeny = [{ crate = 'openssl' }, { crate = 'quinn', wrappers = ['mesh'] }]\n\
-             [[bans.features]]\ncrate = 'boringtun'\ndeny = ['mock-instant']",
-        )
-    }
-
-    fn licence_of(name: &str, licence: &str) -> Vec<String> {
-        policy().licence_problems(&[json!({"name": name, "license": licence})])
-    }
-
-    #[test]
-    fn licences_are_judged_by_their_expression() {
-        for good in ["MIT", "GPL-3.0 OR MIT", "(MIT OR X) AND Apache-2.0", "X/MIT", "A WITH B"] {
-            assert_eq!(licence_of("a", good), Vec::<String>::new(), "{good}");
-        }
-        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "A", "MIT OR", "(MIT", "MIT MIT", "", "MPL-2.0"] {
-            assert_eq!(licence_of("a", bad).len(), 1, "{bad}");
-        }
-        assert_eq!(licence_of("foca", "MPL-2.0"), Vec::<String>::new());
-        assert_eq!(policy().licence_problems(&[json!({"name": "a", "license": null})]).len(), 1);
-    }
-
-    #[test]
-    fn a_banned_crate_and_a_wrong_user_are_seen() {
-        let locked = |user: &str, used: &str| {
-            json!({
-                "packages": [{"id": "1", "name": user}, {"id": "2", "name": used}],
-                "resolve": {"nodes": [
-                    {"id": "1", "dependencies": ["2"]}, {"id": "2", "dependencies": []}
-                ]}
-            })
-        };
-        assert_eq!(policy().ban_problems(&locked("a", "openssl")), ["openssl is banned"]);
-        assert_eq!(policy().ban_problems(&locked("mesh", "quinn")), Vec::<String>::new());
-        assert_eq!(policy().ban_problems(&locked("proxy", "quinn")).len(), 1);
-        assert_eq!(policy().ban_problems(&locked("proxy", "serde")), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_denied_feature_is_seen() {
-        let metadata = json!({
-            "packages": [{"id": "b 1", "name": "boringtun"}],
-            "resolve": {"nodes": [{"id": "b 1", "features": ["mock-instant"]}]}
-        });
-        assert_eq!(policy().feature_problems(&metadata).len(), 1);
-    }
-
-    #[test]
-    fn a_foreign_source_is_seen() {
-        let from = |source: Value| source_problems(&[json!({"name": "a", "source": source})]).len();
-        assert_eq!(from(json!("git+https://example.com/a")), 1);
-        assert_eq!(from(json!("registry+https://example.com/index")), 1);
-        assert_eq!(from(json!(CRATES_IO)) + from(Value::Null), 0);
-    }
 }
