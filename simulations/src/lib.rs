@@ -20,6 +20,7 @@ mod heap;
 mod identity;
 mod instance;
 pub mod lab;
+mod level;
 pub mod measure;
 mod network;
 mod queue;

@@ -12,7 +12,7 @@ use meshport_discovery::OriginState;
 use super::wire::Wire;
 use super::{lock, machine};
 use crate::instance::Instance;
-use crate::measure::{Cut, Fault, Measures, Notice, Pair, SLOW, Suspicions, Users, begin};
+use crate::measure::{Cut, Fault, Measures, Notice, Pair, Suspicions, Users, begin, micros};
 use crate::report::Violation;
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
@@ -243,19 +243,8 @@ impl Book {
             return;
         }
         let now = machine::now();
-        let took = now.saturating_sub(started);
-        let slow = u32::from(answered && took > SLOW);
-        let second = self.measures.second(now);
-        second.answered += u32::from(answered);
-        second.failed += u32::from(!answered);
-        second.slow += slow;
-        self.measures.requests.total += 1;
-        self.measures.requests.failed += u64::from(!answered);
-        self.measures.requests.slow += u64::from(slow);
-        if answered {
-            self.measures.latency.add(micros(took));
-        }
-        if slow > 0 || !answered {
+        if self.measures.request(started, now, answered) || !answered {
+            let took = now.saturating_sub(started);
             let word = if answered { "was answered" } else { "failed" };
             self.note(node, format!("a request {word} after {} us", took.as_micros()));
         }
@@ -332,8 +321,4 @@ impl Book {
     pub(super) fn name(&self, node: usize) -> &str {
         &self.names[node]
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -11,7 +11,6 @@
 //! Bounds: a record's body is at most [`MAX_RECORD`] bytes; longer answers are several records.
 
 use std::io;
-use std::time::Duration;
 
 use meshport_daemon::tcp::{Host, Tcp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -211,6 +210,3 @@ async fn read_answer(tcp: &mut Tcp) -> io::Result<Vec<u8>> {
     tcp.read_exact(&mut kind).await?;
     read_body(tcp).await
 }
-
-/// How long a client waits before it comes again after its connection was refused.
-pub(super) const COMES_AGAIN: Duration = Duration::from_millis(50);

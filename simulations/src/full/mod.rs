@@ -396,7 +396,8 @@ impl World {
         if on.possible().contains(&at) {
             let (host, book) = (node.host.clone(), self.book.clone());
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-            self.clients[at].spawn(clients::Place { node: at, host, load, book }.run(rng));
+            let place = clients::Place { node: at, host, load, book };
+            self.clients[at].spawn(crate::level::clients::run(place, rng));
         }
         Ok(())
     }

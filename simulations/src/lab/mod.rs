@@ -329,7 +329,7 @@ impl World {
             let address = self.nodes[at].clients();
             let place = clients::Place::new(address, authority, load, shared)?;
             let rng = ChaCha8Rng::seed_from_u64(self.rng.next_u64());
-            self.clients[at].spawn(place.run(rng));
+            self.clients[at].spawn(crate::level::clients::run(place, rng));
         }
         Ok(())
     }

@@ -209,6 +209,23 @@ impl Measures {
         }
     }
 
+    /// A request that was sent at `since` has ended; whether it was slow.
+    pub(crate) fn request(&mut self, since: Duration, now: Duration, answered: bool) -> bool {
+        let took = now.saturating_sub(since);
+        let slow = answered && took > SLOW;
+        self.requests.total += 1;
+        self.requests.failed += u64::from(!answered);
+        self.requests.slow += u64::from(slow);
+        let second = self.second(now);
+        second.answered += u32::from(answered);
+        second.failed += u32::from(!answered);
+        second.slow += u32::from(slow);
+        if answered {
+            self.latency.add(micros(took));
+        }
+        slow
+    }
+
     /// Faults that are still followed.
     pub(crate) fn followed(&mut self, now: Duration) -> impl Iterator<Item = &mut Fault> {
         self.faults.iter_mut().filter(move |fault| fault.followed_until() > now)
@@ -229,6 +246,11 @@ pub(crate) fn quantile<K>(
     #[expect(clippy::cast_sign_loss, reason = "a share of a count")]
     let place = (wanted as usize).max(1) - 1;
     sorted.get(place).copied()
+}
+
+/// A time in microseconds.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The part of `whole` that `part` is; 0 of nothing.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use meshport_config::ServiceName;
@@ -11,10 +10,8 @@ use meshport_config::ServiceName;
 use crate::brain::{
     Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SessionId, Side, Surroundings, Traffic,
 };
+use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
-
-/// Sessions of one node at once; the daemon's own limit is 10,000.
-pub(super) const MAX_SESSIONS: usize = 10_000;
 
 /// Stands for an origin, and a first hop, outside the mesh.
 pub(super) const OUTSIDE: usize = usize::MAX;
@@ -280,26 +277,5 @@ impl Clients {
         self.peaks.clear();
         self.searching = 0;
         open
-    }
-
-    /// A time with this mean, exponentially distributed; the same on every machine, as the
-    /// logarithm is not (see `meshport_demo::wan::link`).
-    pub(super) fn exponential(&mut self, mean: Duration) -> Duration {
-        let mut whole = 0.0;
-        loop {
-            let first = self.rng.random::<f64>();
-            let (mut last, mut odd) = (first, true);
-            loop {
-                let next = self.rng.random::<f64>();
-                if next >= last {
-                    break;
-                }
-                (last, odd) = (next, !odd);
-            }
-            if odd {
-                return mean.mul_f64(whole + first);
-            }
-            whole += 1.0;
-        }
     }
 }

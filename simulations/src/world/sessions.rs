@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use meshport_config::NodeId;
-use rand::Rng;
 
 use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
 use super::{Event, World};
@@ -17,13 +16,9 @@ use meshport_core::draw::mix;
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
-use crate::measure::SLOW;
 use crate::rules;
 use crate::scenario::target::Target;
-use crate::scenario::{Arrival, Lie};
-
-/// Sessions that come at once in bursts.
-const BURST: usize = 10;
+use crate::scenario::{Lie, Load};
 
 /// Requests of an open session are counted from here, attempts of its search from 0.
 const FIRST_REQUEST: u32 = 1 << 16;
@@ -69,33 +64,24 @@ impl World {
     pub(super) fn clients_begin(&mut self, node: usize) {
         let Some(load) = &self.scenario.load else { return };
         let on = Target::parse(&load.on, &self.scenario).expect("checked with the scenario");
-        if load.sessions_per_s > 0.0 && on.possible().contains(&node) {
+        if on.possible().contains(&node) {
             self.next_client(node, true);
         }
     }
 
     fn next_client(&mut self, node: usize, is_first: bool) {
-        let load = self.scenario.load.as_ref().expect("there are clients");
-        let mean = Duration::from_secs_f64(1.0 / load.sessions_per_s);
-        let arrival = load.arrival;
-        let clients = &mut self.nodes[node].clients;
-        let pause = match arrival {
-            Arrival::Poisson => clients.exponential(mean),
-            Arrival::Regular if is_first => mean.mul_f64(clients.rng.random::<f64>()),
-            Arrival::Regular => mean,
-            Arrival::Bursts => clients.exponential(mean * BURST as u32),
-        };
+        let Some(load) = &self.scenario.load else { return };
+        let rng = &mut self.nodes[node].clients.rng;
+        let Some(pause) = load.next_arrival(is_first, rng) else { return };
         let event = Event::Arrival { node, boot: self.nodes[node].boot };
         self.queue.push(self.now + pause, event);
     }
 
     pub(super) fn client_arrives(&mut self, node: usize) {
         self.next_client(node, false);
-        let load = self.scenario.load.as_ref().expect("there are clients");
-        let count = if load.arrival == Arrival::Bursts { BURST } else { 1 };
-        let (mean, fixed) = (Duration::from_secs_f64(load.hold_s), load.hold_fixed);
-        for _ in 0..count {
-            let hold = if fixed { mean } else { self.nodes[node].clients.exponential(mean) };
+        for _ in 0..self.scenario.load.as_ref().map_or(0, Load::at_once) {
+            let Some(load) = &self.scenario.load else { return };
+            let hold = load.hold(&mut self.nodes[node].clients.rng);
             let request = Request { since: self.now, repeated: false };
             self.begin(node, request, self.now + hold);
         }
@@ -364,11 +350,9 @@ impl World {
     }
 
     fn request_later(&mut self, node: usize, place: u32) {
-        let rate = self.scenario.load.as_ref().map_or(0.0, |load| load.requests_per_s);
-        if rate <= 0.0 {
-            return;
-        }
-        let pause = self.nodes[node].clients.exponential(Duration::from_secs_f64(1.0 / rate));
+        let Some(load) = &self.scenario.load else { return };
+        let pause = load.next_request(&mut self.nodes[node].clients.rng);
+        let Some(pause) = pause else { return };
         let session = self.session(node, place);
         let (number, until) = (session.number, session.until);
         if self.now + pause < until {
@@ -463,21 +447,10 @@ impl World {
             // others does not know where to go: that is no failure.
             return;
         }
-        let took = self.now.saturating_sub(request.since);
-        let requests = &mut self.measures.requests;
-        requests.total += 1;
-        requests.retried += u64::from(request.repeated);
-        let slow = answered && took > SLOW;
-        requests.slow += u64::from(slow);
-        requests.failed += u64::from(!answered);
-        let second = self.measures.second(self.now);
-        second.answered += u32::from(answered);
-        second.failed += u32::from(!answered);
-        second.slow += u32::from(slow);
-        if answered {
-            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-            self.measures.latency.add(micros);
-        } else {
+        self.measures.requests.retried += u64::from(request.repeated);
+        self.measures.request(request.since, self.now, answered);
+        if !answered {
+            let took = self.now.saturating_sub(request.since);
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
             self.trace.node(self.now, node, words.clone());
             if self.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
