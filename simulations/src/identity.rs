@@ -34,7 +34,7 @@ impl Mesh {
         rng: &mut impl RngCore,
     ) -> Result<Identity, Error> {
         let name = scenario.name((site, number));
-        let hosts = number <= scenario.sites[site].origins;
+        let hosts = scenario.hosts((site, number));
         let wrong =
             |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
         let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);

@@ -1,3 +1,365 @@
 //! What the levels have in common, whatever their nodes are made of.
+//!
+//! A level implements [`Level`]: facts about its nodes, and about the world around them. From these
+//! follow, the same way at each level, what is so by the scenario (here), which rules are broken
+//! ([`judge`]), how nodes follow what happens ([`follow`]), and what clients do ([`clients`]).
+//! Nodes are numbers, in the order of the scenario.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
+use std::time::Duration;
+
+use meshport_config::NodeId;
+use meshport_core::route::{Line, Route, Standing};
+use rand::RngCore;
+use rand_chacha::ChaCha8Rng;
+
+use crate::instance::Instance;
+use crate::measure::{Measures, Notice};
+use crate::network::Network;
+use crate::report::Violation;
+use crate::rules::{self, Evictions, MAX_FOLLOWED, MAX_VIOLATIONS, Records, SETTLING};
+use crate::trace::Trace;
+use crate::tunnel::Spread;
 
 pub(crate) mod clients;
+pub(crate) mod follow;
+pub(crate) mod judge;
+
+/// A node's own loopback counts as this far away, so that stretch has a value there too.
+const OWN: Duration = Duration::from_micros(50);
+/// The default band: origins this near, or this many percent, are equally near.
+const BAND: Duration = Duration::from_millis(1);
+const BAND_PERCENT: u32 = 15;
+/// A time after the end of every run.
+const BEYOND_ANY_RUN: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Node ids and their numbers; never iterated.
+type Numbers = HashMap<NodeId, usize, BuildHasherDefault<Spread>>;
+
+/// What is written down about the nodes of a run, by the scenario's own truth.
+#[derive(Debug)]
+pub(crate) struct Account {
+    names: Vec<String>,
+    ids: Vec<NodeId>,
+    by_id: Numbers,
+    origins: Vec<usize>,
+    /// What each node's instance is up to; none for nodes without one.
+    pub(crate) instances: Vec<Option<Instance>>,
+    /// When the authority took back each node's credential, if it did.
+    pub(crate) revoked: Vec<Option<Duration>>,
+    /// Rules that did not hold.
+    pub(crate) violations: Vec<Violation>,
+    /// Nodes whose directories are followed record by record.
+    pub(crate) followed: Vec<usize>,
+    evictions: Evictions,
+    records: Records,
+    since: Since,
+    warmup: Duration,
+}
+
+/// Since when nodes and ways are as they are, which excuses what others hold of them for a while.
+#[derive(Debug)]
+struct Since {
+    nodes: Vec<Duration>,
+    ways: Duration,
+    /// When anything last changed, or will have.
+    disturbed: Duration,
+}
+
+impl Account {
+    /// Of nodes with these names and ids, of which some host an instance. Which directories are
+    /// followed is drawn.
+    pub(crate) fn new(
+        nodes: impl Iterator<Item = (String, NodeId, bool)>,
+        warmup: Duration,
+        rng: &mut ChaCha8Rng,
+    ) -> Self {
+        let (mut names, mut ids, mut instances) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, id, hosts) in nodes {
+            names.push(name);
+            ids.push(id);
+            instances.push(hosts.then_some(Instance::Ready));
+        }
+        let nodes = ids.len();
+        let number = |random: u64| usize::try_from(random % nodes as u64).unwrap_or(0);
+        let mut followed = BTreeSet::new();
+        while followed.len() < MAX_FOLLOWED.min(nodes) {
+            followed.insert(number(rng.next_u64()));
+        }
+        let (ways, disturbed) = (Duration::ZERO, Duration::ZERO);
+        Self {
+            by_id: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
+            origins: (0..nodes).filter(|at| instances[*at].is_some()).collect(),
+            names,
+            ids,
+            instances,
+            revoked: vec![None; nodes],
+            violations: Vec::new(),
+            followed: followed.into_iter().collect(),
+            evictions: Evictions::default(),
+            records: Records::default(),
+            since: Since { nodes: vec![Duration::ZERO; nodes], ways, disturbed },
+            warmup,
+        }
+    }
+
+    /// How many nodes there are, running or not.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(crate) fn name(&self, node: usize) -> &str {
+        &self.names[node]
+    }
+
+    pub(crate) fn id(&self, node: usize) -> NodeId {
+        self.ids[node]
+    }
+
+    pub(crate) fn number(&self, id: &NodeId) -> Option<usize> {
+        self.by_id.get(id).copied()
+    }
+
+    /// The origin of a line, and the node its streams go to first; none outside the mesh.
+    pub(crate) fn ends(&self, line: &Line) -> Option<(usize, usize)> {
+        self.number(&line.origin()?).zip(self.number(&line.first_hop()?))
+    }
+
+    /// The nodes that host an instance.
+    pub(crate) fn origins(&self) -> &[usize] {
+        &self.origins
+    }
+
+    pub(crate) fn has_enough(&self) -> bool {
+        self.violations.len() >= MAX_VIOLATIONS
+    }
+
+    /// Something has changed, or will have.
+    pub(crate) fn disturbed(&mut self, at: Duration) {
+        self.since.disturbed = self.since.disturbed.max(at);
+    }
+
+    /// When anything last changed, or will have.
+    pub(crate) fn last_disturbed(&self) -> Duration {
+        self.since.disturbed.max(self.since.ways)
+    }
+
+    /// A node has started, moved, or was as good as gone, until then.
+    pub(crate) fn unsettled(&mut self, node: usize, until: Duration) {
+        let since = &mut self.since.nodes[node];
+        *since = if *since == BEYOND_ANY_RUN { until } else { until.max(*since) };
+        self.disturbed(until);
+    }
+
+    /// By a node's clock all credentials have ended: it believes nobody until that is right again.
+    pub(crate) fn astray(&mut self, node: usize) {
+        self.since.nodes[node] = BEYOND_ANY_RUN;
+    }
+
+    /// From when on these nodes, and the ways, have been as they are for long enough.
+    fn settled(&self, nodes: &[usize]) -> Duration {
+        let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
+        since.unwrap_or_default().max(self.since.ways) + SETTLING
+    }
+}
+
+/// What a node holds of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// That it is there, with its newest record.
+    Newest,
+    /// That it is there, with an older record.
+    Older,
+    /// That it is down, or gone.
+    Absent,
+    /// Nothing.
+    Nothing,
+}
+
+impl Held {
+    /// Whether it holds it for alive.
+    pub(crate) fn is_there(self) -> bool {
+        matches!(self, Self::Newest | Self::Older)
+    }
+}
+
+/// What a node has to do with another one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ties {
+    /// An entry in its directory.
+    pub(crate) entry: bool,
+    pub(crate) tunnel: bool,
+    /// A session of its clients that goes there, or through it.
+    pub(crate) session: bool,
+}
+
+/// See the module's description.
+pub(crate) trait Level {
+    /// What nodes show by another route that they have noticed.
+    const SHOWN_BY_ROUTE: &[Notice];
+
+    fn account(&self) -> &Account;
+
+    fn account_mut(&mut self) -> &mut Account;
+
+    fn measures(&mut self) -> &mut Measures;
+
+    /// Looks at the ways between nodes.
+    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T;
+
+    /// Changes the ways between nodes.
+    fn change_network(&mut self, change: impl FnOnce(&mut Network));
+
+    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T;
+
+    /// Time since the start of the run.
+    fn now(&self) -> Duration;
+
+    /// Whether a node has a process.
+    fn runs(&self, at: usize) -> bool;
+
+    /// Whether a node's process has said goodbye.
+    fn leaves(&self, _: usize) -> bool {
+        false
+    }
+
+    /// Whether a node's program is another one than the daemon.
+    fn lies(&self, _: usize) -> bool {
+        false
+    }
+
+    /// The route of a node that runs.
+    fn route(&self, at: usize) -> Option<&Route>;
+
+    /// For how long a node's first origin has been that, if its settings are to go to the nearest.
+    fn lasting(&self, at: usize) -> Option<Duration>;
+
+    /// Whether a node knows that another one is revoked.
+    fn shuts_out(&self, at: usize, subject: usize) -> bool;
+
+    /// What a node that shuts another one out still has to do with it, apart from its route.
+    fn ties(&self, at: usize, subject: usize) -> Ties;
+
+    /// What a node holds of another one, or of itself.
+    fn holds(&self, at: usize, subject: usize) -> Held;
+
+    /// How many nodes a node counts as alive, itself included, where it says so.
+    fn alive(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    /// Whether a node has something to notice of a victim at all.
+    fn has_to_notice(&self, at: usize, victim: usize, notice: Notice) -> bool;
+
+    /// The last that is known of a node, for the report of a violation.
+    fn last(&mut self, node: usize) -> Vec<String> {
+        self.trace(|trace| trace.last(node))
+    }
+
+    /// Something that a node did or that was done to it.
+    fn says(&mut self, node: usize, words: String) {
+        let now = self.now();
+        self.trace(|trace| trace.node(now, node, words));
+    }
+
+    /// The line of a node's first candidate, if it is worth trying.
+    fn first_line(&self, at: usize) -> Option<Line> {
+        let first = self.route(at)?.first()?;
+        (first.standing < Standing::Down).then_some(first.origin.line)
+    }
+
+    /// The first origin of a node's route, if it is worth trying.
+    fn first(&self, at: usize) -> Option<usize> {
+        self.account().number(&self.first_line(at)?.origin()?)
+    }
+
+    /// Whether a node holds an origin for healthy.
+    fn believes_in(&self, at: usize, origin: usize) -> bool {
+        let id = self.account().id(origin);
+        let is_it = |view: rules::View| view.origin == id && view.is_healthy;
+        self.route(at).is_some_and(|route| rules::views(route).any(is_it))
+    }
+
+    /// Whether anything passes both ways between two nodes.
+    fn connects(&self, a: usize, b: usize) -> bool {
+        a == b || self.network(|network| network.connects(a, b))
+    }
+
+    /// Whether a node has a part in the mesh that others rely on.
+    fn takes_part(&self, at: usize) -> bool {
+        let is_revoked = self.account().revoked[at].is_some();
+        self.runs(at) && !self.leaves(at) && !self.lies(at) && !is_revoked
+    }
+
+    /// The nodes that take part and are within reach of a node, itself included.
+    fn within_reach(&self, at: usize) -> impl Iterator<Item = usize> {
+        let nodes = 0..self.account().len();
+        nodes.filter(move |other| self.takes_part(*other) && self.connects(at, *other))
+    }
+
+    /// From when on two nodes have no excuse any more for not knowing each other; none while one of
+    /// them does not take part, or is out of the other's reach.
+    fn settles(&self, holder: usize, subject: usize) -> Option<Duration> {
+        let mutual = self.takes_part(holder) && self.takes_part(subject);
+        let mutual = mutual && self.connects(holder, subject);
+        mutual.then(|| self.account().settled(&[holder, subject]))
+    }
+
+    /// Who is told first of something: this one, or the first that takes part.
+    fn teller(&self, through: Option<usize>) -> Option<usize> {
+        let takes_part = |at: &usize| self.takes_part(*at);
+        let first = || (0..self.account().len()).find(takes_part);
+        through.filter(takes_part).or_else(first)
+    }
+
+    /// Whether anybody within reach of a node knows that another one is revoked. What nobody
+    /// remembers nobody can be blamed for.
+    fn can_be_told(&self, at: usize, subject: usize) -> bool {
+        self.within_reach(at).any(|other| other != at && self.shuts_out(other, subject))
+    }
+
+    /// Whether an origin is ready and within reach of a node.
+    fn serves(&self, node: usize, origin: usize) -> bool {
+        let account = self.account();
+        let is_ready = account.instances[origin] == Some(Instance::Ready);
+        let runs = self.runs(origin) && !self.leaves(origin) && account.revoked[origin].is_none();
+        is_ready && runs && self.connects(node, origin)
+    }
+
+    /// Whether sessions of a node that take this line reach an instance that is ready.
+    fn works(&self, node: usize, line: &Line) -> bool {
+        let Some((origin, hop)) = self.account().ends(line) else { return false };
+        let carries = self.runs(hop) && !self.leaves(hop);
+        carries && self.connects(node, hop) && self.serves(hop, origin)
+    }
+
+    fn distance(&self, node: usize, origin: usize) -> Duration {
+        if node == origin { OWN } else { self.network(|network| network.rtt(node, origin)) }
+    }
+
+    /// The distance of the nearest origin that serves.
+    fn best(&self, node: usize) -> Option<Duration> {
+        let account = self.account();
+        if account.revoked[node].is_some() {
+            return None;
+        }
+        let serving = account.origins.iter().filter(|origin| self.serves(node, **origin));
+        serving.map(|origin| self.distance(node, *origin)).min()
+    }
+
+    /// Whether no other ready and reachable origin is nearer than the chosen one by more than the
+    /// band, by the scenario's own distances.
+    fn is_nearest(&self, at: usize, chosen: Option<usize>) -> bool {
+        match (self.best(at), chosen) {
+            (Some(best), Some(chosen)) => {
+                self.serves(at, chosen) && is_near(self.distance(at, chosen), best)
+            }
+            (best, chosen) => best.is_none() && chosen.is_none(),
+        }
+    }
+}
+
+fn is_near(own: Duration, best: Duration) -> bool {
+    own <= best + BAND.max(best * BAND_PERCENT / 100)
+}

@@ -420,6 +420,11 @@ impl Scenario {
         number <= site.nodes && number > site.nodes.saturating_sub(site.relays)
     }
 
+    /// Whether a node hosts an instance: the first of its site.
+    pub(crate) fn hosts(&self, (site, number): (usize, usize)) -> bool {
+        number <= self.sites[site].origins
+    }
+
     /// A site's place in the list.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ impl World {
         }
         for (at, node) in self.nodes.iter().enumerate() {
             if node.brain.is_some() {
-                let role = self.measures.roles.of(node.instance.is_some());
+                let role = self.measures.roles.of(self.account.instances[at].is_some());
                 role.node_s += 1;
                 role.timed_s += u64::from(self.costs.is_weighed(at));
             }
@@ -90,7 +90,7 @@ impl World {
     /// A datagram of discovery or of a tunnel leaves a node.
     pub(super) fn count_sent(&mut self, from: usize, size: usize) {
         if self.costs.is_on {
-            let is_origin = self.nodes[from].instance.is_some();
+            let is_origin = self.account.instances[from].is_some();
             self.measures.roles.of(is_origin).sent.add(size);
         }
     }
@@ -106,7 +106,7 @@ impl World {
             Body::Data(Payload::Flight(_) | Payload::Ack) => return,
         };
         if self.costs.is_on {
-            let is_origin = self.nodes[to].instance.is_some();
+            let is_origin = self.account.instances[to].is_some();
             self.measures.roles.of(is_origin).received.add(size);
         }
     }
@@ -122,7 +122,7 @@ impl World {
             let Some(brain) = node.brain.take() else { continue };
             let before = heap::in_use();
             drop(brain);
-            let role = self.measures.roles.of(node.instance.is_some());
+            let role = self.measures.roles.of(self.account.instances[at].is_some());
             if let Some((before, after)) = before.zip(heap::in_use()) {
                 role.weighed += 1;
                 role.state_bytes += before.saturating_sub(after);

@@ -4,14 +4,14 @@ use super::World;
 use super::clients::{Owner, Request};
 use super::sessions::Timer;
 use crate::brain::{Cut, End, Line, Traffic};
+use crate::level::Level;
 
 impl World {
     /// Sessions on a line are reset.
     pub(super) fn cut_sessions(&mut self, at: usize, line: Line, how: Cut, why: &'static str) {
-        let origin = line.origin().and_then(|origin| self.by_id.get(&origin));
-        let name = origin.map_or("an upstream outside", |origin| &self.nodes[*origin].name);
-        let words = format!("resets sessions to {name}: {why}");
-        self.trace.node(self.now, at, words);
+        let origin = line.origin().and_then(|origin| self.account.number(&origin));
+        let name = origin.map_or("an upstream outside", |origin| self.account.name(origin));
+        self.says(at, format!("resets sessions to {name}: {why}"));
         let (now, clients) = (self.epoch + self.now, &mut self.nodes[at].clients);
         clients.ledger.cut(&clients.service, line, how, now);
         self.wake_sessions(at);
@@ -27,7 +27,7 @@ impl World {
 
     /// A node ends what leads to another one, or through it.
     pub(super) fn end_sessions(&mut self, at: usize, subject: usize) {
-        let subject = self.nodes[subject].credential.node;
+        let subject = self.account.id(subject);
         let now = self.epoch + self.now;
         self.nodes[at].clients.ledger.end(|node| *node == subject, now);
         self.wake_sessions(at);

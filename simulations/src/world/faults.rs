@@ -9,7 +9,8 @@ use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
-use crate::rules::LONG_STALL;
+use crate::level::Level;
+use crate::level::follow::Follow;
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
@@ -18,60 +19,32 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 impl World {
     pub(super) fn happen(&mut self, place: usize) {
-        let planned = self.plan[place].clone();
-        if planned.fault.is_some() {
-            self.fault_begins(place);
-        }
-        self.trace.world(self.now, &planned.words);
-        self.measures.disturbed = Some(self.now);
-        self.guard.disturbed(self.now);
+        let plan = self.plan.clone();
+        let planned = &plan[place];
+        self.begins(&plan[place..]);
+        self.happens(&planned.happening);
         match planned.happening {
             Happening::Instance(node, becomes) => {
-                self.nodes[node].instance = Some(becomes);
-                self.trace.node(self.now, node, planned.words);
+                self.says(node, planned.words.clone());
                 if becomes == Instance::Down {
                     self.break_sessions_to(node);
                 }
-                if becomes == Instance::Ready {
-                    self.fault_ends(node, &["kill", "hang", "stall", "unready"]);
-                }
             }
             Happening::Crash(node) => {
-                self.trace.node(self.now, node, planned.words);
+                self.says(node, planned.words.clone());
                 self.stop(node);
             }
-            Happening::Start { node, with_state } => {
-                self.fault_ends(node, &["crash", "leave", "rolling-restart"]);
-                self.start(node, with_state);
-            }
+            Happening::Start { node, with_state } => self.start(node, with_state),
             Happening::Leave(node) => {
-                self.trace.node(self.now, node, planned.words);
+                self.says(node, planned.words.clone());
                 self.nodes[node].leaving = true;
                 self.with_brain(node, |brain, now, _| brain.leave(now));
                 let boot = self.nodes[node].boot;
                 self.queue.push(self.now + FAREWELL, Event::Stop { node, boot });
             }
-            Happening::Way(a, b, up) => {
-                self.network.set_up(a, b, up);
-                self.ways_changed(&planned.happening, up);
-            }
-            Happening::Pair(a, b, up) => {
-                self.network.block(a, b, up);
-                self.ways_changed(&planned.happening, up);
-            }
-            Happening::Quality(a, b, ref quality) => {
-                self.network.set_quality(a, b, quality.clone());
-                self.ways_changed(&planned.happening, quality.is_none());
-            }
             Happening::Clock(node, by) => self.step_clock(node, by),
             Happening::Starve { node, stall, until } => self.starve(node, stall, until),
-            Happening::Rebind(node) => {
-                self.guard.unsettled(node, self.now);
-                self.network.rebind(node);
-            }
-            Happening::Roam(node, site) => {
-                self.guard.unsettled(node, self.now);
-                self.network.roam(node, site);
+            Happening::Roam(node, _) => {
                 let endpoints = self.endpoints(node);
                 self.with_brain(node, |brain, now, _| brain.set_endpoints(endpoints, now));
             }
@@ -82,14 +55,18 @@ impl World {
             }
             Happening::Revoke { node, through } => self.revoke(node, through),
             Happening::Lie(node, how) => self.set_lie(node, how),
+            Happening::Way(..)
+            | Happening::Pair(..)
+            | Happening::Quality(..)
+            | Happening::Rebind(_) => {}
         }
     }
 
     fn step_clock(&mut self, at: usize, by: i64) {
         self.nodes[at].ahead_s += by;
         match self.wall(at) >= self.nodes[at].credential.expires_at {
-            true => self.guard.astray(at),
-            false => self.guard.unsettled(at, self.now),
+            true => self.account.astray(at),
+            false => self.account.unsettled(at, self.now),
         }
     }
 
@@ -98,7 +75,7 @@ impl World {
         if how.is_none() {
             self.fault_ends(node, &["lie"]);
             // What others hold of it, and it of them, is from the time of its lies.
-            self.guard.unsettled(node, self.now);
+            self.account.unsettled(node, self.now);
         }
     }
 
@@ -119,9 +96,8 @@ impl World {
             self.carry_no_more(&target, (at, place, number));
         }
         self.measures.sessions.closed += sessions;
-        self.guard.stopped(at, self.now);
-        self.measures.gone(at);
-        self.trace.node(self.now, at, "its process ends".into());
+        self.guard.uptime.stopped(self.now);
+        self.process_ends(at);
     }
 
     /// A process stands still for a moment, and again after a while.
@@ -132,9 +108,7 @@ impl World {
         let begins = self.now + self.rng.random_range(Duration::ZERO..stall * 2);
         if self.now > self.nodes[at].still_until {
             self.nodes[at].still_until = self.now + stall;
-            if stall > LONG_STALL {
-                self.guard.unsettled(at, self.now + stall);
-            }
+            self.stands_still(at, stall, self.now + stall);
         }
         self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
     }

@@ -17,6 +17,7 @@ use super::{Event, Packet, World, number};
 use crate::brain::Line;
 use crate::flight::{Flight, Payload, Step, Trail, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
+use crate::level::judge::Judge;
 use crate::scenario::Lie;
 
 /// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of
@@ -106,7 +107,7 @@ impl World {
             Receive::Serve => self.serve(to, flight),
             Receive::Refuse => self.send_back(to, word(flight, Step::Refused)),
             Receive::Carry(target) => {
-                let Some(target) = self.by_id.get(&target).copied() else { return };
+                let Some(target) = self.account.number(&target) else { return };
                 *self.measures.carried.entry(to).or_default() += 1;
                 self.check_relaying(to, target, &flight);
                 let onward = Flight { target: None, hops: Hops::None, ..flight };
@@ -160,8 +161,8 @@ impl World {
 
     fn serve(&mut self, at: usize, flight: Flight) {
         let is_opening = flight.what == Step::Open;
-        self.check_client(at, &flight);
-        match self.nodes[at].instance.unwrap_or(Instance::Down) {
+        self.check_served(flight.trail.client() as usize, at);
+        match self.account.instances[at].unwrap_or(Instance::Down) {
             Instance::Stalled if !is_opening => {}
             Instance::Ready | Instance::Unready | Instance::Stalled => {
                 let answer = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);

@@ -23,7 +23,7 @@ impl World {
                 record_key: &node.key,
                 settings: self.settings(at),
                 tuning: self.scenario.tuning,
-                hosts: node.instance.is_some(),
+                hosts: self.account.instances[at].is_some(),
                 generation: 1,
                 seed: [0; 32],
                 memo: Some(self.memo.clone()),

@@ -116,7 +116,7 @@ impl World {
             let own = self.nodes[from].credential.node;
             let Some(me) = lives.iter().find(|life| life.node == own).copied() else { continue };
             for to in lives.iter().filter(|life| life.node != own) {
-                let Some(number) = self.by_id.get(&to.node).copied() else { continue };
+                let Some(number) = self.account.number(&to.node) else { continue };
                 let others: Vec<Life> = lives.iter().filter(|it| it.node != own).copied().collect();
                 for some in others.chunks(MAX_CLAIMS) {
                     // What rumours have told is old news to the other way.
@@ -229,7 +229,9 @@ mod tests {
 
     /// What `observer` holds to be the way of `fra-2` to `sin-1`, in microseconds.
     fn claimed(world: &World, observer: &str) -> u32 {
-        let find = |name: &str| world.nodes.iter().find(|it| it.name == name).expect("it is there");
+        let find = |name: &str| {
+            world.nodes.iter().find(|it| it.credential.name.as_str() == name).expect("it is there")
+        };
         let [liar, origin] = ["fra-2", "sin-1"].map(|name| find(name).credential.node);
         let brain = find(observer).brain.as_ref().expect("it runs");
         let state = brain.directory().get(&liar).and_then(|it| it.node_state()).expect("a record");
@@ -248,10 +250,10 @@ mod tests {
     #[test]
     fn accusations_are_read_and_doubted() {
         let world = played("accuse");
-        let others = world.nodes.iter().filter(|it| it.name != "fra-2");
+        let others = world.nodes.iter().filter(|it| it.credential.name.as_str() != "fra-2");
         for other in others {
             let counters = other.brain.as_ref().expect("it runs").counters();
-            let name = &other.name;
+            let name = &other.credential.name;
             assert_eq!((counters.dropped_malformed, counters.dropped_swim), (0, 0), "{name}");
             // Of three others every two seconds for 70 s: 105 by either way.
             assert!(counters.softened_claims > 150, "{name}: {}", counters.softened_claims);

@@ -4,13 +4,11 @@
 //! carries out what the node then wants. Nothing else advances time. Randomness comes from the seed
 //! alone: one generator for the world, one per link, one per node, one per node's clients.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{AuthorityKey, Credential, NodeId, Settings, UnixSeconds};
+use meshport_config::{AuthorityKey, Credential, Settings, UnixSeconds};
 use meshport_core::health::{Outcome, Question};
 use meshport_discovery::{Memo, SignedState};
 use rand::{Rng, SeedableRng};
@@ -20,19 +18,22 @@ use crate::Error;
 use crate::brain::{Birth, Brain, Wish};
 use crate::flight::Payload;
 use crate::instance::Instance;
+use crate::level::follow::Follow;
+use crate::level::judge::Judge;
+use crate::level::{Account, Level};
 use crate::measure::{Measures, Suspicions};
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::report::keys::Level;
+use crate::report::keys;
 use crate::report::{Outcome as RunOutcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Lie, Overrides, Scenario, service};
 use crate::trace::Trace;
-use crate::tunnel::Spread;
 
 mod clients;
 mod costs;
 mod ends;
+mod facts;
 mod faults;
 mod flights;
 mod following;
@@ -114,9 +115,6 @@ enum Event {
     Look,
 }
 
-/// Node ids and their numbers; never iterated.
-type Numbers = HashMap<NodeId, usize, BuildHasherDefault<Spread>>;
-
 /// A node and its record.
 type Known = (Arc<Credential>, Arc<SignedState>);
 
@@ -163,7 +161,7 @@ impl std::fmt::Debug for Options {
 pub struct World {
     scenario: Scenario,
     overrides: Overrides,
-    plan: Vec<Planned>,
+    plan: Arc<[Planned]>,
     seed: u64,
     epoch: Instant,
     now: Duration,
@@ -171,16 +169,14 @@ pub struct World {
     rng: ChaCha8Rng,
     queue: Queue<Event>,
     nodes: Vec<Node>,
-    by_id: Numbers,
     authority: AuthorityKey,
-    /// The nodes that host an instance.
-    origins: Vec<usize>,
     network: Network,
     memo: Memo,
     /// What all nodes know of each other when they start for the first time.
     known: Vec<Known>,
     trace: Trace,
     measures: Measures,
+    account: Account,
     guard: Guard,
     costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
@@ -207,10 +203,6 @@ impl World {
         }
         let memo = Memo::default();
         node::share(&mut nodes, &memo)?;
-        let by_id: Numbers =
-            nodes.iter().enumerate().map(|(at, node)| (node.credential.node, at)).collect();
-        let origins: Vec<usize> =
-            (0..nodes.len()).filter(|at| nodes[*at].instance.is_some()).collect();
         let network = Network::new(&scenario, &mut rng)?;
         let plan = timeline::expand(&scenario, seed)?;
         for planned in &plan {
@@ -218,24 +210,29 @@ impl World {
                 nodes[node].saves = true;
             }
         }
+        let names = nodes.iter().map(|node| node.credential.name.to_string()).collect();
+        let who = nodes.iter().zip(scenario.nodes()).map(|(node, place)| {
+            let name = node.credential.name.to_string();
+            (name, node.credential.node, scenario.hosts(place))
+        });
+        let account = Account::new(who, scenario.warmup(), &mut rng);
         let until = options.until.unwrap_or(Duration::MAX);
         let mut world = Self {
             overrides: Overrides::new(&scenario)?,
-            plan,
+            plan: plan.into(),
             seed,
             #[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
             epoch: Instant::now(),
             now: Duration::ZERO,
             end: scenario.duration().min(until),
-            guard: Guard::new(nodes.len(), &mut rng),
+            costs: Costs::new(options.costs, account.origins(), nodes.len()),
+            account,
+            guard: Guard::default(),
             rng,
             queue: Queue::new(),
-            trace: Trace::new(nodes.iter().map(|it| it.name.clone()).collect(), options.trace),
-            costs: Costs::new(options.costs, &origins, nodes.len()),
+            trace: Trace::new(names, options.trace),
             nodes,
-            by_id,
             authority,
-            origins,
             network,
             memo,
             known: Vec::new(),
@@ -279,11 +276,11 @@ impl World {
             assert!(in_this_instant < MAX_EVENTS_AT_ONCE, "time stands still at {at:?}: {event:?}");
             self.now = at;
             self.handle(event);
-            if self.guard.has_enough() {
+            if self.account.has_enough() {
                 break;
             }
         }
-        if !self.guard.has_enough() {
+        if !self.account.has_enough() {
             self.now = self.end;
             self.check_end();
         }
@@ -374,7 +371,7 @@ impl World {
             record_key: &node.key,
             settings: &settings,
             tuning: self.scenario.tuning,
-            hosts: node.instance.is_some(),
+            hosts: self.account.instances[at].is_some(),
             generation: node.generation,
             seed: bytes32(&mut rng),
             memo,
@@ -396,9 +393,8 @@ impl World {
         if !self.known.is_empty() && !self.nodes[at].saves {
             self.nodes[at].saved.1 = Arc::default();
         }
-        self.guard.started(at, self.now);
-        let words = format!("starts, process {}", self.nodes[at].boot);
-        self.trace.node(self.now, at, words);
+        self.guard.uptime.started(self.now);
+        self.process_starts(at, self.nodes[at].boot);
         self.pump(at);
         self.clients_begin(at);
     }
@@ -460,13 +456,13 @@ impl World {
     fn carry_out(&mut self, at: usize, wish: Wish) {
         match wish {
             Wish::Send(to, payload) => {
-                if let Some(to) = self.by_id.get(&to).copied() {
+                if let Some(to) = self.account.number(&to) {
                     self.gossip(at, to, payload);
                 }
             }
             Wish::Ask(question) => {
                 let node = &self.nodes[at];
-                let honest = node.instance.unwrap_or(Instance::Down);
+                let honest = self.account.instances[at].unwrap_or(Instance::Down);
                 let says = if node.lie == Some(Lie::Ready) { Instance::Ready } else { honest };
                 self.measures.lies += u64::from(says != honest);
                 let health = &self.overrides.site(node.site).services[&service()].health;
@@ -478,33 +474,33 @@ impl World {
                 let event = Event::Probed { node: at, boot: node.boot, question, outcome };
                 self.queue.push(self.now + delay, event);
             }
-            Wish::Route { first_changed } => self.route_changed(at, first_changed),
+            Wish::Route { first_changed } => self.reroutes(at, first_changed),
             Wish::Reset { line, how, why } => self.cut_sessions(at, line, how, why),
             Wish::Move { line, count, insist } => self.move_sessions(at, line, count, insist),
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(node::address);
-                if let (Some(peer), Some(address)) = (self.by_id.get(&node), address) {
-                    self.said_to_be_at(at, *peer, address);
+                if let (Some(peer), Some(address)) = (self.account.number(&node), address) {
+                    self.said_to_be_at(at, peer, address);
                 }
             }
             Wish::Silent(node) => {
-                if let Some(peer) = self.by_id.get(&node).copied() {
+                if let Some(peer) = self.account.number(&node) {
                     self.tunnel(at, peer).schedule.expect_answer();
                 }
             }
             Wish::Member(node, up) => {
-                if let Some(subject) = self.by_id.get(&node).copied() {
+                if let Some(subject) = self.account.number(&node) {
                     self.member_changed(at, subject, up);
                 }
             }
             Wish::Suspect(node) => {
-                if let Some(subject) = self.by_id.get(&node).copied() {
+                if let Some(subject) = self.account.number(&node) {
                     self.suspects(at, subject);
                 }
             }
             Wish::Revoked(revocation) => self.revoked(at, &revocation),
-            Wish::Ignored(reason) => self.trace.node(self.now, at, format!("ignores: {reason}")),
+            Wish::Ignored(reason) => self.says(at, format!("ignores: {reason}")),
         }
     }
 
@@ -524,18 +520,14 @@ impl World {
     }
 
     fn finish(mut self) -> Run {
-        let origin_of = |node: &Node| {
-            let first = node.brain.as_ref().and_then(Brain::first)?;
-            self.by_id.get(&first).copied()
-        };
-        let routes = self.nodes.iter().enumerate().filter(|(_, node)| node.brain.is_some());
-        let routes: Vec<(usize, Option<usize>)> =
-            routes.map(|(at, node)| (at, origin_of(node))).collect();
+        let running = (0..self.nodes.len()).filter(|at| self.runs(*at));
+        let routes: Vec<(usize, Option<usize>)> = running.map(|at| (at, self.first(at))).collect();
         let nearest = routes.iter().filter(|(at, chosen)| self.is_nearest(*at, *chosen)).count();
         self.weigh();
+        let named = |node: &Node| (node.credential.name.to_string(), node.site);
         Run {
             outcome: RunOutcome {
-                level: Level::Wide,
+                level: keys::Level::Wide,
                 description: self.scenario.description.clone(),
                 seed: self.seed,
                 virtual_time: self.now,
@@ -543,16 +535,16 @@ impl World {
                 datagrams: self.trace.datagrams(),
                 trace_hash: self.trace.hash(),
                 sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
-                nodes: self.nodes.iter().map(|node| (node.name.clone(), node.site)).collect(),
+                nodes: self.nodes.iter().map(named).collect(),
                 running: routes.len(),
                 routes,
                 nearest,
                 plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
-                node_seconds: self.guard.node_seconds(),
+                node_seconds: self.guard.uptime.count(self.now).as_secs_f64(),
                 longest_queue: self.queue.longest(),
             },
             measures: self.measures,
-            violations: self.guard.into_violations(),
+            violations: self.account.violations,
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Rules about where sessions go: through one relay at most, home no faster than the settings say,
-//! and after a quiet time to an origin that is near.
+//! Rules about where sessions go: through one relay at most, and home no faster than the settings
+//! say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use meshport_config::{Policy, ServiceSettings};
+use meshport_config::ServiceSettings;
 
 use super::World;
-use crate::brain::{Brain, Line};
+use crate::brain::Line;
 use crate::flight::Flight;
-use crate::rules::{self, LASTING, is_far};
+use crate::level::judge::Judge;
+use crate::rules;
 use crate::scenario::service;
 
 /// The time that the share of sessions which may go home is about.
@@ -59,7 +60,7 @@ impl Pace {
 }
 
 impl World {
-    fn service_settings(&self, node: usize) -> &ServiceSettings {
+    pub(super) fn service_settings(&self, node: usize) -> &ServiceSettings {
         &self.settings(node).services[&service()]
     }
 
@@ -78,7 +79,7 @@ impl World {
                 "{given} sessions get leave to go within {seconds} s, {bound} would be {percent} % \
                  of {peak}"
             );
-            self.violates(rules::SLOWLY_HOME, Some(node), what);
+            self.violates(rules::SLOWLY_HOME, node, what);
         }
     }
 
@@ -89,50 +90,11 @@ impl World {
         let is_back = so_far.iter().any(|node| *node as usize == target);
         if is_second || is_back {
             let names: Vec<&str> =
-                so_far.iter().map(|node| self.nodes[*node as usize].name.as_str()).collect();
-            let (way, to) = (names.join(", "), &self.nodes[target].name);
+                so_far.iter().map(|node| self.account.name(*node as usize)).collect();
+            let (way, to) = (names.join(", "), self.account.name(target));
             let what = format!("it carries a stream on to {to} that came by way of {way}");
-            self.violates(rules::ONE_RELAY, Some(at), what);
+            self.violates(rules::ONE_RELAY, at, what);
         }
-    }
-
-    /// Whether a node's first choice is far, though a near origin serves and its settings are to go
-    /// to the nearest.
-    pub(super) fn strays(&self, at: usize) -> Option<String> {
-        let brain = self.nodes[at].brain.as_ref()?;
-        let Line::Direct(first) = brain.first_line()? else { return None };
-        let since = brain.preferred_since()?.saturating_duration_since(self.epoch);
-        if self.now.saturating_sub(since) < LASTING {
-            return None;
-        }
-        let is_nearest = self.service_settings(at).policy == Policy::Nearest;
-        if !is_nearest || self.nodes[at].lie.is_some() {
-            return None;
-        }
-        let first = *self.by_id.get(&first)?;
-        // An origin that lies, about its ways say, may be left for good reasons.
-        let serves = |origin: &usize| self.serves(at, *origin) && self.nodes[*origin].lie.is_none();
-        // Latency is not all that counts: what is nearer by a way that loses more, or whose time
-        // varies more, may be left for what is farther.
-        let noise = self.network.noise(at, first);
-        let calm = |origin: &usize| {
-            let (lost, varies) = self.network.noise(at, *origin);
-            lost <= noise.0 && varies <= noise.1
-        };
-        let serving = self.origins.iter().copied().filter(serves).filter(calm);
-        let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
-        let (own, least) = (self.distance(at, first), self.distance(at, best));
-        is_far(own, least).then(|| {
-            let (to, better) = (&self.nodes[first].name, &self.nodes[best].name);
-            format!("it goes to {to}, {own:?} away, though {better} serves at {least:?}")
-        })
-    }
-}
-
-impl Brain {
-    /// The line of the first candidate, if it is worth trying.
-    pub(super) fn first_line(&self) -> Option<Line> {
-        self.first().and(self.route().first()).map(|first| first.origin.line)
     }
 }
 

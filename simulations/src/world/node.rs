@@ -1,4 +1,4 @@
-//! One simulated node: its process, its instance, its tunnels, its clients.
+//! One simulated node: its process, its tunnels, its clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,13 +16,11 @@ use super::clients::Clients;
 use super::{CREDENTIAL_LIFETIME_S, Event, ISSUED_BEFORE_S, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
-use crate::instance::Instance;
 use crate::scenario::{Lie, Scenario};
 use crate::tunnel::Tunnels;
 
 /// One node.
 pub(super) struct Node {
-    pub(super) name: String,
     /// The site it belongs to, wherever it is now.
     pub(super) site: usize,
     pub(super) key: RecordKey,
@@ -37,7 +35,6 @@ pub(super) struct Node {
     pub(super) started: Duration,
     /// It has said goodbye, and its process is about to end.
     pub(super) leaving: bool,
-    pub(super) instance: Option<Instance>,
     pub(super) tunnels: Tunnels,
     /// Nodes whose address it knows, and which of their addresses.
     pub(super) book: Book,
@@ -52,8 +49,6 @@ pub(super) struct Node {
     pub(super) lie: Option<Lie>,
     /// What it knows that the authority has taken back; kept with its state.
     pub(super) revocations: Revocations,
-    /// When the authority took its own credential back.
-    pub(super) revoked: Option<Duration>,
     /// An old datagram of its own, for a lie.
     pub(super) replay: Vec<u8>,
     pub(super) clients: Clients,
@@ -120,7 +115,7 @@ pub(super) fn make(
 ) -> Result<Node, Error> {
     let config = &scenario.sites[site];
     let name = scenario.name((site, number));
-    let hosts = number <= config.origins;
+    let hosts = scenario.hosts((site, number));
     let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
     let relays = scenario.relays((site, number));
     let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
@@ -141,7 +136,6 @@ pub(super) fn make(
         .and_then(|issued| issued.countersign(&node_key))
         .map_err(|error| wrong(&error))?;
     Ok(Node {
-        name,
         site,
         key,
         credential: Arc::new(credential),
@@ -151,7 +145,6 @@ pub(super) fn make(
         generation: 0,
         started: Duration::ZERO,
         leaving: false,
-        instance: hosts.then_some(Instance::Ready),
         tunnels: Tunnels::default(),
         book: Book::default(),
         wake: None,
@@ -161,7 +154,6 @@ pub(super) fn make(
         still_until: Duration::ZERO,
         lie: None,
         revocations: Revocations::default(),
-        revoked: None,
         replay: Vec::new(),
         clients: Clients::new(ChaCha8Rng::seed_from_u64(rng.next_u64())),
     })
@@ -174,8 +166,9 @@ pub(super) fn share(nodes: &mut [Node], memo: &Memo) -> Result<(), Error> {
     for node in nodes {
         let (bytes, mesh) = (node.credential.to_bytes(), node.credential.mesh);
         let known = memo.credential(&bytes, &mesh, UnixSeconds(WALL_START));
+        let name = &node.credential.name;
         node.credential =
-            known.map_err(|error| Error::Scenario(format!("node {}: {error}", node.name)))?;
+            known.map_err(|error| Error::Scenario(format!("node {name}: {error}")))?;
     }
     Ok(())
 }

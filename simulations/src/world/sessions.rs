@@ -7,8 +7,6 @@
 
 use std::time::Duration;
 
-use meshport_config::NodeId;
-
 use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
 use super::{Event, World};
 use meshport_core::draw::mix;
@@ -16,6 +14,8 @@ use meshport_core::draw::mix;
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
+use crate::level::Level;
+use crate::level::judge::Judge;
 use crate::rules;
 use crate::scenario::target::Target;
 use crate::scenario::{Lie, Load};
@@ -120,7 +120,7 @@ impl World {
                     self.measures.sessions.hedged += u64::from(hedge);
                     self.measures.sessions.attempts += u64::from(!hedge && id > 0);
                     if id == 0 {
-                        self.check_choice(node, &candidate);
+                        self.check_choice(node, &candidate.origin.line);
                     }
                     self.attempt(node, (place, number), id, &candidate);
                 }
@@ -151,9 +151,7 @@ impl World {
         candidate: &Candidate,
     ) {
         let line = candidate.origin.line;
-        let number_of = |id: Option<NodeId>| id.and_then(|id| self.by_id.get(&id)).copied();
-        let ends = number_of(line.origin()).zip(number_of(line.first_hop()));
-        let (origin, hop) = ends.unwrap_or((OUTSIDE, OUTSIDE));
+        let (origin, hop) = self.account.ends(&line).unwrap_or((OUTSIDE, OUTSIDE));
         let since = self.now;
         let entry = self.nodes[node].clients.enter(line, place);
         let attempt = Attempt { id, entry, line, origin, hop, since };
@@ -165,7 +163,7 @@ impl World {
             return self.session_later(node, (place, number), wait, Timer::Own { id, good: true });
         }
         if origin == node {
-            let (wait, good) = match self.nodes[node].instance.unwrap_or(Instance::Down) {
+            let (wait, good) = match self.account.instances[node].unwrap_or(Instance::Down) {
                 Instance::Ready | Instance::Unready | Instance::Stalled => (ANSWER_TIME, true),
                 Instance::Down => (Duration::ZERO, false),
                 Instance::Hung => return self.accepted(node, (place, number), id),
@@ -318,7 +316,7 @@ impl World {
         if let Some(target) = target {
             self.measures.sessions.relayed += u64::from(target.hop != target.origin);
             self.measures.sessions.outside += u64::from(target.origin == OUTSIDE);
-            self.measure_choice(node, &target, now.saturating_sub(since));
+            self.choice(node, &target, now.saturating_sub(since));
             self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);
             self.carry(&target, (node, place, number));
             self.look_at(node, place);
@@ -395,7 +393,7 @@ impl World {
     }
 
     fn ask_own(&mut self, node: usize, place: u32) {
-        match self.nodes[node].instance.unwrap_or(Instance::Down) {
+        match self.account.instances[node].unwrap_or(Instance::Down) {
             Instance::Ready | Instance::Unready => {
                 if let Some(request) = self.session(node, place).request.take() {
                     let since = request.since.checked_sub(ANSWER_TIME).unwrap_or_default();
@@ -442,7 +440,7 @@ impl World {
     }
 
     fn request_over(&mut self, node: usize, request: Request, answered: bool) {
-        if self.nodes[node].revoked.is_some() || self.nodes[node].lie == Some(Lie::Silent) {
+        if self.account.revoked[node].is_some() || self.nodes[node].lie == Some(Lie::Silent) {
             // A node that is shut out gets nothing, as is meant, and one that takes no word from
             // others does not know where to go: that is no failure.
             return;
@@ -452,9 +450,9 @@ impl World {
         if !answered {
             let took = self.now.saturating_sub(request.since);
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
-            self.trace.node(self.now, node, words.clone());
+            self.says(node, words.clone());
             if self.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
-                self.violates(rules::ANSWERED, Some(node), words);
+                self.violates(rules::ANSWERED, node, words);
             }
         }
     }

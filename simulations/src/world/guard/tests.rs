@@ -4,7 +4,7 @@
 use meshport_config::{Revocation, Revoked};
 
 use super::*;
-use crate::flight::Step;
+use crate::rules::SETTLING;
 use crate::scenario::Scenario;
 use crate::tunnel::Tunnels;
 use crate::world::{Options, number};
@@ -24,7 +24,7 @@ fn played() -> World {
 
 /// The rules that were broken since this was last asked.
 fn broken(world: &mut World) -> Vec<&'static str> {
-    world.guard.violations.drain(..).map(|violation| violation.rule).collect()
+    world.account.violations.drain(..).map(|violation| violation.rule).collect()
 }
 
 #[test]
@@ -60,18 +60,17 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let (subject, at, teller) = (0, 3, 2);
     let id = world.nodes[subject].credential.node;
     let revocation = Revocation::issue(&world.authority, Revoked::Node(id), world.wall(subject));
-    world.nodes[subject].revoked = Some(Duration::ZERO);
+    world.account.revoked[subject] = Some(Duration::ZERO);
     let mut left = |change: &mut dyn FnMut(&mut World)| {
         change(&mut world);
         world.check_revoked();
-        let found = world.guard.violations.pop();
+        let found = world.account.violations.pop();
         found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
     };
     assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
     // Only these two have anything to do with it.
     let what = left(&mut |world| {
         world.stop(1);
-        world.guard.started[at] = Duration::ZERO;
         for node in [at, teller] {
             world.nodes[node].revocations.add(revocation.clone());
         }
@@ -82,10 +81,10 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
         world.nodes[at].revocations = meshport_config::Revocations::default();
     });
     assert_eq!(what, "it does not know of the revocation of fra-1");
-    let what = left(&mut |world| world.nodes[teller].revoked = Some(world.now));
+    let what = left(&mut |world| world.account.revoked[teller] = Some(world.now));
     assert_eq!(what, "", "nobody listens to the only one that could tell");
     let what = left(&mut |world| {
-        world.nodes[teller].revoked = None;
+        world.account.revoked[teller] = None;
         world.nodes[at].revocations.add(revocation.clone());
         let now = world.epoch + world.now;
         world.nodes[at].brain.as_mut().expect("it runs").revoke(&revocation, now);
@@ -136,18 +135,16 @@ impl World {
 fn who_is_revoked_and_served_is_noticed() {
     let mut world = played();
     let (subject, at) = (3, 0);
-    let flight = world.flight_of((subject, 0, 0), (at, at), (0, Step::Request, 100));
-    world.check_client(at, &flight);
-    world.nodes[subject].revoked = Some(world.now - SETTLING);
-    world.check_client(at, &flight);
+    world.check_served(subject, at);
+    world.account.revoked[subject] = Some(world.now - SETTLING);
+    world.check_served(subject, at);
     assert_eq!(broken(&mut world), Vec::<&str>::new());
-    world.nodes[subject].revoked = Some(Duration::ZERO);
-    world.guard.started[at] = Duration::ZERO;
-    world.check_client(at, &flight);
+    world.account.revoked[subject] = Some(Duration::ZERO);
+    world.check_served(subject, at);
     assert_eq!(broken(&mut world), Vec::<&str>::new(), "nobody remembers it");
     let id = Revoked::Node(world.nodes[subject].credential.node);
     let revocation = Revocation::issue(&world.authority, id, world.wall(subject));
     world.nodes[1].revocations.add(revocation);
-    world.check_client(at, &flight);
+    world.check_served(subject, at);
     assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);
 }

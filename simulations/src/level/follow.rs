@@ -1,0 +1,224 @@
+//! How nodes follow what happens: detection, failover, and how good their choices are, by the
+//! scenario's own truth and not by what nodes believe.
+
+use std::time::Duration;
+
+use super::{Level, is_near};
+use crate::instance::Instance;
+use crate::measure::{Cut, Fault, Notice, Pair, Users, begin, micros};
+use crate::rules::LONG_STALL;
+use crate::scenario::Happening;
+use crate::scenario::timeline::Planned;
+
+impl<L: Level> Follow for L {}
+
+/// See the module's description.
+pub(crate) trait Follow: Level {
+    /// The first of these is about to happen. If it may disturb somebody: who has to notice it, and
+    /// who has to go elsewhere, or may?
+    fn begins(&mut self, plan: &[Planned]) {
+        let (Some(planned), now) = (plan.first(), self.now()) else { return };
+        self.trace(|trace| trace.world(now, &planned.words));
+        self.account_mut().disturbed(now);
+        let nodes = self.account().len();
+        let measures = self.measures();
+        measures.disturbed = Some(now);
+        let Some(place) = begin(&mut measures.faults, plan, nodes, now) else { return };
+        let mut faults = std::mem::take(&mut measures.faults);
+        let fault = &mut faults[place];
+        let (unaware, staying) = self.concerned(fault);
+        fault.unaware.extend(unaware);
+        fault.staying.extend(staying);
+        self.measures().faults = faults;
+    }
+
+    /// Who has something to notice of the newest victim of a fault, and who goes there.
+    fn concerned(&self, fault: &Fault) -> (Vec<Pair>, Vec<Pair>) {
+        let victim = fault.newest();
+        let nodes = 0..self.account().len();
+        let is_asked = |at: &usize| self.runs(*at) && self.account().revoked[*at].is_none();
+        let others: Vec<usize> = nodes.filter(|at| Some(*at) != victim && is_asked(at)).collect();
+        let goes_there = |at: &usize| match fault.users() {
+            Users::Theirs => self.first(*at) == victim,
+            Users::Ways => self.goes_into(&fault.cut, *at),
+            Users::Own | Users::Joining => false,
+        };
+        let has_to_notice = |at: &usize| match victim {
+            Some(victim) => fault.is_watched() && self.has_to_notice(*at, victim, fault.notice()),
+            None => fault.notice() == Notice::Way && goes_there(at),
+        };
+        let pair = |at: &usize| (*at, victim.unwrap_or(*at));
+        let unaware = others.iter().filter(|at| has_to_notice(at)).map(pair).collect();
+        let mut staying: Vec<Pair> = others.iter().filter(|at| goes_there(at)).map(pair).collect();
+        let is_user = |victim: &usize| match fault.users() {
+            Users::Own => self.first(*victim).is_some(),
+            Users::Joining => !self.runs(*victim),
+            Users::Theirs | Users::Ways => false,
+        };
+        staying.extend(victim.filter(is_user).map(|victim| (victim, victim)));
+        (unaware, staying)
+    }
+
+    /// Whether a node's first choice is behind these ways.
+    fn goes_into(&self, cut: &Cut, at: usize) -> bool {
+        let parts =
+            |first| self.network(|it| cut.parts((at, it.site(at)), (first, it.site(first))));
+        self.first(at).is_some_and(parts)
+    }
+
+    /// What happens to the world around the processes.
+    fn happens(&mut self, happening: &Happening) {
+        let now = self.now();
+        match *happening {
+            Happening::Instance(node, becomes) => {
+                self.account_mut().instances[node] = Some(becomes);
+                if becomes == Instance::Ready {
+                    self.fault_ends(node, &["kill", "hang", "stall", "unready"]);
+                }
+            }
+            Happening::Start { node, .. } => {
+                self.fault_ends(node, &["crash", "leave", "rolling-restart"]);
+            }
+            Happening::Way(a, b, up) => {
+                self.change_network(|network| network.set_up(a, b, up));
+                self.ways_change(happening, up);
+            }
+            Happening::Pair(a, b, up) => {
+                self.change_network(|network| network.block(a, b, up));
+                self.ways_change(happening, up);
+            }
+            Happening::Quality(a, b, ref quality) => {
+                self.change_network(|network| network.set_quality(a, b, quality.clone()));
+                self.ways_change(happening, quality.is_none());
+            }
+            Happening::Rebind(node) => {
+                self.account_mut().unsettled(node, now);
+                self.change_network(|network| network.rebind(node));
+            }
+            Happening::Roam(node, site) => {
+                self.account_mut().unsettled(node, now);
+                self.change_network(|network| network.roam(node, site));
+            }
+            Happening::Revoke { node, .. } => {
+                self.account_mut().revoked[node].get_or_insert(now);
+            }
+            Happening::Crash(_)
+            | Happening::Leave(_)
+            | Happening::Clock(..)
+            | Happening::Starve { .. }
+            | Happening::Configure(..)
+            | Happening::Lie(..) => {}
+        }
+    }
+
+    /// A way is another one now; whether it is as at the start.
+    fn ways_change(&mut self, way: &Happening, ends: bool) {
+        let now = self.now();
+        for fault in &mut self.measures().faults {
+            if ends && fault.over.is_none() && fault.at < now && fault.cut.concerns(way) {
+                fault.over = Some(now);
+            }
+        }
+        self.account_mut().since.ways = now;
+    }
+
+    /// What these kinds of faults took from a node is given back.
+    fn fault_ends(&mut self, node: usize, kinds: &[&str]) {
+        let now = self.now();
+        for fault in &mut self.measures().faults {
+            if kinds.contains(&fault.kind) {
+                fault.ends(node, now);
+            }
+        }
+    }
+
+    /// A node's process stands still for so long at a time, until then. Who does so for long is as
+    /// good as gone.
+    fn stands_still(&mut self, node: usize, stall: Duration, until: Duration) {
+        let account = self.account_mut();
+        account.disturbed(until);
+        if stall > LONG_STALL {
+            account.unsettled(node, until);
+        }
+    }
+
+    /// A process of a node begins.
+    fn process_starts(&mut self, node: usize, boot: u32) {
+        let now = self.now();
+        self.account_mut().unsettled(node, now);
+        self.says(node, format!("starts, process {boot}"));
+    }
+
+    /// A node's process has ended.
+    fn process_ends(&mut self, node: usize) {
+        let now = self.now();
+        let account = self.account_mut();
+        account.evictions.forget(node);
+        account.records.forget(node);
+        account.disturbed(now);
+        self.measures().gone(node);
+        self.says(node, "its process ends".into());
+    }
+
+    /// A node has noticed what there is to notice of another one.
+    fn notices(&mut self, at: usize, subject: usize, notice: Notice) {
+        let now = self.now();
+        for fault in self.measures().followed(now).filter(|fault| fault.notice() == notice) {
+            fault.notices(at, subject, now);
+        }
+    }
+
+    /// A node's route is another one; where it goes, in words, if its first origin is another one.
+    fn route_changed(&mut self, at: usize, moved: Option<String>) {
+        let (now, is_other) = (self.now(), moved.is_some());
+        if let Some(words) = moved {
+            self.measures().route_changes += 1;
+            self.measures().second(now).moved += 1;
+            self.says(at, words);
+        }
+        let first = self.first(at);
+        let mut faults = std::mem::take(&mut self.measures().faults);
+        for fault in faults.iter_mut().filter(|fault| fault.followed_until() > now) {
+            // A route is also another one when only its end is: what counts is its first origin.
+            let away = match fault.users() {
+                Users::Theirs => !first.is_some_and(|first| fault.out.contains(&first)),
+                Users::Ways => !self.goes_into(&fault.cut, at),
+                Users::Own => is_other,
+                Users::Joining => first.is_some(),
+            };
+            if away {
+                fault.leaves(at, now);
+            }
+            if Self::SHOWN_BY_ROUTE.contains(&fault.notice()) {
+                for victim in fault.unnoticed(at) {
+                    if !self.believes_in(at, victim) {
+                        fault.notices(at, victim, now);
+                    }
+                }
+            }
+        }
+        self.measures().faults = faults;
+    }
+
+    /// A session has reached its origin, by a first hop, or something outside the mesh: how good
+    /// was the choice?
+    fn measure_choice(&mut self, node: usize, chosen: Option<(usize, usize)>, took: Duration) {
+        let now = self.now();
+        if now < self.account().warmup {
+            return;
+        }
+        self.measures().connect.add(micros(took));
+        let Some(((origin, hop), best)) = chosen.zip(self.best(node)) else { return };
+        let onward = if hop == origin { Duration::ZERO } else { self.distance(hop, origin) };
+        let own = self.distance(node, hop) + onward;
+        let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
+        let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
+        let measures = self.measures();
+        measures.stretch.add(stretch);
+        if measures.is_quiet(now) {
+            measures.stretch_quiet.add(stretch);
+        }
+        measures.compared += 1;
+        measures.nearest += u64::from(is_near(own, best));
+    }
+}

@@ -1,0 +1,272 @@
+//! The rules that more than one level checks, on what the levels show.
+//!
+//! * No session begins at an origin its node knows to be dead while another is healthy: at each
+//!   first attempt.
+//! * A directory never goes back to an older record: now and then, for some nodes.
+//! * A node that runs and is within reach is not held for down longer than `MAX_EVICTION`, counted
+//!   from when both nodes and the ways have had `SETTLING`: each second.
+//! * Sessions opened = closed + open: at the end.
+//! * Who was revoked is known to be, has no tunnel and no session, and is served no more: each
+//!   second and at each answer.
+//! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
+//!   at the end. What is near by a way that loses more, or varies more, need not be gone to.
+//!
+//! The words of the rules, and what they need to remember, are in [`crate::rules`].
+
+use super::{Held, Level};
+use crate::report::Violation;
+use crate::rules::{self, Key, LASTING, Line, MAX_NEWS, QUIET, SETTLING, is_far};
+
+impl<L: Level> Judge for L {}
+
+/// See the module's description.
+pub(crate) trait Judge: Level {
+    fn violates(&mut self, rule: &'static str, node: usize, what: String) {
+        if self.account().has_enough() {
+            return;
+        }
+        let (at, last) = (self.now(), self.last(node));
+        let node = Some(self.account().name(node).to_owned());
+        self.account_mut().violations.push(Violation { at, rule, node, what, last });
+    }
+
+    /// A session is about to try its first candidate.
+    fn check_choice(&mut self, node: usize, first: &Line) {
+        let (Line::Direct(origin), Some(route)) = (*first, self.route(node)) else { return };
+        let Some(better) = rules::better_than_dead(route, origin) else { return };
+        let account = self.account();
+        let name = |id| account.number(&id).map_or("?", |at| account.name(at));
+        let what = rules::dead_choice(name(origin), name(better));
+        self.violates(rules::DEAD_ORIGIN, node, what);
+    }
+
+    /// A node has found a member silent, and suspects it: by mistake, if that one takes part and is
+    /// within reach, and nothing excuses it.
+    fn suspects(&mut self, at: usize, subject: usize) {
+        let now = self.now();
+        self.says(at, format!("suspects {}", self.account().name(subject)));
+        if now < self.account().warmup {
+            return;
+        }
+        let is_wrong = self.settles(at, subject).is_some_and(|since| since <= now);
+        let seen = self.measures().suspicions.get_or_insert_default();
+        seen.raised += 1;
+        seen.wrong += u64::from(is_wrong);
+    }
+
+    /// A node holds another one for down that has left, or has not: rightly?
+    fn evicts(&mut self, holder: usize, subject: usize, has_left: bool) {
+        let now = self.now();
+        self.account_mut().evictions.begin(holder, subject, now);
+        if now < self.account().warmup {
+            return;
+        }
+        let is_wrong = self.settles(holder, subject).is_some_and(|at| at <= now);
+        let measures = self.measures();
+        measures.suspicions.get_or_insert_default().evictions += u64::from(!has_left);
+        measures.false_evictions += u64::from(is_wrong);
+    }
+
+    /// A node holds another one for alive again.
+    fn readmits(&mut self, holder: usize, subject: usize) {
+        self.account_mut().evictions.end(holder, subject);
+    }
+
+    /// Nobody alive stays evicted.
+    fn check_evicted(&mut self) {
+        let settles = |holder, subject| self.settles(holder, subject);
+        for (holder, subject) in self.account().evictions.overdue(self.now(), settles) {
+            self.readmits(holder, subject);
+            if !self.holds(holder, subject).is_there() {
+                let what = rules::evicted(self.account().name(subject));
+                self.violates(rules::EVICTED, holder, what);
+            }
+        }
+    }
+
+    /// A followed node has these records now, by their owners: none has gone back?
+    fn check_records(&mut self, process: (usize, u32), records: Vec<(usize, Key)>) {
+        let account = self.account_mut();
+        let nodes = account.len();
+        if let Some(back) = account.records.follow(process, nodes, records.into_iter()) {
+            let what = rules::went_back(account.name(back.0), back);
+            self.violates(rules::NEVER_BACK, process.0, what);
+        }
+    }
+
+    /// How many sessions the clients of a node have opened, how many were closed, and are open.
+    fn check_sessions(&mut self, at: usize, [opened, closed, open]: [u64; 3]) {
+        if opened != closed + open {
+            let what = format!("{opened} sessions opened, {closed} closed, {open} open");
+            self.violates(rules::SESSIONS, at, what);
+        }
+    }
+
+    /// Those who were revoked long enough ago that all know it.
+    fn long_revoked(&self) -> Vec<usize> {
+        let (now, account) = (self.now(), self.account());
+        let is_late = |at: &usize| {
+            account.revoked[*at].is_some_and(|since| now.saturating_sub(since) > MAX_NEWS)
+        };
+        (0..account.len()).filter(is_late).collect()
+    }
+
+    /// Whoever was revoked is known to be by all within reach, and nobody has anything to do with
+    /// it any more.
+    fn check_revoked(&mut self) {
+        for subject in self.long_revoked() {
+            let nodes = 0..self.account().len();
+            let wrong = nodes.into_iter().find_map(|at| Some((at, self.keeps(at, subject)?)));
+            if let Some((at, what)) = wrong {
+                let what = format!("{what} {}", self.account().name(subject));
+                self.violates(rules::SHUT_OUT, at, what);
+            }
+        }
+    }
+
+    /// What a node still has to do with one that was revoked long ago.
+    fn keeps(&self, at: usize, subject: usize) -> Option<&'static str> {
+        if at == subject || !self.takes_part(at) {
+            return None;
+        }
+        if !self.shuts_out(at, subject) {
+            let told = self.account().settled(&[at]) <= self.now();
+            let is_late = told && self.can_be_told(at, subject);
+            return is_late.then_some("it does not know of the revocation of");
+        }
+        let ties = self.ties(at, subject);
+        let id = Some(self.account().id(subject));
+        let leads = |line: &Line| line.origin() == id || line.first_hop() == id;
+        let route = self.route(at);
+        if ties.entry {
+            Some("its directory has an entry of")
+        } else if route.is_some_and(|it| it.candidates.iter().any(|it| leads(&it.origin.line))) {
+            Some("its route has a way through")
+        } else if ties.tunnel {
+            Some("it has a tunnel to")
+        } else if ties.session {
+            Some("it has a session to")
+        } else {
+            None
+        }
+    }
+
+    /// A node's instance answers a client of another node: was one of these revoked long ago? Two
+    /// that are shut out may serve each other.
+    fn check_served(&mut self, client: usize, origin: usize) {
+        let account = self.account();
+        let (revoked, other) = match (account.revoked[client], account.revoked[origin]) {
+            (Some(since), None) => ((client, since), origin),
+            (None, Some(since)) => ((origin, since), client),
+            _ => return,
+        };
+        let (revoked, since) = revoked;
+        let excused = account.settled(&[client, origin]).max(since + SETTLING);
+        if client == origin || self.lies(other) || self.now() <= excused {
+            return;
+        }
+        if self.shuts_out(other, revoked) || self.can_be_told(other, revoked) {
+            let what = format!("it serves a client of {}", self.account().name(client));
+            self.violates(rules::SERVED_NO_MORE, origin, what);
+        }
+    }
+
+    /// Whether nothing has changed for so long that all should agree.
+    fn is_quiet(&self) -> bool {
+        self.now().saturating_sub(self.account().last_disturbed()) >= QUIET
+    }
+
+    /// After a quiet time everybody knows of everybody within reach, and goes where it should.
+    fn check_quiet(&mut self) {
+        if !self.is_quiet() {
+            return;
+        }
+        let nodes: Vec<usize> =
+            (0..self.account().len()).filter(|at| self.takes_part(*at)).collect();
+        let wrong = nodes.iter().find_map(|at| Some((*at, self.disagreement(*at)?)));
+        if let Some((at, what)) = wrong {
+            self.violates(rules::AGREEMENT, at, what);
+        }
+        let wrong = nodes.iter().find_map(|at| Some((*at, self.bad_route(*at)?)));
+        if let Some((at, (rule, what))) = wrong {
+            self.violates(rule, at, what);
+        }
+    }
+
+    /// What is wrong with how a node holds those within its reach, if anything is: that they are
+    /// alive, with the newest record.
+    fn disagreement(&self, at: usize) -> Option<String> {
+        let (mut known, mut all) = (0, 0);
+        let name = |node| self.account().name(node);
+        for subject in self.within_reach(at) {
+            all += 1;
+            match self.holds(at, subject) {
+                Held::Absent => return Some(format!("it holds {} for down", name(subject))),
+                Held::Older => {
+                    return Some(format!("its record of {} is not the newest", name(subject)));
+                }
+                Held::Newest => known += 1,
+                Held::Nothing => {}
+            }
+        }
+        if known < all {
+            return Some(format!("it knows {known} of {all} nodes within its reach"));
+        }
+        let alive = self.alive(at).filter(|alive| *alive < all)?;
+        Some(format!("it holds {alive} of {all} nodes within its reach for alive"))
+    }
+
+    /// Where a node goes, if that does not serve though another origin does, or is clearly farther
+    /// than the nearest one.
+    fn bad_route(&self, at: usize) -> Option<(&'static str, String)> {
+        let bad = self.useless(at).map(|what| (rules::GOOD_ROUTES, what));
+        let far = || {
+            self.lasting(at).filter(|lasting| *lasting >= LASTING)?;
+            let Line::Direct(first) = self.first_line(at)? else { return None };
+            Some((rules::NEAR_ROUTES, self.strays(at, self.account().number(&first)?)?))
+        };
+        bad.or_else(far)
+    }
+
+    fn useless(&self, at: usize) -> Option<String> {
+        let account = self.account();
+        let line = self.first_line(at);
+        let works = line.is_some_and(|line| self.works(at, &line));
+        if works || !account.origins.iter().any(|origin| self.serves(at, *origin)) {
+            return None;
+        }
+        let ends = line.and_then(|line| account.ends(&line));
+        let ends = || ends.into_iter().flat_map(|(origin, hop)| [origin, hop]);
+        let lied = account.origins.iter().copied().chain(ends()).any(|node| self.lies(node));
+        // Whether it should know by now is judged where revocations are.
+        let unheard = |of: usize| account.revoked[of].is_some() && !self.shuts_out(at, of);
+        if lied || ends().any(unheard) {
+            return None;
+        }
+        let to = ends().next().map_or("nobody", |origin| account.name(origin));
+        Some(format!("it goes to {to}, which does not serve, though another origin does"))
+    }
+
+    /// What is wrong with a node's going to an origin that is clearly farther than the nearest one
+    /// that serves.
+    fn strays(&self, at: usize, to: usize) -> Option<String> {
+        // An origin that lies, about its ways say, may be left for good reasons.
+        let serves = |origin: &usize| self.serves(at, *origin) && !self.lies(*origin);
+        // Latency is not all that counts: what is nearer by a way that loses more, or whose time
+        // varies more, may be left for what is farther.
+        let noise = |origin| self.network(|network| network.noise(at, origin));
+        let (loses, varies) = noise(to);
+        let calm = |origin: &usize| {
+            let noise = noise(*origin);
+            noise.0 <= loses && noise.1 <= varies
+        };
+        let account = self.account();
+        let serving = account.origins.iter().copied().filter(serves).filter(calm);
+        let best = serving.min_by_key(|origin| self.distance(at, *origin))?;
+        let (own, least) = (self.distance(at, to), self.distance(at, best));
+        is_far(own, least).then(|| {
+            let (to, better) = (account.name(to), account.name(best));
+            format!("it goes to {to}, {own:?} away, though {better} serves at {least:?}")
+        })
+    }
+}
