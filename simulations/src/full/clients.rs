@@ -11,6 +11,7 @@ use super::book::Book;
 use super::instance::Greeted;
 use super::{lock, machine};
 use crate::level::clients::Door;
+use crate::level::judge::Judge;
 use crate::measure::Measures;
 use crate::scenario::Load;
 
@@ -45,7 +46,7 @@ impl Door for Place {
     }
 
     async fn open(&self) -> io::Result<Session> {
-        lock(&self.book).begins(self.node);
+        lock(&self.book).looks_for_one(self.node);
         let started = machine::now();
         let greeted = Greeted::connect(&self.host, ADDRESS).await?;
         let took = machine::now() - started;
@@ -55,7 +56,7 @@ impl Door for Place {
 
     async fn ask(&self, (greeted, _): &mut Session) -> io::Result<()> {
         greeted.ask(self.load.request_bytes, self.load.response_bytes).await?;
-        lock(&self.book).served(self.node, greeted.origin);
+        lock(&self.book).check_served(self.node, greeted.origin);
         Ok(())
     }
 

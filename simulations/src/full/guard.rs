@@ -1,4 +1,4 @@
-//! What must hold at this level: the rules of [`crate::rules`], as far as the nodes show from
+//! What must hold at this level: the rules of [`crate::level::judge`], as far as the nodes show from
 //! outside whether they are kept.
 //!
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
@@ -6,31 +6,28 @@
 //! * Nobody who runs and is within reach is held for down for long: each second, by the status.
 //! * Directories never go back, and queues and tables are bounded: every few seconds, by what some
 //!   nodes would save, and by their metrics.
-//! * Whoever is revoked is shut out and served no more: each second and at each answer (`revoked`).
+//! * Whoever is revoked is shut out and served no more: each second and at each answer.
 //! * After a quiet time all agree, and routes are good and near: at the end.
 //! * Sessions opened = closed + open: at the end, by the count of clients and by that of nodes, who
 //!   have none open once all clients have gone.
 //!
-//! The judging is in plain functions, and what they judge is collected here.
+//! What the rules are judged by is collected here and put into the book.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_config::{Policy, UnixSeconds};
-use meshport_daemon::admin::api::{Sample, Status};
+use meshport_daemon::admin::api::Sample;
 use meshport_discovery::{MAX_LEAVES, MAX_MEMBERS};
-use rand::RngCore;
-use rand_chacha::ChaCha8Rng;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
-use super::saved::{Reader, Record};
+use super::saved::Record;
 use super::{DRAIN, World, lock, machine};
 use crate::instance::Instance;
-use crate::report::Violation;
-use crate::rules::{
-    self, Evictions, FOLLOW_EVERY_S, LASTING, MAX_FOLLOWED, MAX_VIOLATIONS, QUIET, Records,
-};
+use crate::level::Level;
+use crate::level::judge::Judge;
+use crate::rules::{self, FOLLOW_EVERY_S};
 use crate::scenario::service;
 
 /// How long a daemon may hold the sessions of a peer that has vanished, or that is cut off: a
@@ -51,57 +48,9 @@ const OVERFLOWS: [&str; 8] = [
     "dropped_wants",
 ];
 
-/// The rules and what they need to remember.
-#[derive(Debug)]
-pub(super) struct Guard {
-    pub(super) violations: Vec<Violation>,
-    evictions: Evictions,
-    records: Records,
-    followed: Vec<usize>,
-    reader: Reader,
-}
-
-/// What a node holds of the others.
-#[derive(Debug, Clone, Default)]
-struct Held {
-    /// Who is down, or has left.
-    absent: BTreeSet<usize>,
-    /// How many are there, itself included.
-    alive: usize,
-    records: BTreeMap<usize, Record>,
-}
-
-impl Guard {
-    pub(super) fn new(nodes: usize, reader: Reader, rng: &mut ChaCha8Rng) -> Self {
-        let number = |random: u64| usize::try_from(random % nodes as u64).unwrap_or(0);
-        let mut followed = BTreeSet::new();
-        while followed.len() < MAX_FOLLOWED.min(nodes) {
-            followed.insert(number(rng.next_u64()));
-        }
-        Self {
-            violations: Vec::new(),
-            evictions: Evictions::default(),
-            records: Records::default(),
-            followed: followed.into_iter().collect(),
-            reader,
-        }
-    }
-
-    /// A node's process has ended.
-    pub(super) fn stopped(&mut self, at: usize) {
-        self.evictions.forget(at);
-        self.records.forget(at);
-    }
-
-    pub(super) fn has_enough(&self) -> bool {
-        self.violations.len() >= MAX_VIOLATIONS
-    }
-}
-
 impl World {
-    pub(super) fn violates(&mut self, rule: &'static str, node: Option<usize>, what: String) {
-        let violation = lock(&self.book).violation(rule, node, what);
-        self.guard.violations.push(violation);
+    pub(super) fn violates(&mut self, rule: &'static str, node: usize, what: String) {
+        lock(&self.book).violates(rule, node, what);
     }
 
     /// Looks at everything that needs a look now and then.
@@ -109,44 +58,17 @@ impl World {
         for at in 0..self.nodes.len() {
             let Some(process) = &self.nodes[at].process else { continue };
             let Ok(status) = process.handle().status().await else { continue };
-            self.check_absent(at, &status, now);
+            lock(&self.book).status(at, &status);
         }
-        let settles = |holder, subject| lock(&self.book).settles(holder, subject);
-        for (holder, subject) in self.guard.evictions.overdue(now, settles) {
-            self.guard.evictions.end(holder, subject);
-            let what = rules::evicted(&self.nodes[subject].name);
-            self.violates(rules::EVICTED, Some(holder), what);
-        }
+        lock(&self.book).check_evicted();
         if now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
-            for place in 0..self.guard.followed.len() {
-                self.follow(self.guard.followed[place]).await;
+            let followed = lock(&self.book).account.followed.clone();
+            for at in followed {
+                self.follow(at).await;
             }
         }
-        self.check_revoked().await;
-        let found = std::mem::take(&mut lock(&self.book).violations);
-        self.guard.violations.extend(found);
-    }
-
-    fn absent(&self, status: &Status) -> BTreeSet<usize> {
-        let book = lock(&self.book);
-        status.absent.iter().filter_map(|it| book.number(&it.who.node)).collect()
-    }
-
-    /// Takes down whom a node holds for down, and counts those who are not.
-    fn check_absent(&mut self, at: usize, status: &Status, now: Duration) {
-        let absent = self.absent(status);
-        for subject in self.guard.evictions.set(at, &absent, now) {
-            let mut book = lock(&self.book);
-            let mut named = status.absent.iter().filter(|it| it.liveness == "down");
-            let is_down = named.any(|it| book.number(&it.who.node) == Some(subject));
-            if is_down && now >= self.scenario.warmup() {
-                book.measures.suspicions.get_or_insert_default().evictions += 1;
-            }
-            let is_wrong = book.settles(at, subject).is_some_and(|from| from <= now);
-            if is_wrong && now >= self.scenario.warmup() {
-                book.measures.false_evictions += 1;
-            }
-        }
+        self.look_at_peers().await;
+        lock(&self.book).check_revoked();
     }
 
     /// Judges whom a process suspects, each at its moment, also while it takes its leave.
@@ -156,7 +78,7 @@ impl World {
         self.tasks.spawn(async move {
             loop {
                 match suspicions.recv().await {
-                    Ok(subject) => lock(&book).suspects(at, &subject),
+                    Ok(subject) => lock(&book).suspected(at, &subject),
                     Err(RecvError::Lagged(missed)) => lock(&book).overlooks(at, missed),
                     Err(RecvError::Closed) => return,
                 }
@@ -170,19 +92,15 @@ impl World {
         let Some(process) = &self.nodes[at].process else { return };
         let Ok(samples) = process.handle().samples().await else { return };
         let size = records.len();
-        let keys = records.into_iter().map(|(owner, record)| (owner, record.key));
-        let process = (at, self.nodes[at].boot);
-        if let Some(back) = self.guard.records.follow(process, self.nodes.len(), keys) {
-            let what = rules::went_back(&self.nodes[back.0].name, back);
-            self.violates(rules::NEVER_BACK, Some(at), what);
-        }
+        let keys = records.into_iter().map(|(owner, record)| (owner, record.key)).collect();
+        lock(&self.book).check_records((at, self.nodes[at].boot), keys);
         let service = service();
         let settings = self.nodes[at].settings().map(|it| {
             (f64::from(it.services[&service].max_sessions), f64::from(it.mesh.max_relayed))
         });
         let Some((clients, relayed)) = settings else { return };
         if let Some(what) = overflow(&samples, size, (clients, relayed)) {
-            self.violates(rules::QUEUES, Some(at), what);
+            self.violates(rules::QUEUES, at, what);
         }
     }
 
@@ -191,96 +109,49 @@ impl World {
         let saved = self.nodes[at].process.as_ref()?.snapshot().await?;
         let now = machine::now();
         let wall = UnixSeconds(machine::WALL_START_S + now.as_secs());
-        let all = self.guard.reader.read(&saved.directory, (self.epoch + now).into_std(), wall);
+        let all = self.reader.read(&saved.directory, (self.epoch + now).into_std(), wall);
         let book = lock(&self.book);
-        Some(all.into_iter().filter_map(|(id, it)| Some((book.number(&id)?, it))).collect())
+        Some(all.into_iter().filter_map(|(id, it)| Some((book.account.number(&id)?, it))).collect())
     }
 
     /// What must hold at the end, after a quiet time.
     pub(super) async fn check_end(&mut self) {
-        if !self.is_quiet() {
+        if !lock(&self.book).is_quiet() {
             return;
         }
-        let mut held = Vec::new();
-        let mut since = vec![Duration::ZERO; self.nodes.len()];
-        for (at, node) in self.nodes.iter().enumerate() {
-            let process = node.process.as_ref().filter(|_| lock(&self.book).takes_part(at));
-            let Some(process) = process else {
-                held.push(None);
+        for at in 0..self.nodes.len() {
+            let process = self.nodes[at].process.as_ref();
+            let Some(process) = process.filter(|_| lock(&self.book).takes_part(at)) else {
                 continue;
             };
             let (status, records) = (process.handle().status().await, self.saved(at).await);
-            let Some((status, records)) = status.ok().zip(records) else {
-                held.push(None);
-                continue;
-            };
-            let chosen = status.services.first().and_then(|it| it.chosen.as_ref());
-            since[at] = Duration::from_secs(chosen.map_or(0, |chosen| chosen.since_s));
-            let absent = self.absent(&status);
-            held.push(Some(Held { absent, alive: status.members.alive, records }));
-        }
-        self.check_agreement(&held);
-        self.check_routes(&held, &since);
-    }
-
-    fn is_quiet(&self) -> bool {
-        machine::now().saturating_sub(lock(&self.book).disturbed) >= QUIET
-    }
-
-    /// Everybody knows of everybody within reach: alive, with the newest record.
-    fn check_agreement(&mut self, all: &[Option<Held>]) {
-        let own = |at: usize| all[at].as_ref()?.records.get(&at).cloned();
-        let newest: Vec<Option<Record>> = (0..all.len()).map(own).collect();
-        let mut wrong = None;
-        for (at, held) in all.iter().enumerate() {
-            let Some(held) = held else { continue };
-            let within = lock(&self.book).within_reach(at);
-            let name = |node: usize| self.nodes[node].name.clone();
-            if let Some(what) = disagreement(held, &within, &newest, name) {
-                wrong = Some((at, what));
-                break;
-            }
-        }
-        if let Some((at, what)) = wrong {
-            self.violates(rules::AGREEMENT, Some(at), what);
-        }
-    }
-
-    /// Nobody goes to an origin that does not serve while another does, or to one that is clearly
-    /// farther than the nearest.
-    fn check_routes(&mut self, all: &[Option<Held>], since: &[Duration]) {
-        for at in (0..all.len()).filter(|at| all[*at].is_some()) {
+            let Some((status, records)) = status.ok().zip(records) else { continue };
             let policy = self.nodes[at].settings().map(|it| it.services[&service()].policy);
-            let found = {
-                let book = lock(&self.book);
-                let bad = book.bad_route(at).map(|what| (rules::GOOD_ROUTES, what));
-                let is_judged = policy == Some(Policy::Nearest) && since[at] >= LASTING;
-                let far = || book.strays(at).map(|what| (rules::NEAR_ROUTES, what));
-                bad.or_else(|| is_judged.then(far).flatten())
-            };
-            if let Some((rule, what)) = found {
-                return self.violates(rule, Some(at), what);
-            }
+            let chosen = status.services.first().and_then(|it| it.chosen.as_ref());
+            let lasting = chosen.map(|chosen| Duration::from_secs(chosen.since_s));
+            let mut book = lock(&self.book);
+            book.status(at, &status);
+            let seen = &mut book.seen[at];
+            seen.records = records;
+            seen.lasting = lasting.filter(|_| policy == Some(Policy::Nearest));
         }
+        lock(&self.book).check_quiet();
     }
 
     /// What clients have opened is closed or open, and nodes know of no session once all clients
     /// have gone. Time goes on meanwhile; what was measured is in the result already.
     pub(super) async fn check_sessions(&mut self) {
         for at in 0..self.nodes.len() {
-            let found = lock(&self.book).miscounted(at);
-            if let Some(what) = found {
-                self.violates(rules::SESSIONS, Some(at), what);
-            }
+            lock(&self.book).check_count(at);
         }
         let silent = [Some(Instance::Hung), Some(Instance::Stalled)];
-        let hangs = lock(&self.book).instances.iter().any(|it| silent.contains(it));
+        let hangs = lock(&self.book).account.instances.iter().any(|it| silent.contains(it));
         // Who hangs does not say that a session is over either.
-        let judged = self.is_quiet() && !hangs;
+        let judged = lock(&self.book).is_quiet() && !hangs;
         for clients in &mut self.clients {
             clients.shutdown().await;
         }
-        let forgotten = lock(&self.book).disturbed + VANISHED;
+        let forgotten = lock(&self.book).account.last_disturbed() + VANISHED;
         let until = machine::now().max(forgotten) + DRAIN;
         let open = |world: &Self| {
             let processes = world.nodes.iter().filter_map(|node| node.process.as_ref());
@@ -295,38 +166,10 @@ impl World {
             let opened = lock(&self.book).opened_by_process(at);
             let Ok(samples) = samples else { continue };
             if let Some(what) = unbalanced(&samples, left, opened) {
-                self.violates(rules::SESSIONS, Some(at), what);
+                self.violates(rules::SESSIONS, at, what);
             }
         }
     }
-}
-
-/// What is wrong with how a node holds those within its reach, if anything is.
-fn disagreement(
-    held: &Held,
-    within: &[usize],
-    newest: &[Option<Record>],
-    name: impl Fn(usize) -> String,
-) -> Option<String> {
-    let mut seen = 0;
-    for subject in within {
-        let Some(newest) = &newest[*subject] else { continue };
-        let record = held.records.get(subject);
-        if held.absent.contains(subject) {
-            return Some(format!("it holds {} for down", name(*subject)));
-        }
-        let Some(record) = record else { continue };
-        seen += 1;
-        if record.key.0 != newest.key.0 || record.services != newest.services {
-            return Some(format!("its record of {} is not the newest", name(*subject)));
-        }
-    }
-    let all = within.len();
-    if seen < all {
-        return Some(format!("it knows {seen} of {all} nodes within its reach"));
-    }
-    let (alive, all) = (held.alive, all);
-    (alive < all).then(|| format!("it holds {alive} of {all} nodes within its reach for alive"))
 }
 
 /// A table or queue that is fuller than it may be, or from which something was dropped. The bounds

@@ -22,8 +22,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
+use crate::level::follow::Follow;
+use crate::level::{Account, Level};
 use crate::network::Network;
-use crate::report::keys::Level;
+use crate::report::keys;
 use crate::report::{Outcome, Run};
 use crate::scenario::timeline::{self, Planned};
 use crate::scenario::{Happening, Overrides, Scenario};
@@ -41,7 +43,6 @@ mod saved;
 mod wire;
 
 use book::Book;
-use guard::Guard;
 use node::Node;
 use saved::Reader;
 use wire::{Waiting, Wire};
@@ -143,7 +144,7 @@ struct World {
     tasks: JoinSet<()>,
     wire: Arc<Mutex<Wire>>,
     book: Arc<Mutex<Book>>,
-    guard: Guard,
+    reader: Reader,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
@@ -161,12 +162,14 @@ impl World {
         let trace = Trace::new(names, options.trace);
         let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
         machine::inhabit(Box::new(Waiting(wire.clone())));
-        let ids = nodes.iter().map(|it| (it.name.clone(), it.identity.credential.node)).collect();
-        let states = nodes.iter().map(|node| node.hosts.then_some(Instance::Ready)).collect();
-        let book = Book::new(ids, states, scenario.warmup(), wire.clone());
+        let who = nodes
+            .iter()
+            .map(|node: &Node| (node.name.clone(), node.identity.credential.node, node.hosts));
         // With draws of its own: what is looked at changes nothing that happens.
         let mut eyes = ChaCha8Rng::seed_from_u64(seed ^ u64::MAX);
-        let guard = Guard::new(nodes.len(), Reader::new(&scenario, &mesh)?, &mut eyes);
+        let account = Account::new(who, scenario.warmup(), &mut eyes);
+        let book = Book::new(account, wire.clone());
+        let reader = Reader::new(&scenario, &mesh)?;
         let until = options.until.unwrap_or(Duration::MAX);
         let mut tasks = JoinSet::new();
         let mut instances = Vec::new();
@@ -197,7 +200,7 @@ impl World {
             tasks,
             wire,
             book: Arc::new(Mutex::new(book)),
-            guard,
+            reader,
             progress: options.progress,
             scenario,
         })
@@ -207,14 +210,14 @@ impl World {
         let plan = self.schedule();
         for (place, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at).await;
-            if planned.at > self.end || self.guard.has_enough() {
+            if planned.at > self.end || self.has_enough() {
                 break;
             }
-            lock(&self.book).before(&plan[place..]);
+            lock(&self.book).begins(&plan[place..]);
             self.happen(planned.happening.clone()).await?;
         }
         self.wait_until(self.end).await;
-        let is_whole = !self.guard.has_enough();
+        let is_whole = !self.has_enough();
         if is_whole {
             self.check_end().await;
         }
@@ -223,10 +226,14 @@ impl World {
             self.check_sessions().await;
         }
         self.tasks.abort_all();
-        run.violations = std::mem::take(&mut self.guard.violations);
+        run.violations = std::mem::take(&mut lock(&self.book).account.violations);
         // What was seen after the end is of the end, for whoever repeats the run.
         run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.end));
         Ok(run)
+    }
+
+    fn has_enough(&self) -> bool {
+        lock(&self.book).account.has_enough()
     }
 
     /// The first starts and what the scenario plans, in order of time.
@@ -252,7 +259,7 @@ impl World {
     /// Lets time pass, saves what nodes know now and then, and says how far it is.
     async fn wait_until(&mut self, at: Duration) {
         let at = at.min(self.end);
-        while machine::now() < at && !self.guard.has_enough() {
+        while machine::now() < at && !self.has_enough() {
             let step = (machine::now() + PROGRESS).min(at);
             sleep_until(self.epoch + step).await;
             let now = machine::now();
@@ -292,42 +299,18 @@ impl World {
     }
 
     async fn happen(&mut self, happening: Happening) -> Result<(), Error> {
-        if let Happening::Way(..) | Happening::Pair(..) | Happening::Quality(..) = &happening {
-            lock(&self.book).ways_changed();
-        }
-        if let Happening::Way(.., true) | Happening::Pair(.., true) | Happening::Quality(.., None) =
-            &happening
-        {
-            lock(&self.book).way_is_back(&happening);
-        }
+        lock(&self.book).happens(&happening);
         match happening {
             Happening::Instance(node, becomes) => {
-                lock(&self.book).instances[node] = Some(becomes);
                 if let Some(instance) = &self.instances[node] {
                     instance.send_replace(becomes);
-                }
-                if becomes == Instance::Ready {
-                    lock(&self.book).over(node, &["kill", "hang", "stall", "unready"]);
                 }
             }
             Happening::Crash(node) => self.crash(node),
             Happening::Start { node, with_state } => self.start(node, with_state).await?,
             Happening::Leave(node) => self.leave(node),
-            Happening::Way(a, b, up) => lock(&self.wire).network.set_up(a, b, up),
-            Happening::Pair(a, b, up) => lock(&self.wire).network.block(a, b, up),
-            Happening::Quality(a, b, quality) => {
-                lock(&self.wire).network.set_quality(a, b, quality);
-            }
-            Happening::Rebind(node) => {
-                lock(&self.book).unsettled(node, machine::now());
-                lock(&self.wire).network.rebind(node);
-            }
-            Happening::Roam(node, site) => {
-                lock(&self.book).unsettled(node, machine::now());
-                lock(&self.wire).network.roam(node, site);
-            }
             Happening::Starve { node, stall, until } => {
-                lock(&self.book).starves(node, stall, until);
+                lock(&self.book).stands_still(node, stall, until + stall);
                 self.tasks.spawn(starve(
                     self.wire.clone(),
                     node,
@@ -341,8 +324,14 @@ impl World {
                 self.nodes[node].reload(settings).await?;
             }
             Happening::Revoke { node, through } => self.revoke(node, through).await,
-            // `check` has refused them.
-            Happening::Clock(..) | Happening::Lie(..) => {}
+            // Those between nodes are done, and `check` has refused the others.
+            Happening::Way(..)
+            | Happening::Pair(..)
+            | Happening::Quality(..)
+            | Happening::Rebind(_)
+            | Happening::Roam(..)
+            | Happening::Clock(..)
+            | Happening::Lie(..) => {}
         }
         Ok(())
     }
@@ -356,23 +345,22 @@ impl World {
             leaving.abort();
             let _ = leaving.await;
         }
-        lock(&self.book).over(at, &["crash", "leave", "rolling-restart"]);
         let seeds = self.seeds(at)?;
         let configured = self.configured[at];
         let settings = node::settings(&self.overrides, &self.nodes[at], configured)?;
         let node = &mut self.nodes[at];
         if !with_state {
             node.directory = None;
-            node.revocations = Revocations::default();
+            lock(&self.book).revocations[at] = Revocations::default();
         }
-        if node.revocations.covering(&node.identity.credential).is_some() {
+        let known = lock(&self.book).revocations[at].clone();
+        if known.covering(&node.identity.credential).is_some() {
             let words = "does not start: the authority has revoked it".into();
-            lock(&self.book).note(at, words);
+            lock(&self.book).says(at, words);
             return Ok(());
         }
-        node.start(at, &settings, &self.wire, seeds)?;
-        lock(&self.book).starts(at);
-        lock(&self.book).note(at, format!("starts, process {}", node.boot));
+        node.start(at, &settings, &self.wire, (seeds, known))?;
+        lock(&self.book).starts(at, node.boot);
         self.follow_revocations(at);
         self.follow_suspicions(at);
         let node = &self.nodes[at];
@@ -384,7 +372,7 @@ impl World {
             company.spawn(async move {
                 loop {
                     let now = route.borrow_and_update().clone();
-                    lock(&book).route(at, now);
+                    lock(&book).routed(at, now);
                     if route.changed().await.is_err() {
                         return;
                     }
@@ -420,11 +408,9 @@ impl World {
     fn gone(&mut self, at: usize) {
         self.company[at] = JoinSet::new();
         self.clients[at] = JoinSet::new();
-        self.guard.stopped(at);
         let mut book = lock(&self.book);
         book.routes[at] = None;
-        book.disturbed = book.disturbed.max(machine::now());
-        book.note(at, "its process ends".into());
+        book.process_ends(at);
     }
 
     /// It leaves in good order: a goodbye, a while for its sessions, and its end.
@@ -456,7 +442,7 @@ impl World {
         drop(book);
         Run {
             outcome: Outcome {
-                level: Level::Full,
+                level: keys::Level::Full,
                 description: self.scenario.description.clone(),
                 seed: self.seed,
                 virtual_time,

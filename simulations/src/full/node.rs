@@ -28,8 +28,6 @@ pub(super) struct Node {
     pub(super) boot: u32,
     /// What its state folder holds.
     pub(super) directory: Option<Vec<u8>>,
-    /// The same of what the authority has taken back.
-    pub(super) revocations: Revocations,
     /// What its process has in force.
     settings: Option<Settings>,
     generation: u64,
@@ -49,12 +47,11 @@ impl Node {
             name: scenario.name((site, number)),
             site,
             identity,
-            hosts: number <= scenario.sites[site].origins,
+            hosts: scenario.hosts((site, number)),
             host: Host::Memory(memory::Host::default()),
             process: None,
             boot: 0,
             directory: None,
-            revocations: Revocations::default(),
             settings: None,
             generation: super::machine::WALL_START_S,
             seed: rng.next_u64(),
@@ -75,7 +72,7 @@ impl Node {
         at: usize,
         settings: &Settings,
         wire: &Arc<Mutex<Wire>>,
-        seeds: Vec<Seed>,
+        (seeds, revocations): (Vec<Seed>, Revocations),
     ) -> Result<(), Error> {
         self.boot += 1;
         self.generation += 1;
@@ -87,7 +84,7 @@ impl Node {
             generation: self.generation,
             seeds: seeds.into_iter().map(Into::into).collect(),
             directory: self.directory.clone(),
-            revocations: self.revocations.clone(),
+            revocations,
             admin_http: None,
         };
         let failed = |source| Error::Node { name: self.name.clone(), source };

@@ -24,6 +24,13 @@ pub(super) struct Record {
     pub(super) services: Vec<(ServiceName, OriginState)>,
 }
 
+impl Record {
+    /// Whether it is of the same life and says the same of services; versions come and go.
+    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+        self.key.0 == other.key.0 && self.services == other.services
+    }
+}
+
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Reader {

@@ -13,6 +13,8 @@
 //!
 //! The words of the rules, and what they need to remember, are in [`crate::rules`].
 
+use std::collections::BTreeSet;
+
 use super::{Held, Level};
 use crate::report::Violation;
 use crate::rules::{self, Key, LASTING, Line, MAX_NEWS, QUIET, SETTLING, is_far};
@@ -65,6 +67,19 @@ pub(crate) trait Judge: Level {
         let measures = self.measures();
         measures.suspicions.get_or_insert_default().evictions += u64::from(!has_left);
         measures.false_evictions += u64::from(is_wrong);
+    }
+
+    /// These are all that a node holds for down now, or for gone; who has left.
+    fn holds_absent(
+        &mut self,
+        holder: usize,
+        all: &BTreeSet<usize>,
+        has_left: impl Fn(usize) -> bool,
+    ) {
+        let now = self.now();
+        for subject in self.account_mut().evictions.set(holder, all, now) {
+            self.evicts(holder, subject, has_left(subject));
+        }
     }
 
     /// A node holds another one for alive again.

@@ -1,39 +1,5 @@
 use super::*;
 
-fn record(generation: u64, version: u64) -> Record {
-    Record { key: (generation, version), services: Vec::new() }
-}
-
-fn held(records: &[(usize, Record)], absent: &[usize], alive: usize) -> Held {
-    let records = records.iter().cloned().collect();
-    Held { absent: absent.iter().copied().collect(), alive, records }
-}
-
-#[test]
-fn whoever_disagrees_is_noticed() {
-    let newest = [Some(record(5, 2)), Some(record(6, 1)), None];
-    let judge = |held: &Held, within: &[usize]| {
-        disagreement(held, within, &newest, |node| format!("n{node}"))
-    };
-    // A version more or less is on its way again and again.
-    let all = [(0, record(5, 1)), (1, record(6, 1))];
-    assert_eq!(judge(&held(&all, &[], 2), &[0, 1]), None);
-    let says = |held: &Held, word: &str| {
-        let what = judge(held, &[0, 1]).unwrap_or_default();
-        assert!(what.contains(word), "{what}");
-    };
-    says(&held(&all, &[1], 1), "holds n1 for down");
-    says(&held(&all[..1], &[], 1), "knows 1 of 2");
-    says(&held(&all, &[], 1), "holds 1 of 2 nodes within its reach for alive");
-    says(&held(&[(0, record(5, 2)), (1, record(5, 9))], &[], 2), "n1 is not the newest");
-    let service = service();
-    let draining = vec![(service, meshport_discovery::OriginState::Unready)];
-    let other = Record { services: draining, ..record(6, 1) };
-    says(&held(&[(0, record(5, 2)), (1, other)], &[], 2), "n1 is not the newest");
-    // Who is out of reach may be held for anything.
-    assert_eq!(judge(&held(&all[..1], &[1], 1), &[0]), None);
-}
-
 fn sample(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Sample {
     let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
     Sample { name, help: "", counter: false, labels, value }

@@ -1,0 +1,330 @@
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use meshport_config::{AuthorityKey, Revocation, Revoked, UnixSeconds};
+use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
+use meshport_demo::wan::{LinkConfig, Loss};
+use meshport_discovery::OriginState;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::super::wire::Wire;
+use super::*;
+use crate::identity::Mesh;
+use crate::instance::Instance;
+use crate::rules::{LASTING, SETTLING};
+use crate::scenario::{Happening, Scenario};
+
+/// A worker, an origin nearby and one far away.
+const WORLD: &str = r#"
+description = "Three"
+duration-s = 1
+site = [
+  { name = "fra", nodes = 2, origins = 1 },
+  { name = "ams", nodes = 1, origins = 1 },
+]
+path = [{ between = ["fra", "ams"], rtt-ms = 20 }]
+"#;
+const NEAR: usize = 0;
+const WORKER: usize = 1;
+const FAR: usize = 2;
+
+fn at(seconds: u64) {
+    machine::pretend(Duration::from_secs(seconds));
+}
+
+fn dice() -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(1)
+}
+
+fn scenario() -> Scenario {
+    Scenario::parse(WORLD).expect("a good scenario")
+}
+
+/// Names and ids of the nodes, and whether they host an instance.
+fn who() -> Vec<(String, NodeId, bool)> {
+    let (scenario, mut rng) = (scenario(), dice());
+    let mesh = Mesh::new(UnixSeconds(1_800_000_000), &mut rng);
+    let member = |place| {
+        let identity = mesh.member(&scenario, place, &mut rng).expect("a member");
+        (scenario.name(place), identity.credential.node, scenario.hosts(place))
+    };
+    scenario.nodes().map(member).collect()
+}
+
+fn book() -> Book {
+    at(100);
+    let (who, network) = (who(), Network::new(&scenario(), &mut dice()).expect("a network"));
+    let trace = Trace::new(who.iter().map(|(name, ..)| name.clone()).collect(), None);
+    let wire = Arc::new(Mutex::new(Wire::new(network, trace, who.len())));
+    let account = Account::new(who.into_iter(), Duration::ZERO, &mut dice());
+    let mut book = Book::new(account, wire);
+    book.routes = vec![Some(Arc::default()); 3];
+    book
+}
+
+/// The route of a node to whom the origins look like this, the first one preferred.
+fn route(book: &Book, views: &[(usize, PathView)]) -> Arc<Route> {
+    let views = views.iter().map(|(origin, path)| {
+        let (name, site) = (book.account.name(*origin).to_owned(), "any".parse().expect("a name"));
+        let view = OriginView::of_node(book.account.id(*origin), name, site, OriginState::Ready);
+        OriginView { path: *path, ..view }
+    });
+    #[expect(clippy::disallowed_methods, reason = "any time will do")]
+    let now = Instant::now();
+    let policy = Policy::Nearest { band: Duration::from_millis(1), band_percent: 15 };
+    Arc::new(choose(views.collect(), &policy, &Preference::default(), now).0)
+}
+
+fn up(millis: u64) -> PathView {
+    PathView::Up(Duration::from_millis(millis))
+}
+
+/// The same with the worse one first, as no route may be.
+fn upside_down(route: &Route) -> Arc<Route> {
+    let mut route = route.clone();
+    route.candidates.reverse();
+    Arc::new(route)
+}
+
+#[test]
+fn a_session_that_begins_at_a_dead_origin_is_noticed() {
+    let mut book = book();
+    let good = route(&book, &[(NEAR, PathView::Dead), (FAR, up(20))]);
+    book.routes[WORKER] = Some(good.clone());
+    book.looks_for_one(WORKER);
+    assert!(book.account.violations.is_empty());
+    book.says(WORKER, "goes to fra-1".into());
+    book.routes[WORKER] = Some(upside_down(&good));
+    book.looks_for_one(WORKER);
+    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    assert_eq!((found.rule, found.node.as_deref()), (rules::DEAD_ORIGIN, Some("fra-2")));
+    assert_eq!(found.what, "a session goes to fra-1 while ams-1 is healthy");
+    assert_eq!((found.at, found.last.len()), (Duration::from_secs(100), 1));
+    // Nothing better is there: it may as well try.
+    let dead = route(&book, &[(NEAR, PathView::Dead), (FAR, PathView::Dead)]);
+    book.routes[WORKER] = Some(dead);
+    book.looks_for_one(WORKER);
+    assert_eq!(book.account.violations.len(), 1);
+}
+
+#[test]
+fn routes_that_are_bad_or_far_are_noticed() {
+    let mut book = book();
+    let good = route(&book, &[(NEAR, up(1)), (FAR, up(20))]);
+    book.routes[WORKER] = Some(good.clone());
+    assert_eq!(book.bad_route(WORKER), None);
+    book.routes[WORKER] = Some(upside_down(&good));
+    assert_eq!(book.bad_route(WORKER), None);
+    // Only for so long, or by settings that do not ask for the nearest.
+    book.seen[WORKER].lasting = Some(LASTING);
+    says(&book, rules::NEAR_ROUTES, "goes to ams-1");
+    book.seen[WORKER].lasting = Some(LASTING - Duration::from_secs(1));
+    assert_eq!(book.bad_route(WORKER), None);
+    // A way that loses more need not be gone, nor one that is as far.
+    book.seen[WORKER].lasting = Some(LASTING);
+    let lossy = LinkConfig { loss: Loss::independent(0.1), ..LinkConfig::default() };
+    for quality in [lossy, LinkConfig::delay(Duration::from_millis(10))] {
+        book.happens(&Happening::Quality(0, 0, Some(quality)));
+        assert_eq!(book.bad_route(WORKER), None);
+    }
+    book.account.instances[FAR] = Some(Instance::Hung);
+    says(&book, rules::GOOD_ROUTES, "ams-1");
+    // Nobody serves.
+    book.account.instances[NEAR] = Some(Instance::Down);
+    assert_eq!(book.bad_route(WORKER), None);
+    book.account.instances = vec![Some(Instance::Ready), None, Some(Instance::Ready)];
+    book.routes[WORKER] = Some(good);
+    lock(&book.wire).network.block(WORKER, NEAR, false);
+    says(&book, rules::GOOD_ROUTES, "fra-1");
+    book.routes[WORKER] = Some(Arc::default());
+    says(&book, rules::GOOD_ROUTES, "nobody");
+}
+
+/// What is said of the worker's route.
+fn says(book: &Book, rule: &str, word: &str) {
+    let found = book.bad_route(WORKER);
+    assert!(found.as_ref().is_some_and(|it| it.0 == rule && it.1.contains(word)), "{found:?}");
+}
+
+#[test]
+fn whoever_disagrees_is_noticed() {
+    let mut book = book();
+    let record = |generation, version| Record { key: (generation, version), services: Vec::new() };
+    for (at, seen) in book.seen.iter_mut().enumerate() {
+        seen.alive = 3;
+        seen.records = (0..3).map(|of| (of, record(of as u64, at as u64))).collect();
+    }
+    // A version more or less is on its way again and again.
+    let good = book.seen[WORKER].clone();
+    let mut judge = |seen: Seen, word: &str| {
+        book.seen[WORKER] = seen;
+        let what = book.disagreement(WORKER).unwrap_or_default();
+        assert!(what.contains(word) && what.is_empty() == word.is_empty(), "{what}");
+    };
+    judge(good.clone(), "");
+    judge(Seen { absent: BTreeSet::from([FAR]), ..good.clone() }, "holds ams-1 for down");
+    judge(Seen { alive: 2, ..good.clone() }, "holds 2 of 3 nodes within its reach for alive");
+    let with = |of: usize, record: Option<Record>| {
+        let mut records = good.records.clone();
+        records.remove(&of);
+        records.extend(record.map(|record| (of, record)));
+        Seen { records, ..good.clone() }
+    };
+    judge(with(FAR, None), "knows 2 of 3");
+    judge(with(FAR, Some(record(0, 9))), "ams-1 is not the newest");
+    let services = vec![(crate::scenario::service(), OriginState::Unready)];
+    judge(with(FAR, Some(Record { services, ..record(2, 1) })), "ams-1 is not the newest");
+    // Who is out of reach may be held for anything.
+    lock(&book.wire).network.block(WORKER, FAR, false);
+    book.seen[WORKER].absent.insert(FAR);
+    assert_eq!(book.disagreement(WORKER), None);
+}
+
+/// A node hears that another one is revoked.
+fn tell(book: &mut Book, at: usize, subject: usize) {
+    let authority = AuthorityKey::from_bytes([1; 32]);
+    let id = Revoked::Node(book.account.id(subject));
+    book.revocations[at].add(Revocation::issue(&authority, id, UnixSeconds(1_800_000_000)));
+}
+
+#[test]
+fn whatever_is_left_of_who_is_revoked_is_noticed() {
+    let mut book = book();
+    book.account.revoked[FAR] = Some(Duration::from_secs(80));
+    let mut left = |change: &mut dyn FnMut(&mut Book)| {
+        change(&mut book);
+        book.account.violations.clear();
+        book.check_revoked();
+        let found = book.account.violations.pop();
+        found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
+    };
+    assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
+    let what = left(&mut |book| tell(book, NEAR, FAR));
+    assert_eq!(what, "it does not know of the revocation of ams-1");
+    assert_eq!(left(&mut |book| tell(book, WORKER, FAR)), "");
+    let what = left(&mut |book| {
+        book.connected(WORKER, FAR, SETTLING);
+    });
+    assert_eq!(what, "it has a session to ams-1");
+    let what = left(&mut |book| {
+        book.seen[WORKER].revoked_peers.insert(FAR);
+    });
+    assert_eq!(what, "it has a tunnel to ams-1");
+    let what = left(&mut |book| book.routes[NEAR] = Some(route(book, &[(FAR, up(20))])));
+    assert_eq!(what, "its route has a way through ams-1");
+    let what = left(&mut |book| book.account.revoked[FAR] = Some(Duration::from_secs(99)));
+    assert_eq!(what, "", "it was just revoked");
+}
+
+#[test]
+fn what_excuses_a_wrong_belief_is_that_something_has_changed_lately() {
+    let mut book = book();
+    assert_eq!(book.settles(NEAR, FAR), Some(SETTLING));
+    book.starts(FAR, 1);
+    let after_start = Duration::from_secs(100) + SETTLING;
+    assert_eq!(book.settles(NEAR, FAR), Some(after_start));
+    assert_eq!(book.settles(NEAR, WORKER), Some(SETTLING));
+    at(200);
+    book.happens(&Happening::Way(0, 0, true));
+    assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
+    book.stands_still(WORKER, Duration::from_millis(200), Duration::from_secs(300));
+    assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
+    book.stands_still(WORKER, Duration::from_secs(2), Duration::from_secs(302));
+    assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(302) + SETTLING));
+    assert_eq!(book.account.last_disturbed(), Duration::from_secs(302));
+    lock(&book.wire).network.block(NEAR, FAR, false);
+    assert_eq!(book.settles(NEAR, FAR), None);
+    assert_eq!(book.within_reach(NEAR).collect::<Vec<_>>(), [NEAR, WORKER]);
+    book.account.revoked[WORKER] = Some(Duration::ZERO);
+    assert_eq!(book.settles(NEAR, WORKER), None);
+}
+
+/// How many suspicions there were, and how many of them were by mistake.
+fn suspicions(book: &Book) -> (u64, u64) {
+    let seen = book.measures.suspicions.expect("they are counted from the beginning");
+    (seen.raised, seen.wrong)
+}
+
+#[test]
+fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excuses_it() {
+    let mut book = book();
+    assert_eq!(suspicions(&book), (0, 0));
+    book.suspects(NEAR, FAR);
+    assert_eq!(suspicions(&book), (1, 1));
+    assert!(lock(&book.wire).trace.last(NEAR).iter().any(|line| line.contains("suspects ams-1")));
+    book.starts(WORKER, 1);
+    book.suspects(NEAR, WORKER);
+    assert_eq!(suspicions(&book), (2, 1));
+    at(100 + SETTLING.as_secs());
+    book.suspects(NEAR, WORKER);
+    assert_eq!(suspicions(&book), (3, 2));
+    // Its process has ended, whoever suspects is about to end, and there is no way.
+    book.routes[WORKER] = None;
+    book.suspects(NEAR, WORKER);
+    book.suspects(WORKER, FAR);
+    lock(&book.wire).network.block(NEAR, FAR, false);
+    book.suspects(NEAR, FAR);
+    assert_eq!(suspicions(&book), (6, 2));
+    // During the start-up nothing is counted.
+    at(0);
+    book.account = Account::new(who().into_iter(), Duration::from_secs(200), &mut dice());
+    book.suspects(NEAR, WORKER);
+    assert_eq!(suspicions(&book), (6, 2));
+}
+
+#[test]
+fn suspicions_that_nobody_heard_of_break_the_rule_of_queues() {
+    let mut book = book();
+    book.overlooks(WORKER, 3);
+    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    assert_eq!((found.rule, found.node.as_deref()), (rules::QUEUES, Some("fra-2")));
+    assert!(found.what.starts_with("3 suspicions"), "{}", found.what);
+}
+
+#[test]
+fn a_session_that_is_neither_open_nor_closed_is_noticed() {
+    let mut book = book();
+    let (first, second) =
+        (book.connected(WORKER, NEAR, SETTLING), book.connected(WORKER, FAR, SETTLING));
+    book.closed(first);
+    book.check_count(WORKER);
+    book.check_count(NEAR);
+    assert!(book.account.violations.is_empty(), "{:?}", book.account.violations);
+    assert!(book.sessions.has(WORKER, FAR) && !book.sessions.has(WORKER, NEAR));
+    book.sessions.open.remove(&second);
+    book.check_count(WORKER);
+    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    assert_eq!(found.what, "2 sessions opened, 1 closed, 0 open");
+    book.starts(WORKER, 1);
+    book.connected(WORKER, NEAR, SETTLING);
+    assert_eq!(book.opened_by_process(WORKER), 1);
+}
+
+#[test]
+fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
+    let mut book = book();
+    book.account.revoked[FAR] = Some(Duration::from_secs(100));
+    at(125);
+    book.check_served(WORKER, FAR);
+    assert!(book.account.violations.is_empty());
+    at(131);
+    // Its own clients on its own host are nobody else's business.
+    book.check_served(FAR, FAR);
+    book.check_served(WORKER, NEAR);
+    assert!(book.account.violations.is_empty());
+    book.check_served(FAR, NEAR);
+    assert!(book.account.violations.is_empty(), "nobody remembers it");
+    tell(&mut book, NEAR, FAR);
+    book.check_served(FAR, NEAR);
+    book.check_served(WORKER, FAR);
+    let found: Vec<_> =
+        book.account.violations.iter().map(|it| (it.rule, it.node.as_deref(), &*it.what)).collect();
+    let rule = rules::SERVED_NO_MORE;
+    assert_eq!(found[0], (rule, Some("fra-1"), "it serves a client of ams-1"));
+    assert_eq!(found[1], (rule, Some("ams-1"), "it serves a client of fra-2"));
+    // The ways have changed: whoever serves may not have heard.
+    book.happens(&Happening::Way(0, 0, true));
+    book.check_served(WORKER, FAR);
+    assert_eq!(book.account.violations.len(), 2);
+}
