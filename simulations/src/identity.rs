@@ -30,31 +30,41 @@ impl Mesh {
     pub(crate) fn member(
         &self,
         scenario: &Scenario,
-        (site, number): (usize, usize),
+        place: (usize, usize),
         rng: &mut impl RngCore,
     ) -> Result<Identity, Error> {
-        let name = scenario.name((site, number));
-        let hosts = scenario.hosts((site, number));
-        let wrong =
-            |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-        let roles = hosts.then(|| Role::Origin(service())).into_iter().chain([Role::Node]);
-        let roles = roles.chain(scenario.relays((site, number)).then_some(Role::Relay));
         let node_key = NodeKey::from_bytes(bytes32(rng));
         let record_key = RecordKey::from_bytes(bytes32(rng));
-        let subject = Subject {
-            node: node_key.public(),
-            record_key: record_key.public(),
-            name: name.parse().map_err(|error| wrong(&error))?,
-            site: scenario.sites[site].name.clone(),
-            roles: Roles::new(roles).map_err(|error| wrong(&error))?,
-            succession: None,
-        };
-        let until = self.from.saturating_add(LIFETIME_S);
-        let credential = Credential::issue_by_authority(&self.authority, subject, self.from, until)
-            .and_then(|issued| issued.countersign(&node_key))
-            .map_err(|error| wrong(&error))?;
+        let keys = (&node_key, &record_key);
+        let credential = issue(scenario, place, (&self.authority, self.from), keys)?;
         Ok(Identity { node_key, record_key, secrets: self.secret.clone().into(), credential })
     }
+}
+
+/// The credential of the node at this place of the scenario, valid from this time on.
+pub(crate) fn issue(
+    scenario: &Scenario,
+    place: (usize, usize),
+    (authority, from): (&AuthorityKey, UnixSeconds),
+    (node_key, record_key): (&NodeKey, &RecordKey),
+) -> Result<Credential, Error> {
+    let name = scenario.name(place);
+    let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+    let roles = scenario.hosts(place).then(|| Role::Origin(service()));
+    let roles = roles.into_iter().chain([Role::Node]);
+    let roles = roles.chain(scenario.relays(place).then_some(Role::Relay));
+    let subject = Subject {
+        node: node_key.public(),
+        record_key: record_key.public(),
+        name: name.parse().map_err(|error| wrong(&error))?,
+        site: scenario.sites[place.0].name.clone(),
+        roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+        succession: None,
+    };
+    let until = from.saturating_add(LIFETIME_S);
+    Credential::issue_by_authority(authority, subject, from, until)
+        .and_then(|issued| issued.countersign(node_key))
+        .map_err(|error| wrong(&error))
 }
 
 pub(crate) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {

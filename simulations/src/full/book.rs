@@ -17,6 +17,7 @@ use crate::level::judge::Judge;
 use crate::level::{Account, Held, Level, Ties};
 use crate::measure::{Measures, Notice, Suspicions};
 use crate::network::Network;
+use crate::report::keys;
 use crate::rules;
 use crate::trace::Trace;
 
@@ -56,6 +57,7 @@ pub(super) struct Seen {
 }
 
 impl Level for Book {
+    const NAME: keys::Level = keys::Level::Full;
     const SHOWN_BY_ROUTE: &[Notice] = &[Notice::Instance, Notice::Gone];
 
     fn account(&self) -> &Account {

@@ -148,8 +148,8 @@ impl World {
         let hangs = lock(&self.book).account.instances.iter().any(|it| silent.contains(it));
         // Who hangs does not say that a session is over either.
         let judged = lock(&self.book).is_quiet() && !hangs;
-        for clients in &mut self.clients {
-            clients.shutdown().await;
+        for node in &mut self.nodes {
+            node.clients.shutdown().await;
         }
         let forgotten = lock(&self.book).account.last_disturbed() + VANISHED;
         let until = machine::now().max(forgotten) + DRAIN;

@@ -8,7 +8,6 @@
 //! It takes the same scenarios as the wide level and gives the same results, but for the events it
 //! does not know ([`check`]), and has no more than [`MAX_NODES`] nodes.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,19 +15,18 @@ use meshport_config::{AuthorityKey, Revocations, UnixSeconds};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
 use crate::level::follow::Follow;
-use crate::level::{Account, Level};
+use crate::level::{Account, Level, Story};
 use crate::network::Network;
-use crate::report::keys;
-use crate::report::{Outcome, Run};
-use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Happening, Overrides, Scenario};
+use crate::report::Run;
+use crate::scenario::timeline::Planned;
+use crate::scenario::{Happening, Scenario};
 use crate::trace::Trace;
 use crate::world::Options;
 
@@ -121,26 +119,12 @@ fn plant() -> Result<(), Error> {
 
 /// A run in progress.
 struct World {
-    scenario: Scenario,
-    overrides: Overrides,
-    plan: Vec<Planned>,
-    seed: u64,
+    story: Story,
     epoch: Instant,
-    end: Duration,
     rng: ChaCha8Rng,
     nodes: Vec<Node>,
-    /// What each node's instance is told to do.
-    instances: Vec<Option<watch::Sender<Instance>>>,
-    /// What belongs to a node's process besides itself: who follows it...
-    company: Vec<JoinSet<()>>,
-    /// ...and its clients.
-    clients: Vec<JoinSet<()>>,
-    /// The changed settings of nodes that a `configure` has reached, by its place.
-    configured: Vec<Option<usize>>,
     authority: AuthorityKey,
-    /// Processes that take their leave, by node.
-    leaving: BTreeMap<usize, JoinHandle<()>>,
-    /// The instances.
+    /// The instances, and who makes processes stand still or hears what they suspect.
     tasks: JoinSet<()>,
     wire: Arc<Mutex<Wire>>,
     book: Arc<Mutex<Book>>,
@@ -151,58 +135,41 @@ struct World {
 impl World {
     fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let story = Story::new(scenario, seed, options.until)?;
+        let scenario = &story.scenario;
         let mesh = Mesh::new(UnixSeconds(machine::WALL_START_S), &mut rng);
-        let authority = mesh.authority.clone();
         let mut nodes = Vec::new();
         for place in scenario.nodes() {
-            nodes.push(Node::new(&scenario, place, &mesh, &mut rng)?);
+            nodes.push(Node::new(scenario, place, &mesh, &mut rng)?);
         }
-        let network = Network::new(&scenario, &mut rng)?;
-        let names = nodes.iter().map(|node| node.name.clone()).collect();
-        let trace = Trace::new(names, options.trace);
-        let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
-        machine::inhabit(Box::new(Waiting(wire.clone())));
-        let who = nodes
-            .iter()
-            .map(|node: &Node| (node.name.clone(), node.identity.credential.node, node.hosts));
+        let network = Network::new(scenario, &mut rng)?;
         // With draws of its own: what is looked at changes nothing that happens.
         let mut eyes = ChaCha8Rng::seed_from_u64(seed ^ u64::MAX);
-        let account = Account::new(who, scenario.warmup(), &mut eyes);
-        let book = Book::new(account, wire.clone());
-        let reader = Reader::new(&scenario, &mesh)?;
-        let until = options.until.unwrap_or(Duration::MAX);
+        let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
+        let account = Account::new(scenario, ids, &mut eyes);
+        let trace = Trace::new(account.names().to_vec(), options.trace);
+        let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
+        machine::inhabit(Box::new(Waiting(wire.clone())));
         let mut tasks = JoinSet::new();
-        let mut instances = Vec::new();
-        for (at, node) in nodes.iter().enumerate() {
-            instances.push(node.hosts.then(|| {
-                let (state, states) = watch::channel(Instance::Ready);
-                let number = u16::try_from(at).expect("at most MAX_NODES");
-                tasks.spawn(instance::run(node.host.clone(), states, number));
-                state
-            }));
+        for at in account.origins() {
+            let (state, states) = watch::channel(Instance::Ready);
+            let number = u16::try_from(*at).expect("at most MAX_NODES");
+            tasks.spawn(instance::run(nodes[*at].host.clone(), states, number));
+            nodes[*at].instance = Some(state);
         }
         #[expect(clippy::disallowed_methods, reason = "the origin of virtual time")]
         let epoch = Instant::now();
         Ok(Self {
-            overrides: Overrides::new(&scenario)?,
-            plan: timeline::expand(&scenario, seed)?,
-            seed,
             epoch,
-            end: scenario.duration().min(until),
             rng,
-            company: nodes.iter().map(|_| JoinSet::new()).collect(),
-            clients: nodes.iter().map(|_| JoinSet::new()).collect(),
-            configured: vec![None; nodes.len()],
+            reader: Reader::new(scenario, &mesh)?,
+            authority: mesh.authority,
             nodes,
-            authority,
-            instances,
-            leaving: BTreeMap::new(),
             tasks,
+            book: Arc::new(Mutex::new(Book::new(account, wire.clone()))),
             wire,
-            book: Arc::new(Mutex::new(book)),
-            reader,
             progress: options.progress,
-            scenario,
+            story,
         })
     }
 
@@ -210,13 +177,13 @@ impl World {
         let plan = self.schedule();
         for (place, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at).await;
-            if planned.at > self.end || self.has_enough() {
+            if planned.at > self.story.end || self.has_enough() {
                 break;
             }
             lock(&self.book).begins(&plan[place..]);
             self.happen(planned.happening.clone()).await?;
         }
-        self.wait_until(self.end).await;
+        self.wait_until(self.story.end).await;
         let is_whole = !self.has_enough();
         if is_whole {
             self.check_end().await;
@@ -228,7 +195,7 @@ impl World {
         self.tasks.abort_all();
         run.violations = std::mem::take(&mut lock(&self.book).account.violations);
         // What was seen after the end is of the end, for whoever repeats the run.
-        run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.end));
+        run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.story.end));
         Ok(run)
     }
 
@@ -238,27 +205,22 @@ impl World {
 
     /// The first starts and what the scenario plans, in order of time.
     fn schedule(&mut self) -> Vec<Planned> {
-        let spread = Duration::from_secs_f64(self.scenario.start_over_s);
-        let spread = spread.max(Duration::from_micros(1));
-        let mut all = Vec::new();
-        for (node, (site, number)) in self.scenario.nodes().enumerate() {
-            if number <= self.scenario.sites[site].nodes {
-                let at = self.rng.random_range(Duration::ZERO..spread);
-                let happening = Happening::Start { node, with_state: true };
-                let words = format!("start: {}", self.nodes[node].name);
-                // No event of the plan has this number.
-                let (event, fault) = (usize::MAX, None);
-                all.push(Planned { at, words, happening, event, fault });
-            }
-        }
-        all.extend(self.plan.iter().cloned());
+        let starts = self.story.first_starts(&mut self.rng);
+        let starts = starts.into_iter().map(|(at, node)| {
+            let happening = Happening::Start { node, with_state: true };
+            let words = format!("start: {}", self.nodes[node].identity.credential.name);
+            // No event of the plan has this number.
+            Planned { at, words, happening, event: usize::MAX, fault: None }
+        });
+        let mut all: Vec<Planned> = starts.collect();
+        all.extend(self.story.plan.iter().cloned());
         all.sort_by_key(|planned| planned.at);
         all
     }
 
     /// Lets time pass, saves what nodes know now and then, and says how far it is.
     async fn wait_until(&mut self, at: Duration) {
-        let at = at.min(self.end);
+        let at = at.min(self.story.end);
         while machine::now() < at && !self.has_enough() {
             let step = (machine::now() + PROGRESS).min(at);
             sleep_until(self.epoch + step).await;
@@ -302,7 +264,7 @@ impl World {
         lock(&self.book).happens(&happening);
         match happening {
             Happening::Instance(node, becomes) => {
-                if let Some(instance) = &self.instances[node] {
+                if let Some(instance) = &self.nodes[node].instance {
                     instance.send_replace(becomes);
                 }
             }
@@ -319,8 +281,8 @@ impl World {
                 ));
             }
             Happening::Configure(node, event) => {
-                self.configured[node] = Some(event);
-                let settings = node::settings(&self.overrides, &self.nodes[node], Some(event))?;
+                self.nodes[node].configured = Some(event);
+                let settings = self.nodes[node].file(&self.story)?;
                 self.nodes[node].reload(settings).await?;
             }
             Happening::Revoke { node, through } => self.revoke(node, through).await,
@@ -340,15 +302,14 @@ impl World {
         if self.nodes[at].process.is_some() {
             return Ok(());
         }
-        if let Some(leaving) = self.leaving.remove(&at) {
+        if let Some(leaving) = self.nodes[at].leaving.take() {
             // Whoever starts a process anew ends the old one first.
             leaving.abort();
             let _ = leaving.await;
         }
         let seeds = self.seeds(at)?;
-        let configured = self.configured[at];
-        let settings = node::settings(&self.overrides, &self.nodes[at], configured)?;
         let node = &mut self.nodes[at];
+        let settings = node.file(&self.story)?;
         if !with_state {
             node.directory = None;
             lock(&self.book).revocations[at] = Revocations::default();
@@ -363,13 +324,12 @@ impl World {
         lock(&self.book).starts(at, node.boot);
         self.follow_revocations(at);
         self.follow_suspicions(at);
-        let node = &self.nodes[at];
-        let company = &mut self.company[at];
+        let node = &mut self.nodes[at];
         let service = crate::scenario::service();
         if let Some(mut route) = node.process.as_ref().and_then(|it| it.route(&service)) {
             let book = self.book.clone();
             lock(&book).routes[at] = Some(route.borrow().clone());
-            company.spawn(async move {
+            node.company.spawn(async move {
                 loop {
                     let now = route.borrow_and_update().clone();
                     lock(&book).routed(at, now);
@@ -379,22 +339,17 @@ impl World {
                 }
             });
         }
-        let Some(load) = self.scenario.load.clone() else { return Ok(()) };
-        let on = crate::scenario::target::Target::parse(&load.on, &self.scenario)?;
-        if on.possible().contains(&at) {
+        if let Some(load) = self.story.load(at).cloned() {
             let (host, book) = (node.host.clone(), self.book.clone());
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
             let place = clients::Place { node: at, host, load, book };
-            self.clients[at].spawn(crate::level::clients::run(place, rng));
+            node.clients.spawn(crate::level::clients::run(place, rng));
         }
         Ok(())
     }
 
     fn seeds(&self, of: usize) -> Result<Vec<meshport_config::Seed>, Error> {
-        let first = |site| self.nodes.iter().position(|node| node.site == site);
-        let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
-        let seeds = sites.filter_map(first).filter(|seed| *seed != of);
-        seeds.take(self.scenario.seed_sites).map(|at| self.nodes[at].as_seed(at)).collect()
+        self.story.seeds(of).map(|at| self.nodes[at].as_seed(at)).collect()
     }
 
     /// Its process dies: nothing leaves its socket any more, and all it held is gone.
@@ -406,61 +361,26 @@ impl World {
     }
 
     fn gone(&mut self, at: usize) {
-        self.company[at] = JoinSet::new();
-        self.clients[at] = JoinSet::new();
+        self.nodes[at].company = JoinSet::new();
+        self.nodes[at].clients = JoinSet::new();
         let mut book = lock(&self.book);
         book.routes[at] = None;
         book.process_ends(at);
     }
 
-    /// It leaves in good order: a goodbye, a while for its sessions, and its end.
     fn leave(&mut self, at: usize) {
-        let Some(mut process) = self.nodes[at].process.take() else { return };
+        let Some(process) = self.nodes[at].process.take() else { return };
         self.gone(at);
         let (wire, boot) = (self.wire.clone(), self.nodes[at].boot);
-        let goodbye = async move {
-            process.leave(sleep(DRAIN)).await;
-            process.close().await;
-            lock(&wire).close_process(at, boot);
-        };
-        self.leaving.insert(at, tokio::spawn(goodbye));
+        self.nodes[at].leave(process, move || lock(&wire).close_process(at, boot));
     }
 
     fn finish(&mut self) -> Run {
-        let running: Vec<usize> =
-            (0..self.nodes.len()).filter(|at| self.nodes[*at].process.is_some()).collect();
-        let (virtual_time, trace_hash, datagrams) = {
-            let wire = lock(&self.wire);
-            (machine::now(), wire.trace.hash(), wire.trace.datagrams())
-        };
         let mut book = lock(&self.book);
-        let routes: Vec<(usize, Option<usize>)> =
-            running.iter().map(|at| (*at, book.first(*at))).collect();
-        let nearest = routes.iter().filter(|(at, chosen)| book.is_nearest(*at, *chosen)).count();
-        let measures = std::mem::take(&mut book.measures);
         let node_seconds = book.node_seconds;
-        drop(book);
-        Run {
-            outcome: Outcome {
-                level: keys::Level::Full,
-                description: self.scenario.description.clone(),
-                seed: self.seed,
-                virtual_time,
-                warmup: self.scenario.warmup(),
-                datagrams,
-                trace_hash,
-                sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
-                nodes: self.nodes.iter().map(|node| (node.name.clone(), node.site)).collect(),
-                running: running.len(),
-                routes,
-                nearest,
-                plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
-                node_seconds,
-                longest_queue: 0,
-            },
-            measures,
-            violations: Vec::new(),
-        }
+        let outcome = self.story.outcome(&mut *book, node_seconds);
+        let measures = std::mem::take(&mut book.measures);
+        Run { outcome, measures, violations: Vec::new() }
     }
 }
 

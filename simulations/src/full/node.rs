@@ -8,26 +8,39 @@ use meshport_daemon::{Environment, Identity, Node as Process};
 use meshport_mesh::Shards;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 
-use super::instance;
 use super::wire::{Socket, Wire, endpoint};
+use super::{DRAIN, instance};
 use crate::Error;
 use crate::identity::{Mesh, bytes32};
-use crate::scenario::{Overrides, Scenario};
+use crate::instance::Instance;
+use crate::level::Story;
+use crate::scenario::Scenario;
 
 /// One node.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) name: String,
     pub(super) site: usize,
     pub(super) identity: Identity,
-    pub(super) hosts: bool,
     pub(super) host: Host,
+    /// What its instance is told to do, if it has one.
+    pub(super) instance: Option<watch::Sender<Instance>>,
     pub(super) process: Option<Process>,
     /// Counts the starts of its process; 0 is "not yet".
     pub(super) boot: u32,
     /// What its state folder holds.
     pub(super) directory: Option<Vec<u8>>,
+    /// Who follows its process...
+    pub(super) company: JoinSet<()>,
+    /// ...and its clients.
+    pub(super) clients: JoinSet<()>,
+    /// Its former process, while that takes its leave.
+    pub(super) leaving: Option<JoinHandle<()>>,
+    /// Its settings are those of this event.
+    pub(super) configured: Option<usize>,
     /// What its process has in force.
     settings: Option<Settings>,
     generation: u64,
@@ -38,20 +51,23 @@ impl Node {
     /// A node that has not started.
     pub(super) fn new(
         scenario: &Scenario,
-        (site, number): (usize, usize),
+        place: (usize, usize),
         mesh: &Mesh,
         rng: &mut ChaCha8Rng,
     ) -> Result<Self, Error> {
-        let identity = mesh.member(scenario, (site, number), rng)?;
+        let identity = mesh.member(scenario, place, rng)?;
         Ok(Self {
-            name: scenario.name((site, number)),
-            site,
+            site: place.0,
             identity,
-            hosts: scenario.hosts((site, number)),
             host: Host::Memory(memory::Host::default()),
+            instance: None,
             process: None,
             boot: 0,
             directory: None,
+            company: JoinSet::new(),
+            clients: JoinSet::new(),
+            leaving: None,
+            configured: None,
             settings: None,
             generation: super::machine::WALL_START_S,
             seed: rng.next_u64(),
@@ -87,10 +103,14 @@ impl Node {
             revocations,
             admin_http: None,
         };
-        let failed = |source| Error::Node { name: self.name.clone(), source };
+        let failed = |source| self.failed(source);
         self.process = Some(Process::start(settings, &self.identity, environment).map_err(failed)?);
         self.settings = Some(settings.clone());
         Ok(())
+    }
+
+    fn failed(&self, source: meshport_daemon::Error) -> Error {
+        Error::Node { name: self.identity.credential.name.to_string(), source }
     }
 
     /// What its process has in force; none before its first start.
@@ -98,34 +118,34 @@ impl Node {
         self.settings.as_ref()
     }
 
-    /// Its file has changed, and its process is told to read it again.
-    pub(super) async fn reload(&mut self, settings: Settings) -> Result<(), Error> {
-        let (Some(process), Some(old)) = (&self.process, self.settings.take()) else {
-            return Ok(());
-        };
-        let failed = |source| Error::Node { name: self.name.clone(), source };
-        self.settings = Some(process.reload(old, settings).await.map_err(failed)?);
-        Ok(())
-    }
-}
-
-/// The settings of a node: those of the scenario, and where things are on a simulated host.
-pub(super) fn settings(
-    overrides: &Overrides,
-    node: &Node,
-    configured: Option<usize>,
-) -> Result<Settings, Error> {
-    let mut settings = match configured {
-        Some(event) => overrides.event(event, node.site).clone(),
-        None => overrides.site(node.site).clone(),
-    };
-    for service in settings.services.values_mut() {
-        if node.hosts {
+    /// The settings of its file: those of the scenario, and where things are on a simulated host.
+    pub(super) fn file(&self, story: &Story) -> Result<Settings, Error> {
+        let mut settings = story.settings(self.site, self.configured).clone();
+        for service in settings.services.values_mut().filter(|_| self.instance.is_some()) {
             let wrong = |error| Error::Scenario(format!("instance: {error}"));
             service.origin = Some(instance::ADDRESS.parse().map_err(wrong)?);
             service.health.mode = HealthMode::Http;
             service.health.path = instance::READY_PATH.into();
         }
+        Ok(settings)
     }
-    Ok(settings)
+
+    /// Its process takes its leave in good order: a goodbye, a while for its sessions, and its end.
+    pub(super) fn leave(&mut self, mut process: Process, ended: impl FnOnce() + Send + 'static) {
+        self.leaving = Some(tokio::spawn(async move {
+            process.leave(sleep(DRAIN)).await;
+            process.close().await;
+            ended();
+        }));
+    }
+
+    /// Its file has changed, and its process is told to read it again.
+    pub(super) async fn reload(&mut self, settings: Settings) -> Result<(), Error> {
+        let (Some(process), Some(old)) = (&self.process, self.settings.take()) else {
+            return Ok(());
+        };
+        let failed = |source| self.failed(source);
+        self.settings = Some(process.reload(old, settings).await.map_err(failed)?);
+        Ok(())
+    }
 }

@@ -29,7 +29,7 @@ impl World {
         let mut known = process.revocations();
         let (book, wire) = (self.book.clone(), self.wire.clone());
         let own = self.nodes[at].identity.credential.clone();
-        self.company[at].spawn(async move {
+        self.nodes[at].company.spawn(async move {
             while known.changed().await.is_ok() {
                 let all = known.borrow_and_update().clone();
                 if all.covering(&own).is_some() {

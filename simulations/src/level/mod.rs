@@ -17,14 +17,18 @@ use rand_chacha::ChaCha8Rng;
 use crate::instance::Instance;
 use crate::measure::{Measures, Notice};
 use crate::network::Network;
-use crate::report::Violation;
+use crate::report::{Violation, keys};
 use crate::rules::{self, Evictions, MAX_FOLLOWED, MAX_VIOLATIONS, Records, SETTLING};
+use crate::scenario::Scenario;
 use crate::trace::Trace;
 use crate::tunnel::Spread;
 
 pub(crate) mod clients;
 pub(crate) mod follow;
 pub(crate) mod judge;
+mod story;
+
+pub(crate) use story::Story;
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.
 const OWN: Duration = Duration::from_micros(50);
@@ -68,20 +72,11 @@ struct Since {
 }
 
 impl Account {
-    /// Of nodes with these names and ids, of which some host an instance. Which directories are
-    /// followed is drawn.
-    pub(crate) fn new(
-        nodes: impl Iterator<Item = (String, NodeId, bool)>,
-        warmup: Duration,
-        rng: &mut ChaCha8Rng,
-    ) -> Self {
-        let (mut names, mut ids, mut instances) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, id, hosts) in nodes {
-            names.push(name);
-            ids.push(id);
-            instances.push(hosts.then_some(Instance::Ready));
-        }
+    /// Of a scenario's nodes, with these ids. Which directories are followed is drawn.
+    pub(crate) fn new(scenario: &Scenario, ids: Vec<NodeId>, rng: &mut ChaCha8Rng) -> Self {
         let nodes = ids.len();
+        let hosts = |place| scenario.hosts(place).then_some(Instance::Ready);
+        let instances: Vec<Option<Instance>> = scenario.nodes().map(hosts).collect();
         let number = |random: u64| usize::try_from(random % nodes as u64).unwrap_or(0);
         let mut followed = BTreeSet::new();
         while followed.len() < MAX_FOLLOWED.min(nodes) {
@@ -91,7 +86,7 @@ impl Account {
         Self {
             by_id: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             origins: (0..nodes).filter(|at| instances[*at].is_some()).collect(),
-            names,
+            names: scenario.nodes().map(|place| scenario.name(place)).collect(),
             ids,
             instances,
             revoked: vec![None; nodes],
@@ -100,13 +95,17 @@ impl Account {
             evictions: Evictions::default(),
             records: Records::default(),
             since: Since { nodes: vec![Duration::ZERO; nodes], ways, disturbed },
-            warmup,
+            warmup: scenario.warmup(),
         }
     }
 
     /// How many nodes there are, running or not.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
     }
 
     pub(crate) fn name(&self, node: usize) -> &str {
@@ -196,6 +195,7 @@ pub(crate) struct Ties {
 
 /// See the module's description.
 pub(crate) trait Level {
+    const NAME: keys::Level;
     /// What nodes show by another route that they have noticed.
     const SHOWN_BY_ROUTE: &[Notice];
 

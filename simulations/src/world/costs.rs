@@ -75,7 +75,7 @@ impl World {
     /// Counts the nodes that run, once a second, after the first look that the start-up is over at.
     pub(super) fn count_roles(&mut self) {
         if !self.costs.is_on {
-            self.costs.is_on = self.now >= self.scenario.warmup();
+            self.costs.is_on = self.now >= self.story.scenario.warmup();
             return;
         }
         for (at, node) in self.nodes.iter().enumerate() {

@@ -11,10 +11,12 @@ use crate::brain::Brain;
 use crate::level::{Account, Held, Level, Ties};
 use crate::measure::{Measures, Notice};
 use crate::network::Network;
+use crate::report::keys;
 use crate::trace::Trace;
 use crate::tunnel::Tunnel;
 
 impl Level for World {
+    const NAME: keys::Level = keys::Level::Wide;
     const SHOWN_BY_ROUTE: &[Notice] = &[Notice::Instance];
 
     fn account(&self) -> &Account {

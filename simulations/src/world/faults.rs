@@ -19,7 +19,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 impl World {
     pub(super) fn happen(&mut self, place: usize) {
-        let plan = self.plan.clone();
+        let plan = self.story.plan.clone();
         let planned = &plan[place];
         self.begins(&plan[place..]);
         self.happens(&planned.happening);

@@ -165,7 +165,8 @@ impl World {
         match self.account.instances[at].unwrap_or(Instance::Down) {
             Instance::Stalled if !is_opening => {}
             Instance::Ready | Instance::Unready | Instance::Stalled => {
-                let answer = self.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
+                let answer =
+                    self.story.scenario.load.as_ref().map_or(0, |load| load.response_bytes);
                 let answer = u32::try_from(answer).expect("at most MAX_BYTES");
                 let (what, bytes) = match is_opening {
                     true => (Step::Opened, OPENED_BYTES),

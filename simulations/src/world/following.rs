@@ -64,7 +64,7 @@ impl World {
         }
         // A process that has just started has to be found first: that is joining, not news.
         let is_new = self.now - self.nodes[origin].started < SETTLED;
-        let is_early = self.now < self.scenario.warmup();
+        let is_early = self.now < self.story.scenario.warmup();
         if is_new || is_early || self.measures.news.len() >= MAX_FAULTS {
             return;
         }

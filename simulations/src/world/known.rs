@@ -22,11 +22,11 @@ impl World {
                 credential: &node.credential,
                 record_key: &node.key,
                 settings: self.settings(at),
-                tuning: self.scenario.tuning,
+                tuning: self.story.scenario.tuning,
                 hosts: self.account.instances[at].is_some(),
                 generation: 1,
                 seed: [0; 32],
-                memo: Some(self.memo.clone()),
+                memo: Some(self.mesh.memo.clone()),
                 now,
             });
             brain.introduce(self.endpoints(at), Vec::new(), now);
@@ -41,7 +41,7 @@ impl World {
     /// in an earlier life is not for it to say again.
     pub(super) fn everybody_but(&self, at: usize) -> Arc<[u8]> {
         let me = &self.nodes[at].credential;
-        let others = self.known.iter().filter(|(credential, _)| credential.node != me.node);
+        let others = self.mesh.known.iter().filter(|(credential, _)| credential.node != me.node);
         let others = others.map(|(credential, state)| (&**credential, &**state));
         snapshot_of(others, &me.mesh, UnixSeconds(WALL_START)).into()
     }

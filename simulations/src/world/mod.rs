@@ -11,23 +11,22 @@ use std::time::{Duration, Instant};
 use meshport_config::{AuthorityKey, Credential, Settings, UnixSeconds};
 use meshport_core::health::{Outcome, Question};
 use meshport_discovery::{Memo, SignedState};
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::Error;
 use crate::brain::{Birth, Brain, Wish};
 use crate::flight::Payload;
+use crate::identity::bytes32;
 use crate::instance::Instance;
 use crate::level::follow::Follow;
 use crate::level::judge::Judge;
-use crate::level::{Account, Level};
+use crate::level::{Account, Level, Story};
 use crate::measure::{Measures, Suspicions};
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::report::keys;
 use crate::report::{Outcome as RunOutcome, Run};
-use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Happening, Lie, Overrides, Scenario, service};
+use crate::scenario::{Happening, Lie, Scenario, service};
 use crate::trace::Trace;
 
 mod clients;
@@ -50,7 +49,7 @@ mod tunnels;
 use costs::Costs;
 use guard::Guard;
 use journey::Journey;
-use node::{Node, bytes32};
+use node::Node;
 use sessions::Timer;
 
 /// Events of one instant beyond which some node's timer is never satisfied: a bug in its core.
@@ -61,8 +60,6 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 const WALL_START: u64 = 1_800_000_000;
 /// Credentials are older than any jump back of a clock that is worth a look: 500 days.
 const ISSUED_BEFORE_S: u64 = 500 * 24 * 3600;
-/// Credentials outlive every run.
-const CREDENTIAL_LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 /// From one look at everything to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -118,6 +115,14 @@ enum Event {
 /// A node and its record.
 type Known = (Arc<Credential>, Arc<SignedState>);
 
+/// What all nodes share.
+struct Mesh {
+    authority: AuthorityKey,
+    memo: Memo,
+    /// What all know of each other when they start for the first time.
+    known: Vec<Known>,
+}
+
 /// Something on the wire.
 #[derive(Debug, Clone)]
 struct Packet {
@@ -159,21 +164,14 @@ impl std::fmt::Debug for Options {
 
 /// A run in progress.
 pub struct World {
-    scenario: Scenario,
-    overrides: Overrides,
-    plan: Arc<[Planned]>,
-    seed: u64,
+    story: Arc<Story>,
     epoch: Instant,
     now: Duration,
-    end: Duration,
     rng: ChaCha8Rng,
     queue: Queue<Event>,
     nodes: Vec<Node>,
-    authority: AuthorityKey,
     network: Network,
-    memo: Memo,
-    /// What all nodes know of each other when they start for the first time.
-    known: Vec<Known>,
+    mesh: Mesh,
     trace: Trace,
     measures: Measures,
     account: Account,
@@ -195,68 +193,52 @@ impl World {
     /// [`Error::Scenario`] when the scenario's names or roles do not make a mesh.
     pub fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let service = service();
+        let story = Story::new(scenario, seed, options.until)?;
+        let scenario = &story.scenario;
         let authority = AuthorityKey::from_bytes(bytes32(&mut rng));
         let mut nodes = Vec::new();
         for (site, number) in scenario.nodes() {
-            nodes.push(node::make(&scenario, (site, number), &service, &authority, &mut rng)?);
+            nodes.push(node::make(scenario, (site, number), &authority, &mut rng)?);
         }
         let memo = Memo::default();
         node::share(&mut nodes, &memo)?;
-        let network = Network::new(&scenario, &mut rng)?;
-        let plan = timeline::expand(&scenario, seed)?;
-        for planned in &plan {
+        let network = Network::new(scenario, &mut rng)?;
+        for planned in &*story.plan {
             if let Happening::Crash(node) | Happening::Leave(node) = planned.happening {
                 nodes[node].saves = true;
             }
         }
-        let names = nodes.iter().map(|node| node.credential.name.to_string()).collect();
-        let who = nodes.iter().zip(scenario.nodes()).map(|(node, place)| {
-            let name = node.credential.name.to_string();
-            (name, node.credential.node, scenario.hosts(place))
-        });
-        let account = Account::new(who, scenario.warmup(), &mut rng);
-        let until = options.until.unwrap_or(Duration::MAX);
+        let ids = nodes.iter().map(|node| node.credential.node).collect();
+        let account = Account::new(scenario, ids, &mut rng);
         let mut world = Self {
-            overrides: Overrides::new(&scenario)?,
-            plan: plan.into(),
-            seed,
+            story: Arc::new(story),
             #[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
             epoch: Instant::now(),
             now: Duration::ZERO,
-            end: scenario.duration().min(until),
             costs: Costs::new(options.costs, account.origins(), nodes.len()),
+            trace: Trace::new(account.names().to_vec(), options.trace),
             account,
             guard: Guard::default(),
             rng,
             queue: Queue::new(),
-            trace: Trace::new(names, options.trace),
             nodes,
-            authority,
+            mesh: Mesh { authority, memo, known: Vec::new() },
             network,
-            memo,
-            known: Vec::new(),
             measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             progress: options.progress,
-            scenario,
         };
-        if world.scenario.known_at_start {
-            world.known = world.first_records();
+        if world.story.scenario.known_at_start {
+            world.mesh.known = world.first_records();
         }
         world.schedule();
         Ok(world)
     }
 
     fn schedule(&mut self) {
-        let spread = Duration::from_secs_f64(self.scenario.start_over_s);
-        let spread = spread.max(Duration::from_micros(1));
-        for (at, (site, number)) in self.scenario.nodes().enumerate() {
-            if number <= self.scenario.sites[site].nodes {
-                let start = self.rng.random_range(Duration::ZERO..spread);
-                self.queue.push(start, Event::Start(at));
-            }
+        for (start, at) in self.story.first_starts(&mut self.rng) {
+            self.queue.push(start, Event::Start(at));
         }
-        for (place, planned) in self.plan.iter().enumerate() {
+        for (place, planned) in self.story.plan.iter().enumerate() {
             self.queue.push(planned.at, Event::Happens(place));
         }
         self.queue.push(LOOK, Event::Look);
@@ -270,7 +252,7 @@ impl World {
 
     fn play(&mut self) {
         let mut in_this_instant = 0;
-        while let Some((at, event)) = self.queue.pop(self.end) {
+        while let Some((at, event)) = self.queue.pop(self.story.end) {
             debug_assert!(at >= self.now, "time goes forward");
             in_this_instant = if at == self.now { in_this_instant + 1 } else { 0 };
             assert!(in_this_instant < MAX_EVENTS_AT_ONCE, "time stands still at {at:?}: {event:?}");
@@ -281,7 +263,7 @@ impl World {
             }
         }
         if !self.account.has_enough() {
-            self.now = self.end;
+            self.now = self.story.end;
             self.check_end();
         }
     }
@@ -352,13 +334,13 @@ impl World {
         }
         let (now, wall) = (self.epoch + self.now, self.wall(at));
         let Some(revocations) = self.recalled(at, with_state) else { return };
-        let seeds = self.seeds(at);
-        if !self.known.is_empty() && self.nodes[at].boot == 0 {
+        let seeds: Vec<usize> = self.story.seeds(at).collect();
+        if !self.mesh.known.is_empty() && self.nodes[at].boot == 0 {
             self.nodes[at].saved.1 = self.everybody_but(at);
         }
         let endpoints = self.endpoints(at);
         let settings = self.settings(at).clone();
-        let memo = (!self.costs.is_weighed(at)).then(|| self.memo.clone());
+        let memo = (!self.costs.is_weighed(at)).then(|| self.mesh.memo.clone());
         let node = &mut self.nodes[at];
         node.boot += 1;
         // The daemon keeps its generation in its state folder, or takes the time.
@@ -370,7 +352,7 @@ impl World {
             credential: &node.credential,
             record_key: &node.key,
             settings: &settings,
-            tuning: self.scenario.tuning,
+            tuning: self.story.scenario.tuning,
             hosts: self.account.instances[at].is_some(),
             generation: node.generation,
             seed: bytes32(&mut rng),
@@ -390,7 +372,7 @@ impl World {
         }
         brain.introduce(endpoints, ids, now);
         self.nodes[at].brain = Some(brain);
-        if !self.known.is_empty() && !self.nodes[at].saves {
+        if !self.mesh.known.is_empty() && !self.nodes[at].saves {
             self.nodes[at].saved.1 = Arc::default();
         }
         self.guard.uptime.started(self.now);
@@ -401,10 +383,7 @@ impl World {
 
     fn settings(&self, node: usize) -> &Settings {
         let node = &self.nodes[node];
-        match node.clients.configured {
-            Some(event) => self.overrides.event(event, node.site),
-            None => self.overrides.site(node.site),
-        }
+        self.story.settings(node.site, node.clients.configured)
     }
 
     fn endpoints(&self, node: usize) -> Vec<std::net::SocketAddr> {
@@ -412,12 +391,6 @@ impl World {
             return Vec::new();
         }
         vec![node::endpoint(self.network.address(node), node)]
-    }
-
-    fn seeds(&self, of: usize) -> Vec<usize> {
-        let first = |site| self.nodes.iter().position(|node| node.site == site);
-        let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
-        sites.filter_map(first).filter(|seed| *seed != of).take(self.scenario.seed_sites).collect()
     }
 
     fn with_brain(&mut self, node: usize, act: impl FnOnce(&mut Brain, Instant, UnixSeconds)) {
@@ -465,7 +438,7 @@ impl World {
                 let honest = self.account.instances[at].unwrap_or(Instance::Down);
                 let says = if node.lie == Some(Lie::Ready) { Instance::Ready } else { honest };
                 self.measures.lies += u64::from(says != honest);
-                let health = &self.overrides.site(node.site).services[&service()].health;
+                let health = &self.story.settings(node.site, None).services[&service()].health;
                 let patience = match question {
                     Question::Alive => health.timeout,
                     Question::Ready | Question::Live => health.ready_timeout,
@@ -520,29 +493,12 @@ impl World {
     }
 
     fn finish(mut self) -> Run {
-        let running = (0..self.nodes.len()).filter(|at| self.runs(*at));
-        let routes: Vec<(usize, Option<usize>)> = running.map(|at| (at, self.first(at))).collect();
-        let nearest = routes.iter().filter(|(at, chosen)| self.is_nearest(*at, *chosen)).count();
+        let node_seconds = self.guard.uptime.count(self.now).as_secs_f64();
+        let story = Arc::clone(&self.story);
+        let outcome = story.outcome(&mut self, node_seconds);
         self.weigh();
-        let named = |node: &Node| (node.credential.name.to_string(), node.site);
         Run {
-            outcome: RunOutcome {
-                level: keys::Level::Wide,
-                description: self.scenario.description.clone(),
-                seed: self.seed,
-                virtual_time: self.now,
-                warmup: self.scenario.warmup(),
-                datagrams: self.trace.datagrams(),
-                trace_hash: self.trace.hash(),
-                sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
-                nodes: self.nodes.iter().map(named).collect(),
-                running: routes.len(),
-                routes,
-                nearest,
-                plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
-                node_seconds: self.guard.uptime.count(self.now).as_secs_f64(),
-                longest_queue: self.queue.longest(),
-            },
+            outcome: RunOutcome { longest_queue: self.queue.longest(), ..outcome },
             measures: self.measures,
             violations: self.account.violations,
         }

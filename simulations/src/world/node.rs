@@ -4,18 +4,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{
-    AuthorityKey, Credential, NodeKey, RecordKey, Revocations, Role, Roles, ServiceName, Subject,
-    UnixSeconds,
-};
+use meshport_config::{AuthorityKey, Credential, NodeKey, RecordKey, Revocations, UnixSeconds};
 use meshport_discovery::{Memo, Verifier};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::clients::Clients;
-use super::{CREDENTIAL_LIFETIME_S, Event, ISSUED_BEFORE_S, WALL_START, World};
+use super::{Event, ISSUED_BEFORE_S, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
+use crate::identity::{bytes32, issue};
 use crate::scenario::{Lie, Scenario};
 use crate::tunnel::Tunnels;
 
@@ -108,35 +106,16 @@ impl World {
 /// Makes a node that has not started.
 pub(super) fn make(
     scenario: &Scenario,
-    (site, number): (usize, usize),
-    service: &ServiceName,
+    place: (usize, usize),
     authority: &AuthorityKey,
     rng: &mut ChaCha8Rng,
 ) -> Result<Node, Error> {
-    let config = &scenario.sites[site];
-    let name = scenario.name((site, number));
-    let hosts = scenario.hosts((site, number));
-    let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-    let relays = scenario.relays((site, number));
-    let roles = hosts.then(|| Role::Origin(service.clone())).into_iter().chain([Role::Node]);
-    let roles = roles.chain(relays.then_some(Role::Relay));
     let key = RecordKey::from_bytes(bytes32(rng));
     let node_key = NodeKey::from_bytes(bytes32(rng));
-    let subject = Subject {
-        node: node_key.public(),
-        record_key: key.public(),
-        name: name.parse().map_err(|error| wrong(&error))?,
-        site: config.name.clone(),
-        roles: Roles::new(roles).map_err(|error| wrong(&error))?,
-        succession: None,
-    };
     let from = UnixSeconds(WALL_START - ISSUED_BEFORE_S);
-    let until = from.saturating_add(CREDENTIAL_LIFETIME_S);
-    let credential = Credential::issue_by_authority(authority, subject, from, until)
-        .and_then(|issued| issued.countersign(&node_key))
-        .map_err(|error| wrong(&error))?;
+    let credential = issue(scenario, place, (authority, from), (&node_key, &key))?;
     Ok(Node {
-        site,
+        site: place.0,
         key,
         credential: Arc::new(credential),
         seed: rng.next_u64(),
@@ -189,10 +168,4 @@ pub(super) fn address(endpoint: SocketAddr) -> Option<u16> {
         }
         SocketAddr::V6(_) => None,
     }
-}
-
-pub(super) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    rng.fill_bytes(&mut bytes);
-    bytes
 }

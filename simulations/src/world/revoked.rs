@@ -18,7 +18,7 @@ impl World {
     pub(super) fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = self.wall(subject);
         let id = self.account.id(subject);
-        let revocation = Revocation::issue(&self.authority, Revoked::Node(id), wall);
+        let revocation = Revocation::issue(&self.mesh.authority, Revoked::Node(id), wall);
         let Some(first) = self.teller(through) else { return };
         self.with_brain(first, |brain, now, _| brain.revoke(&revocation, now));
     }

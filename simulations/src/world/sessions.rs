@@ -17,7 +17,6 @@ use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::Level;
 use crate::level::judge::Judge;
 use crate::rules;
-use crate::scenario::target::Target;
 use crate::scenario::{Lie, Load};
 
 /// Requests of an open session are counted from here, attempts of its search from 0.
@@ -62,15 +61,13 @@ impl Session {
 impl World {
     /// A node's clients begin to come.
     pub(super) fn clients_begin(&mut self, node: usize) {
-        let Some(load) = &self.scenario.load else { return };
-        let on = Target::parse(&load.on, &self.scenario).expect("checked with the scenario");
-        if on.possible().contains(&node) {
+        if self.story.load(node).is_some() {
             self.next_client(node, true);
         }
     }
 
     fn next_client(&mut self, node: usize, is_first: bool) {
-        let Some(load) = &self.scenario.load else { return };
+        let Some(load) = &self.story.scenario.load else { return };
         let rng = &mut self.nodes[node].clients.rng;
         let Some(pause) = load.next_arrival(is_first, rng) else { return };
         let event = Event::Arrival { node, boot: self.nodes[node].boot };
@@ -79,8 +76,8 @@ impl World {
 
     pub(super) fn client_arrives(&mut self, node: usize) {
         self.next_client(node, false);
-        for _ in 0..self.scenario.load.as_ref().map_or(0, Load::at_once) {
-            let Some(load) = &self.scenario.load else { return };
+        for _ in 0..self.story.scenario.load.as_ref().map_or(0, Load::at_once) {
+            let Some(load) = &self.story.scenario.load else { return };
             let hold = load.hold(&mut self.nodes[node].clients.rng);
             let request = Request { since: self.now, repeated: false };
             self.begin(node, request, self.now + hold);
@@ -159,7 +156,7 @@ impl World {
         self.tell_busy(node);
         if origin == OUTSIDE {
             // A connection, and a hello that is answered: two round trips.
-            let wait = self.scenario.fallback_rtt() * 2 + ANSWER_TIME;
+            let wait = self.story.scenario.fallback_rtt() * 2 + ANSWER_TIME;
             return self.session_later(node, (place, number), wait, Timer::Own { id, good: true });
         }
         if origin == node {
@@ -348,7 +345,7 @@ impl World {
     }
 
     fn request_later(&mut self, node: usize, place: u32) {
-        let Some(load) = &self.scenario.load else { return };
+        let Some(load) = &self.story.scenario.load else { return };
         let pause = load.next_request(&mut self.nodes[node].clients.rng);
         let Some(pause) = pause else { return };
         let session = self.session(node, place);
@@ -360,7 +357,7 @@ impl World {
 
     fn next_request(&mut self, node: usize, place: u32) {
         let now = self.now;
-        let Some(load) = &self.scenario.load else { return };
+        let Some(load) = &self.story.scenario.load else { return };
         let bytes = u32::try_from(load.request_bytes).expect("at most MAX_BYTES");
         let given = Duration::from_secs_f64(load.timeout_s);
         self.request_later(node, place);
@@ -376,7 +373,7 @@ impl World {
         self.session_later(node, (place, number), given, Timer::Given(step));
         match target.filter(|(origin, _)| *origin != node) {
             Some((OUTSIDE, _)) => {
-                let wait = self.scenario.fallback_rtt() + ANSWER_TIME;
+                let wait = self.story.scenario.fallback_rtt() + ANSWER_TIME;
                 self.session_later(node, (place, number), wait, Timer::Outside(step));
             }
             Some((origin, hop)) => {
@@ -451,7 +448,7 @@ impl World {
             let took = self.now.saturating_sub(request.since);
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
             self.says(node, words.clone());
-            if self.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
+            if self.story.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
                 self.violates(rules::ANSWERED, node, words);
             }
         }

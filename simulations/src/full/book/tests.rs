@@ -41,23 +41,24 @@ fn scenario() -> Scenario {
     Scenario::parse(WORLD).expect("a good scenario")
 }
 
-/// Names and ids of the nodes, and whether they host an instance.
-fn who() -> Vec<(String, NodeId, bool)> {
-    let (scenario, mut rng) = (scenario(), dice());
+fn account(scenario: &Scenario) -> Account {
+    let mut rng = dice();
     let mesh = Mesh::new(UnixSeconds(1_800_000_000), &mut rng);
-    let member = |place| {
-        let identity = mesh.member(&scenario, place, &mut rng).expect("a member");
-        (scenario.name(place), identity.credential.node, scenario.hosts(place))
+    let mut id = |place| {
+        let identity = mesh.member(scenario, place, &mut rng).expect("a member");
+        identity.credential.node
     };
-    scenario.nodes().map(member).collect()
+    let ids = scenario.nodes().map(&mut id).collect();
+    Account::new(scenario, ids, &mut dice())
 }
 
 fn book() -> Book {
     at(100);
-    let (who, network) = (who(), Network::new(&scenario(), &mut dice()).expect("a network"));
-    let trace = Trace::new(who.iter().map(|(name, ..)| name.clone()).collect(), None);
-    let wire = Arc::new(Mutex::new(Wire::new(network, trace, who.len())));
-    let account = Account::new(who.into_iter(), Duration::ZERO, &mut dice());
+    let (scenario, mut rng) = (scenario(), dice());
+    let network = Network::new(&scenario, &mut rng).expect("a network");
+    let account = account(&scenario);
+    let trace = Trace::new(account.names().to_vec(), None);
+    let wire = Arc::new(Mutex::new(Wire::new(network, trace, account.len())));
     let mut book = Book::new(account, wire);
     book.routes = vec![Some(Arc::default()); 3];
     book
@@ -267,8 +268,7 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
     book.suspects(NEAR, FAR);
     assert_eq!(suspicions(&book), (6, 2));
     // During the start-up nothing is counted.
-    at(0);
-    book.account = Account::new(who().into_iter(), Duration::from_secs(200), &mut dice());
+    book.account = account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario() });
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (6, 2));
 }

@@ -59,7 +59,8 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let mut world = played();
     let (subject, at, teller) = (0, 3, 2);
     let id = world.nodes[subject].credential.node;
-    let revocation = Revocation::issue(&world.authority, Revoked::Node(id), world.wall(subject));
+    let revocation =
+        Revocation::issue(&world.mesh.authority, Revoked::Node(id), world.wall(subject));
     world.account.revoked[subject] = Some(Duration::ZERO);
     let mut left = |change: &mut dyn FnMut(&mut World)| {
         change(&mut world);
@@ -143,7 +144,7 @@ fn who_is_revoked_and_served_is_noticed() {
     world.check_served(subject, at);
     assert_eq!(broken(&mut world), Vec::<&str>::new(), "nobody remembers it");
     let id = Revoked::Node(world.nodes[subject].credential.node);
-    let revocation = Revocation::issue(&world.authority, id, world.wall(subject));
+    let revocation = Revocation::issue(&world.mesh.authority, id, world.wall(subject));
     world.nodes[1].revocations.add(revocation);
     world.check_served(subject, at);
     assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);

@@ -1,0 +1,117 @@
+//! What is played: a scenario, by one seed, until some time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::Settings;
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::Level;
+use crate::Error;
+use crate::report::Outcome;
+use crate::scenario::target::Target;
+use crate::scenario::timeline::{self, Planned};
+use crate::scenario::{Load, Overrides, Scenario};
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Story {
+    pub(crate) scenario: Scenario,
+    /// What happens, in order of time.
+    pub(crate) plan: Arc<[Planned]>,
+    pub(crate) end: Duration,
+    pub(crate) seed: u64,
+    overrides: Overrides,
+    /// Whether each node has clients.
+    has_clients: Vec<bool>,
+}
+
+impl Story {
+    /// Until the end of the scenario, or until then.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] with what is wrong with it.
+    pub(crate) fn new(
+        scenario: Scenario,
+        seed: u64,
+        until: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let mut has_clients = vec![false; scenario.nodes().count()];
+        if let Some(load) = &scenario.load {
+            for at in Target::parse(&load.on, &scenario)?.possible() {
+                has_clients[*at] = true;
+            }
+        }
+        Ok(Self {
+            plan: timeline::expand(&scenario, seed)?.into(),
+            end: scenario.duration().min(until.unwrap_or(Duration::MAX)),
+            seed,
+            overrides: Overrides::new(&scenario)?,
+            has_clients,
+            scenario,
+        })
+    }
+
+    /// What clients do, of a node that has some.
+    pub(crate) fn load(&self, at: usize) -> Option<&Load> {
+        self.scenario.load.as_ref().filter(|_| self.has_clients[at])
+    }
+
+    /// How the nodes of a site start, or go on after this event with `configure`.
+    pub(crate) fn settings(&self, site: usize, configured: Option<usize>) -> &Settings {
+        match configured {
+            Some(event) => self.overrides.event(event, site),
+            None => self.overrides.site(site),
+        }
+    }
+
+    /// The nodes that a node knows before it has met anybody.
+    pub(crate) fn seeds(&self, of: usize) -> impl Iterator<Item = usize> {
+        let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
+        let first = |site| self.scenario.nodes().position(|node| node == (site, 1));
+        sites.filter_map(first).filter(move |seed| *seed != of).take(self.scenario.seed_sites)
+    }
+
+    /// The nodes that start without an event.
+    pub(crate) fn first(&self) -> impl Iterator<Item = usize> {
+        let places = self.scenario.nodes().enumerate();
+        let is_first = |(at, (site, number)): (usize, (usize, usize))| {
+            (number <= self.scenario.sites[site].nodes).then_some(at)
+        };
+        places.filter_map(is_first)
+    }
+
+    /// When they do.
+    pub(crate) fn first_starts(&self, rng: &mut ChaCha8Rng) -> Vec<(Duration, usize)> {
+        let spread = Duration::from_secs_f64(self.scenario.start_over_s);
+        let spread = spread.max(Duration::from_micros(1));
+        self.first().map(|at| (rng.random_range(Duration::ZERO..spread), at)).collect()
+    }
+
+    /// How the run has ended.
+    pub(crate) fn outcome<L: Level>(&self, level: &mut L, node_seconds: f64) -> Outcome {
+        let (datagrams, trace_hash) = level.trace(|trace| (trace.datagrams(), trace.hash()));
+        let account = level.account();
+        let running = (0..account.len()).filter(|at| level.runs(*at));
+        let routes: Vec<(usize, Option<usize>)> = running.map(|at| (at, level.first(at))).collect();
+        let names = (0..account.len()).map(|at| account.name(at).to_owned());
+        Outcome {
+            level: L::NAME,
+            description: self.scenario.description.clone(),
+            seed: self.seed,
+            virtual_time: level.now(),
+            warmup: self.scenario.warmup(),
+            datagrams,
+            trace_hash,
+            sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
+            nodes: names.zip(self.scenario.nodes().map(|(site, _)| site)).collect(),
+            running: routes.len(),
+            nearest: routes.iter().filter(|(at, to)| level.is_nearest(*at, *to)).count(),
+            routes,
+            plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
+            node_seconds,
+            longest_queue: 0,
+        }
+    }
+}
