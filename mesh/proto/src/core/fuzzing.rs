@@ -287,7 +287,7 @@ impl Wire {
         for peer in core.status(self.now.instant) {
             let mine = [id(HONEST), id(STRANGER), id(ATTACKER)];
             assert!(mine.contains(&peer.node), "a peer from nowhere");
-            assert!(!peer.admission.admitted || peer.node == id(HONEST), "a stranger was admitted");
+            assert!(!peer.admitted || peer.node == id(HONEST), "a stranger was admitted");
         }
     }
 }
