@@ -25,7 +25,7 @@ use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::backlog::Backlog;
-use super::cubic::Cubic;
+use super::cubic::{Cubic, RoundTrip, Sent};
 use super::link::Link;
 use super::windows::{InFlight, Pools, QUEUE_BYTES};
 
@@ -130,7 +130,8 @@ impl Controller for Bounded {
         self.bound = bound(rtt.min());
         // A window that is not used must not grow, or a loss would change nothing.
         let is_used = !app_limited && self.cubic.window() <= self.window();
-        self.cubic.arrived((now, sent), bytes, is_used, (rtt.get(), rtt.min()));
+        let round_trip = RoundTrip { now: rtt.get(), least: rtt.min() };
+        self.cubic.arrived(Sent { at: sent, now }, bytes, is_used, round_trip);
     }
 
     fn on_end_acks(
@@ -155,10 +156,11 @@ impl Controller for Bounded {
         lost_bytes: u64,
     ) {
         self.backlog.lost(lost_bytes);
+        let sent = Sent { at: sent, now };
         if is_persistent_congestion {
-            self.cubic.collapse((now, sent));
+            self.cubic.collapse(sent);
         } else {
-            self.cubic.lost((now, sent), lost_bytes);
+            self.cubic.lost(sent, lost_bytes);
         }
     }
 

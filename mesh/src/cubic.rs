@@ -62,6 +62,21 @@ pub(super) struct Cubic {
     lost: u64,
 }
 
+/// When a packet was sent of which something is known now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    pub(super) at: Instant,
+    pub(super) now: Instant,
+}
+
+/// How long a round trip takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RoundTrip {
+    pub(super) now: Duration,
+    /// At best.
+    pub(super) least: Duration,
+}
+
 impl Cubic {
     pub(super) fn new(mtu: u16) -> Self {
         let mtu = u64::from(mtu);
@@ -100,29 +115,23 @@ impl Cubic {
         self.window = self.window.max(to_f64(MIN_WINDOW * self.mtu));
     }
 
-    /// A packet of so many bytes arrived; a round trip takes `rtt` now, and `shortest` at best.
+    /// A packet of so many bytes arrived.
     /// `is_used`: the window is what limits what is sent.
-    pub(super) fn arrived(
-        &mut self,
-        (now, sent): (Instant, Instant),
-        bytes: u64,
-        is_used: bool,
-        (rtt, shortest): (Duration, Duration),
-    ) {
+    pub(super) fn arrived(&mut self, sent: Sent, bytes: u64, is_used: bool, rtt: RoundTrip) {
         self.remember(bytes, 0);
-        self.look_for_queue((now, sent), shortest);
-        let is_old = self.reduced.is_some_and(|reduced| sent <= reduced);
+        self.look_for_queue(sent, rtt.least);
+        let is_old = self.reduced.is_some_and(|reduced| sent.at <= reduced);
         if is_used && !is_old {
-            self.grow(now, bytes, rtt);
+            self.grow(sent.now, bytes, rtt.now);
         }
     }
 
-    fn look_for_queue(&mut self, (now, sent): (Instant, Instant), shortest: Duration) {
-        if self.round.is_none_or(|round| sent >= round) {
+    fn look_for_queue(&mut self, sent: Sent, shortest: Duration) {
+        if self.round.is_none_or(|round| sent.at >= round) {
             self.queue_stands = self.round.is_some() && !self.is_fast;
-            (self.round, self.is_fast) = (Some(now), false);
+            (self.round, self.is_fast) = (Some(sent.now), false);
         }
-        let took = now.saturating_duration_since(sent);
+        let took = sent.now.saturating_duration_since(sent.at);
         if took <= shortest + (shortest / 8).max(MIN_QUEUE) {
             (self.is_fast, self.queue_stands) = (true, false);
         }
@@ -154,20 +163,20 @@ impl Cubic {
         (C * (since.as_secs_f64() - back).powi(3) + highest) * mtu
     }
 
-    /// Packets of so many bytes got lost, the last of which was sent then.
-    pub(super) fn lost(&mut self, (now, sent): (Instant, Instant), bytes: u64) {
+    /// Packets of so many bytes got lost; `sent` is the last of them.
+    pub(super) fn lost(&mut self, sent: Sent, bytes: u64) {
         self.remember(0, bytes);
         let all = to_f64(self.arrived + self.lost);
         let tolerated = TOLERATED_LOSS * all + to_f64(TOLERATED_PACKETS * self.mtu);
         // Without bytes it is a mark of the network, which says that it is congested.
         let is_tolerated = bytes > 0 && !self.queue_stands && to_f64(self.lost) <= tolerated;
         if !is_tolerated {
-            self.reduce((now, sent));
+            self.reduce(sent);
         }
     }
 
-    fn reduce(&mut self, (now, sent): (Instant, Instant)) {
-        if self.reduced.is_some_and(|reduced| sent <= reduced) {
+    fn reduce(&mut self, sent: Sent) {
+        if self.reduced.is_some_and(|reduced| sent.at <= reduced) {
             return;
         }
         // Who had less than before leaves room for others.
@@ -175,13 +184,13 @@ impl Cubic {
         self.highest = if is_less { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(to_f64(MIN_WINDOW * self.mtu));
         (self.threshold, self.reno) = (self.window, self.window);
-        self.reduced = Some(now);
+        self.reduced = Some(sent.now);
         (self.arrived, self.lost) = (0, 0);
     }
 
     /// Nothing got through for a while (RFC 9002, section 7.6): begins anew.
-    pub(super) fn collapse(&mut self, times: (Instant, Instant)) {
-        self.reduce(times);
+    pub(super) fn collapse(&mut self, sent: Sent) {
+        self.reduce(sent);
         self.window = to_f64(MIN_WINDOW * self.mtu);
         self.reduced = None;
     }
@@ -234,11 +243,16 @@ mod tests {
             self.now += RTT + queue;
             let packets = self.cubic.window() / u64::from(MTU);
             for _ in 0..packets.saturating_sub(lost) {
-                let times = (self.now, sent);
-                self.cubic.arrived(times, u64::from(MTU), true, (RTT + queue, RTT));
+                let sent = Sent { at: sent, now: self.now };
+                self.cubic.arrived(
+                    sent,
+                    u64::from(MTU),
+                    true,
+                    RoundTrip { now: RTT + queue, least: RTT },
+                );
             }
             if lost > 0 {
-                self.cubic.lost((self.now, sent), lost * u64::from(MTU));
+                self.cubic.lost(Sent { at: sent, now: self.now }, lost * u64::from(MTU));
             }
         }
 
@@ -300,7 +314,7 @@ mod tests {
         assert_eq!(path.packets(), before * 7 / 10);
         assert_eq!(path.cubic.threshold(), Some(path.cubic.window()));
         // What was sent before says nothing new.
-        path.cubic.lost((path.now, path.now - RTT), 50_000);
+        path.cubic.lost(Sent { at: path.now - RTT, now: path.now }, 50_000);
         assert_eq!(path.packets(), before * 7 / 10);
         // It is back after the cube root of what is missing over C, in seconds.
         #[expect(clippy::cast_precision_loss, reason = "some packets")]
@@ -317,13 +331,13 @@ mod tests {
     fn nothing_that_gets_through_begins_anew() {
         let mut path = Path::new();
         (0..8).for_each(|_| path.round(Duration::ZERO, 0));
-        path.cubic.collapse((path.now, path.now));
+        path.cubic.collapse(Sent { at: path.now, now: path.now });
         assert_eq!(path.packets(), MIN_WINDOW);
         path.cubic.set_mtu(8000);
         assert_eq!(path.cubic.window(), MIN_WINDOW * 8000);
         // A mark of the network is congestion without a loss.
         let mut path = Path::new();
-        path.cubic.lost((path.now, path.now), 0);
+        path.cubic.lost(Sent { at: path.now, now: path.now }, 0);
         assert_eq!(path.packets(), 7);
     }
 }

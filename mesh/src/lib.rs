@@ -40,7 +40,7 @@ pub use link::WallClock;
 pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
 pub use meshport_proto::{
     Identity, MAX_DATAGRAM, MAX_MTU, MAX_SHARDS, MIN_MTU, MeshConfig, MeshCounters, MeshError,
-    MeshEvent, PeerStatus, inner, is_same_shard, ports,
+    MeshEvent, NotBelieved, PeerStatus, inner, is_same_shard, ports,
 };
 pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
 pub use shards::Shards;

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use super::inbox::Inboxes;
 use super::lock;
 use super::outer::{OuterSocket, OuterTransmit};
-use meshport_proto::core::{Core, SEAL_OVERHEAD, StreamBatch};
+use meshport_proto::core::{Core, Datagrams, SEAL_OVERHEAD, StreamBatch};
 use meshport_proto::event::{MeshEvent, Now, Route};
 use meshport_proto::{MeshCounters, MeshError};
 
@@ -247,7 +247,7 @@ impl Link {
         while !rest.is_empty() && segment > 0 {
             let room = self.room(&mut sender, segment);
             let (these, later) = rest.split_at(rest.len().min(room * segment));
-            self.seal(&mut sender, now, to, (these, segment));
+            self.seal(&mut sender, now, to, Datagrams { bytes: these, segment });
             rest = later;
         }
         if ends {
@@ -280,12 +280,11 @@ impl Link {
         sender: &mut Sender,
         now: Now,
         to: &std::net::Ipv6Addr,
-        (contents, segment): (&[u8], usize),
+        datagrams: Datagrams<'_>,
     ) {
         let mut run = std::mem::take(&mut sender.run);
         let mut timed = lock(&self.timed);
-        let batch =
-            timed.core.seal_streams(now, to, (contents, segment), &mut run.bytes, run.length);
+        let batch = timed.core.seal_streams(now, to, datagrams, &mut run.bytes, run.length);
         self.let_out(&mut timed, sender);
         drop(timed);
         let Some(StreamBatch { route, length, stride }) = batch else {

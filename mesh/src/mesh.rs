@@ -23,8 +23,8 @@ use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
 use super::windows::Pools;
 use meshport_proto::core::Core;
 use meshport_proto::settings::{Identity, MeshConfig};
-use meshport_proto::shard::{Place, owner};
-use meshport_proto::{MeshCounters, MeshError, MeshEvent, PeerStatus};
+use meshport_proto::shard::{ShardIndex, owner};
+use meshport_proto::{MeshCounters, MeshError, MeshEvent, NotBelieved, PeerStatus};
 
 /// How long [`Mesh::close`] waits for peers to hear of it.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -93,7 +93,8 @@ impl Shard {
     fn start(
         io: ShardIo,
         core: Core,
-        (config, seed): (&MeshConfig, &[u8; 32]),
+        config: &MeshConfig,
+        seed: &[u8; 32],
         setup: QuicSetup,
         link: impl FnOnce(Core, Arc<dyn OuterSocket>) -> Link,
     ) -> Result<(Self, mpsc::Receiver<(NodeId, Stream)>), MeshError> {
@@ -111,8 +112,7 @@ impl Shard {
             Arc::new(TokioRuntime),
         )
         .map_err(failed)?;
-        let limits = (config.connect_timeout, config.max_streams_per_peer);
-        let streams = Arc::new(Streams::new(link.clone(), runtime.clone(), setup, limits));
+        let streams = Arc::new(Streams::new(link.clone(), runtime.clone(), setup, config));
         tokio::spawn(drive(link.clone(), streams.clone()));
         let flushed = link.clone();
         tokio::spawn(poll_fn(move |cx| flushed.poll_flush(cx)));
@@ -178,7 +178,7 @@ impl Mesh {
         for (index, seed) in seeds.iter().enumerate() {
             let mut core = Core::new(identity.clone(), config.clone(), *seed, now(&wall))?;
             if count > 1 {
-                core = core.join(Place::new(index, count), cores.first());
+                core = core.join(ShardIndex::new(index, count), cores.first());
             }
             cores.push(core);
         }
@@ -189,7 +189,7 @@ impl Mesh {
             let setup = QuicSetup::new(&config, seed, pools.clone());
             let (wall, events) = (wall.clone(), event_sender.clone());
             let link = |core, socket| Link::new(core, socket, wall, events, inboxes);
-            let (shard, queue) = Shard::start(io, core, (&config, seed), setup, link)?;
+            let (shard, queue) = Shard::start(io, core, &config, seed, setup, link)?;
             queues.push(ShardStreams { runtime: shard.runtime.clone(), streams: queue });
             started.push(shard);
         }
@@ -377,8 +377,8 @@ impl Mesh {
     /// its signatures, its time, and that it is not revoked.
     ///
     /// # Errors
-    /// Why not, in words.
-    pub fn check_credential(&self, credential: &Credential) -> Result<(), String> {
+    /// Why not.
+    pub fn check_credential(&self, credential: &Credential) -> Result<(), NotBelieved> {
         let link = &self.first().link;
         let now = link.now();
         link.look(|core| core.check_credential(credential, now))

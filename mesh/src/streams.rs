@@ -33,7 +33,7 @@ use super::lock;
 use super::quic_config::{PathHints, QuicSetup};
 use super::windows::{Grants, Window};
 use meshport_proto::settings::FIRST_STREAMS;
-use meshport_proto::{MeshCounters, MeshError, PeerStatus, ports};
+use meshport_proto::{MeshConfig, MeshCounters, MeshError, PeerStatus, ports};
 
 /// Echo requests that may be unanswered at once.
 const PINGS: usize = 256;
@@ -165,14 +165,14 @@ impl Streams {
         link: Arc<Link>,
         runtime: Handle,
         setup: QuicSetup,
-        (connect_timeout, max_streams): (Duration, u32),
+        config: &MeshConfig,
     ) -> Self {
         Self {
             link,
             runtime,
             setup,
-            connect_timeout,
-            max_streams,
+            connect_timeout: config.connect_timeout,
+            max_streams: config.max_streams_per_peer,
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
             attempts: AtomicU64::new(0),
@@ -459,8 +459,8 @@ impl Streams {
             let grants = self.setup.grants(&path);
             match incoming.accept_with(Arc::new(config)) {
                 Ok(connecting) => {
-                    let new = (connecting, grants);
-                    self.runtime.spawn(self.clone().serve(node, new, streams.clone()));
+                    let serve = self.clone().serve(node, connecting, grants, streams.clone());
+                    self.runtime.spawn(serve);
                 }
                 Err(error) => {
                     count(&self.counters.refused);
@@ -473,7 +473,8 @@ impl Streams {
     async fn serve(
         self: Arc<Self>,
         node: NodeId,
-        (connecting, grants): (quinn::Connecting, Grants),
+        connecting: quinn::Connecting,
+        grants: Grants,
         streams: mpsc::Sender<(NodeId, Stream)>,
     ) {
         let connection = match tokio::time::timeout(self.connect_timeout, connecting).await {

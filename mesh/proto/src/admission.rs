@@ -95,11 +95,20 @@ pub(crate) enum Control<'a> {
     },
     /// "This is the newest."
     Secret {
-        /// How many revocations the sender knows, and the digest of all of them.
-        revocations: (u32, u64),
+        /// Those that the sender knows.
+        revocations: RevocationSummary,
         /// The secret and the authority's statement about it, encoded.
         next: &'a [u8],
     },
+}
+
+/// A set of revocations, to compare it with another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RevocationSummary {
+    /// How many there are.
+    pub(crate) count: u32,
+    /// The digest of all of them.
+    pub(crate) digest: u64,
 }
 
 impl std::fmt::Debug for Control<'_> {
@@ -154,7 +163,7 @@ impl Control<'_> {
                 out.push(KIND_DUPLICATE);
                 encode_address(&mut out, at);
             }
-            Control::Secret { revocations: (count, digest), next } => {
+            Control::Secret { revocations: RevocationSummary { count, digest }, next } => {
                 out.push(KIND_SECRET);
                 out.extend_from_slice(&count.to_be_bytes());
                 out.extend_from_slice(&digest.to_be_bytes());
@@ -191,7 +200,10 @@ impl Control<'_> {
             KIND_SECRET => {
                 let (count, rest) = body.split_first_chunk()?;
                 let (digest, next) = rest.split_first_chunk()?;
-                let revocations = (u32::from_be_bytes(*count), u64::from_be_bytes(*digest));
+                let revocations = RevocationSummary {
+                    count: u32::from_be_bytes(*count),
+                    digest: u64::from_be_bytes(*digest),
+                };
                 (next.len() <= MAX_NEXT_SECRET_BYTES)
                     .then_some(Control::Secret { revocations, next })
             }

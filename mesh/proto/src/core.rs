@@ -18,6 +18,7 @@ mod admit;
 pub(crate) mod fuzzing;
 mod hand_over;
 mod here;
+mod local;
 mod receive;
 mod revoke;
 mod rotate;
@@ -25,12 +26,12 @@ mod send;
 mod succeed;
 mod timers;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey, Revocations};
+use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -38,15 +39,17 @@ use crate::event::{MeshEvent, Now, PeerStatus, Route};
 use crate::peer::{ENDPOINT_LIMIT, Peer};
 use crate::peers::{Peers, Slot};
 use crate::settings::{Identity, MeshConfig};
-use crate::shard::Place;
-use crate::tunnel::{Gate, Tunnel};
+use crate::shard::ShardIndex;
+use crate::tunnel::{SessionId, Tunnel};
 use crate::{MeshCounters, MeshError};
 
 pub use hand_over::{Batch, HandOver};
+use local::Local;
 pub use receive::{Claim, StreamPacket};
-use succeed::Former;
+use revoke::Blocked;
+pub use revoke::NotBelieved;
 
-pub use send::{SEAL_OVERHEAD, StreamBatch};
+pub use send::{Datagrams, SEAL_OVERHEAD, StreamBatch};
 
 /// Outgoing datagrams that may wait to be polled: one turn makes few, a flood must not make many.
 const TRANSMIT_LIMIT: usize = 1024;
@@ -64,6 +67,13 @@ pub struct Transmit {
     pub route: Route,
     /// The whole datagram.
     pub bytes: Vec<u8>,
+}
+
+/// Which session of which peer a packet came in.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    slot: Slot,
+    session: SessionId,
 }
 
 /// What happened, for the layer that drives the state machine.
@@ -123,16 +133,9 @@ impl Output {
 
 /// The state machine.
 pub struct Core {
-    identity: Identity,
+    local: Local,
     config: MeshConfig,
-    node: NodeId,
-    /// Whom this node was before, while others may still speak to that one.
-    former: Option<Former>,
-    credential: Vec<u8>,
-    /// New in every process; peers see a restart by it.
-    instance: u64,
-    gate: Arc<Gate>,
-    place: Place,
+    shard: ShardIndex,
     peers: Peers,
     /// When each peer is to be looked at; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
@@ -141,12 +144,7 @@ pub struct Core {
     secrets: MeshSecrets,
     /// The number of a newer secret that the caller was told to keep, and when.
     offered: Option<(u64, Instant)>,
-    /// What the authority has taken back.
-    revocations: Revocations,
-    /// Nodes whose credential was covered when it was known; at most as many as there are peers.
-    shut_out: BTreeSet<NodeId>,
-    /// When the user was told last that somebody knocks in the name of one of those.
-    knocks: BTreeMap<NodeId, Instant>,
+    blocked: Blocked,
     out: Output,
     rng: StdRng,
     /// One inner packet on its way into a tunnel.
@@ -156,7 +154,7 @@ pub struct Core {
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core")
-            .field("node", &self.node)
+            .field("node", &self.local.node)
             .field("peers", &self.peers.len())
             .finish_non_exhaustive()
     }
@@ -174,32 +172,17 @@ impl Core {
         now: Now,
     ) -> Result<Self, MeshError> {
         config.check()?;
-        let node = identity.key.public();
-        let credential = &identity.credential;
-        if credential.node != node {
-            let text = format!("its credential is for node {}, its key is {node}", credential.node);
-            return Err(MeshError::Identity(text));
-        }
-        credential
-            .verify(&credential.mesh, now.wall)
-            .map_err(|error| MeshError::Identity(error.to_string()))?;
         let mut rng = StdRng::from_seed(seed);
-        let instance = rng.next_u64();
+        let secrets = MeshSecrets::from(identity.secret.clone());
         Ok(Self {
-            node,
-            former: None,
-            credential: credential.to_bytes(),
-            instance,
-            gate: Arc::new(Gate::new(identity.key.secret(), config.handshakes_per_second)),
-            place: Place::ONLY,
-            peers: Peers::new(rng.next_u32(), Place::ONLY),
+            local: Local::new(identity, rng.next_u64(), config.handshakes_per_second, now)?,
+            shard: ShardIndex::ONLY,
+            peers: Peers::new(rng.next_u32(), ShardIndex::ONLY),
             timers: BTreeSet::new(),
             last_stray: None,
-            secrets: MeshSecrets::from(identity.secret.clone()),
+            secrets,
             offered: None,
-            revocations: Revocations::default(),
-            shut_out: BTreeSet::new(),
-            knocks: BTreeMap::new(),
+            blocked: Blocked::default(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
@@ -210,14 +193,13 @@ impl Core {
             },
             rng,
             scratch: vec![0; 1 << 16],
-            identity,
             config,
         })
     }
 
     /// This node's key.
     pub fn key(&self) -> &NodeKey {
-        &self.identity.key
+        &self.local.identity().key
     }
 
     /// How many peers there are, of all kinds.
@@ -227,16 +209,16 @@ impl Core {
 
     /// This node.
     pub fn node(&self) -> NodeId {
-        self.node
+        self.local.node
     }
 
     /// This node's inner address.
     pub fn address(&self) -> Ipv6Addr {
-        self.inner(&self.node).ip()
+        self.inner(&self.local.node).ip()
     }
 
     fn inner(&self, node: &NodeId) -> InnerAddr {
-        InnerAddr::derive(&self.identity.credential.mesh, node)
+        self.local.inner(node)
     }
 
     /// The next datagram to send.
@@ -318,7 +300,7 @@ impl Core {
         if let Some(credential) = credential.filter(|it| it.node == node) {
             self.follow_if_good(credential, now);
         }
-        if self.is_shut_out(&node) {
+        if self.is_blocked(&node) {
             self.out.counters.peers_refused += 1;
             return;
         }
@@ -341,7 +323,7 @@ impl Core {
     }
 
     fn add_configured(&mut self, node: NodeId) -> Option<Slot> {
-        if !self.gate.agrees_with(&node) {
+        if !self.local.gate.agrees_with(&node) {
             return None;
         }
         if self.peers.len() >= self.config.max_peers {
@@ -354,8 +336,8 @@ impl Core {
 
     fn add(&mut self, node: NodeId, provisional_until: Option<Instant>) -> Slot {
         let inner = self.inner(&node);
-        let terms = self.terms(self.secrets.current(), self.node, node);
-        let gate = &self.gate;
+        let terms = self.terms(self.secrets.current(), self.local.node, node);
+        let gate = &self.local.gate;
         self.peers.insert(|index| {
             let tunnel = Tunnel::new(gate, &terms, index);
             let mut peer = Peer::new(node, inner, tunnel);

@@ -2,6 +2,8 @@
 
 use meshport_config::NodeId;
 
+use crate::NotBelieved;
+
 /// Why the mesh could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
@@ -9,6 +11,9 @@ pub enum MeshError {
     /// The identity does not fit together or is not valid now.
     #[error("this node's identity cannot be used: {0}")]
     Identity(String),
+    /// This node's credential is not one that the mesh believes.
+    #[error("this node's identity cannot be used: {0}")]
+    NotBelieved(#[from] NotBelieved),
     /// A value in the configuration is out of its bounds.
     #[error("mesh configuration: {0}")]
     Config(&'static str),

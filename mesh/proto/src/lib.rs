@@ -22,6 +22,7 @@ pub mod shard;
 pub mod tunnel;
 mod unacknowledged;
 
+pub use core::NotBelieved;
 pub use counters::MeshCounters;
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};

@@ -12,7 +12,7 @@ use std::net::Ipv6Addr;
 use meshport_config::{InnerAddr, NodeId};
 
 use crate::peer::Peer;
-use crate::shard::{Place, SHARD_BITS, index_of};
+use crate::shard::{SHARD_BITS, ShardIndex, index_of};
 use crate::tunnel::MARK_SHIFT;
 
 /// Bits of a receiver index that name the peer and the half.
@@ -30,11 +30,11 @@ pub(crate) struct Peers {
     by_address: BTreeMap<Ipv6Addr, Slot>,
     provisional: VecDeque<Slot>,
     mask: u32,
-    place: Place,
+    shard: ShardIndex,
 }
 
 impl Peers {
-    pub(crate) fn new(mask: u32, place: Place) -> Self {
+    pub(crate) fn new(mask: u32, shard: ShardIndex) -> Self {
         Self {
             slots: Vec::new(),
             free: VecDeque::new(),
@@ -42,7 +42,7 @@ impl Peers {
             by_address: BTreeMap::new(),
             provisional: VecDeque::new(),
             mask: (mask & INDEX_MASK) >> SHARD_BITS << SHARD_BITS,
-            place,
+            shard,
         }
     }
 
@@ -67,7 +67,7 @@ impl Peers {
             u32::try_from(self.slots.len() - 1).expect("the caller bounds the table")
         });
         let slot = Slot(number);
-        let peer = make((number << SHARD_BITS ^ self.mask) | self.place.bits());
+        let peer = make((number << SHARD_BITS ^ self.mask) | self.shard.bits());
         self.by_node.insert(peer.node, slot);
         self.by_address.insert(peer.address, slot);
         if peer.admission.provisional_until.is_some() {
@@ -130,7 +130,7 @@ impl Peers {
     /// The slot a receiver index names, if there is a peer, and the mark of a half.
     pub(crate) fn of_receiver(&self, receiver: u32) -> Option<(Slot, u8)> {
         let index = index_of(receiver) ^ self.mask;
-        let given_here = index & ((1 << SHARD_BITS) - 1) == self.place.bits();
+        let given_here = index & ((1 << SHARD_BITS) - 1) == self.shard.bits();
         let slot = Slot((index & ((1 << MARK_SHIFT) - 1)) >> SHARD_BITS);
         self.get(slot).filter(|_| given_here).map(|_| (slot, (index >> MARK_SHIFT) as u8))
     }

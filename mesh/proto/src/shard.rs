@@ -16,14 +16,14 @@ pub const SHARD_BITS: u32 = 2;
 /// These bits.
 const SHARD_MASK: u32 = (1 << SHARD_BITS) - 1;
 
-/// A shard's place among those of its node.
+/// Which of a node's shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ShardIndex {
     index: usize,
     of: usize,
 }
 
-impl Place {
+impl ShardIndex {
     /// The only shard.
     pub(crate) const ONLY: Self = Self { index: 0, of: 1 };
 
@@ -89,10 +89,10 @@ mod tests {
     fn an_index_names_the_shard_that_gave_it_out() {
         for of in 1..=MAX_SHARDS {
             for index in 0..of {
-                let place = Place::new(index, of);
-                let receiver = (0x00ab_cdec | place.bits()) << 8 | 0x77;
-                assert_eq!(place.other_giver(receiver), None);
-                let other = Place::new((index + 1) % of, of);
+                let shard = ShardIndex::new(index, of);
+                let receiver = (0x00ab_cdec | shard.bits()) << 8 | 0x77;
+                assert_eq!(shard.other_giver(receiver), None);
+                let other = ShardIndex::new((index + 1) % of, of);
                 assert_eq!(other.other_giver(receiver), (of > 1).then_some(index));
             }
         }

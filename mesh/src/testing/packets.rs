@@ -4,7 +4,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
-use meshport_proto::core::{Core, SEAL_OVERHEAD};
+use meshport_proto::core::{Core, Datagrams, SEAL_OVERHEAD};
 use meshport_proto::event::{Now, Route};
 use meshport_proto::{Identity, MeshConfig};
 
@@ -78,7 +78,7 @@ impl Packets {
     /// # Panics
     /// When there is no session.
     pub fn seal(&mut self, contents: &[u8], segment: usize) -> &[u8] {
-        let batch = (contents, segment);
+        let batch = Datagrams { bytes: contents, segment };
         let sealed = self.near.seal_streams(self.now, &self.to, batch, &mut self.sealed, 0);
         let sealed = sealed.expect("there is a session");
         &self.sealed[..sealed.length]

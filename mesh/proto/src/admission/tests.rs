@@ -20,8 +20,11 @@ fn messages_survive_the_wire() {
         Control::Here { instance: 5, you: "192.0.2.1:7442".parse().unwrap() },
         Control::Here { instance: 0, you: "[2001:db8::1]:1".parse().unwrap() },
         Control::Duplicate { at: "192.0.2.1:7442".parse().unwrap() },
-        Control::Secret { revocations: (3, u64::MAX), next: &[9; MAX_NEXT_SECRET_BYTES] },
-        Control::Secret { revocations: (0, 0), next: &[] },
+        Control::Secret {
+            revocations: RevocationSummary { count: 3, digest: u64::MAX },
+            next: &[9; MAX_NEXT_SECRET_BYTES],
+        },
+        Control::Secret { revocations: RevocationSummary { count: 0, digest: 0 }, next: &[] },
     ] {
         assert_eq!(Control::decode(&message.encode()), Some(message));
     }

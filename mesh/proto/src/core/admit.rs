@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, Error};
 use zeroize::Zeroizing;
 
-use super::revoke::revoked;
+use super::revoke::NotBelieved;
 use super::send::udp_packet;
-use super::{Core, Notice};
+use super::{Core, Notice, Source};
 use crate::admission::Control;
 use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
-use crate::tunnel::SessionId;
 use crate::{MeshError, ports};
 
 /// Least time between two credentials of a peer that are verified, which takes up to four
@@ -37,12 +36,8 @@ enum Refusal {
 
 impl Core {
     /// A control message; the UDP checksum is verified.
-    pub(super) fn handle_control(
-        &mut self,
-        (slot, session): (Slot, SessionId),
-        now: Now,
-        udp: &Udp<'_>,
-    ) {
+    pub(super) fn handle_control(&mut self, source: Source, now: Now, udp: &Udp<'_>) {
+        let Source { slot, .. } = source;
         let reply_port = udp.flow.source_port;
         match Control::decode(udp.payload) {
             Some(Control::Hello { instance, has_yours, credential }) => {
@@ -56,20 +51,20 @@ impl Core {
                     }
                     Err(Refusal::Revoked(reason)) => {
                         self.refuse(slot, now, reply_port, reason);
-                        self.shut_peer_out(slot);
+                        self.block(slot);
                     }
                     Err(Refusal::TooSoon) => self.out.counters.dropped_frequent_credential += 1,
                 }
-                self.note_process((slot, session), now, instance);
+                self.note_process(source, now, instance);
                 self.serve(slot, now);
             }
             Some(Control::Here { instance, you }) => {
-                self.take_here((slot, session), now, instance, you);
+                self.take_here(source, now, instance, you);
             }
             Some(Control::Duplicate { at }) => self.take_duplicate(slot, now, at),
             Some(Control::Ack { instance }) => {
                 if let Some(peer) = self.peers.get_mut(slot)
-                    && instance == self.instance
+                    && instance == self.local.instance
                 {
                     peer.admission.showing.acknowledged();
                     self.move_to_new_key(slot, now);
@@ -96,12 +91,9 @@ impl Core {
     /// # Errors
     /// It is for another node, or not valid now.
     pub fn set_credential(&mut self, credential: Credential, now: Now) -> Result<(), MeshError> {
-        if credential.node != self.node || credential.mesh != self.identity.credential.mesh {
-            return Err(MeshError::Identity("the credential is for another node".to_owned()));
-        }
-        self.check_credential(&credential, now).map_err(MeshError::Identity)?;
-        self.credential = credential.to_bytes();
-        self.identity.credential = credential;
+        self.local.check_is_own(&credential)?;
+        self.check_credential(&credential, now)?;
+        self.local.set_credential(credential);
         self.show_to_all(now);
         Ok(())
     }
@@ -157,22 +149,23 @@ impl Core {
             peer.admission.judged_at = Some(now.instant);
             // Its session proves who says that it is covered. A key that was succeeded may have
             // been shown just before that.
-            if let Some(revocation) = self.revocations.covering(&credential)
+            if let Some(revocation) = self.blocked.revocations.covering(&credential)
                 && credential.node == peer.node
                 && revocation.successor().is_none()
             {
                 // Whoever has the mesh's secret can make up keys and name a revoked invite without
                 // end. Only for a credential that the invite has signed is a place taken, whatever
                 // the time: one that has run out is of a real node.
-                let signed = credential.verify(&self.identity.credential.mesh, now.wall);
+                let signed = credential.verify(self.local.mesh(), now.wall);
                 return Err(match signed {
                     Ok(()) | Err(Error::NotYetValid { .. } | Error::Expired { .. }) => {
-                        Refusal::Revoked(revoked(revocation))
+                        Refusal::Revoked(NotBelieved::Revoked(revocation.revoked).to_string())
                     }
                     Err(error) => Refusal::Claimed(error.to_string()),
                 });
             }
-            self.check_credential(&credential, now).map_err(Refusal::NotValid)?;
+            self.check_credential(&credential, now)
+                .map_err(|error| Refusal::NotValid(error.to_string()))?;
             let slot = self.follow(&credential).unwrap_or(slot);
             let credential = self.latest(slot, now, credential);
             self.admit(slot, credential);
@@ -199,7 +192,7 @@ impl Core {
     pub(super) fn note_home(&self, slot: Slot, now: Now) {
         let peer = self.peers.get(slot).filter(|peer| peer.admission.admitted);
         if let Some(route) = peer.and_then(|peer| peer.endpoint) {
-            self.gate.settle(route.remote.ip(), now.instant);
+            self.local.gate.settle(route.remote.ip(), now.instant);
         }
     }
 
@@ -251,7 +244,7 @@ impl Core {
             }
             (true, Err(error)) => {
                 self.out.counters.credentials_refused += 1;
-                self.tell_refusal(slot, error);
+                self.tell_refusal(slot, error.to_string());
             }
         }
     }
@@ -278,7 +271,7 @@ impl Core {
                 peer.forget_sight();
                 let (node, told) = (peer.node, std::mem::take(&mut peer.admission.reported_up));
                 self.out.counters.credentials_refused += 1;
-                self.tell_refusal(slot, error);
+                self.tell_refusal(slot, error.to_string());
                 if told {
                     self.out.tell(MeshEvent::SessionDown(node));
                     self.out.notice(Notice::Cut(node, "the peer's credential is not valid"));
@@ -327,10 +320,11 @@ impl Core {
             return;
         }
         let has_yours = peer.admission.admitted;
-        let credential = std::mem::take(&mut self.credential);
-        let hello = Control::Hello { instance: self.instance, has_yours, credential: &credential };
+        let credential = std::mem::take(&mut self.local.shown);
+        let hello =
+            Control::Hello { instance: self.local.instance, has_yours, credential: &credential };
         self.send_control(slot, now, ports::CONTROL, &hello);
-        self.credential = credential;
+        self.local.shown = credential;
     }
 
     pub(super) fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {

@@ -7,7 +7,7 @@ use rand::RngCore;
 use super::{Claim, Core};
 use crate::event::Route;
 use crate::peers::Peers;
-use crate::shard::Place;
+use crate::shard::ShardIndex;
 use crate::tunnel::Message;
 
 /// Most bytes of one batch: what the kernel joins into one message.
@@ -43,13 +43,13 @@ pub struct HandOver {
 }
 
 impl Core {
-    /// Makes this the shard at `place` of a node whose first one is `first`. For one that has no
+    /// Makes this that shard of a node whose first one is `first`. For one that has no
     /// peers yet.
-    pub fn join(mut self, place: Place, first: Option<&Core>) -> Self {
-        self.place = place;
-        self.peers = Peers::new(self.rng.next_u32(), place);
+    pub fn join(mut self, shard: ShardIndex, first: Option<&Core>) -> Self {
+        self.shard = shard;
+        self.peers = Peers::new(self.rng.next_u32(), shard);
         if let Some(first) = first {
-            self.gate = Arc::clone(&first.gate);
+            self.local.gate = Arc::clone(&first.local.gate);
         }
         self
     }
@@ -63,7 +63,7 @@ impl Core {
     pub(super) fn other_owner(&self, message: Message) -> Option<usize> {
         match message {
             Message::Data(receiver) | Message::Response(receiver) | Message::Cookie(receiver) => {
-                self.place.other_giver(receiver)
+                self.shard.other_giver(receiver)
             }
             Message::Initiation => None,
         }

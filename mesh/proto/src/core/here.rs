@@ -8,13 +8,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Core, canonical};
+use super::{Core, Source, canonical};
 use crate::admission::Control;
 use crate::event::{MeshEvent, Now, Route};
 use crate::peers::Slot;
 use crate::ports;
 use crate::processes::{Duplicate, Found};
-use crate::tunnel::SessionId;
 
 /// A peer that moves about within a session is told no more often where it is seen.
 const HERE_GAP: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ const MAX_SEEKS: u8 = 12;
 impl Core {
     /// Tells a peer who this is and where it is seen, once for each session and place of it.
     pub(super) fn say_here(&mut self, slot: Slot, now: Now) {
-        let instance = self.instance;
+        let instance = self.local.instance;
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let (endpoint, admitted) = (peer.endpoint, peer.admission.admitted);
         let here = peer.here();
@@ -45,14 +44,9 @@ impl Core {
         self.send_control(slot, now, ports::CONTROL, &here);
     }
 
-    pub(super) fn take_here(
-        &mut self,
-        (slot, session): (Slot, SessionId),
-        now: Now,
-        instance: u64,
-        you: SocketAddr,
-    ) {
-        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
+    pub(super) fn take_here(&mut self, source: Source, now: Now, instance: u64, you: SocketAddr) {
+        let Some(peer) = self.peers.get_mut(source.slot).filter(|peer| peer.admission.admitted)
+        else {
             return;
         };
         let you = canonical(&you);
@@ -60,16 +54,12 @@ impl Core {
             let by = peer.node;
             self.out.tell(MeshEvent::SeenAt { by, at: you });
         }
-        self.note_process((slot, session), now, instance);
+        self.note_process(source, now, instance);
     }
 
     /// A process said who it is in a session.
-    pub(super) fn note_process(
-        &mut self,
-        (slot, session): (Slot, SessionId),
-        now: Now,
-        instance: u64,
-    ) {
+    pub(super) fn note_process(&mut self, source: Source, now: Now, instance: u64) {
+        let Source { slot, session } = source;
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let (Some(route), Some(agreed)) = (peer.endpoint, peer.schedule.session_since()) else {
             return;

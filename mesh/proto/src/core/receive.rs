@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meshport_config::NodeId;
 
-use super::{Core, Notice};
+use super::{Core, Notice, Source};
 use crate::event::{MeshEvent, Now, Route};
 use crate::inner::{self, Packet, Udp};
 use crate::peer::Peer;
@@ -41,6 +41,13 @@ pub struct Claim {
     pub(crate) own: NodeId,
     /// Whose it is, if it is authentic.
     pub(crate) node: NodeId,
+}
+
+/// An initiation for a key of this node.
+struct Initiation<'a> {
+    own: NodeId,
+    from: Route,
+    datagram: &'a [u8],
 }
 
 impl Core {
@@ -111,7 +118,9 @@ impl Core {
         let session = SessionId { mark, low: (receiver & 0xff) as u8 };
         self.authenticated(slot, now, from, session, length);
         let found = match opened {
-            Opened::Packet(length) => self.handle_inner((slot, session), now, &out[..length]),
+            Opened::Packet(length) => {
+                self.handle_inner(Source { slot, session }, now, &out[..length])
+            }
             Opened::NotIp => {
                 self.out.counters.dropped_inner_malformed += 1;
                 None
@@ -160,7 +169,7 @@ impl Core {
     }
 
     fn handle_initiation(&mut self, now: Now, from: Route, datagram: &[u8], out: &mut [u8]) {
-        let (own, checked) = self.check_initiation(now, from, datagram, out);
+        let (own, checked) = self.local.check_initiation(now, from, datagram, out);
         let claim = match checked {
             Checked::Initiator(node) if !self.is_me(&node) => Claim { own, node },
             Checked::Cookie(length) => {
@@ -181,25 +190,9 @@ impl Core {
                 return;
             }
         };
-        match self.place.other_owner(&claim.node) {
+        match self.shard.other_owner(&claim.node) {
             Some(owner) => self.hand_over(owner, from, datagram, Some(claim)),
             None => self.handle_claimed(now, from, datagram, out, claim),
-        }
-    }
-
-    /// Lets the gate judge an initiation: the one whose key it was made for.
-    fn check_initiation(
-        &self,
-        now: Now,
-        from: Route,
-        datagram: &[u8],
-        out: &mut [u8],
-    ) -> (NodeId, Checked) {
-        match (self.gate.check(now.instant, from.remote, datagram, out), &self.former) {
-            (Checked::BadMac, Some(former)) => {
-                (former.node, former.gate.check(now.instant, from.remote, datagram, out))
-            }
-            (checked, _) => (self.node, checked),
         }
     }
 
@@ -212,7 +205,7 @@ impl Core {
         out: &mut [u8],
         Claim { own, node }: Claim,
     ) {
-        if self.is_shut_out(&node) {
+        if self.is_blocked(&node) {
             // Its key was read with one of the handshake's computations, and no more are made.
             self.note_knock(node, now);
             return;
@@ -220,13 +213,13 @@ impl Core {
         let known = self.peers.of_node(&node);
         let peer = known.and_then(|slot| self.peers.get(slot));
         let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admission.admitted);
-        if is_stranger && !self.gate.takes_stranger(now.instant) {
+        if is_stranger && !self.local.gate.takes_stranger(now.instant) {
             self.out.counters.dropped_over_share += 1;
             return;
         }
         let slot = match known {
             Some(slot) => slot,
-            None if !self.gate.agrees_with(&node) => {
+            None if !self.local.gate.agrees_with(&node) => {
                 self.out.counters.dropped_bad_initiation += 1;
                 return;
             }
@@ -238,7 +231,7 @@ impl Core {
                 return;
             }
         };
-        let accepted = self.answer_initiation((slot, own), now, from, datagram, out);
+        let accepted = self.answer_initiation(slot, now, Initiation { own, from, datagram }, out);
         if known.is_none() {
             if accepted {
                 self.evict_provisional();
@@ -253,10 +246,9 @@ impl Core {
     /// True when the peer's tunnel accepted the initiation.
     fn answer_initiation(
         &mut self,
-        (slot, own): (Slot, NodeId),
+        slot: Slot,
         now: Now,
-        from: Route,
-        datagram: &[u8],
+        Initiation { own, from, datagram }: Initiation<'_>,
         out: &mut [u8],
     ) -> bool {
         self.refresh(slot, now);
@@ -407,12 +399,8 @@ impl Core {
     }
 
     /// An authenticated inner packet.
-    fn handle_inner(
-        &mut self,
-        (slot, session): (Slot, SessionId),
-        now: Now,
-        packet: &[u8],
-    ) -> Option<StreamPacket> {
+    fn handle_inner(&mut self, source: Source, now: Now, packet: &[u8]) -> Option<StreamPacket> {
+        let Source { slot, session } = source;
         let parsed = match inner::parse(packet) {
             Ok(parsed) => parsed,
             Err(inner::InnerError::Checksum) => {
@@ -424,13 +412,13 @@ impl Core {
                 return None;
             }
         };
-        let (source, destination) = match &parsed {
+        let (sender, destination) = match &parsed {
             Packet::Udp(udp) => (udp.flow.source, udp.flow.destination),
             Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
         };
         let peer = self.peers.get(slot)?;
         let ends = peer.tunnel.ends_of(session.mark)?;
-        if source != ends.peer {
+        if sender != ends.peer {
             self.out.counters.dropped_inner_source += 1;
             return None;
         }
@@ -447,7 +435,7 @@ impl Core {
         }
         let node = peer.node;
         match parsed {
-            Packet::Udp(udp) => self.handle_udp((slot, session), now, &udp),
+            Packet::Udp(udp) => self.handle_udp(source, now, &udp),
             Packet::EchoRequest(echo) => {
                 self.out.counters.echoes_answered += 1;
                 self.send_packet(slot, now, &echo.reply());
@@ -460,25 +448,20 @@ impl Core {
         }
     }
 
-    fn handle_udp(
-        &mut self,
-        (slot, session): (Slot, SessionId),
-        now: Now,
-        udp: &Udp<'_>,
-    ) -> Option<StreamPacket> {
+    fn handle_udp(&mut self, source: Source, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
         let port = udp.flow.destination_port;
         if port == ports::STREAMS {
             // Not verified: the tunnel authenticates every byte, and this is the hot path.
             let length = udp.payload.len();
-            return Some(StreamPacket { from: self.peers.get(slot)?.address, length });
+            return Some(StreamPacket { from: self.peers.get(source.slot)?.address, length });
         }
         if !udp.checksum_ok() {
             self.out.counters.dropped_inner_checksum += 1;
             return None;
         }
         if port == ports::CONTROL {
-            self.handle_control((slot, session), now, udp);
-        } else if let Some(peer) = self.peers.get(slot) {
+            self.handle_control(source, now, udp);
+        } else if let Some(peer) = self.peers.get(source.slot) {
             let payload = Bytes::copy_from_slice(udp.payload);
             let from = peer.node;
             self.out.tell(MeshEvent::Datagram { from, port, payload, at: now.instant });

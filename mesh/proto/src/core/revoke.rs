@@ -1,8 +1,9 @@
 //! Revocation of credentials.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, MAX_REVOCATIONS, NodeId, Revocation, Revocations, Revoked};
+use meshport_config::{Credential, Error, MAX_REVOCATIONS, NodeId, Revocations, Revoked};
 
 use super::Core;
 use crate::event::{MeshEvent, Now};
@@ -16,37 +17,86 @@ const KNOCK_GAP: Duration = Duration::from_secs(600);
 /// them knocks are only counted, until one of these is old.
 pub(super) const MAX_KNOCKS: usize = MAX_REVOCATIONS;
 
-/// Why a credential is refused that this covers.
-pub(super) fn revoked(revocation: &Revocation) -> String {
-    format!("the authority has revoked {}", revocation.revoked)
+/// Why a credential is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotBelieved {
+    /// It is not signed for this mesh, or not valid now.
+    #[error(transparent)]
+    Invalid(#[from] Error),
+    /// A revocation covers it.
+    #[error("the authority has revoked {0}")]
+    Revoked(Revoked),
+}
+
+/// Who is not listened to any more, whatever they show.
+#[derive(Default)]
+pub(super) struct Blocked {
+    /// What the authority has taken back.
+    pub(super) revocations: Revocations,
+    /// Nodes whose credential was covered when it was known; at most as many as there are peers.
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// When the user was told last of a handshake in the name of one of those.
+    pub(super) told: BTreeMap<NodeId, Instant>,
+}
+
+impl Blocked {
+    fn has(&self, node: &NodeId) -> bool {
+        self.revocations.has_node(node) || self.nodes.contains(node)
+    }
+
+    /// Whether the user is to be told of a handshake in the name of a blocked node.
+    fn is_news(&mut self, node: NodeId, now: Instant) -> bool {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < KNOCK_GAP;
+        if self.told.get(&node).is_some_and(is_recent) {
+            return false;
+        }
+        if self.told.len() >= MAX_KNOCKS {
+            self.told.retain(|_, at| is_recent(at));
+        }
+        let is_news = self.told.len() < MAX_KNOCKS;
+        if is_news {
+            self.told.insert(node, now);
+        }
+        is_news
+    }
+
+    fn why(&self, node: NodeId) -> String {
+        let revocation = self.revocations.get(&Revoked::Node(node));
+        match revocation.map(|it| it.revoked) {
+            Some(Revoked::Succeeded { by, .. }) => format!("replaced by {by}"),
+            Some(_) => "revoked by the authority".to_owned(),
+            None => "whose invite was revoked by the authority".to_owned(),
+        }
+    }
 }
 
 impl Core {
     /// From now on nobody covered by `revocations` is believed: their sessions and streams end, and
     /// their handshakes are not answered any more.
     pub fn set_revocations(&mut self, revocations: Revocations, now: Now) {
-        self.revocations = revocations;
+        self.blocked.revocations = revocations;
         let lost = self.peers.iter().filter(|(_, peer)| self.is_lost(peer));
         let lost: Vec<Slot> = lost.map(|(slot, _)| slot).collect();
         for slot in lost {
-            self.shut_peer_out(slot);
+            self.block(slot);
         }
         self.ask_again(now);
     }
 
     /// Removes a peer that is revoked, and answers no handshake of it any more. What says so may be
     /// a credential that only its session has shown, so this has to be remembered.
-    pub(super) fn shut_peer_out(&mut self, slot: Slot) {
+    pub(super) fn block(&mut self, slot: Slot) {
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
-        if self.shut_out.len() < self.config.max_peers {
-            self.shut_out.insert(node);
+        if self.blocked.nodes.len() < self.config.max_peers {
+            self.blocked.nodes.insert(node);
         }
         self.out.counters.peers_revoked += 1;
         self.remove(slot, "the peer is revoked");
     }
 
     fn is_lost(&self, peer: &Peer) -> bool {
-        match self.revocations.get(&Revoked::Node(peer.node)) {
+        let revocations = &self.blocked.revocations;
+        match revocations.get(&Revoked::Node(peer.node)) {
             Some(revocation) => match revocation.successor() {
                 // It takes the session over; if not, that ends by itself, within minutes.
                 Some(successor) if self.peers.of_node(&successor).is_none() => {
@@ -56,42 +106,32 @@ impl Core {
             },
             None => {
                 let credential = peer.admission.credential.as_deref();
-                credential.is_some_and(|it| self.revocations.covering(it).is_some())
+                credential.is_some_and(|it| revocations.covering(it).is_some())
             }
         }
     }
 
     /// Whether nothing of this node is processed, not even a handshake.
-    pub(super) fn is_shut_out(&self, node: &NodeId) -> bool {
-        self.revocations.has_node(node) || self.shut_out.contains(node)
+    pub(super) fn is_blocked(&self, node: &NodeId) -> bool {
+        self.blocked.has(node)
     }
 
-    /// Whether a credential is to be believed now; else why not.
-    pub fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), String> {
-        let mesh = &self.identity.credential.mesh;
-        credential.verify(mesh, now.wall).map_err(|error| error.to_string())?;
-        self.revocations.covering(credential).map_or(Ok(()), |it| Err(revoked(it)))
+    /// Whether a credential is to be believed now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), NotBelieved> {
+        credential.verify(self.local.mesh(), now.wall)?;
+        let covering = self.blocked.revocations.covering(credential);
+        covering.map_or(Ok(()), |it| Err(NotBelieved::Revoked(it.revoked)))
     }
 
-    /// Somebody knocks in the name of a node that is shut out, which nothing has proven. The
-    /// counter has them all; the user is told of each name now and then.
+    /// Somebody begins a handshake in the name of a node that is blocked, which nothing has proven.
+    /// The counter has them all; the user is told of each name now and then.
     pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
         self.out.counters.dropped_revoked += 1;
-        let is_recent = |at: &Instant| now.instant.saturating_duration_since(*at) < KNOCK_GAP;
-        if self.knocks.get(&node).is_some_and(is_recent) {
-            return;
-        }
-        if self.knocks.len() >= MAX_KNOCKS {
-            self.knocks.retain(|_, at| is_recent(at));
-        }
-        if self.knocks.len() < MAX_KNOCKS {
-            self.knocks.insert(node, now.instant);
-            let revocation = self.revocations.get(&Revoked::Node(node));
-            let why = match revocation.map(|it| it.revoked) {
-                Some(Revoked::Succeeded { by, .. }) => format!("replaced by {by}"),
-                Some(_) => "revoked by the authority".to_owned(),
-                None => "whose invite was revoked by the authority".to_owned(),
-            };
+        if self.blocked.is_news(node, now.instant) {
+            let why = self.blocked.why(node);
             self.out.tell(MeshEvent::Knocked { node, why });
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{MeshSecret, MeshSecrets, NextSecret, NodeId, SecretId};
 
 use super::Core;
-use crate::admission::Control;
+use crate::admission::{Control, RevocationSummary};
 use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
@@ -66,15 +66,14 @@ impl Core {
             let is_known = self.peers.get(slot).is_some_and(|peer| peer.tunnel.knows(&under));
             let secret = self.valid_secrets(now).find(|secret| SecretId::of(secret) == *id);
             let Some(secret) = secret.filter(|_| !is_known) else { continue };
-            let (terms, gate) = (self.terms(secret, own, node), self.gate_of(&own).cloned());
+            let (terms, gate) = (self.terms(secret, own, node), self.local.gate_of(&own).cloned());
             if let (Some(peer), Some(gate)) = (self.peers.get_mut(slot), gate) {
                 peer.tunnel.add(&gate, &terms);
             }
         }
-        let (me, former) = (self.node, self.former.as_ref().map(|former| former.node));
+        let local = &self.local;
         let is_valid = |under: &Under| {
-            let is_own = under.own == me || Some(under.own) == former;
-            is_own && under.peer == node && ids.contains(&under.secret)
+            local.gate_of(&under.own).is_some() && under.peer == node && ids.contains(&under.secret)
         };
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.tunnel.retain(is_valid, now.instant);
@@ -181,7 +180,7 @@ impl Core {
         &mut self,
         slot: Slot,
         now: Now,
-        (count, digest): (u32, u64),
+        theirs: RevocationSummary,
         next: &[u8],
     ) {
         let Some(peer) = self.peers.get(slot).filter(|peer| peer.admission.admitted) else {
@@ -189,13 +188,13 @@ impl Core {
             return;
         };
         let from = peer.node;
-        let (known, own) = self.known_revocations();
+        let known = self.known_revocations();
         // More is taken for all of them: sets only grow, and members compare them all the time.
-        if known < count || (known == count && own != digest) {
+        if known.count < theirs.count || (known.count == theirs.count && known != theirs) {
             self.out.counters.dropped_early_secret += 1;
             return;
         }
-        let mesh = &self.identity.credential.mesh;
+        let mesh = self.local.mesh();
         let taken =
             NextSecret::from_bytes(next).and_then(|next| self.secrets.take(&next, mesh, now.wall));
         match taken {
@@ -227,9 +226,9 @@ impl Core {
         }
     }
 
-    fn known_revocations(&self) -> (u32, u64) {
-        let count = u32::try_from(self.revocations.len()).unwrap_or(u32::MAX);
-        (count, self.revocations.digest())
+    fn known_revocations(&self) -> RevocationSummary {
+        let count = u32::try_from(self.blocked.revocations.len()).unwrap_or(u32::MAX);
+        RevocationSummary { count, digest: self.blocked.revocations.digest() }
     }
 
     pub(super) fn slots(&self) -> Vec<Slot> {

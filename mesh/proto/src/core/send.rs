@@ -20,6 +20,15 @@ const PADDING: usize = 16;
 /// Longest QUIC datagram that is sealed; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
+/// QUIC datagrams that lie one behind the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Datagrams<'a> {
+    /// All of them.
+    pub bytes: &'a [u8],
+    /// The length of each but the last, which may be shorter.
+    pub segment: usize,
+}
+
 /// A sealed batch in the output buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamBatch {
@@ -32,8 +41,8 @@ pub struct StreamBatch {
 }
 
 impl Core {
-    /// Seals a batch of QUIC datagrams of `segment` bytes each (the last may be shorter) for the
-    /// peer at `to` into `out`, behind its first `at` bytes; `out` is grown as needed and reused.
+    /// Seals QUIC datagrams for the peer at `to` into `out`, behind its first `at` bytes; `out` is
+    /// grown as needed and reused.
     ///
     /// `None`: nothing to put on the wire. The packets wait for the peer's handshake, or were
     /// dropped and counted.
@@ -41,7 +50,7 @@ impl Core {
         &mut self,
         now: Now,
         to: &Ipv6Addr,
-        (contents, segment): (&[u8], usize),
+        Datagrams { bytes: contents, segment }: Datagrams<'_>,
         out: &mut Vec<u8>,
         at: usize,
     ) -> Option<StreamBatch> {

@@ -21,22 +21,10 @@ use crate::peers::Slot;
 use crate::settings::Identity;
 use crate::tunnel::Gate;
 
-/// Whom this node was before.
-pub(super) struct Former {
-    pub(super) node: NodeId,
-    pub(super) gate: Arc<Gate>,
-}
-
 impl Core {
     /// Whether this is this node, as it is or was.
     pub fn is_me(&self, node: &NodeId) -> bool {
-        self.gate_of(node).is_some()
-    }
-
-    /// What answers for a key of this node.
-    pub(super) fn gate_of(&self, own: &NodeId) -> Option<&Arc<Gate>> {
-        let former = self.former.as_ref().filter(|former| former.node == *own);
-        if self.node == *own { Some(&self.gate) } else { former.map(|former| &former.gate) }
+        self.local.gate_of(node).is_some()
     }
 
     /// The gate of another identity, for all shards.
@@ -58,7 +46,7 @@ impl Core {
     pub(super) fn follow(&mut self, credential: &Credential) -> Option<Slot> {
         let (former, node) = (credential.succession.as_ref()?.former, credential.node);
         let slot = self.peers.of_node(&former)?;
-        if self.is_me(&node) || self.place.other_owner(&node).is_some() {
+        if self.is_me(&node) || self.shard.other_owner(&node).is_some() {
             return None;
         }
         self.out.counters.peers_succeeded += 1;
@@ -110,8 +98,8 @@ impl Core {
     fn restart(&mut self, slot: Slot) {
         self.drop_queue(slot);
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
-        let terms = self.terms(self.secrets.current(), self.node, node);
-        let gate = &self.gate;
+        let terms = self.terms(self.secrets.current(), self.local.node, node);
+        let gate = &self.local.gate;
         if let Some(peer) = self.peers.get_mut(slot) {
             peer.tunnel.restart(gate, &terms);
         }
@@ -127,21 +115,9 @@ impl Core {
         gate: Arc<Gate>,
         now: Now,
     ) -> Result<(), MeshError> {
-        let credential = &identity.credential;
-        let node = identity.key.public();
-        let follows = credential.succession.as_ref().is_some_and(|it| it.former == self.node);
-        if !follows || credential.node != node {
-            let text = "its credential does not say that it succeeds this node";
-            return Err(MeshError::Identity(text.to_owned()));
-        }
-        if self.former.is_some() {
-            return Err(MeshError::Identity("the former key is not retired yet".to_owned()));
-        }
-        self.check_credential(credential, now).map_err(MeshError::Identity)?;
-        self.credential = credential.to_bytes();
-        self.identity = identity;
-        let gate = std::mem::replace(&mut self.gate, gate);
-        self.former = Some(Former { node: std::mem::replace(&mut self.node, node), gate });
+        self.local.check_succession(&identity)?;
+        self.check_credential(&identity.credential, now)?;
+        self.local.succeed(identity, gate);
         for slot in self.slots() {
             if self.peers.get(slot).is_some_and(|peer| !peer.schedule.has_session()) {
                 self.restart(slot);
@@ -154,7 +130,7 @@ impl Core {
     /// A peer has seen this node's credential: a session with the newest key takes the place of one
     /// with the former.
     pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
-        let me = self.node;
+        let me = self.local.node;
         let lags = self.peers.get(slot).is_some_and(|peer| {
             peer.schedule.has_session()
                 && !peer.schedule.is_trying()
@@ -168,10 +144,10 @@ impl Core {
 
     /// Erases the former key. Whoever has no session with the present one has none any more.
     pub fn retire(&mut self, now: Now) {
-        if self.former.take().is_none() {
+        if !self.local.retire() {
             return;
         }
-        let me = self.node;
+        let me = self.local.node;
         for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
             if !peer.tunnel.keep_only(&me) {

@@ -225,7 +225,7 @@ impl Core {
             return true;
         }
         let ids = self.secret_ids(now);
-        let Some(peer) = self.peers.get(slot).filter(|peer| !self.is_shut_out(&peer.node)) else {
+        let Some(peer) = self.peers.get(slot).filter(|peer| !self.is_blocked(&peer.node)) else {
             return false;
         };
         let (under, tried) = (self.choose(peer, &ids), peer.secret.tried);
@@ -274,7 +274,7 @@ impl Core {
 
     /// Under what the next initiation to a peer goes: always this node's newest key.
     fn choose(&self, peer: &Peer, ids: &[SecretId]) -> Under {
-        Under { secret: self.choose_secret(peer, ids), own: self.node, peer: peer.node }
+        Under { secret: self.choose_secret(peer, ids), own: self.local.node, peer: peer.node }
     }
 
     fn give_up(&mut self, slot: Slot, now: Now) {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use meshport_config::{Credential, MeshSecrets, NodeId, UnixSeconds};
-use meshport_mesh::MeshError;
+use meshport_mesh::{MeshError, NotBelieved};
 
 use crate::Error;
 use crate::admin::api::NodeRef;
@@ -32,8 +32,8 @@ pub(crate) enum IdentityError {
     Renamed,
 
     // The mesh: its rules, or another change that is under way.
-    #[error("{0}")]
-    NotAdmitted(String),
+    #[error(transparent)]
+    NotAdmitted(#[from] NotBelieved),
     #[error(transparent)]
     Mesh(#[from] MeshError),
     #[error("another new key is being written; try again")]

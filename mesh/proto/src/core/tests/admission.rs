@@ -15,7 +15,7 @@ fn stranger(identity: Identity) -> Net {
     let usable = Identity { credential: good(3), ..identity };
     net.add(3, usable, MeshConfig::default());
     net.node(3, |core, now| {
-        core.credential = shown;
+        core.local.shown = shown;
         core.set_peer(now, id(1), &[at(1)], None);
     });
     net
@@ -107,7 +107,7 @@ fn bad_credentials_are_refused_with_their_reason() {
 #[test]
 fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
     let mut net = stranger(showing(good(3)));
-    net.node(3, |core, _| core.credential.truncate(core.credential.len() - 64));
+    net.node(3, |core, _| core.local.shown.truncate(core.local.shown.len() - 64));
     net.send(3, 1, b"let me in").unwrap();
     net.pump();
     assert!(!net.up(1, 3));
@@ -143,7 +143,7 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     let show = |net: &mut Net, credential: &Credential| {
         net.seconds(1);
         net.node(3, |core, now| {
-            core.credential = credential.to_bytes();
+            core.local.shown = credential.to_bytes();
             core.show_to_all(now);
         });
         net.pump();
@@ -189,7 +189,7 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
     for flood in 0..200_u8 {
         bytes[end] = flood;
         net.node(3, |core, now| {
-            core.credential.clone_from(&bytes);
+            core.local.shown.clone_from(&bytes);
             let slot = core.peers.of_node(&id(1)).unwrap();
             let credential = &bytes;
             let hello = Control::Hello { instance: 5, has_yours: true, credential };
@@ -207,7 +207,7 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
     assert!(!net.up(1, 3));
     // The next that the peer shows may be a good one, which it repeats until it is heard.
     net.node(3, |core, now| {
-        core.credential = good(3).to_bytes();
+        core.local.shown = good(3).to_bytes();
         core.show_to_all(now);
     });
     net.seconds(2);

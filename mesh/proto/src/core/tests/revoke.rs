@@ -1,6 +1,6 @@
 //! Who is shut out, what that costs, and what the user hears of it.
 
-use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revoked};
+use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revocations, Revoked};
 
 use super::*;
 use crate::admission::Control;
@@ -199,7 +199,7 @@ fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
         net.seconds(1);
     }
     assert_eq!(net.counters(1).initiations_accepted, 2);
-    let settled = |net: &Net, number| net.nodes[&at(1)].gate.settled(at(number).ip());
+    let settled = |net: &Net, number| net.nodes[&at(1)].local.gate.settled(at(number).ip());
     assert_eq!(settled(&net, 2), None, "it was not admitted");
     let began = settled(&net, 3).expect("it is a peer");
     net.node(3, Core::wake);
@@ -222,8 +222,8 @@ fn a_peer_shuts_out_nobody_but_itself() {
         let hello = Control::Hello { instance: 5, has_yours: true, credential };
         let sealed = net.seal(3, 1, &send::udp_packet(&flow, &hello.encode()));
         net.deliver(at(3), at(1), &sealed);
-        let is_shut_out = |number| net.nodes[&at(1)].is_shut_out(&id(number));
-        assert_eq!((is_shut_out(2), is_shut_out(3)), (false, is_out));
+        let is_blocked = |number| net.nodes[&at(1)].is_blocked(&id(number));
+        assert_eq!((is_blocked(2), is_blocked(3)), (false, is_out));
         assert_eq!(net.nodes[&at(1)].peer(&id(3)).is_none(), is_out);
     }
     assert_eq!(net.counters(1).credentials_refused, 2);
@@ -249,11 +249,11 @@ fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
         let sealed = net.seal(number, 1, &send::udp_packet(&flow, &hello.encode()));
         net.deliver(at(number), at(1), &sealed);
         assert!(net.nodes[&at(1)].peer(&id(number)).is_none(), "it says that it is revoked");
-        assert_eq!(net.nodes[&at(1)].is_shut_out(&id(number)), is_remembered);
+        assert_eq!(net.nodes[&at(1)].is_blocked(&id(number)), is_remembered);
     }
     let counters = net.counters(1);
     assert_eq!((counters.credentials_refused, counters.peers_revoked), (2, 1));
-    assert_eq!(net.nodes[&at(1)].shut_out.len(), 1);
+    assert_eq!(net.nodes[&at(1)].blocked.nodes.len(), 1);
 }
 
 /// The knocks in the name of a node among the events of node 1.
@@ -301,9 +301,9 @@ fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
             name[..8].copy_from_slice(&(number as u64).to_le_bytes());
             core.note_knock(NodeId::from_bytes(name), now);
         }
-        assert_eq!(core.knocks.len(), MAX_KNOCKS);
+        assert_eq!(core.blocked.told.len(), MAX_KNOCKS);
     });
     net.seconds(600);
     net.deliver(at(66), at(1), &first[1]);
-    assert_eq!(net.nodes[&at(1)].knocks.len(), 1);
+    assert_eq!(net.nodes[&at(1)].blocked.told.len(), 1);
 }

@@ -3,6 +3,7 @@
 use meshport_config::{MeshSecrets, NextSecret, Revocation, Revocations, Revoked, SecretId};
 
 use super::*;
+use crate::admission::{Control, RevocationSummary};
 
 /// The overlap, in seconds.
 const OVERLAP: u64 = 3600;
@@ -257,13 +258,13 @@ fn only_admitted_peers_are_handed_the_secret() {
     net.add(3, identity(3), MeshConfig::default());
     net.node(3, |core, now| {
         core.set_peer(now, id(1), &[at(1)], None);
-        core.credential = b"not one".to_vec();
+        core.local.shown = b"not one".to_vec();
     });
     hold(&mut net, 1, &both(1));
     net.connect(3, 1);
     net.node(3, |core, now| {
         let slot = core.peers.of_node(&id(1)).unwrap();
-        let number = crate::admission::Control::Number { number: 0, wants_yours: true };
+        let number = Control::Number { number: 0, wants_yours: true };
         core.send_control(slot, now, ports::CONTROL, &number);
     });
     net.seconds(20);
@@ -307,7 +308,8 @@ fn a_secret_that_the_authority_has_not_signed_is_dropped() {
     for next in [&forged[..], b"", b"noise"] {
         net.node(1, |core, now| {
             let slot = core.peers.of_node(&id(2)).unwrap();
-            let message = crate::admission::Control::Secret { revocations: (0, 0), next };
+            let revocations = RevocationSummary { count: 0, digest: 0 };
+            let message = Control::Secret { revocations, next };
             core.send_control(slot, now, ports::CONTROL, &message);
         });
     }
@@ -326,7 +328,7 @@ fn a_mesh_that_never_rotated_says_nothing_of_it() {
     net.sent.clear();
     net.node(2, |core, now| {
         let slot = core.peers.of_node(&id(1)).unwrap();
-        let lie = crate::admission::Control::Number { number: u64::MAX, wants_yours: true };
+        let lie = Control::Number { number: u64::MAX, wants_yours: true };
         core.send_control(slot, now, ports::CONTROL, &lie);
     });
     net.seconds(60);

@@ -188,7 +188,8 @@ fn stream(net: &mut Net, from: u8, to: u8, payload: &[u8]) -> Option<StreamBatch
     let mut out = Vec::new();
     let batch = net.node(from, |core, now| {
         core.expect_answer(&address);
-        core.seal_streams(now, &address, (payload, payload.len().min(1000)), &mut out, 0)
+        let datagrams = Datagrams { bytes: payload, segment: payload.len().min(1000) };
+        core.seal_streams(now, &address, datagrams, &mut out, 0)
     })?;
     for bytes in out[..batch.length].chunks(batch.stride) {
         net.deliver(at(from), batch.route.remote, bytes);

@@ -1,7 +1,9 @@
 //! A node of several shards, in which everything arrives at the wrong one.
 
+use meshport_config::Revocations;
+
 use super::*;
-use crate::shard::{MAX_SHARDS, Place, owner};
+use crate::shard::{MAX_SHARDS, ShardIndex, owner};
 
 /// Node 2, on several shards.
 struct Sharded {
@@ -16,7 +18,7 @@ impl Sharded {
         let mut shards: Vec<Core> = Vec::new();
         for index in 0..of {
             let core = Core::new(identity(2), config.clone(), [index as u8; 32], now).unwrap();
-            shards.push(core.join(Place::new(index, of), shards.first()));
+            shards.push(core.join(ShardIndex::new(index, of), shards.first()));
         }
         Self { shards, now, streams: 0 }
     }
@@ -115,7 +117,15 @@ fn a_batch_is_handed_over_as_one() {
     let mut sealed = Vec::new();
     let address = net.node(1, |core, _| core.address_of(&id(2))).unwrap();
     let batch = net
-        .node(1, |core, now| core.seal_streams(now, &address, (&contents, 1200), &mut sealed, 0))
+        .node(1, |core, now| {
+            core.seal_streams(
+                now,
+                &address,
+                Datagrams { bytes: &contents, segment: 1200 },
+                &mut sealed,
+                0,
+            )
+        })
         .unwrap();
     let mut out = vec![0; 4096];
     let mut arrive = |two: &mut Sharded, from: SocketAddr, datagram: &[u8]| {

@@ -51,7 +51,8 @@ fn exchange(net: &mut Net, from: u8, to: (u8, NodeId)) -> (bool, Vec<MeshEvent>)
 fn stream(net: &mut Net, from: u8, to: u8, label: Ipv6Addr) -> Option<Ipv6Addr> {
     let mut out = Vec::new();
     let batch = net.node(from, |core, now| {
-        core.seal_streams(now, &label, (b"quic", 4), &mut out, 0).expect("there is a session")
+        let datagrams = Datagrams { bytes: b"quic", segment: 4 };
+        core.seal_streams(now, &label, datagrams, &mut out, 0).expect("there is a session")
     });
     let mut opened = vec![0; 2048];
     let packet = net.node(to, |core, now| {
@@ -205,7 +206,7 @@ fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
     forged.former = id(2);
     let forged = successor(3, forged);
     net.events(1);
-    net.node(3, |core, _| core.credential = forged.to_bytes());
+    net.node(3, |core, _| core.local.shown = forged.to_bytes());
     net.connect(3, 1);
     net.seconds(2);
     net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&Arc::new(forged.clone()))));
