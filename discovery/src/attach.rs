@@ -133,11 +133,7 @@ impl Attach {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::base;
-
-    fn node(number: u8) -> NodeId {
-        NodeId::from_bytes([number; 32])
-    }
+    use crate::tests::{base, node};
 
     fn asking(count: u8, now: Instant) -> Attach {
         let mut attach = Attach::new(Vec::new(), now);

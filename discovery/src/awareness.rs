@@ -55,10 +55,7 @@ impl Awareness {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn node(number: u8) -> NodeId {
-        NodeId::from_bytes([number; 32])
-    }
+    use crate::tests::node;
 
     #[test]
     fn one_silent_peer_is_its_own_fault_and_two_in_a_row_are_mine() {

@@ -1,7 +1,6 @@
 //! The discovery of one node: the type the daemon and the simulator drive.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, NodeId, ServiceName, UnixSeconds};
@@ -10,12 +9,11 @@ use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
 use crate::counters::Counters;
 use crate::dice::Dice;
-use crate::directory::{Directory, Entry, Liveness, Record};
+use crate::directory::{Directory, Entry, Liveness};
 use crate::local::{LocalRecord, Urgency};
 use crate::paths::{PathUse, Paths};
 use crate::state::{Life, OriginState};
 use crate::swim::Swim;
-use crate::verify::Verifier;
 use crate::wire::Message;
 
 mod admission;
@@ -96,7 +94,7 @@ impl Discovery {
         let life = Life { generation, renewal: 0 };
         let mut discovery = Self {
             peers: Peers::new(node, me.credential.site.clone()),
-            trust: Trust::new(me.credential.mesh, config.memo.as_ref()),
+            trust: Trust::new(me.credential.mesh, config.memo.clone()),
             monitor: Monitor::new(&config, seed),
             local: LocalRecord::new(me, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
@@ -110,22 +108,11 @@ impl Discovery {
             dice,
             config,
         };
-        let credential = Arc::clone(discovery.local.credential());
-        let directory = &mut discovery.peers.directory;
-        directory.merge(&Record { credential, state: None }, now);
-        directory.set_liveness(&node, Liveness::Alive, Some(life), now);
-        directory.set_here(&node, true);
+        discovery.peers.enter(&discovery.local.record(), life, now);
         if discovery.attach.is_none() {
             discovery.local.want(Urgency::Rumour, Duration::ZERO, now);
         }
         discovery
-    }
-
-    /// Replaces the way in which records are checked; for simulations of many nodes in one process.
-    #[must_use]
-    pub fn with_verifier(mut self, verifier: Box<dyn Verifier>) -> Self {
-        self.trust.verifier = verifier;
-        self
     }
 
     /// A datagram came from an admitted peer.
@@ -157,11 +144,8 @@ impl Discovery {
         if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.local.has_left() {
             self.gossip.seeds.wake(&node, now);
             // Its credential has most likely come just before and was answered in the same way.
-            if self.peers.is_known(&node)
-                && !self.gossip.seeds.contains(&node)
-                && self.peers.contacts.allow_nudge(node, now)
-            {
-                self.swim.announce(node, &self.peers, now);
+            if self.peers.is_known(&node) && !self.gossip.seeds.contains(&node) {
+                self.nudge(node, now);
             }
         }
         self.settle(now);
@@ -229,7 +213,7 @@ impl Discovery {
 
     /// Whether no direct path to a node can be expected: both it and this node are behind NAT.
     pub fn both_behind_nat(&self, node: &NodeId) -> bool {
-        let entry = self.peers.directory.get(node);
+        let entry = self.peers.get(node);
         let other = entry.and_then(Entry::node_state).is_some_and(|state| state.behind_nat);
         other && self.is_behind_nat()
     }
@@ -339,12 +323,6 @@ impl Discovery {
         self.local.generation()
     }
 
-    /// How far this node distrusts its own view, 0 (healthy) to 8: late timers and several silent
-    /// peers raise it, answers lower it, and every wait for a peer is that much longer.
-    pub fn local_health(&self) -> u32 {
-        self.swim.score()
-    }
-
     fn take_message(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         if self.is_leaf(&from) {
             return self.take_from_leaf(from, message, now);
@@ -379,10 +357,10 @@ impl Discovery {
             // Only leaves ask, and this is none.
             Message::Ask(_) => self.outbox.counters.dropped_leaf += 1,
         }
-        let liveness = self.peers.directory.get(&from).map(|entry| entry.liveness);
+        let liveness = self.peers.get(&from).map(|entry| entry.liveness);
         let out_of_step = matches!(liveness, Some(Liveness::Down | Liveness::Unknown));
-        if out_of_step && !self.local.has_left() && self.peers.contacts.allow_nudge(from, now) {
-            self.swim.announce(from, &self.peers, now);
+        if out_of_step && !self.local.has_left() {
+            self.nudge(from, now);
         }
     }
 

@@ -82,7 +82,7 @@ pub fn sealed(content: &[u8]) -> Vec<u8> {
 }
 
 /// The content of a saved directory of this version.
-pub fn unsealed(bytes: &[u8]) -> &[u8] {
+fn unsealed(bytes: &[u8]) -> &[u8] {
     let end = bytes.len().saturating_sub(snapshot::CHECKSUM);
     bytes.get(snapshot::HEADER..end).unwrap_or(&[])
 }
@@ -202,12 +202,7 @@ impl Trio {
         let Ok(state) = SignedState::read(body) else { return };
         let state = NodeState { node: about, ..state };
         let signed = SignedState::sign(state, &mesh().public(), &record_key(LIAR));
-        let item = Item {
-            short: Short::of(&about),
-            credential: None,
-            state: Some(signed.as_bytes()),
-            claim: None,
-        };
+        let item = Item { state: Some(signed.as_bytes()), ..Item::about(&about) };
         let message = match wrap % 3 {
             0 => Message::Items(vec![item]),
             1 => Message::Rumours(vec![item]),
@@ -317,7 +312,7 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
     let state = entry.state.as_ref().expect("it has said so");
     let (credential, short) = (entry.credential.to_bytes(), Short::of(node));
     let item =
-        Item { short, credential: Some(&credential), state: Some(state.as_bytes()), claim: None };
+        Item { credential: Some(&credential), state: Some(state.as_bytes()), ..Item::about(node) };
     // Of another mesh: the form is right, and nobody may believe it.
     let other = AuthorityKey::from_bytes([9; 32]);
     let revocation = Revocation::issue(&other, meshport_config::Revoked::Node(*node), WALL);

@@ -58,5 +58,5 @@ pub use state::{
     Distance, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, MAX_STATE_BYTES, NodeState, OriginState,
     SignedState,
 };
-pub use verify::{Direct, MAX_MEMO, Memo, Rejected, Verifier};
+pub use verify::{MAX_MEMO, Memo, Rejected};
 pub use wire::{Family, MAX_ASKED_SERVICES, MAX_DATAGRAM, VERSION, WIDE_DATAGRAM, family, kind};

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, RecordKey, Role, ServiceName};
 
 use crate::dice::Dice;
+use crate::directory::Record;
 use crate::state::{
     Distance, Life, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, NodeState, OriginState, SignedState,
 };
@@ -105,6 +106,11 @@ impl LocalRecord {
 
     pub(crate) fn credential(&self) -> &Arc<Credential> {
         &self.credential
+    }
+
+    /// The credential, for the directory.
+    pub(crate) fn record(&self) -> Record {
+        Record { credential: Arc::clone(&self.credential), state: None }
     }
 
     pub(crate) fn set_credential(&mut self, credential: Credential) {

@@ -192,15 +192,7 @@ impl Rumours {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::base;
-
-    fn node(number: u8) -> NodeId {
-        NodeId::from_bytes([number; 32])
-    }
-
-    fn ms(value: u64) -> Duration {
-        Duration::from_millis(value)
-    }
+    use crate::tests::{base, ms, node};
 
     #[test]
     fn a_silent_peer_is_told_three_times_and_then_given_up() {

@@ -110,15 +110,21 @@ pub(crate) struct Probe {
 pub struct Paths {
     probers: BTreeMap<NodeId, Prober>,
     schedule: Schedule,
-    active: Duration,
-    idle: Duration,
+    pace: Pace,
     allowance: Duration,
     /// Whether the width of paths matters: whether they may carry sessions.
     tries_width: bool,
     dice: Dice,
-    idle_count: u32,
     sends: VecDeque<Probe>,
     changes: VecDeque<NodeId>,
+}
+
+/// How often paths are probed.
+#[derive(Debug)]
+struct Pace {
+    active: Duration,
+    idle: Duration,
+    idle_paths: u32,
 }
 
 #[derive(Debug)]
@@ -147,12 +153,14 @@ impl Paths {
         Self {
             probers: BTreeMap::new(),
             schedule: Schedule::default(),
-            active: config.path_probe_active,
-            idle: config.path_probe_idle,
+            pace: Pace {
+                active: config.path_probe_active,
+                idle: config.path_probe_idle,
+                idle_paths: 0,
+            },
             allowance: config.handshake_allowance,
             tries_width: false,
             dice: Dice::new(seed, stream),
-            idle_count: 0,
             sends: VecDeque::new(),
             changes: VecDeque::new(),
         }
@@ -195,31 +203,28 @@ impl Paths {
         let Some(usage) = usage else {
             if let Some(prober) = self.probers.remove(&node) {
                 self.schedule.remove(prober.due, node);
-                self.idle_count -= u32::from(prober.usage == PathUse::Idle);
+                self.pace.idle_paths -= u32::from(prober.usage == PathUse::Idle);
             }
             return true;
         };
         if let Some(prober) = self.probers.get_mut(&node) {
             if prober.usage != usage {
                 prober.usage = usage;
-                self.schedule.remove(prober.due, node);
                 match usage {
                     PathUse::Active => {
-                        self.idle_count -= 1;
-                        prober.send_at = now;
-                        prober.due = now;
+                        self.pace.idle_paths -= 1;
                         prober.width.used(now);
+                        prober.send_now(node, &mut self.schedule, now);
                     }
-                    PathUse::Idle => self.idle_count += 1,
+                    PathUse::Idle => self.pace.idle_paths += 1,
                 }
-                self.schedule.insert(prober.due, node);
             }
             return true;
         }
         if self.probers.len() >= MAX_PATHS {
             return false;
         }
-        self.idle_count += u32::from(usage == PathUse::Idle);
+        self.pace.idle_paths += u32::from(usage == PathUse::Idle);
         self.schedule.insert(now, node);
         self.probers.insert(node, Prober::new(usage, session, self.tries_width, now));
         true
@@ -231,10 +236,7 @@ impl Paths {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
         if up && (prober.path.state != PathState::Up || prober.path.rtt.is_none()) {
-            self.schedule.remove(prober.due, node);
-            prober.send_at = now;
-            prober.due = now;
-            self.schedule.insert(now, node);
+            prober.send_now(node, &mut self.schedule, now);
         }
     }
 
@@ -251,15 +253,13 @@ impl Paths {
             return;
         }
         // Silence may have made probes frequent; they slow down again.
-        let interval = interval(prober, self.active, self.idle, self.idle_count);
-        self.schedule.remove(prober.due, node);
+        let interval = self.pace.interval(prober);
         prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
         // The answer that revives a path does not measure it, and routes wait for a measure.
         if prober.path.rtt.is_none() && prober.session_since.is_some() {
             prober.send_at = now;
         }
-        prober.due = prober.or_width(prober.send_at);
-        self.schedule.insert(prober.due, node);
+        prober.move_to(prober.or_width(prober.send_at), node, &mut self.schedule);
         self.report(node, false);
     }
 
@@ -284,25 +284,20 @@ impl Paths {
     /// waits for an answer goes on waiting, since that may be the way that is broken.
     pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        let interval = interval(prober, self.active, self.idle, self.idle_count);
+        let interval = self.pace.interval(prober);
         // Its question measures nothing here: two that are new to each other both have to ask.
         if prober.path.state != PathState::Up || prober.silence.is_some() || prober.rtt.is_young() {
             return;
         }
-        self.schedule.remove(prober.due, node);
         prober.send_at = now + self.dice.jitter(interval, 10);
-        prober.due = prober.or_width(prober.send_at);
-        self.schedule.insert(prober.due, node);
+        prober.move_to(prober.or_width(prober.send_at), node, &mut self.schedule);
     }
 
     /// Asks a peer at once that somebody else misses.
     pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if prober.path.state == PathState::Up && prober.silence.is_none() {
-            self.schedule.remove(prober.due, node);
-            prober.send_at = now;
-            prober.due = now;
-            self.schedule.insert(now, node);
+            prober.send_now(node, &mut self.schedule, now);
         }
     }
 
@@ -315,7 +310,7 @@ impl Paths {
                 let nonce = self.dice.bytes();
                 prober.sent(nonce, now);
                 self.sends.push_back(Probe { to: node, nonce, wide: prober.path.narrow });
-                let interval = interval(prober, self.active, self.idle, self.idle_count);
+                let interval = self.pace.interval(prober);
                 prober.send_at = now + self.dice.jitter(interval, 10);
             }
             if prober.width_due().is_some_and(|due| due <= now) {
@@ -327,7 +322,7 @@ impl Paths {
                     prober.send_at = now;
                 }
             }
-            prober.schedule(now);
+            prober.due = prober.next_due(now);
             self.schedule.insert(prober.due, node);
             if died {
                 self.report(node, true);
@@ -338,14 +333,12 @@ impl Paths {
     /// The process did not run for this long: silence in that time says nothing.
     pub(crate) fn stalled(&mut self, by: Duration) {
         for (node, prober) in &mut self.probers {
-            self.schedule.remove(prober.due, *node);
-            prober.due += by;
             prober.send_at += by;
             // Answers that waited unread would look slow.
             prober.outstanding.clear();
             prober.silence = None;
             prober.width.stalled(by);
-            self.schedule.insert(prober.due, *node);
+            prober.move_to(prober.due + by, *node, &mut self.schedule);
         }
     }
 
@@ -396,23 +389,24 @@ impl Paths {
     }
 }
 
-/// How long until the next probe of this path.
-fn interval(prober: &Prober, active: Duration, idle: Duration, idle_count: u32) -> Duration {
-    let fair = Duration::from_secs(1) * idle_count / IDLE_PROBES_PER_S;
-    let idle = idle.max(fair);
-    let usual = match prober.usage {
-        PathUse::Active => active,
-        PathUse::Idle => idle,
-    };
-    match prober.path.state {
-        PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
-        PathState::Dead => usual.min(DEAD_PROBE.max(fair)),
-        PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
-        // A choice should not rest on one sample for long.
-        PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
-        PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
-        PathState::Up => usual,
-        PathState::Unknown => usual.min(LONGEST_WAIT / 2),
+impl Pace {
+    /// How long until the next probe of this path.
+    fn interval(&self, prober: &Prober) -> Duration {
+        let fair = Duration::from_secs(1) * self.idle_paths / IDLE_PROBES_PER_S;
+        let usual = match prober.usage {
+            PathUse::Active => self.active,
+            PathUse::Idle => self.idle.max(fair),
+        };
+        match prober.path.state {
+            PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
+            PathState::Dead => usual.min(DEAD_PROBE.max(fair)),
+            PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
+            // A choice should not rest on one sample for long.
+            PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
+            PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
+            PathState::Up => usual,
+            PathState::Unknown => usual.min(LONGEST_WAIT / 2),
+        }
     }
 }
 
@@ -442,6 +436,19 @@ impl Prober {
             reported: None,
             reported_loss: 0,
         }
+    }
+
+    /// It is probed at once.
+    fn send_now(&mut self, node: NodeId, schedule: &mut Schedule, now: Instant) {
+        self.send_at = now;
+        self.move_to(now, node, schedule);
+    }
+
+    /// It is looked at next when `due`, and not when it would have been.
+    fn move_to(&mut self, due: Instant, node: NodeId, schedule: &mut Schedule) {
+        schedule.remove(self.due, node);
+        self.due = due;
+        schedule.insert(due, node);
     }
 
     /// How long an answer may take.
@@ -575,7 +582,7 @@ impl Prober {
     }
 
     /// When to look at this path again: to send, or to notice that an answer is overdue.
-    fn schedule(&mut self, now: Instant) {
+    fn next_due(&self, now: Instant) -> Instant {
         let overdue = match (self.path.state, self.silence) {
             (PathState::Up, Some(Silence { since, probes: 1 })) => Some(since + self.wait()),
             (PathState::Up | PathState::Unknown, Some(Silence { since, .. })) => {
@@ -584,7 +591,7 @@ impl Prober {
             _ => None,
         };
         let overdue = overdue.filter(|at| *at > now);
-        self.due = self.or_width(overdue.map_or(self.send_at, |at| at.min(self.send_at)));
+        self.or_width(overdue.map_or(self.send_at, |at| at.min(self.send_at)))
     }
 
     fn note_fate(&mut self, answered: bool) {

@@ -110,11 +110,7 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::base;
-
-    fn ms(value: u64) -> Duration {
-        Duration::from_millis(value)
-    }
+    use crate::tests::{base, ms};
 
     #[test]
     fn an_outlier_is_ignored_and_a_lasting_rise_counts_at_once() {

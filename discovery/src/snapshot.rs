@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::directory::{Directory, Liveness, MAX_MEMBERS, Record};
 use crate::error::DiscoveryError;
 use crate::state::SignedState;
-use crate::verify::{Direct, Verifier};
+use crate::verify;
 
 /// Bytes of the largest snapshot that is read: a full directory of the largest records.
 pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
@@ -101,8 +101,8 @@ pub fn members_of(
         return Err(DiscoveryError::SnapshotForeign);
     }
     let member = |node: &Node<'_>| {
-        let credential = Direct.credential(node.credential, mesh, wall).ok()?;
-        let state = node.state.and_then(|it| Direct.state(it, mesh, &credential.record_key).ok());
+        let credential = verify::credential(node.credential, mesh, wall).ok()?;
+        let state = node.state.and_then(|it| verify::state(it, mesh, &credential.record_key).ok());
         let state = state.filter(|state| state.get().node == credential.node);
         let endpoints = state.map(|state| state.get().endpoints.clone()).unwrap_or_default();
         Some(SavedMember { credential, endpoints, is_away: node.over_s.is_some() })

@@ -403,11 +403,6 @@ impl Swim {
         known.map_or(0, Member::incarnation)
     }
 
-    /// How distrustful this node is of its own view, 0 to 8.
-    pub(crate) fn score(&self) -> u32 {
-        self.probing.awareness.score()
-    }
-
     /// Takes over what the protocol produced: first the packets, because they tell which probe the
     /// timers belong to.
     fn settle(&mut self, view: &impl View, now: Instant) {

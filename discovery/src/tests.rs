@@ -1,12 +1,13 @@
 //! What the unit tests share: a start of time, and made-up members of a made-up mesh.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meshport_config::{
-    AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, NodeKey, RecordKey, Role,
-    Roles, Subject, Succession, UnixSeconds, VerifyKey,
+    AuthorityKey, Credential, Delegation, DelegationKey, Grant, Issued, NodeId, NodeKey, RecordKey,
+    Role, Roles, Subject, Succession, UnixSeconds, VerifyKey,
 };
 
+use crate::local::LocalNode;
 use crate::state::{NodeState, SignedState};
 
 /// Wall time of the tests.
@@ -16,6 +17,19 @@ pub(crate) const WALL: UnixSeconds = UnixSeconds(1_700_000_000);
 pub(crate) fn base() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an arbitrary start; no test reads it again")]
     Instant::now()
+}
+
+pub(crate) fn ms(value: u64) -> Duration {
+    Duration::from_millis(value)
+}
+
+pub(crate) fn secs(value: u64) -> Duration {
+    Duration::from_secs(value)
+}
+
+/// The id of a node that needs no credential.
+pub(crate) fn node(number: u8) -> NodeId {
+    NodeId::from_bytes([number; 32])
 }
 
 /// A mesh that issues credentials by one delegation, as invites do.
@@ -128,6 +142,11 @@ impl Mesh {
 }
 
 impl Member {
+    /// It as the local node.
+    pub(crate) fn local(&self) -> LocalNode {
+        LocalNode { credential: self.credential.clone(), record_key: self.record_key() }
+    }
+
     pub(crate) fn record_key(&self) -> RecordKey {
         RecordKey::from_bytes(self.seed)
     }

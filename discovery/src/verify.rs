@@ -1,12 +1,11 @@
 //! Verification of everything received from others.
 //!
-//! Everything discovery takes from the network or from disk passes through a [`Verifier`]. The
-//! usual one, [`Direct`], checks each time. [`Memo`] remembers what it has checked and hands out
-//! the same allocation again: a simulation of thousands of nodes in one process would otherwise
-//! check and store every record once per node.
+//! Everything discovery takes from the network or from disk is checked here each time, unless there
+//! is a [`Memo`]. That remembers what it has checked and hands out the same allocation again: a
+//! simulation of thousands of nodes in one process would otherwise check and store every record
+//! once per node.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use meshport_config::{Credential, Error as ConfigError, MeshId, UnixSeconds, VerifyKey};
@@ -15,33 +14,6 @@ use crate::state::{BadState, SignedState};
 
 /// Records and credentials that a [`Memo`] keeps; when full it starts anew.
 pub const MAX_MEMO: usize = 65_536;
-
-/// Checks credentials and records.
-pub trait Verifier: Debug + Send {
-    /// A credential of this mesh that is valid at `wall`, from its bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] with the reason.
-    fn credential(
-        &mut self,
-        bytes: &[u8],
-        mesh: &MeshId,
-        wall: UnixSeconds,
-    ) -> Result<Arc<Credential>, Rejected>;
-
-    /// A record signed with `key` in this mesh, from its bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] with the reason.
-    fn state(
-        &mut self,
-        bytes: &[u8],
-        mesh: &MeshId,
-        key: &VerifyKey,
-    ) -> Result<Arc<SignedState>, Rejected>;
-}
 
 /// Why something from another node is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,30 +44,24 @@ impl From<ConfigError> for Rejected {
     }
 }
 
-/// Checks every time.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Direct;
+/// A credential of this mesh that is valid at `wall`, from its bytes.
+pub(crate) fn credential(
+    bytes: &[u8],
+    mesh: &MeshId,
+    wall: UnixSeconds,
+) -> Result<Arc<Credential>, Rejected> {
+    let credential = Credential::from_bytes(bytes)?;
+    credential.verify(mesh, wall)?;
+    Ok(Arc::new(credential))
+}
 
-impl Verifier for Direct {
-    fn credential(
-        &mut self,
-        bytes: &[u8],
-        mesh: &MeshId,
-        wall: UnixSeconds,
-    ) -> Result<Arc<Credential>, Rejected> {
-        let credential = Credential::from_bytes(bytes)?;
-        credential.verify(mesh, wall)?;
-        Ok(Arc::new(credential))
-    }
-
-    fn state(
-        &mut self,
-        bytes: &[u8],
-        mesh: &MeshId,
-        key: &VerifyKey,
-    ) -> Result<Arc<SignedState>, Rejected> {
-        Ok(Arc::new(SignedState::verify(bytes, mesh, key)?))
-    }
+/// A record signed with `key` in this mesh, from its bytes.
+pub(crate) fn state(
+    bytes: &[u8],
+    mesh: &MeshId,
+    key: &VerifyKey,
+) -> Result<Arc<SignedState>, Rejected> {
+    Ok(Arc::new(SignedState::verify(bytes, mesh, key)?))
 }
 
 /// Remembers what was checked; clones share their memory.
@@ -146,9 +112,14 @@ fn tail(bytes: &[u8]) -> u64 {
     bytes.last_chunk().map_or(0, |last| u64::from_le_bytes(*last))
 }
 
-impl Verifier for Memo {
-    fn credential(
-        &mut self,
+impl Memo {
+    /// A credential of this mesh that is valid at `wall`, from its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the reason.
+    pub fn credential(
+        &self,
         bytes: &[u8],
         mesh: &MeshId,
         wall: UnixSeconds,
@@ -160,13 +131,13 @@ impl Verifier for Memo {
         {
             return Ok(Arc::clone(credential));
         }
-        let credential = Direct.credential(bytes, mesh, wall)?;
+        let credential = credential(bytes, mesh, wall)?;
         known.credentials.insert(bytes, Arc::clone(&credential));
         Ok(credential)
     }
 
-    fn state(
-        &mut self,
+    pub(crate) fn state(
+        &self,
         bytes: &[u8],
         mesh: &MeshId,
         key: &VerifyKey,
@@ -177,7 +148,7 @@ impl Verifier for Memo {
         {
             return Ok(Arc::clone(state));
         }
-        let state = Direct.state(bytes, mesh, key)?;
+        let state = state(bytes, mesh, key)?;
         known.states.insert(bytes, (*key, Arc::clone(&state)));
         Ok(state)
     }

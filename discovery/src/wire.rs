@@ -146,6 +146,13 @@ pub(crate) struct Item<'a> {
     pub(crate) claim: Option<Claim>,
 }
 
+impl Item<'_> {
+    /// Nothing about a node yet.
+    pub(crate) fn about(node: &NodeId) -> Self {
+        Self { short: Short::of(node), credential: None, state: None, claim: None }
+    }
+}
+
 /// What a leaf wants to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {

@@ -23,9 +23,7 @@ impl Discovery {
     /// Lets a weaker entry go if a newcomer finds no free place. Its credential is verified.
     pub(super) fn evict_for(&mut self, newcomer: &Credential, priority: Priority, now: Instant) {
         let Admission::Evict(node) = self.admission_of(newcomer, priority) else { return };
-        let Some(liveness) = self.peers.directory.get(&node).map(|entry| entry.liveness) else {
-            return;
-        };
+        let Some(liveness) = self.peers.get(&node).map(|entry| entry.liveness) else { return };
         self.outbox.counters.displaced += 1;
         self.drop_member(node, now);
         match liveness {
@@ -79,11 +77,10 @@ impl Discovery {
 
     /// Ends all dealings with a node that is about to go from the directory.
     pub(super) fn drop_member(&mut self, node: NodeId, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&node) else { return };
+        let Some(entry) = self.peers.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
         if was_alive {
-            let (incarnation, standing) = (0, Standing::Down);
-            let claim = Claim { life, incarnation, standing };
+            let claim = Claim { life, incarnation: 0, standing: Standing::Down };
             self.apply_claims(vec![(node, claim)], false, now);
         }
         self.swim.forget(node, life);

@@ -19,7 +19,8 @@ pub(super) struct Clock {
     pub(super) latest: Instant,
     /// Timers were shifted and none has fired since.
     shifted: bool,
-    sweep_at: Instant,
+    /// When tables are tidied next.
+    pub(super) sweep_at: Instant,
 }
 
 impl Clock {
@@ -34,11 +35,6 @@ impl Clock {
     /// Takes the wall time; true when that went back.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds) -> bool {
         std::mem::replace(&mut self.wall, wall) > wall
-    }
-
-    /// When tables are tidied next.
-    pub(super) fn sweep_at(&self) -> Instant {
-        self.sweep_at
     }
 
     /// Whether tables are to be tidied now.

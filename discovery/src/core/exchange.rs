@@ -98,9 +98,10 @@ impl Discovery {
                 owed.push(Offer { node, with_credential: credential });
             }
             if theirs.life > have.life
-                && let Some(last) = theirs.life
+                && let Some(claim) = theirs.life.map(LastLife::claim)
+                && self.believes(from, node, claim, now)
             {
-                claims.extend(self.believable(from, node, last.claim(), now));
+                claims.push((node, claim));
             }
         }
         for theirs in listed {
@@ -210,7 +211,7 @@ impl Discovery {
     /// What there is to say about a node.
     fn parts(&self, offer: Offer) -> Option<Parts> {
         let Offer { node, with_credential } = offer;
-        let entry = self.peers.directory.get(&node)?;
+        let entry = self.peers.get(&node)?;
         let have = entry.have();
         let claim = match node == self.peers.me {
             true => Some(self.swim.own_claim()),

@@ -10,7 +10,7 @@ use super::{Discovery, Event, LocalNode};
 use crate::directory::{Entry, Liveness, Merge, Priority, Record, credential_order};
 use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
-use crate::wire::{Claim, Item, Message, Short};
+use crate::wire::{Claim, Item, Message, Short, Standing};
 
 /// What is said of a node that is here itself and finds no room.
 const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
@@ -72,25 +72,21 @@ impl Discovery {
             }
             if let Some(claim) = item.claim {
                 self.gossip.sync.got(item.short);
-                let entry = self.peers.directory.get(&node).filter(|_| node != self.peers.me);
+                let entry = self.peers.get(&node).filter(|_| node != self.peers.me);
                 // Records come more than once, and each time with what is known of their node.
-                if entry.is_none_or(|entry| !entry.is_old_news(&claim)) {
-                    claims.extend(self.believable(from, node, claim, now));
+                let is_news = entry.is_none_or(|entry| !entry.is_old_news(&claim));
+                if is_news && self.believes(from, node, claim, now) {
+                    claims.push((node, claim));
                 }
             }
         }
-        let accused = claims.iter().any(|(node, claim)| {
-            *node == self.peers.me && claim.standing != crate::wire::Standing::Alive
-        });
+        let accused = claims
+            .iter()
+            .any(|(node, claim)| *node == self.peers.me && claim.standing != Standing::Alive);
         self.apply_claims(claims, channel == Channel::Rumour, now);
         if accused {
             // The accuser is answered directly; gossip tells the others.
-            let claim = Some(self.swim.own_claim());
-            let short = Short::of(&self.peers.me);
-            self.send(
-                from,
-                &Message::Items(vec![Item { short, credential: None, state: None, claim }]),
-            );
+            self.send(from, &Message::Items(vec![self.own_item()]));
         }
     }
 
@@ -102,7 +98,7 @@ impl Discovery {
         // A leaf passes nothing on.
         let channel = if self.attach.is_some() { Channel::Sync } else { Channel::Rumour };
         self.take_items(from, &[item], channel, now);
-        let known = self.peers.directory.get(&from).and_then(Entry::node_state);
+        let known = self.peers.get(&from).and_then(Entry::node_state);
         if let Some(revision) = known.map(NodeState::revision) {
             self.send(from, &Message::NewsSeen(revision));
         }
@@ -118,7 +114,7 @@ impl Discovery {
             return self.take_leaf(credential);
         }
         self.peers.directory.welcome(&node);
-        let known = self.peers.directory.get(&node);
+        let known = self.peers.get(&node);
         if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
             let bytes = credential.to_bytes();
             match self.trust.credential(&bytes, self.clock.wall) {
@@ -133,17 +129,16 @@ impl Discovery {
             }
         }
         self.peers.directory.set_here(&node, self.peers.contacts.session(&node));
-        let is_alive = self.peers.directory.get(&node).is_none_or(Entry::is_alive);
-        if !is_alive && self.attach.is_none() && self.peers.contacts.allow_nudge(node, now) {
-            self.swim.announce(node, &self.peers, now);
+        let is_alive = self.peers.get(&node).is_none_or(Entry::is_alive);
+        if !is_alive && self.attach.is_none() {
+            self.nudge(node, now);
         }
     }
 
     /// This node has another credential from now on, which the mesh has verified.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.local.set_credential(credential.clone());
-        let record = Record { credential: Arc::clone(self.local.credential()), state: None };
-        self.peers.directory.merge(&record, now);
+        self.peers.directory.merge(&self.local.record(), now);
         self.settle(now);
     }
 
@@ -163,7 +158,7 @@ impl Discovery {
             }
             Merge::New | Merge::Credential | Merge::State => self.outbox.counters.merged += 1,
         }
-        let Some(entry) = self.peers.directory.get(&node) else { return outcome };
+        let Some(entry) = self.peers.get(&node) else { return outcome };
         let event = Event::PeerWanted {
             node,
             endpoints: entry.endpoints().to_vec(),
@@ -207,19 +202,12 @@ impl Discovery {
         let former = std::mem::replace(&mut self.peers.me, me.credential.node);
         self.local.succeed(me, now);
         self.peers.directory.remove(&former);
-        let record = Record { credential: Arc::clone(self.local.credential()), state: None };
-        self.evict_for(&record.credential, Priority::Here, now);
-        self.peers.directory.merge(&record, now);
-        self.peers.directory.set_liveness(
-            &self.peers.me,
-            Liveness::Alive,
-            Some(self.swim.life()),
-            now,
-        );
-        self.peers.directory.set_here(&self.peers.me, true);
+        let own = self.local.record();
+        self.evict_for(&own.credential, Priority::Here, now);
+        self.peers.enter(&own, self.swim.life(), now);
         self.swim.succeed(self.peers.me, &self.peers, now);
         self.drain_swim(now);
-        self.end_former(&record.credential, now);
+        self.end_former(&own.credential, now);
         self.settle(now);
     }
 
@@ -234,9 +222,7 @@ impl Discovery {
         if item.short == Short::of(&self.peers.me) {
             return false;
         }
-        if let Some(entry) =
-            self.peers.directory.resolve(item.short).and_then(|it| self.peers.directory.get(&it))
-        {
+        if let Some(entry) = self.peers.directory.entry_of(item.short) {
             let newer = Credential::from_bytes(bytes)
                 .is_ok_and(|it| credential_order(&it, &entry.credential).is_gt());
             if !newer {
@@ -295,18 +281,14 @@ impl Discovery {
     }
 
     fn take_state(&mut self, from: NodeId, node: NodeId, bytes: &[u8], now: Instant) -> Taken {
-        let Some(entry) = self.peers.directory.get(&node) else { return Taken::Nothing };
+        let Some(entry) = self.peers.get(&node) else { return Taken::Nothing };
         let known = entry.state.as_ref();
         if known.is_some_and(|known| known.as_bytes() == bytes) {
             return Taken::Same;
         }
         let claimed = SignedState::read(bytes).map_err(Rejected::from);
         let newer = claimed.as_ref().is_ok_and(|claimed| {
-            let key = (claimed.generation, claimed.version);
-            known.is_none_or(|known| {
-                let known = known.get();
-                key >= (known.generation, known.version)
-            })
+            known.is_none_or(|known| claimed.revision() >= known.get().revision())
         });
         if claimed.is_ok() && !newer && !is_planted(Bug::MergeLaw) {
             return Taken::Older;
@@ -366,7 +348,7 @@ impl Discovery {
     }
 
     fn report_ignored_services(&mut self, node: NodeId, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&node) else { return };
+        let Some(entry) = self.peers.get(&node) else { return };
         let ignored: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         if !ignored.is_empty() {
             self.outbox.counters.ignored_services += ignored.len() as u64;

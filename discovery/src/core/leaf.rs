@@ -167,7 +167,7 @@ impl Discovery {
     /// life more than its being there.
     pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
         for (node, claim) in claims {
-            let Some(entry) = self.peers.directory.get(&node) else { continue };
+            let Some(entry) = self.peers.get(&node) else { continue };
             let over = claim.standing == Standing::Down;
             let was_over = matches!(entry.liveness, Liveness::Down | Liveness::Left);
             let known = (entry.life, was_over, entry.liveness != Liveness::Unknown);

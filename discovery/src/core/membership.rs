@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use super::{Discovery, Event};
-use crate::directory::{Entry, Liveness};
+use crate::directory::{Entry, Liveness, Record};
 use crate::local::Urgency;
 use crate::news::Offer;
-use crate::state::Life;
+use crate::state::{Life, NodeState};
 use crate::swim::{Incoming, Output, View};
-use crate::wire::{Claim, Item, Message, Short, Standing};
+use crate::wire::{Claim, Item, Message, Standing};
 
 /// Up to this many members even unimportant news are passed on as rumours.
 const SMALL_MESH: usize = 64;
@@ -29,7 +29,7 @@ const MAX_WELCOME: usize = 8;
 impl Discovery {
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
         // A farewell is final until the node comes back in a later life.
-        let entry = self.peers.directory.get(&from);
+        let entry = self.peers.get(&from);
         let over = entry.and_then(Entry::farewell);
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
         let incoming = Incoming { from, over, bytes };
@@ -65,7 +65,9 @@ impl Discovery {
                         if from != node && self.peers.is_unsigned(&node, claim.life) {
                             self.fetch(short, false, from);
                         }
-                        claims.extend(self.believable(from, node, claim, now));
+                        if self.believes(from, node, claim, now) {
+                            claims.push((node, claim));
+                        }
                     }
                     None => {
                         self.outbox.counters.dropped_claims_unknown += 1;
@@ -103,27 +105,27 @@ impl Discovery {
         }
     }
 
-    /// The claim, if it can be believed: about a life the node has signed or shown itself in, and
+    /// Whether a claim can be believed: about a life the node has signed or shown itself in, and
     /// not against what this node hears with its own ears.
-    pub(super) fn believable(
+    pub(super) fn believes(
         &mut self,
         from: NodeId,
         node: NodeId,
         claim: Claim,
         now: Instant,
-    ) -> Option<(NodeId, Claim)> {
+    ) -> bool {
         if node == self.peers.me {
-            return (claim.life == self.swim.life()).then_some((node, claim));
+            return claim.life == self.swim.life();
         }
-        let entry = self.peers.directory.get(&node)?;
-        let signed = entry.node_state().map(crate::state::NodeState::life);
+        let Some(entry) = self.peers.get(&node) else { return false };
+        let signed = entry.node_state().map(NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
             self.outbox.counters.dropped_claims_unsigned += 1;
-            return None;
+            return false;
         }
         let gone = entry.liveness == Liveness::Left;
         if gone && claim.standing != Standing::Down && Some(claim.life) <= signed {
-            return None;
+            return false;
         }
         let alive = entry.is_alive() && entry.life == Some(claim.life);
         let judges = self.attach.is_none();
@@ -131,12 +133,12 @@ impl Discovery {
         let long = now.saturating_duration_since(entry.since) >= DENIED_AFTER;
         if judges && down && long && claim.standing == Standing::Alive && from != node {
             self.reconsider(node, claim, now);
-            return None;
+            return false;
         }
         if judges && claim.standing == Standing::Down && alive && from != node {
             return self.second_opinion(from, node, claim, now);
         }
-        Some((node, claim))
+        true
     }
 
     /// Somebody says that a living member is down. One voice alone may err or lie: the member is
@@ -144,13 +146,7 @@ impl Discovery {
     /// path to the member that has died just now, unless the member was heard since. One that has
     /// been dead for longer says something about the path: a relay may be the way, and whoever
     /// lies must not be able to close it.
-    fn second_opinion(
-        &mut self,
-        from: NodeId,
-        node: NodeId,
-        claim: Claim,
-        now: Instant,
-    ) -> Option<(NodeId, Claim)> {
+    fn second_opinion(&mut self, from: NodeId, node: NodeId, claim: Claim, now: Instant) -> bool {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
         let heard = self.peers.heard(&node);
         let just_now = heard.is_some_and(|at| now.saturating_duration_since(at) < lately);
@@ -158,13 +154,13 @@ impl Discovery {
         let silent = self.monitor.has_died(&node, DENIED_AFTER, now);
         if !just_now && (silent || first.is_some_and(|first| first != from)) {
             self.doubts.remove(&node);
-            return Some((node, claim));
+            return true;
         }
         self.outbox.counters.softened_claims += 1;
         if first.is_none() && self.doubts.add(node, claim.life, from, now) {
             self.swim.verify(node, claim.life, &self.peers, now);
         }
-        None
+        false
     }
 
     /// Another member holds one for alive that is down here. If nobody else believed in that
@@ -186,22 +182,15 @@ impl Discovery {
                 Output::Up(node, life) => self.member_up(node, life, now),
                 Output::Down(node, life) => self.member_down(node, life, now),
                 Output::Renamed(node, life) => {
-                    if let Some(liveness) = self.peers.directory.get(&node).map(|it| it.liveness) {
+                    if let Some(liveness) = self.peers.get(&node).map(|it| it.liveness) {
                         self.peers.directory.set_liveness(&node, liveness, Some(life), now);
                     }
                 }
                 Output::Renewed(life) => self.renewed(life, now),
                 Output::Tell(node, claim) => {
-                    let short = Short::of(&self.peers.me);
-                    let own = self.swim.own_claim();
-                    let suspect = Item {
-                        short: Short::of(&node),
-                        credential: None,
-                        state: None,
-                        claim: Some(claim),
-                    };
-                    let mine = Item { short, credential: None, state: None, claim: Some(own) };
-                    self.send(node, &Message::Items(vec![suspect, mine]));
+                    let suspect = Item { claim: Some(claim), ..Item::about(&node) };
+                    let items = vec![suspect, self.own_item()];
+                    self.send(node, &Message::Items(items));
                 }
             }
         }
@@ -227,9 +216,21 @@ impl Discovery {
     /// Tells a newcomer where the origins are, before it has asked for anything: clients may be
     /// waiting at it, while its comparisons of directories take turns with those of all others.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&newcomer) else { return };
+        let Some(entry) = self.peers.get(&newcomer) else { return };
         let told = self.peers.origins_for(entry, MAX_WELCOME).into_iter().map(Offer::whole);
         self.send_items(newcomer, told, MAX_WELCOME, now);
+    }
+
+    /// What this node says about its own membership.
+    pub(super) fn own_item(&self) -> Item<'static> {
+        Item { claim: Some(self.swim.own_claim()), ..Item::about(&self.peers.me) }
+    }
+
+    /// Asks a node to take this one in, unless that was done just now.
+    pub(super) fn nudge(&mut self, node: NodeId, now: Instant) {
+        if self.peers.contacts.allow_nudge(node, now) {
+            self.swim.announce(node, &self.peers, now);
+        }
     }
 
     /// Reminds a peer of this node's record and life.
@@ -240,7 +241,7 @@ impl Discovery {
     }
 
     fn member_up(&mut self, node: NodeId, life: Life, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&node) else { return };
+        let Some(entry) = self.peers.get(&node) else { return };
         if Some(life) <= entry.farewell() {
             return;
         }
@@ -261,7 +262,7 @@ impl Discovery {
     }
 
     fn member_down(&mut self, node: NodeId, life: Life, now: Instant) {
-        let Some(entry) = self.peers.directory.get(&node) else { return };
+        let Some(entry) = self.peers.get(&node) else { return };
         if entry.liveness == Liveness::Left {
             return;
         }
@@ -280,7 +281,7 @@ impl Discovery {
         self.outbox.counters.renewals += 1;
         self.gossip.sync.hasten(now);
         self.local.set_life(life, now);
-        self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
+        self.peers.set_own_life(life, now);
     }
 
     /// The mesh remembers a later generation of this node than its own state folder: go above it.
@@ -290,7 +291,7 @@ impl Discovery {
         self.outbox.counters.generation_raised += 1;
         self.local.set_life(life, now);
         self.swim.change_life(life, &self.peers, now);
-        self.peers.directory.set_liveness(&self.peers.me, Liveness::Alive, Some(life), now);
+        self.peers.set_own_life(life, now);
         self.drain_swim(now);
     }
 
@@ -307,8 +308,7 @@ impl Discovery {
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };
         self.outbox.counters.published += 1;
         let first = state.get().version == 1;
-        let credential = std::sync::Arc::clone(self.local.credential());
-        let record = crate::directory::Record { credential, state: Some(state) };
+        let record = Record { state: Some(state), ..self.local.record() };
         self.peers.directory.merge(&record, now);
         // In a small mesh a rumour costs next to nothing.
         if urgency >= Urgency::Rumour || self.peers.directory.alive() <= SMALL_MESH {

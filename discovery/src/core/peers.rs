@@ -9,7 +9,7 @@ use meshport_config::{NodeId, ServiceName, SiteName};
 
 use crate::contacts::Contacts;
 use crate::dice::Dice;
-use crate::directory::{Directory, Entry, Liveness, mix};
+use crate::directory::{Directory, Entry, Liveness, Record, mix};
 use crate::news::MAX_TOLD;
 use crate::state::{Life, NodeState};
 use crate::swim::{MIN_CONNECTED, View};
@@ -39,12 +39,28 @@ impl Peers {
         self.directory.set_here(&node, up);
     }
 
+    /// This node is in its own directory, with this record and in this life.
+    pub(super) fn enter(&mut self, own: &Record, life: Life, now: Instant) {
+        self.directory.merge(own, now);
+        self.set_own_life(life, now);
+        self.directory.set_here(&self.me, true);
+    }
+
+    pub(super) fn set_own_life(&mut self, life: Life, now: Instant) {
+        self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
+    }
+
+    /// What is known about a node.
+    pub(super) fn get(&self, node: &NodeId) -> Option<&Entry> {
+        self.directory.get(node)
+    }
+
     pub(super) fn is_known(&self, node: &NodeId) -> bool {
-        self.directory.get(node).is_some()
+        self.get(node).is_some()
     }
 
     pub(super) fn is_member(&self, node: &NodeId) -> bool {
-        self.directory.get(node).is_some_and(Entry::is_alive)
+        self.get(node).is_some_and(Entry::is_alive)
     }
 
     /// Whether no other node is a member.
@@ -54,7 +70,7 @@ impl Peers {
 
     /// Whether a life of another node is one that this has neither signed nor shown itself in.
     pub(super) fn is_unsigned(&self, node: &NodeId, life: Life) -> bool {
-        self.directory.get(node).is_some_and(|entry| {
+        self.get(node).is_some_and(|entry| {
             let signed = entry.node_state().map(NodeState::life);
             *node != self.me && Some(life) > signed.max(entry.life)
         })
@@ -155,7 +171,7 @@ impl Peers {
         let mut nodes: Vec<NodeId> = self.origins(services).chain([teller]).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let entries = nodes.iter().filter_map(|node| self.directory.get(node));
+        let entries = nodes.iter().filter_map(|node| self.get(node));
         entries.fold(0, |sum, entry| mix(sum, entry.full_digest()))
     }
 
@@ -192,7 +208,7 @@ impl View for Peers {
     }
 
     fn same_site(&self, peer: &NodeId) -> bool {
-        self.directory.get(peer).is_some_and(|entry| entry.credential.site == self.site)
+        self.get(peer).is_some_and(|entry| entry.credential.site == self.site)
     }
 
     fn sessions(&self) -> usize {
@@ -201,13 +217,13 @@ impl View for Peers {
 
     fn connected(&self, draw: u64) -> Option<(NodeId, Life)> {
         self.contacts.connected_from(draw).find_map(|peer| {
-            let entry = self.directory.get(&peer).filter(|entry| entry.is_alive())?;
+            let entry = self.get(&peer).filter(|entry| entry.is_alive())?;
             Some((peer, entry.life?))
         })
     }
 
     fn knows(&self, member: &NodeId, claim: &Claim) -> bool {
-        self.directory.get(member).is_some_and(|entry| entry.is_old_news(claim))
+        self.get(member).is_some_and(|entry| entry.is_old_news(claim))
     }
 
     fn heard(&self, peer: &NodeId) -> Option<Instant> {

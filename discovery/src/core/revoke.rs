@@ -20,6 +20,7 @@ use crate::wire::{Claim, Message, Standing};
 const PER_DATAGRAM: usize = 6;
 /// Datagrams sent on one difference; the next comparison sends others.
 const MAX_DATAGRAMS: usize = 16;
+
 impl Discovery {
     /// Takes a revocation from this node's operator.
     ///
@@ -137,7 +138,7 @@ impl Discovery {
             self.trust.tell_again(revocation.clone(), now);
         }
         if let Revoked::Node(node) | Revoked::Succeeded { node, .. } = revocation.revoked
-            && let Some(entry) = self.peers.directory.get(&node)
+            && let Some(entry) = self.peers.get(&node)
         {
             self.trust.revocations.note_name(node, &entry.credential.name);
         }

@@ -9,7 +9,7 @@ use crate::directory::{Entry, Liveness};
 use crate::news::Telling;
 use crate::paths::PathUse;
 use crate::state::Revision;
-use crate::wire::{Claim, Item, Message, Short, Standing, Wide};
+use crate::wire::{Claim, Item, Message, Standing, Wide};
 
 /// Nodes known only from a snapshot are given this long to show themselves.
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
@@ -72,7 +72,7 @@ impl Discovery {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         if let Some(attach) = &self.attach {
             let due = [attach.poll_timeout(), self.monitor.paths.poll_timeout()];
-            return due.into_iter().flatten().chain([self.clock.sweep_at()]).min();
+            return due.into_iter().flatten().chain([self.clock.sweep_at]).min();
         }
         let telling = self.gossip.next_telling(self.peers.is_alone());
         if self.local.has_left() {
@@ -85,7 +85,7 @@ impl Discovery {
             self.monitor.poll_timeout(),
             self.local.poll_timeout(),
             self.trust.poll_timeout(),
-            Some(self.clock.sweep_at()),
+            Some(self.clock.sweep_at),
         ];
         due.into_iter().flatten().min()
     }
@@ -99,7 +99,7 @@ impl Discovery {
     }
 
     pub(super) fn take_seen(&mut self, from: NodeId, revision: Revision) {
-        let own = self.peers.directory.get(&self.peers.me).and_then(Entry::node_state);
+        let own = self.peers.get(&self.peers.me).and_then(Entry::node_state);
         if own.is_some_and(|own| own.revision() == revision) {
             self.gossip.news.acknowledged(&from);
         }
@@ -107,7 +107,7 @@ impl Discovery {
 
     /// Measures the path to a node, or stops, as the caller and the node's services ask for.
     pub(super) fn adjust_path(&mut self, node: NodeId, now: Instant) {
-        let offers = self.peers.directory.get(&node).is_some_and(|entry| {
+        let offers = self.peers.get(&node).is_some_and(|entry| {
             entry.liveness != Liveness::Left && entry.services().next().is_some()
         });
         let asked = self.attach.as_ref().is_some_and(|attach| attach.is_attached(&node));
@@ -168,7 +168,7 @@ impl Discovery {
         }
         while let Some(node) = self.monitor.neighbours.poll_change() {
             let dead = self.monitor.is_silent(&node);
-            let life = self.peers.directory.get(&node).filter(|entry| entry.is_alive());
+            let life = self.peers.get(&node).filter(|entry| entry.is_alive());
             if let Some(life) = life.and_then(|entry| entry.life).filter(|_| dead) {
                 self.swim.suspect(node, life, &self.peers, now);
                 self.drain_swim(now);
@@ -183,31 +183,24 @@ impl Discovery {
         if !self.monitor.is_silent(&node) {
             return;
         }
-        let Some(life) = self.peers.directory.get(&node).and_then(|entry| entry.life) else {
-            return;
-        };
+        let Some(life) = self.peers.get(&node).and_then(|entry| entry.life) else { return };
         // Of a suspicion only the other one who watches: it need not wait for its next turn.
         let count = if standing == Standing::Down { WITNESSES } else { 1 };
-        let claim = Some(Claim { life, incarnation: self.swim.incarnation_of(&node), standing });
-        let short = Short::of(&node);
+        let claim = Claim { life, incarnation: self.swim.incarnation_of(&node), standing };
         for witness in self.peers.witnesses(node, count) {
-            let item = Item { short, credential: None, state: None, claim };
-            self.send(witness, &Message::Rumours(vec![item]));
+            self.send(
+                witness,
+                &Message::Rumours(vec![Item { claim: Some(claim), ..Item::about(&node) }]),
+            );
         }
     }
 
     fn tell_news(&mut self, now: Instant) {
         while let Some(telling) = self.gossip.news.take_due(now) {
-            let own =
-                self.peers.directory.get(&self.peers.me).and_then(|entry| entry.state.clone());
+            let own = self.peers.get(&self.peers.me).and_then(|entry| entry.state.clone());
             match (telling, own) {
                 (Telling::Tell(peer), Some(state)) => {
-                    let item = Item {
-                        short: Short::of(&self.peers.me),
-                        credential: None,
-                        state: Some(state.as_bytes()),
-                        claim: Some(self.swim.own_claim()),
-                    };
+                    let item = Item { state: Some(state.as_bytes()), ..self.own_item() };
                     self.send(peer, &Message::News(item));
                 }
                 (Telling::GivenUp, _) => self.outbox.counters.unacknowledged_news += 1,

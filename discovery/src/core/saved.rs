@@ -50,14 +50,11 @@ impl Discovery {
     }
 
     fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
-        let Ok(credential) = self.trust.credential(saved.credential, self.clock.wall) else {
+        let credential = self.trust.credential(saved.credential, self.clock.wall).ok();
+        let Some(credential) = credential.filter(|it| !self.trust.is_revoked(it)) else {
             self.outbox.counters.rejected_credentials += 1;
             return false;
         };
-        if self.trust.is_revoked(&credential) {
-            self.outbox.counters.rejected_credentials += 1;
-            return false;
-        }
         if self.refuses_leaf(&credential) {
             return false;
         }
@@ -86,8 +83,7 @@ impl Discovery {
         if let Some(over) = over
             && outcome == Merge::New
         {
-            let left =
-                self.peers.directory.get(&node).is_some_and(|entry| entry.farewell().is_some());
+            let left = self.peers.get(&node).is_some_and(|entry| entry.farewell().is_some());
             let liveness = if left { Liveness::Left } else { Liveness::Down };
             self.peers.directory.set_liveness(&node, liveness, None, now);
             self.peers.directory.set_since(&node, now.checked_sub(over).unwrap_or(now));

@@ -10,57 +10,50 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, MeshId, Revocation, Revocations, UnixSeconds, VerifyKey};
 
 use crate::state::SignedState;
-use crate::verify::{Direct, Memo, Rejected, Verifier};
+use crate::verify::{self, Memo, Rejected};
 
 /// After this news of a revocation is told once more.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Revocations that wait for that; beyond it comparison has to do.
 const MAX_AGAIN: usize = 64;
 
-/// The mesh, how its credentials and records are checked, and what its authority has taken back.
+/// The mesh, what was verified of it before, and what its authority has taken back.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) mesh: MeshId,
-    pub(super) verifier: Box<dyn Verifier>,
+    memo: Option<Memo>,
     pub(super) revocations: Revocations,
     /// Revocations to be told once more, and when.
     retold: VecDeque<(Instant, Revocation)>,
 }
 
 impl Trust {
-    pub(super) fn new(mesh: MeshId, memo: Option<&Memo>) -> Self {
-        let verifier: Box<dyn Verifier> = match memo {
-            Some(memo) => Box::new(memo.clone()),
-            None => Box::new(Direct),
-        };
-        let (revocations, retold) = (Revocations::default(), VecDeque::new());
-        Self { mesh, verifier, revocations, retold }
+    pub(super) fn new(mesh: MeshId, memo: Option<Memo>) -> Self {
+        Self { mesh, memo, revocations: Revocations::default(), retold: VecDeque::new() }
     }
 
     /// A credential of this mesh that is valid at `wall`; it may be revoked.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] with the reason.
     pub(super) fn credential(
-        &mut self,
+        &self,
         bytes: &[u8],
         wall: UnixSeconds,
     ) -> Result<Arc<Credential>, Rejected> {
-        self.verifier.credential(bytes, &self.mesh, wall)
+        match &self.memo {
+            Some(memo) => memo.credential(bytes, &self.mesh, wall),
+            None => verify::credential(bytes, &self.mesh, wall),
+        }
     }
 
     /// A record signed with `key`.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] with the reason.
     pub(super) fn state(
-        &mut self,
+        &self,
         bytes: &[u8],
         key: &VerifyKey,
     ) -> Result<Arc<SignedState>, Rejected> {
-        self.verifier.state(bytes, &self.mesh, key)
+        match &self.memo {
+            Some(memo) => memo.state(bytes, &self.mesh, key),
+            None => verify::state(bytes, &self.mesh, key),
+        }
     }
 
     pub(super) fn is_revoked(&self, credential: &Credential) -> bool {

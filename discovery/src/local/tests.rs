@@ -1,16 +1,10 @@
 use super::*;
-use crate::tests::{Mesh, base};
-
-fn ms(value: u64) -> Duration {
-    Duration::from_millis(value)
-}
+use crate::tests::{Mesh, base, ms, secs};
 
 /// One that has just started.
 fn new(now: Instant) -> LocalRecord {
-    let member = Mesh::new(1).member(1, "a", "node,origin:kube-apiserver");
-    let record_key = member.record_key();
-    let me = LocalNode { credential: member.credential, record_key };
-    LocalRecord::new(me, 1, Duration::from_secs(1), now)
+    let me = Mesh::new(1).member(1, "a", "node,origin:kube-apiserver").local();
+    LocalRecord::new(me, 1, secs(1), now)
 }
 
 /// One that waits for no endpoints.

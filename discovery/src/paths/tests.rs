@@ -1,15 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::tests::base;
-
-fn ms(value: u64) -> Duration {
-    Duration::from_millis(value)
-}
-
-fn node(number: u8) -> NodeId {
-    NodeId::from_bytes([number; 32])
-}
+use crate::tests::{base, ms, node};
 
 /// One prober and a peer that answers after `rtt` as long as `answers` says so.
 struct Bench {

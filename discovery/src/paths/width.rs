@@ -243,15 +243,13 @@ impl Paths {
             return self.take_echo(node, nonce, now);
         }
         let due = match prober.usage {
-            PathUse::Active => Some(now + self.dice.jitter(ACTIVE.max(self.active), 10)),
+            PathUse::Active => Some(now + self.dice.jitter(ACTIVE.max(self.pace.active), 10)),
             PathUse::Idle => None,
         };
         let wait = prober.wait();
         if prober.width.answered(nonce, due, wait, now) {
             prober.weigh_loss();
-            self.schedule.remove(prober.due, node);
-            prober.schedule(now);
-            self.schedule.insert(prober.due, node);
+            prober.move_to(prober.next_due(now), node, &mut self.schedule);
             self.report(node, false);
         }
     }
@@ -259,9 +257,7 @@ impl Paths {
     /// Sessions find the way to a peer slow, or long packets are lost on it: it may be too narrow.
     pub(crate) fn doubt(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        self.schedule.remove(prober.due, node);
         prober.width.doubt(now);
-        prober.due = prober.or_width(prober.due);
-        self.schedule.insert(prober.due, node);
+        prober.move_to(prober.or_width(prober.due), node, &mut self.schedule);
     }
 }

@@ -3,18 +3,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::{Discovery, Event, LocalNode};
+use crate::core::{Discovery, Event};
 use crate::tests::{Member, Mesh, WALL, base};
+use crate::wire::{Item, Message};
 use crate::{DiscoveryConfig, Liveness};
 
 fn node(mesh: &Mesh, number: u32) -> Discovery {
-    discovery(mesh.member(number, "a", "node"))
+    discovery(&mesh.member(number, "a", "node"))
 }
 
-fn discovery(member: Member) -> Discovery {
-    let record_key = member.record_key();
-    let me = LocalNode { credential: member.credential, record_key };
-    Discovery::new(DiscoveryConfig::default(), me, 1, [3; 32], base())
+fn discovery(member: &Member) -> Discovery {
+    Discovery::new(DiscoveryConfig::default(), member.local(), 1, [3; 32], base())
 }
 
 /// A node that knows some others, two of them with records, one of those gone.
@@ -28,13 +27,9 @@ fn informed(mesh: &Mesh) -> Discovery {
             state.left = number == 3;
             state.endpoints = vec!["10.0.0.1:51820".parse().unwrap()];
             let signed = member.sign(state);
-            let item = crate::wire::Item {
-                short: crate::wire::Short::of(&member.credential.node),
-                credential: None,
-                state: Some(signed.as_bytes()),
-                claim: None,
-            };
-            let bytes = crate::wire::Message::News(item).encode().unwrap();
+            let item =
+                Item { state: Some(signed.as_bytes()), ..Item::about(&member.credential.node) };
+            let bytes = Message::News(item).encode().unwrap();
             node.handle_datagram(member.credential.node, &bytes, base(), WALL);
         }
     }
@@ -90,9 +85,7 @@ fn a_program_without_a_directory_reads_who_was_where() {
 fn a_leaf_whose_seeds_are_all_down_asks_members_of_the_saved_directory() {
     let mesh = Mesh::new(1);
     let bytes = informed(&mesh).snapshot();
-    let member = mesh.member(9, "a", "operator");
-    let record_key = member.record_key();
-    let me = LocalNode { credential: member.credential, record_key };
+    let me = mesh.member(9, "a", "operator").local();
     let leaf_of = Some(vec![meshport_config::ServiceName::kube_apiserver()]);
     let config = DiscoveryConfig { leaf_of, ..DiscoveryConfig::default() };
     let mut leaf = Discovery::new(config, me, 1, [3; 32], base());
@@ -183,11 +176,9 @@ fn damage_under_a_good_checksum_restores_nothing_that_was_not_signed() {
     let member = mesh.member(2, "a", "node");
     small.handle_credential(&member.credential, base(), WALL);
     let record = member.sign(member.state(1, 1));
-    let news = crate::wire::Message::News(crate::wire::Item {
-        short: crate::wire::Short::of(&member.credential.node),
-        credential: None,
+    let news = Message::News(Item {
         state: Some(record.as_bytes()),
-        claim: None,
+        ..Item::about(&member.credential.node)
     });
     let bytes = news.encode().unwrap();
     small.handle_datagram(member.credential.node, &bytes, base(), WALL);

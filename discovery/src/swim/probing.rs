@@ -74,10 +74,7 @@ impl Probing {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn node(number: u8) -> NodeId {
-        NodeId::from_bytes([number; 32])
-    }
+    use crate::tests::node;
 
     #[test]
     fn silence_of_peers_with_a_session_counts_and_of_others_does_not() {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::directory::{Directory, Liveness, Record};
-use crate::tests::base;
+use crate::tests::{base, node};
 use crate::wire::Short;
 
 mod known;
@@ -48,10 +48,6 @@ impl View for Sight {
     fn heard(&self, peer: &NodeId) -> Option<Instant> {
         self.heard.get(peer).copied()
     }
-}
-
-fn node(number: u8) -> NodeId {
-    NodeId::from_bytes([number; 32])
 }
 
 fn life(generation: u64) -> Life {
@@ -364,7 +360,7 @@ fn a_stall_moves_every_deadline() {
     let before = swim.poll_timeout().unwrap();
     swim.stalled(Duration::from_secs(7));
     assert_eq!(swim.poll_timeout().unwrap() - before, Duration::from_secs(7));
-    assert_eq!(swim.score(), 1);
+    assert_eq!(swim.probing.awareness.score(), 1);
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{AuthorityKey, Credential, NodeKey, RecordKey, Revocations, UnixSeconds};
-use meshport_discovery::{Memo, Verifier};
+use meshport_discovery::Memo;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -141,7 +141,6 @@ pub(super) fn make(
 /// Gives the nodes those credentials that all will hold of each other: whether two are the same is
 /// asked with every handshake, and of one and the same it takes no look inside.
 pub(super) fn share(nodes: &mut [Node], memo: &Memo) -> Result<(), Error> {
-    let mut memo = memo.clone();
     for node in nodes {
         let (bytes, mesh) = (node.credential.to_bytes(), node.credential.mesh);
         let known = memo.credential(&bytes, &mesh, UnixSeconds(WALL_START));

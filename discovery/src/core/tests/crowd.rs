@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Added, Credential, NodeId, Revocation, Revoked};
 
 use crate::DiscoveryConfig;
-use crate::core::{Discovery, Event, LocalNode};
+use crate::core::{Discovery, Event};
 use crate::directory::{Liveness, MAX_MEMBERS, MAX_OF_INVITE};
 use crate::state::Life;
 use crate::tests::{Member, Mesh, WALL, base};
@@ -23,8 +23,7 @@ struct Lone {
 
 impl Lone {
     fn new(mesh: &Mesh, liar: &Member) -> Self {
-        let me = mesh.member(0, "a", "node");
-        let me = LocalNode { credential: me.credential.clone(), record_key: me.record_key() };
+        let me = mesh.member(0, "a", "node").local();
         let discovery = Discovery::new(DiscoveryConfig::default(), me, 1, [5; 32], base());
         let liar_id = liar.credential.node;
         let mut lone =
@@ -44,12 +43,7 @@ impl Lone {
     fn tell(&mut self, members: impl Iterator<Item = Member>) {
         for member in members {
             let bytes = member.credential.to_bytes();
-            let item = Item {
-                short: Short::of(&member.credential.node),
-                credential: Some(&bytes),
-                state: None,
-                claim: None,
-            };
+            let item = Item { credential: Some(&bytes), ..Item::about(&member.credential.node) };
             self.say(&Message::Rumours(vec![item]));
         }
     }

@@ -5,6 +5,7 @@ use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::paths::PathState;
 use crate::state::OriginState;
+use crate::wire::{Item, Message};
 
 #[test]
 fn three_nodes_find_each_other_through_one_seed() {
@@ -192,13 +193,8 @@ fn a_joiner_fetches_a_thousand_records_in_seconds() {
         let member = &net.nodes[number].member;
         let (node, credential) = (member.credential.node, member.credential.clone());
         let signed = member.sign(member.state(1, 1));
-        let item = crate::wire::Item {
-            short: crate::wire::Short::of(&node),
-            credential: None,
-            state: Some(signed.as_bytes()),
-            claim: None,
-        };
-        let bytes = crate::wire::Message::News(item).encode().unwrap();
+        let item = Item { state: Some(signed.as_bytes()), ..Item::about(&node) };
+        let bytes = Message::News(item).encode().unwrap();
         let wall = net.wall();
         net.with(0, |seed, now| {
             seed.handle_credential(&credential, now, wall);

@@ -8,7 +8,7 @@ use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::paths::PathState;
 use crate::state::OriginState;
-use crate::wire::{Ask, Item, Message, Short};
+use crate::wire::{Ask, Item, Message};
 
 /// Nine members in three sites, three of them origins, and a leaf with one seed that is none.
 fn with_leaf(seed: u8) -> (Net, usize) {
@@ -83,10 +83,9 @@ fn what_a_leaf_announces_is_not_heard() {
     state.services = vec![(super::net::SERVICE.parse().unwrap(), OriginState::Ready)];
     let (signed, credential) = (member.sign(state), member.credential.to_bytes());
     let item = Item {
-        short: Short::of(&net.id(leaf)),
         credential: Some(&credential),
         state: Some(signed.as_bytes()),
-        claim: None,
+        ..Item::about(&net.id(leaf))
     };
     let asked = net.get(leaf).attached();
     let host = (0..9).find(|it| asked.contains(&net.id(*it))).expect("it asks somebody");

@@ -19,7 +19,7 @@ fn quiet_mesh(seed: u8) -> Net {
 }
 
 fn item<'a>(net: &Net, about: usize) -> Item<'a> {
-    Item { short: Short::of(&net.id(about)), credential: None, state: None, claim: None }
+    Item::about(&net.id(about))
 }
 
 fn say(net: &mut Net, to: usize, message: &Message<'_>) {
@@ -116,12 +116,9 @@ fn a_stranger_does_not_get_in_by_hearsay() {
     tampered.expires_at = meshport_config::UnixSeconds(u64::MAX);
     for credential in [&foreign.credential, &tampered] {
         let bytes = credential.to_bytes();
-        let item = Item {
-            short: Short::of(&credential.node),
-            credential: Some(&bytes),
-            state: None,
-            claim: Some(Claim { life: Life::default(), incarnation: 0, standing: Standing::Alive }),
-        };
+        let claim = Claim { life: Life::default(), incarnation: 0, standing: Standing::Alive };
+        let about = Item::about(&credential.node);
+        let item = Item { credential: Some(&bytes), claim: Some(claim), ..about };
         say(&mut net, 3, &Message::Rumours(vec![item]));
     }
     net.run(secs(5));

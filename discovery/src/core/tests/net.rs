@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use meshport_config::{NodeId, UnixSeconds};
 
 use crate::DiscoveryConfig;
-use crate::core::{Discovery, Event, LocalNode};
+use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::state::OriginState;
 use crate::tests::{Member, Mesh, WALL, base};
+pub(super) use crate::tests::{ms, secs};
 use crate::verify::Memo;
 
 mod events;
@@ -25,14 +26,6 @@ pub(super) const SERVICE: &str = "kube-apiserver";
 /// What the mesh queues per peer while a handshake runs, and how often it tries.
 const QUEUED: usize = 16;
 const HANDSHAKES: u32 = 5;
-
-pub(super) fn ms(value: u64) -> Duration {
-    Duration::from_millis(value)
-}
-
-pub(super) fn secs(value: u64) -> Duration {
-    Duration::from_secs(value)
-}
 
 pub(super) struct Node {
     pub(super) member: Member,
@@ -61,7 +54,6 @@ pub(super) struct Net {
     index: BTreeMap<NodeId, usize>,
     events: Events,
     base: Instant,
-    memo: Memo,
     seed: u8,
 }
 
@@ -71,14 +63,13 @@ impl Net {
         Self {
             mesh: Mesh::new(1),
             nodes: Vec::new(),
-            config: DiscoveryConfig::default(),
+            config: DiscoveryConfig { memo: Some(Memo::default()), ..DiscoveryConfig::default() },
             links: Links::new(seed),
             hash: 0xcbf2_9ce4_8422_2325,
             unroutable: 0,
             index: BTreeMap::new(),
             events: Events::default(),
             base: base(),
-            memo: Memo::default(),
             seed,
         }
     }
@@ -132,10 +123,7 @@ impl Net {
         let ids: Vec<NodeId> = seeds.iter().map(|it| self.id(*it)).collect();
         let node = &mut self.nodes[number];
         node.generation += 1;
-        let me = LocalNode {
-            credential: node.member.credential.clone(),
-            record_key: node.member.record_key(),
-        };
+        let me = node.member.local();
         let mut seed = [self.seed; 32];
         seed[..4].copy_from_slice(&(number as u32).to_le_bytes());
         seed[4] = node.generation as u8;
@@ -143,8 +131,7 @@ impl Net {
         if me.credential.roles.is_leaf() {
             config.leaf_of = Some(vec![SERVICE.parse().unwrap()]);
         }
-        let discovery = Discovery::new(config, me, node.generation, seed, now);
-        let mut discovery = discovery.with_verifier(Box::new(self.memo.clone()));
+        let mut discovery = Discovery::new(config, me, node.generation, seed, now);
         let endpoint = format!("10.{}.{}.{}:51820", node.site, number / 256, number % 256);
         discovery.set_endpoints(vec![endpoint.parse().unwrap()], now);
         if let Some(snapshot) = snapshot {
@@ -160,7 +147,7 @@ impl Net {
     pub(super) fn succeed(&mut self, number: usize) {
         let member = self.mesh.successor(&self.nodes[number].member, number as u32);
         let credential = member.credential.clone();
-        let me = LocalNode { credential: credential.clone(), record_key: member.record_key() };
+        let me = member.local();
         self.index.insert(credential.node, number);
         self.nodes[number].member = member;
         let (wall, peers) = (self.wall(), self.nodes[number].sessions.clone());
