@@ -60,7 +60,7 @@ pub(crate) struct Egress {
     /// `findings` tells when the local instance refuses: a probe would notice only later.
     pub(crate) context: Context,
     /// This node's own credential.
-    pub(crate) own: watch::Receiver<Arc<Credential>>,
+    pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) audit: Audit,
     pub(crate) offers: watch::Receiver<Arc<Offers>>,
     /// What the authority has taken back.
@@ -112,7 +112,7 @@ impl Egress {
             self.context.sessions.others().streams.answered(Answer::BadRequest);
             return refuse(stream, Answer::BadRequest).await;
         };
-        let may_relay = self.own.borrow().roles.contains(&Role::Relay);
+        let may_relay = self.credential.borrow().roles.contains(&Role::Relay);
         // Who opened it may not know yet that this node has another key.
         let target = header.target.filter(|target| !self.context.mesh.is_own(target));
         let verdict =
@@ -150,7 +150,7 @@ impl Egress {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
                 totals.streams.answered(Answer::Connected);
                 // Boxed: it is handed on twice, and each would keep room for it.
-                let cut = Box::pin(self.shut_out(service, &holder));
+                let cut = Box::pin(self.access_ends(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
                 let operator = holder.roles.contains(&Role::Operator);
                 let operator =
@@ -180,7 +180,7 @@ impl Egress {
             (header.client.as_deref(), Peers(&self.context.mesh), clock::wall());
         let holder = egress::holder(peer, client, &peers, now)?;
         let address = {
-            let (offers, own) = (self.offers.borrow(), self.own.borrow());
+            let (offers, own) = (self.offers.borrow(), self.credential.borrow());
             egress::admit(&holder, &header.service, &offers, &own, now)?.address.clone()
         };
         match self.context.sessions.serve(&header.service, *peer, holder.node) {
@@ -215,10 +215,10 @@ impl Egress {
         }
     }
 
-    /// Resolves once the node of an open session is not let in any more: it was revoked, its
+    /// Resolves once the node of an open session has no access any more: it was revoked, its
     /// credential has ended, or a new configuration is not for it. Looks when one of these has
     /// news, and never at what the session carries.
-    async fn shut_out(&self, service: &ServiceName, holder: &Arc<Credential>) {
+    async fn access_ends(&self, service: &ServiceName, holder: &Arc<Credential>) {
         let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
         loop {
             let revocations = revoked.borrow_and_update().clone();

@@ -37,6 +37,6 @@ pub use lifecycle::leaf::Leaf;
 pub use lifecycle::reload::Source;
 pub use lifecycle::run::{Options, run};
 pub use node::handle::Handle;
-pub use node::keep::Snapshot;
+pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};
 pub use state::{Identity, StateDir};

@@ -32,34 +32,33 @@ use crate::egress::Egress;
 use crate::health::probe::Prober;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
+use crate::node::commands::Command;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::Asker;
 use crate::node::driver::seeds;
-use crate::node::driver::{Channels, Driver, Parts};
+use crate::node::driver::{Channels, Components, Driver};
 use crate::node::fallback::Fallbacks;
-use crate::node::keep::Keep;
-use crate::node::keep::Snapshot;
-use crate::node::orders::Order;
 use crate::node::roster::Source;
 use crate::node::services::Services;
+use crate::node::write_queue::{Snapshot, Write};
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::state::{self, Identity};
 use crate::tcp::Host;
 
 pub(crate) mod assemble;
+pub(crate) mod commands;
 pub(crate) mod controls;
 pub(crate) mod driver;
 pub(crate) mod endpoints;
 pub(crate) mod fallback;
 pub(crate) mod floods;
 pub(crate) mod handle;
-pub(crate) mod keep;
-pub(crate) mod keeper;
-pub(crate) mod orders;
-pub(crate) mod own;
+pub(crate) mod identity;
 pub(crate) mod roster;
 pub(crate) mod services;
+pub(crate) mod state_writer;
+pub(crate) mod write_queue;
 
 /// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -99,7 +98,7 @@ pub struct Node {
     pub(crate) controls: Controls,
     leaving: watch::Sender<bool>,
     revocations: watch::Receiver<Revocations>,
-    own: watch::Receiver<Arc<Credential>>,
+    credential: watch::Receiver<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
     tasks: JoinSet<()>,
 }
@@ -119,12 +118,12 @@ impl Node {
         Self::start_with(settings, identity, env, None)
     }
 
-    /// The same with a keeper, which answers each [`Keep`] by an order.
+    /// The same with a writer, which answers each [`Write`] by a command.
     pub(crate) fn start_with(
         settings: &Settings,
         identity: &Identity,
         env: Environment,
-        keeper: Option<mpsc::Sender<Keep>>,
+        writer: Option<mpsc::Sender<Write>>,
     ) -> Result<Self, Error> {
         let (seeds, seed_names) = seeds::split(env.seeds);
         let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
@@ -138,7 +137,7 @@ impl Node {
         reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
         announce_start(&reporter);
         let sources = sources(settings, &reporter, &host);
-        let (mut driver, channels) = Driver::new(Parts {
+        let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
             mesh: mesh.clone(),
             events,
@@ -147,20 +146,20 @@ impl Node {
             probers: assemble::probers(&host, settings, Prober::at_start)?,
             cut_windows: assemble::cut_windows(settings),
             seed_names,
-            keeper,
+            writer,
             revocations: env.revocations,
         });
         restore(env.directory.as_deref(), &mut driver.core);
         locate(settings, &mut driver, &seeds);
 
-        let Channels { questions, orders, findings, own, revocations, .. } = channels;
+        let Channels { questions, commands, findings, credential, revocations, .. } = channels;
         let context = Context { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
         let (leaving, is_leaving) = watch::channel(false);
         let egress = Egress {
             context: context.clone(),
-            own: own.clone(),
+            credential: credential.clone(),
             audit: driver.reporter.audit.clone(),
             offers: offered,
             revoked: revocations.clone(),
@@ -170,9 +169,9 @@ impl Node {
         let routes = subscribe(&driver.outputs.routes);
         let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
-        let (advertise, fallbacks) = follow(settings, seeds, sources, &orders, &mut tasks);
+        let (advertise, fallbacks) = follow(settings, seeds, sources, &commands, &mut tasks);
         let controls =
-            Controls { orders, context, limits, listeners, offers, advertise, fallbacks };
+            Controls { commands, context, limits, listeners, offers, advertise, fallbacks };
         Ok(Self {
             mesh,
             sessions,
@@ -182,7 +181,7 @@ impl Node {
             controls,
             leaving,
             revocations,
-            own,
+            credential,
             suspected: channels.suspected,
             tasks,
         })
@@ -216,7 +215,7 @@ impl Node {
 
     /// This node's own credential, and every later one.
     pub fn credential(&self) -> watch::Receiver<Arc<Credential>> {
-        self.own.clone()
+        self.credential.clone()
     }
 
     /// The members that it finds silent from now on, each when it begins to suspect it. At most 64
@@ -237,7 +236,7 @@ impl Node {
 
     /// What the next start wants to know; `None` when the node is about to end.
     pub async fn snapshot(&self) -> Option<Snapshot> {
-        snapshot(&self.controls.orders).await
+        snapshot(&self.controls.commands).await
     }
 
     /// Puts into force what of `new` can change in a running node, as after a SIGHUP; what is in
@@ -256,7 +255,7 @@ impl Node {
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();
-        if self.controls.orders.send(Order::Leave(left)).await.is_ok() {
+        if self.controls.commands.send(Command::Leave(left)).await.is_ok() {
             let _ = has_left.await;
         }
         let ended = async {
@@ -315,9 +314,9 @@ fn subscribe(
 }
 
 /// As [`Node::snapshot`].
-pub(crate) async fn snapshot(orders: &mpsc::Sender<Order>) -> Option<Snapshot> {
+pub(crate) async fn snapshot(commands: &mpsc::Sender<Command>) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
-    orders.send(Order::Snapshot(answer)).await.ok()?;
+    commands.send(Command::Snapshot(answer)).await.ok()?;
     snapshot.await.ok()
 }
 
@@ -327,14 +326,14 @@ fn follow(
     settings: &Settings,
     seeds: Vec<Seed>,
     sources: Vec<(ServiceName, Source)>,
-    orders: &mpsc::Sender<Order>,
+    commands: &mpsc::Sender<Command>,
     tasks: &mut JoinSet<()>,
 ) -> (watch::Sender<Vec<Endpoint>>, watch::Sender<Fallbacks>) {
     let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
-    tasks.spawn(endpoints::follow(seeds, advertised, orders.clone()));
+    tasks.spawn(endpoints::follow(seeds, advertised, commands.clone()));
     let (fallbacks, wanted) = watch::channel(fallback::of(settings));
-    tasks.spawn(fallback::follow(wanted, orders.clone()));
-    roster::start(sources, orders, tasks);
+    tasks.spawn(fallback::follow(wanted, commands.clone()));
+    roster::start(sources, commands, tasks);
     (advertise, fallbacks)
 }
 
@@ -349,7 +348,7 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 }
 
 fn announce_start(reporter: &Reporter) {
-    let (me, mesh) = (&reporter.own.me, reporter.process.mesh_listen);
+    let (me, mesh) = (&reporter.identity.me, reporter.process.mesh_listen);
     info!(
         name = %me.name, site = %me.site, node = %me.node.short(), %mesh,
         version = env!("CARGO_PKG_VERSION"), "started"

@@ -32,7 +32,7 @@ use crate::audit::Audit;
 use crate::clock;
 use crate::health::certificates::Origins;
 use crate::node::floods::Floods;
-use crate::node::own::Own;
+use crate::node::identity::CurrentIdentity;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
 use crate::state::Identity;
@@ -44,11 +44,11 @@ mod compare;
 mod credentials;
 mod crowding;
 mod explain;
-mod front;
+mod isolation;
+mod listeners;
 mod samples;
 mod secret;
 mod seeds;
-mod silence;
 
 pub(crate) use crowding::CrowdingLog;
 
@@ -58,7 +58,7 @@ pub(crate) struct Reporter {
     /// Who this node is; only [`Driver::change_identity`] changes it.
     ///
     /// [`Driver::change_identity`]: crate::node::driver::Driver::change_identity
-    pub(crate) own: Own,
+    pub(crate) identity: CurrentIdentity,
     pub(crate) process: ProcessFacts,
     pub(crate) sessions: Sessions,
     pub(crate) audit: Audit,
@@ -117,7 +117,7 @@ impl Reporter {
             authority_key: None,
         };
         Self {
-            own: Own::new(identity),
+            identity: CurrentIdentity::new(identity),
             process,
             sessions: sessions.clone(),
             audit: Audit::default(),
@@ -135,7 +135,7 @@ impl Reporter {
         let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
         let mut absent = Vec::new();
         for (node, entry) in core.discovery().directory().iter() {
-            if *node == self.own.me.node {
+            if *node == self.identity.me.node {
                 continue;
             }
             match entry.liveness {
@@ -159,9 +159,9 @@ impl Reporter {
         let secret = self.secret(core, mesh);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
-            me: self.own.me.clone(),
-            roles: self.own.credential.roles.clone(),
-            credential_expires_at: self.own.credential.expires_at,
+            me: self.identity.me.clone(),
+            roles: self.identity.credential.roles.clone(),
+            credential_expires_at: self.identity.credential.expires_at,
             uptime_s: age_s(self.process.started, now),
             mesh_listen: self.process.mesh_listen,
             admin_http: self.process.admin_http,
@@ -169,7 +169,7 @@ impl Reporter {
             absent,
             warnings: self.warnings(core, &services, &secret, now),
             secret,
-            former_key: self.own.former_key.clone(),
+            former_key: self.identity.former_key.clone(),
             needs_restart: self.needs_restart.clone(),
             is_leaving: self.is_leaving,
             services,
@@ -218,7 +218,7 @@ impl Reporter {
         let entries = core.discovery().directory().iter();
         let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
         match (found.next(), found.next()) {
-            _ if matches(&self.own.me) => Err(Error::Usage("that is this node itself".into())),
+            _ if matches(&self.identity.me) => Err(Error::Usage("that is this node itself".into())),
             (Some(who), None) => Ok(who),
             (Some(_), Some(_)) => Err(Error::Usage(format!(
                 "{target} matches several nodes; use a NodeId from `meshport peers`"
@@ -239,8 +239,8 @@ impl Reporter {
         let unknown = || Error::Refused(format!("there is no service {service}"));
         let route = core.route(service).ok_or_else(unknown)?;
         let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
-        let own = self.services.get(service).and_then(|facts| facts.origin.clone());
-        Ok(Origins { origins: route.candidates.iter().map(named).collect(), own })
+        let local_instance = self.services.get(service).and_then(|facts| facts.origin.clone());
+        Ok(Origins { origins: route.candidates.iter().map(named).collect(), local_instance })
     }
 
     /// A node's name, or the short form of its id while the name is unknown.
@@ -375,7 +375,7 @@ impl Reporter {
         now: Instant,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
-        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.own.me.node;
+        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.identity.me.node;
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
             warnings.push(
@@ -385,7 +385,7 @@ impl Reporter {
                     .into(),
             );
         }
-        warnings.extend(self.silence(core));
+        warnings.extend(self.isolation(core));
         for service in services {
             let name = &service.name;
             if service.origins.is_empty() && alone {
@@ -414,13 +414,13 @@ impl Reporter {
                 ));
             }
         }
-        let name = |node: &NodeId| match *node == self.own.me.node {
-            true => self.own.me.name.to_string(),
+        let name = |node: &NodeId| match *node == self.identity.me.node {
+            true => self.identity.me.name.to_string(),
             false => self.name(core, node),
         };
-        warnings.extend(self.duplicates.warnings(&self.own.me.node, name, now));
+        warnings.extend(self.duplicates.warnings(&self.identity.me.node, name, now));
         warnings.extend(self.full(services));
-        warnings.extend(self.front(services, now));
+        warnings.extend(self.listener_warnings(services, now));
         warnings.extend(self.crowding(core, now));
         warnings.extend(self.floods.warning(now));
         warnings.extend(core.discovery().directory().crowding().as_ref().map(crowding::warning));
@@ -429,7 +429,7 @@ impl Reporter {
         warnings.extend(self.differences());
         warnings.extend(self.same_names(core));
         warnings.extend(secret::warning(secret));
-        warnings.extend(credentials::warning(&self.own.credential, clock::wall()));
+        warnings.extend(credentials::warning(&self.identity.credential, clock::wall()));
         warnings.extend(self.process.authority_key.as_deref().and_then(authority::warning));
         warnings
     }

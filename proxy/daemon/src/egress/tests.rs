@@ -66,7 +66,7 @@ fn egress(
     let (findings, _) = mpsc::channel(1);
     Egress {
         context: Context { mesh, host: Host::Kernel, sessions, findings },
-        own: watch::channel(Arc::new(credential(2, roles))).1,
+        credential: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
         offers,
         revoked,
@@ -516,7 +516,7 @@ async fn a_session_ends_with_the_invite_that_let_its_node_in_and_not_with_anothe
     let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
     let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
     let name = service();
-    let mut end = std::pin::pin!(egress.shut_out(&name, &holder));
+    let mut end = std::pin::pin!(egress.access_ends(&name, &holder));
     let invite = |number: u8| Revoked::Invite(DelegationKey::from_bytes([number; 32]).public());
     know.send_replace(revoking(invite(51)));
     assert!(timeout(STAYS, &mut end).await.is_err(), "another invite");
@@ -534,7 +534,7 @@ async fn a_session_goes_on_with_the_successor_of_its_node() {
     let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
     let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
     let name = service();
-    let mut end = std::pin::pin!(egress.shut_out(&name, &holder));
+    let mut end = std::pin::pin!(egress.access_ends(&name, &holder));
     let mut all = revoking(Revoked::Succeeded { node, by });
     know.send_replace(all.clone());
     assert!(timeout(STAYS, &mut end).await.is_err(), "it has another key");
@@ -558,8 +558,8 @@ async fn a_session_ends_with_the_credential_of_its_node_unless_that_was_renewed(
     let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
     let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
     let name = service();
-    let stays = timeout(Duration::from_secs(3), egress.shut_out(&name, &is_renewed));
-    let end = timeout(Duration::from_secs(3), egress.shut_out(&name, &ends));
+    let stays = timeout(Duration::from_secs(3), egress.access_ends(&name, &is_renewed));
+    let end = timeout(Duration::from_secs(3), egress.access_ends(&name, &ends));
     let (stays, end) = tokio::join!(stays, end);
     assert!(end.is_ok(), "its credential has ended");
     assert!(stays.is_err(), "it has another one");

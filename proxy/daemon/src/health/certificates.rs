@@ -31,7 +31,7 @@ static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 pub(crate) struct Origins {
     pub(crate) origins: Vec<(OriginRef, Candidate)>,
     /// The address of the local instance, if this node has one.
-    pub(crate) own: Option<String>,
+    pub(crate) local_instance: Option<String>,
 }
 
 /// Asks all of them, then answers.
@@ -64,7 +64,7 @@ pub(crate) async fn ask(
     origins: Origins,
     limit: Duration,
 ) -> Vec<OriginCertificate> {
-    let Origins { origins, own } = origins;
+    let Origins { origins, local_instance } = origins;
     let mut asked = JoinSet::new();
     for (place, (who, candidate)) in origins.into_iter().take(MAX_ASKED).enumerate() {
         let target = Target {
@@ -72,7 +72,7 @@ pub(crate) async fn ask(
             host: Host::Kernel,
             service: service.clone(),
             line: candidate.origin.line,
-            own: own.clone(),
+            local_instance: local_instance.clone(),
             left: limit,
         };
         asked.spawn(async move {

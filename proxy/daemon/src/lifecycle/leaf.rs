@@ -31,11 +31,11 @@ use crate::lifecycle::descriptors;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
 use crate::node;
 use crate::node::assemble;
-use crate::node::driver::{Channels, Driver, Parts, Question};
+use crate::node::commands::Command;
+use crate::node::driver::{Channels, Components, Driver, Question};
 use crate::node::endpoints;
-use crate::node::keep::{Keep, MAX_WRITES, NewSecrets};
-use crate::node::orders::Order;
 use crate::node::services::Services;
+use crate::node::write_queue::{MAX_WRITES, SecretsWrite, Write};
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::state::Identity;
@@ -121,9 +121,9 @@ pub struct Leaf {
     listen: SocketAddr,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
-    keeps: mpsc::Receiver<Keep>,
-    offered: Option<Box<NewSecrets>>,
-    orders: mpsc::Sender<Order>,
+    writes: mpsc::Receiver<Write>,
+    offered: Option<Box<SecretsWrite>>,
+    commands: mpsc::Sender<Command>,
     /// The driver ends when nobody can ask it any more.
     _questions: mpsc::Sender<Question>,
     listeners: JoinSet<()>,
@@ -150,9 +150,9 @@ impl Leaf {
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
         let reporter = Reporter::new(&identity, &mesh, &sessions, facts);
-        let (keeper, keeps) = mpsc::channel(MAX_WRITES);
+        let (writer, writes) = mpsc::channel(MAX_WRITES);
         let leaf_of = Some(vec![service.clone()]);
-        let (mut driver, channels) = Driver::new(Parts {
+        let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(&settings, &identity, clock::wall().0, core_seed, leaf_of),
             mesh: mesh.clone(),
             events,
@@ -161,31 +161,31 @@ impl Leaf {
             probers: BTreeMap::new(),
             cut_windows: assemble::cut_windows(&settings),
             seed_names: Vec::new(),
-            keeper: Some(keeper),
+            writer: Some(writer),
             // Members tell again what is revoked as soon as they are asked.
             revocations: Revocations::default(),
         });
-        let Channels { questions, orders, findings, refused, .. } = channels;
+        let Channels { questions, commands, findings, refused, .. } = channels;
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
-        driver.obey(Order::Seeds(plain.collect()));
+        driver.execute(Command::Seeds(plain.collect()));
         let context = Context { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
         let (_limits, listeners) = services.serve(&settings, &context, &mut driver);
         let listeners = listeners.into_inner().expect("nobody has locked it yet");
         let routes = driver.outputs.routes[&service].subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(driver.run());
-        tasks.spawn(follow_names(seeds, orders.clone()));
-        tasks.spawn(watch_over(mesh.clone(), orders.clone()));
+        tasks.spawn(follow_names(seeds, commands.clone()));
+        tasks.spawn(watch_over(mesh.clone(), commands.clone()));
         Ok(Self {
             mesh,
             service,
             listen,
             routes,
             refused,
-            keeps,
+            writes,
             offered: None,
-            orders,
+            commands,
             _questions: questions,
             listeners,
             tasks,
@@ -227,7 +227,7 @@ impl Leaf {
             let (name, site) = (name.clone(), site.clone());
             (OriginRef { node: line.origin(), name, site, relay: None }, candidate.clone())
         };
-        let origins = Origins { origins: up.map(named).collect(), own: None };
+        let origins = Origins { origins: up.map(named).collect(), local_instance: None };
         certificates::ask(&self.mesh, &self.service, origins, limit).await
     }
 
@@ -240,11 +240,11 @@ impl Leaf {
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
-            Some(keep) = self.keeps.recv() => match keep {
-                Keep::Secrets(new) => self.offered = Some(new),
+            Some(write) = self.writes.recv() => match write {
+                Write::Secrets(new) => self.offered = Some(new),
                 // Members tell again what is revoked, and a leaf has no admin socket for a key.
-                keep => {
-                    let _ = self.orders.try_send(Order::Kept(keep));
+                write => {
+                    let _ = self.commands.try_send(Command::Stored(write));
                 }
             },
         }
@@ -260,12 +260,12 @@ impl Leaf {
     pub async fn take_secrets(&mut self) {
         let Some(new) = self.offered.take() else { return };
         // The driver ends only with this leaf.
-        let _ = self.orders.send(Order::Kept(Keep::Secrets(new))).await;
+        let _ = self.commands.send(Command::Stored(Write::Secrets(new))).await;
     }
 
     /// What is known of the mesh, for the next start.
     pub async fn directory(&self) -> Option<Vec<u8>> {
-        node::snapshot(&self.orders).await.map(|snapshot| snapshot.directory)
+        node::snapshot(&self.commands).await.map(|snapshot| snapshot.directory)
     }
 
     /// Ends the sessions and tells the members, for at most a second.
@@ -301,14 +301,14 @@ fn settings(options: &Options, listen: SocketAddr) -> Settings {
 }
 
 /// Looks up the names of seeds again and again.
-async fn follow_names(seeds: Vec<Seed>, orders: mpsc::Sender<Order>) {
+async fn follow_names(seeds: Vec<Seed>, commands: mpsc::Sender<Command>) {
     // A leaf advertises nothing, and goes on doing so.
     let (_nothing, advertised) = watch::channel(Vec::new());
-    endpoints::follow(seeds, advertised, orders).await;
+    endpoints::follow(seeds, advertised, commands).await;
 }
 
 /// Tells the driver when this machine has slept or moved.
-async fn watch_over(mesh: Mesh, orders: mpsc::Sender<Order>) {
+async fn watch_over(mesh: Mesh, commands: mpsc::Sender<Command>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut detector = SuspendDetector::default();
@@ -317,7 +317,7 @@ async fn watch_over(mesh: Mesh, orders: mpsc::Sender<Order>) {
         let Some(woke) = detector.handle_reading(read(&mesh)) else { continue };
         let slept_s = woke.slept.as_secs();
         info!(slept_s, moved = woke.moved, "renewing all tunnels");
-        if orders.send(Order::Wake(woke.slept)).await.is_err() {
+        if commands.send(Command::Wake(woke.slept)).await.is_err() {
             return;
         }
     }

@@ -17,9 +17,9 @@ use crate::clock;
 use crate::health::probe::Prober;
 use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble::{offers, session_limits, warn_of_lists};
+use crate::node::commands::{Command, Instance};
 use crate::node::controls::{Controls, lock};
 use crate::node::fallback;
-use crate::node::orders::{Instance, Order};
 use crate::node::services::{self, Services};
 use crate::state::StateDir;
 use crate::tcp::Host;
@@ -97,8 +97,8 @@ impl Reload {
         let Some(Process { state, .. }) = &self.process else { return };
         match state.identity(clock::wall()) {
             Ok(identity) => {
-                let order = Order::Credential(Box::new(identity.credential));
-                let _ = controls.orders.send(order).await;
+                let command = Command::Credential(Box::new(identity.credential));
+                let _ = controls.commands.send(command).await;
             }
             Err(error) => warn!(%error, "the current credential stays in use"),
         }
@@ -140,17 +140,17 @@ impl Reload {
             needs_restart: changes(&next, &new),
         };
         // Everything that can fail comes first, so that a reload happens whole or not at all.
-        let mut orders = vec![Order::NeedsRestart(report.needs_restart.clone())];
+        let mut commands = vec![Command::NeedsRestart(report.needs_restart.clone())];
         let mut added = next.clone();
         for (name, service) in &next.services {
             let Some(old) = self.settings.services.get(name) else { continue };
             added.services.remove(name);
-            orders.extend(orders_for(&controls.context.host, name, old, service)?);
+            commands.extend(commands_for(&controls.context.host, name, old, service)?);
         }
         let services = Services::bind(&controls.context.host, &added, services::key)?;
-        orders.extend(services.join(&added, controls)?);
-        for order in orders {
-            let _ = controls.orders.send(order).await;
+        commands.extend(services.join(&added, controls)?);
+        for command in commands {
+            let _ = controls.commands.send(command).await;
         }
         for (name, limits) in &*lock(&controls.limits) {
             if let Some(service) = next.services.get(name) {
@@ -227,29 +227,29 @@ fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
 
 /// What the driver has to do for a service. Its instance is asked in the new way even if no setting
 /// differs: the files the settings name may.
-fn orders_for(
+fn commands_for(
     host: &Host,
     name: &ServiceName,
     old: &ServiceSettings,
     new: &ServiceSettings,
-) -> Result<Vec<Order>, Error> {
-    let mut orders = Vec::new();
+) -> Result<Vec<Command>, Error> {
+    let mut commands = Vec::new();
     if Policy::from(old) != Policy::from(new) {
-        orders.push(Order::Policy(name.clone(), new.into()));
+        commands.push(Command::Policy(name.clone(), new.into()));
     }
     if old.cut_window != new.cut_window {
-        orders.push(Order::CutWindow(name.clone(), new.cut_window));
+        commands.push(Command::CutWindow(name.clone(), new.cut_window));
     }
     if DriftConfig::from(old) != DriftConfig::from(new) {
-        orders.push(Order::Drift(name.clone(), new.into()));
+        commands.push(Command::Drift(name.clone(), new.into()));
     }
     if let Some(origin) = &new.origin {
         let address = origin.to_string();
         let prober = Prober::new(host.clone(), address.clone(), new.health.clone())?;
         let instance = Instance { address, health: (&new.health).into(), prober };
-        orders.push(Order::Instance(name.clone(), instance));
+        commands.push(Command::Instance(name.clone(), instance));
     }
-    Ok(orders)
+    Ok(commands)
 }
 
 #[cfg(test)]
@@ -296,9 +296,10 @@ mod tests {
         let next = in_force(&old, &new);
         assert_eq!(next, new);
         let name = ServiceName::kube_apiserver();
-        let orders = orders_for(&Host::Kernel, &name, &old.services[&name], &next.services[&name]);
-        let orders = orders.expect("no file is named");
-        let [Order::Instance(_, instance)] = orders.as_slice() else { panic!("{orders:?}") };
+        let commands =
+            commands_for(&Host::Kernel, &name, &old.services[&name], &next.services[&name]);
+        let commands = commands.expect("no file is named");
+        let [Command::Instance(_, instance)] = commands.as_slice() else { panic!("{commands:?}") };
         assert_eq!(instance.address, "127.0.0.1:2");
         assert!(instance.health.asks_ready);
     }

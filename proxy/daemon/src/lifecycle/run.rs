@@ -26,8 +26,8 @@ use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::Asker;
-use crate::node::keep::MAX_WRITES;
-use crate::node::keeper::Keeper;
+use crate::node::state_writer::StateWriter;
+use crate::node::write_queue::MAX_WRITES;
 use crate::node::{Environment, Node};
 use crate::state;
 use crate::state::{Generation, Identity, StateDir, StateLock};
@@ -87,18 +87,18 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let _ = server::make_folder(&settings.admin.socket);
     let sandbox = Sandbox::enter(&settings, &source.config);
     let mut daemon = Daemon::start(&settings, &identity, &state, shards).await?;
-    let (wishes, shut_out) = (daemon.node.take_reloads(), daemon.shut_out.take());
+    let (reloads, revoked) = (daemon.node.take_reloads(), daemon.own_revocation.take());
     // Its keys may be replaced: nothing but what uses them holds them.
     drop(identity);
     let reload = Reload::within(settings, source, state, sandbox);
     let end = tokio::select! {
-        end = wait_for_end(reload, &daemon.node.controls, wishes) => end,
-        error = own_revocation(shut_out) => Err(error),
+        end = wait_for_end(reload, &daemon.node.controls, reloads) => end,
+        error = revocation_of_this_node(revoked) => Err(error),
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = heap::give_back(&daemon.node) => Ok(()),
     };
     match &end {
-        // Shut out by all others: there is nobody to say goodbye to, and nothing to drain.
+        // Refused by all others: there is nobody to say goodbye to, and nothing to drain.
         Err(Error::Trust(meshport_config::Error::Revoked { .. })) => daemon.end().await,
         _ => daemon.stop().await,
     }
@@ -135,13 +135,13 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
 }
 
 /// Resolves when the revocation of this node itself is stored, or cannot be.
-async fn own_revocation(shut_out: Option<oneshot::Receiver<Revocation>>) -> Error {
-    if let Some(shut_out) = shut_out
-        && let Ok(Revocation { revoked, at, .. }) = shut_out.await
+async fn revocation_of_this_node(told: Option<oneshot::Receiver<Revocation>>) -> Error {
+    if let Some(told) = told
+        && let Ok(Revocation { revoked, at, .. }) = told.await
     {
         return meshport_config::Error::Revoked { revoked, at }.into();
     }
-    // The keeper has ended with the node.
+    // The writer has ended with the node.
     std::future::pending().await
 }
 
@@ -182,10 +182,10 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
 /// Everything that runs.
 struct Daemon {
     node: Node,
-    keeper: JoinHandle<()>,
-    stop_keeper: oneshot::Sender<()>,
+    writer: JoinHandle<()>,
+    stop_writer: oneshot::Sender<()>,
     /// Resolves when the authority revokes this node.
-    shut_out: Option<oneshot::Receiver<Revocation>>,
+    own_revocation: Option<oneshot::Receiver<Revocation>>,
     admin: JoinHandle<()>,
     stop_admin: oneshot::Sender<()>,
 }
@@ -221,23 +221,30 @@ impl Daemon {
             revocations: state.revocations(&identity.credential.mesh)?,
             admin_http: admin.http_addr(),
         };
-        let (keeps, keeps_receiver) = mpsc::channel(MAX_WRITES);
-        let node = Node::start_with(settings, identity, environment, Some(keeps))?;
-        let (shut_out, is_shut_out) = oneshot::channel();
-        let keeper = Keeper {
+        let (writes, received) = mpsc::channel(MAX_WRITES);
+        let node = Node::start_with(settings, identity, environment, Some(writes))?;
+        let (told, own_revocation) = oneshot::channel();
+        let writer = StateWriter {
             state: state.clone(),
-            keeps: keeps_receiver,
-            orders: node.controls.orders.clone(),
-            shut_out: Some(shut_out),
+            writes: received,
+            commands: node.controls.commands.clone(),
+            own_revocation: Some(told),
         };
-        let (stop_keeper, keeper_stopped) = oneshot::channel();
-        let keeper = tokio::spawn(keeper.run(keeper_stopped));
+        let (stop_writer, writer_stopped) = oneshot::channel();
+        let writer = tokio::spawn(writer.run(writer_stopped));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
         let handle = node.handle();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
         }));
-        Ok(Self { node, keeper, stop_keeper, shut_out: Some(is_shut_out), admin, stop_admin })
+        Ok(Self {
+            node,
+            writer,
+            stop_writer,
+            own_revocation: Some(own_revocation),
+            admin,
+            stop_admin,
+        })
     }
 
     /// Says goodbye, lets sessions end for a while, saves, and goes.
@@ -260,9 +267,9 @@ impl Daemon {
     }
 
     async fn end_saved(self) {
-        let _ = self.stop_keeper.send(());
+        let _ = self.stop_writer.send(());
         // It ends by itself, unless a disk does not answer.
-        let _ = self.keeper.await;
+        let _ = self.writer.await;
         let _ = self.stop_admin.send(());
         // Both may take a second.
         let _ = tokio::join!(self.node.close(), self.admin);
@@ -280,7 +287,7 @@ fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
 async fn wait_for_end(
     mut reload: Reload,
     controls: &Controls,
-    mut wishes: mpsc::Receiver<Asker<ReloadReport>>,
+    mut reloads: mpsc::Receiver<Asker<ReloadReport>>,
 ) -> Result<(), Error> {
     let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
     let mut terminate = listen(SignalKind::terminate())?;
@@ -292,7 +299,7 @@ async fn wait_for_end(
             _ = interrupt.recv() => return Ok(()),
             // The log says what came of it.
             _ = hangup.recv() => drop(reload.run(controls).await),
-            Some(asker) = wishes.recv() => {
+            Some(asker) = reloads.recv() => {
                 // An asker that went away needs no answer.
                 let _ = asker.send(reload.run(controls).await);
             }

@@ -107,7 +107,7 @@ pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
     SessionLimits {
         connect: service.into(),
         max_sessions: u64::from(service.max_sessions),
-        own: service.origin.as_ref().map(ToString::to_string),
+        local_instance: service.origin.as_ref().map(ToString::to_string),
     }
 }
 

@@ -7,8 +7,8 @@ use meshport_config::{Endpoint, ServiceName};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::node::commands::Command;
 use crate::node::fallback::Fallbacks;
-use crate::node::orders::Order;
 use crate::sessions::ingress::{Context, SessionLimits};
 use meshport_core::egress::Offers;
 
@@ -20,7 +20,7 @@ pub(crate) type Listeners = Mutex<JoinSet<()>>;
 /// The channels into the running parts.
 #[derive(Debug)]
 pub(crate) struct Controls {
-    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) context: Context,
     pub(crate) limits: Limits,
     pub(crate) listeners: Listeners,

@@ -33,13 +33,12 @@ use crate::health::load::Load;
 use crate::health::probe::{Answer, Prober};
 use crate::log_budget::LogBudgets;
 use crate::node::assemble;
-use crate::node::driver::keeping::Keeping;
+use crate::node::commands::{Addition, Command, Instance};
+use crate::node::driver::persistence::Persistence;
 use crate::node::endpoints;
 use crate::node::floods;
-use crate::node::keep::Keep;
-use crate::node::keep::Snapshot;
-use crate::node::orders::{Addition, Instance, Order};
-use crate::node::own::{Change, IdentityError};
+use crate::node::identity::{Change, IdentityError};
+use crate::node::write_queue::{Snapshot, Write};
 use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
@@ -47,8 +46,8 @@ use self::answers::Asker;
 
 pub(crate) mod answers;
 mod identity;
-mod keeping;
 mod members;
+mod persistence;
 mod route_log;
 pub(crate) mod seeds;
 mod sightings;
@@ -56,8 +55,8 @@ mod sightings;
 /// Questions waiting for the driver. It answers between network events, so a handful suffices;
 /// more askers wait at the door.
 const MAX_QUESTIONS: usize = 64;
-/// Orders on their way to the driver; they come from timers and people.
-const MAX_ORDERS: usize = 16;
+/// Commands on their way to the driver; they come from timers and people.
+const MAX_COMMANDS: usize = 16;
 /// Requests to reload that wait for the one under way.
 const MAX_RELOADS: usize = 4;
 /// Suspicions on their way to observers. A turn of the driver raises a few; an observer that is
@@ -81,7 +80,7 @@ impl std::fmt::Debug for Question {
 }
 
 /// What a driver is made of.
-pub(crate) struct Parts {
+pub(crate) struct Components {
     pub(crate) core: NodeCore,
     pub(crate) mesh: Mesh,
     pub(crate) events: mpsc::Receiver<MeshEvent>,
@@ -92,9 +91,9 @@ pub(crate) struct Parts {
     pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
     /// The seeds that the settings name without saying where they are.
     pub(crate) seed_names: Vec<NodeName>,
-    /// Stores what the node must not lose and answers each [`Keep`] by an order. Without one
+    /// Stores what the node must not lose and answers each [`Write`] by a command. Without one
     /// everything counts as stored at once.
-    pub(crate) keeper: Option<mpsc::Sender<Keep>>,
+    pub(crate) writer: Option<mpsc::Sender<Write>>,
     /// What the authority had taken back before.
     pub(crate) revocations: Revocations,
 }
@@ -102,7 +101,7 @@ pub(crate) struct Parts {
 /// The other ends of a driver's queues, and what it tells.
 pub(crate) struct Channels {
     pub(crate) questions: mpsc::Sender<Question>,
-    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) findings: mpsc::Sender<Finding>,
     /// Requests to read the configuration again, for the process around the node.
     pub(crate) reloads: mpsc::Receiver<Asker<ReloadReport>>,
@@ -111,7 +110,7 @@ pub(crate) struct Channels {
     /// What the authority has taken back.
     pub(crate) revocations: watch::Receiver<Revocations>,
     /// This node's own credential.
-    pub(crate) own: watch::Receiver<Arc<Credential>>,
+    pub(crate) credential: watch::Receiver<Arc<Credential>>,
     /// Whom this node suspects.
     pub(crate) suspected: broadcast::Sender<NodeId>,
 }
@@ -120,7 +119,7 @@ pub(crate) struct Channels {
 struct Inputs {
     events: mpsc::Receiver<MeshEvent>,
     questions: mpsc::Receiver<Question>,
-    orders: mpsc::Receiver<Order>,
+    commands: mpsc::Receiver<Command>,
     findings: mpsc::Receiver<Finding>,
 }
 
@@ -130,7 +129,7 @@ pub(crate) struct Outputs {
     reloads: mpsc::Sender<Asker<ReloadReport>>,
     refused: watch::Sender<Option<String>>,
     revoked: watch::Sender<Revocations>,
-    own: watch::Sender<Arc<Credential>>,
+    credential: watch::Sender<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
 }
 
@@ -159,49 +158,50 @@ pub(crate) struct Driver {
     cut_windows: BTreeMap<ServiceName, Duration>,
     budgets: LogBudgets,
     /// What is on its way to the disk.
-    keeping: Keeping,
+    persistence: Persistence,
 }
 
 impl Driver {
     /// A driver that does not run yet, with its queues.
-    pub(crate) fn new(parts: Parts) -> (Self, Channels) {
+    pub(crate) fn new(components: Components) -> (Self, Channels) {
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
-        let (orders, ordered) = mpsc::channel(MAX_ORDERS);
+        let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (findings, found) = mpsc::channel(MAX_FINDINGS);
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOADS);
         let (refused, refusals) = watch::channel(None);
-        let (revoked, revocations) = watch::channel(parts.revocations.clone());
-        let (renewed, own) = watch::channel(parts.reporter.own.credential.clone());
-        let keeping = Keeping::new(&parts.reporter.own.secrets, parts.keeper);
+        let (revoked, revocations) = watch::channel(components.revocations.clone());
+        let (renewed, credential) = watch::channel(components.reporter.identity.credential.clone());
+        let persistence =
+            Persistence::new(&components.reporter.identity.secrets, components.writer);
         let suspected = broadcast::Sender::new(MAX_SUSPICIONS);
         let channels = Channels {
             questions,
-            orders,
+            commands,
             findings,
             reloads: reload_requests,
             refused: refusals,
             revocations,
-            own,
+            credential,
             suspected: suspected.clone(),
         };
-        let Parts { mut core, mesh, events, .. } = parts;
-        mesh.set_revocations(&parts.revocations);
-        core.restore_revocations(parts.revocations, clock::now());
+        let Components { mut core, mesh, events, .. } = components;
+        mesh.set_revocations(&components.revocations);
+        core.restore_revocations(components.revocations, clock::now());
         let routes = BTreeMap::new();
         let driver = Self {
             core,
             mesh,
-            sessions: parts.sessions,
-            reporter: parts.reporter,
-            outputs: Outputs { routes, reloads, refused, revoked, own: renewed, suspected },
-            inputs: Inputs { events, questions: asked, orders: ordered, findings: found },
-            probers: parts.probers,
+            sessions: components.sessions,
+            reporter: components.reporter,
+            outputs: Outputs { routes, reloads, refused, revoked, credential: renewed, suspected },
+            inputs: Inputs { events, questions: asked, commands: received, findings: found },
+            probers: components.probers,
             load: Load::default(),
-            seeds: Seeds { at: BTreeMap::new(), names: parts.seed_names },
+            seeds: Seeds { at: BTreeMap::new(), names: components.seed_names },
             deliveries: BTreeMap::new(),
-            cut_windows: parts.cut_windows,
+            cut_windows: components.cut_windows,
             budgets: LogBudgets::new(clock::now()),
-            keeping,
+            persistence,
         };
         (driver, channels)
     }
@@ -212,7 +212,7 @@ impl Driver {
         let mut probes = JoinSet::new();
         loop {
             self.carry_out(&outcome_sender, &mut probes);
-            let wake = [self.core.poll_timeout(), self.keeping.poll_timeout()];
+            let wake = [self.core.poll_timeout(), self.persistence.poll_timeout()];
             let wake = wake.into_iter().flatten().min();
             tokio::select! {
                 event = self.inputs.events.recv() => match event {
@@ -230,7 +230,7 @@ impl Driver {
                     Some(Question(ask)) => ask(&mut self),
                     None => return,
                 },
-                Some(order) = self.inputs.orders.recv() => self.obey(order),
+                Some(command) = self.inputs.commands.recv() => self.execute(command),
                 Some(finding) = self.inputs.findings.recv() => match finding {
                     Finding::Verdicts(service, verdicts) => {
                         self.core.handle_verdicts(&service, verdicts, clock::now());
@@ -317,7 +317,7 @@ impl Driver {
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
             MeshEvent::OwnDuplicate { by, at } => {
-                self.note_duplicate(self.reporter.own.me.node, vec![at], Some(by));
+                self.note_duplicate(self.reporter.identity.me.node, vec![at], Some(by));
             }
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
@@ -376,7 +376,7 @@ impl Driver {
 
     /// Takes another credential of this node into use. Returns whether it is another one.
     fn renew(&mut self, credential: &Credential) -> Result<bool, IdentityError> {
-        if !self.reporter.own.judge_renewal(credential)? {
+        if !self.reporter.identity.judge_renewal(credential)? {
             return Ok(false);
         }
         let change = Change::Renewed(Box::new(credential.clone()));
@@ -422,13 +422,13 @@ impl Driver {
                 self.send_all();
                 let all = self.core.discovery().revocations().clone();
                 let (what, at) = (&revocation.revoked, revocation.at);
-                shut_out(&all, &self.mesh, &self.sessions);
-                let own = all.covering(&self.reporter.own.credential);
+                close_revoked_sessions(&all, &self.mesh, &self.sessions);
+                let own = all.covering(&self.reporter.identity.credential);
                 if own.is_some_and(|it| it.successor().is_none()) {
                     // Nobody serves this node any more: its clients need not wait to find out.
                     self.sessions.end(|_| true);
                 }
-                self.keep_revocations(all.clone());
+                self.store_revocations(all.clone());
                 self.outputs.revoked.send_replace(all);
                 self.reporter.audit.revoked(&revocation);
                 if let Revoked::Succeeded { node, by } = revocation.revoked {
@@ -454,55 +454,55 @@ impl Driver {
         }
     }
 
-    /// Carries out an order.
-    pub(crate) fn obey(&mut self, order: Order) {
+    /// Carries out a command.
+    pub(crate) fn execute(&mut self, command: Command) {
         let now = clock::now();
-        match order {
-            Order::Seeds(seeds) => self.set_seeds(seeds),
-            Order::Endpoints(own) => self.set_own_endpoints(own),
-            Order::Policy(service, policy) => {
+        match command {
+            Command::Seeds(seeds) => self.set_seeds(seeds),
+            Command::Endpoints(own) => self.set_own_endpoints(own),
+            Command::Policy(service, policy) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.policy = policy.clone();
                 }
                 self.core.set_policy(&service, policy, now);
             }
-            Order::CutWindow(service, window) => {
+            Command::CutWindow(service, window) => {
                 self.cut_windows.insert(service, window);
             }
-            Order::Fallback(service, addresses) => {
+            Command::Fallback(service, addresses) => {
                 self.core.set_fallback(&service, addresses, now);
             }
-            Order::Listed(service, list) => {
+            Command::Listed(service, list) => {
                 self.reporter.compare(&self.core, &service, list, now);
             }
-            Order::Drift(service, config) => self.core.set_drift(&service, config, now),
-            Order::Service(addition) => self.add_service(*addition, now),
-            Order::NeedsRestart(settings) => self.reporter.needs_restart = settings,
-            Order::Instance(service, Instance { address, health, prober }) => {
+            Command::Drift(service, config) => self.core.set_drift(&service, config, now),
+            Command::Service(addition) => self.add_service(*addition, now),
+            Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,
+            Command::Instance(service, Instance { address, health, prober }) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.origin = Some(address);
                 }
                 self.core.set_health(&service, health, now);
                 self.probers.insert(service, prober);
             }
-            Order::Credential(credential) => {
+            Command::Credential(credential) => {
                 if let Err(error) = self.renew(&credential) {
                     warn!(%error, "the credential in the state folder is not used");
                 }
             }
-            Order::Kept(keep) => self.take_kept(keep),
-            Order::NotKept(keep, error) => self.lose(&keep, error),
-            Order::Wake(slept) => {
+            Command::Stored(write) => self.take_stored(write),
+            Command::NotStored(write, error) => self.lose(&write, error),
+            Command::Wake(slept) => {
                 self.mesh.wake(slept);
                 self.core.wake(now);
             }
-            Order::Leave(done) => {
+            Command::Leave(done) => {
                 self.reporter.is_leaving = true;
                 self.core.leave(now);
                 self.send_all();
                 let _ = done.send(());
             }
-            Order::Snapshot(to) => {
+            Command::Snapshot(to) => {
                 let discovery = self.core.discovery();
                 let (directory, generation) = (discovery.snapshot(), discovery.generation());
                 let _ = to.send(Snapshot { directory, generation });
@@ -516,7 +516,7 @@ impl Driver {
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, cut_window, prober, route } = addition;
         if config.health.is_some() {
-            assemble::warn_of_missing_role(&name, &self.reporter.own.credential);
+            assemble::warn_of_missing_role(&name, &self.reporter.identity.credential);
         }
         self.reporter.services.insert(name.clone(), facts);
         self.cut_windows.insert(name.clone(), cut_window);
@@ -534,7 +534,7 @@ impl Driver {
 ///
 /// Several revocations can come in one datagram, and `all` has them with the first of their events.
 /// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
-pub(crate) fn shut_out(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
+pub(crate) fn close_revoked_sessions(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
     let by_authority =
         |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());
     let by_invite = |node: &NodeId| {

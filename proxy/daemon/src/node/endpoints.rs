@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use meshport_core::reach::OwnEndpoints;
 
-use crate::node::orders::Order;
+use crate::node::commands::Command;
 
 /// From one look-up of all names to the next.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub(crate) const ANYWHERE: [SocketAddr; 2] = [
 pub(crate) async fn follow(
     seeds: Vec<Seed>,
     mut advertise: watch::Receiver<Vec<Endpoint>>,
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<Command>,
 ) {
     let mut own = Vec::new();
     let mut known: Vec<(NodeId, Vec<SocketAddr>)> =
@@ -48,17 +48,17 @@ pub(crate) async fn follow(
         let mut complete = true;
         // What the driver guessed when nothing is advertised is left alone.
         if !wanted.is_empty() && refresh(&mut own, &wanted, MAX_ADDRESSES, &mut complete).await {
-            changed.push(Order::Endpoints(OwnEndpoints::Advertised(own.clone())));
+            changed.push(Command::Endpoints(OwnEndpoints::Advertised(own.clone())));
         }
         let mut moved = false;
         for (seed, (_, addresses)) in seeds.iter().zip(&mut known) {
             moved |= refresh(addresses, &seed.endpoints, MAX_ADDRESSES, &mut complete).await;
         }
         if moved {
-            changed.push(Order::Seeds(known.clone()));
+            changed.push(Command::Seeds(known.clone()));
         }
-        for order in changed {
-            if orders.send(order).await.is_err() {
+        for command in changed {
+            if commands.send(command).await.is_err() {
                 return;
             }
         }
@@ -231,13 +231,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_advertised_follows_a_reload() {
         let (sender, advertise) = watch::channel(endpoints(&["192.0.2.1:7"]));
-        let (orders, mut received) = mpsc::channel(1);
-        tokio::spawn(follow(Vec::new(), advertise, orders));
+        let (commands, mut received) = mpsc::channel(1);
+        tokio::spawn(follow(Vec::new(), advertise, commands));
         for wanted in ["192.0.2.1:7", "192.0.2.2:7"] {
             sender.send_replace(endpoints(&[wanted]));
-            let order = timeout(LOOKUP_TIMEOUT, received.recv()).await.expect("soon");
-            let Some(Order::Endpoints(OwnEndpoints::Advertised(own))) = order else {
-                panic!("{order:?}")
+            let command = timeout(LOOKUP_TIMEOUT, received.recv()).await.expect("soon");
+            let Some(Command::Endpoints(OwnEndpoints::Advertised(own))) = command else {
+                panic!("{command:?}")
             };
             assert_eq!(own, [address(wanted)]);
         }

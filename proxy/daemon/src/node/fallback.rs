@@ -11,8 +11,8 @@ use meshport_config::{Endpoint, ServiceName, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
+use crate::node::commands::Command;
 use crate::node::endpoints;
-use crate::node::orders::Order;
 use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
 /// From one look-up of all names to the next.
@@ -31,7 +31,10 @@ pub(crate) fn of(settings: &Settings) -> Fallbacks {
 
 /// Looks up the fallback of all services for ever, and tells the driver whenever the addresses of
 /// one changed.
-pub(crate) async fn follow(mut wanted: watch::Receiver<Fallbacks>, orders: mpsc::Sender<Order>) {
+pub(crate) async fn follow(
+    mut wanted: watch::Receiver<Fallbacks>,
+    commands: mpsc::Sender<Command>,
+) {
     let mut known: BTreeMap<ServiceName, Vec<SocketAddr>> = BTreeMap::new();
     let mut told = known.clone();
     let mut pause = RETRY;
@@ -50,7 +53,7 @@ pub(crate) async fn follow(mut wanted: watch::Receiver<Fallbacks>, orders: mpsc:
                 continue;
             }
             told.insert(name.clone(), addresses.clone());
-            if orders.send(Order::Fallback(name, addresses)).await.is_err() {
+            if commands.send(Command::Fallback(name, addresses)).await.is_err() {
                 return;
             }
         }
@@ -88,11 +91,11 @@ mod tests {
     #[tokio::test]
     async fn names_are_looked_up_and_a_reload_is_followed() {
         let (sender, wanted) = watch::channel(fallbacks(&["192.0.2.1:6443", "localhost:6443"]));
-        let (orders, mut received) = mpsc::channel(1);
-        tokio::spawn(follow(wanted, orders));
+        let (commands, mut received) = mpsc::channel(1);
+        tokio::spawn(follow(wanted, commands));
         let mut next = async || {
-            let order = timeout(SOON, received.recv()).await.expect("soon").expect("it goes on");
-            let Order::Fallback(name, addresses) = order else { panic!("{order:?}") };
+            let command = timeout(SOON, received.recv()).await.expect("soon").expect("it goes on");
+            let Command::Fallback(name, addresses) = command else { panic!("{command:?}") };
             assert_eq!(name, service());
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

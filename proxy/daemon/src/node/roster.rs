@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tracing::{info, warn};
 
-use crate::node::orders::Order;
+use crate::node::commands::Command;
 use crate::tcp::{Host, Tcp};
 
 mod access;
@@ -87,16 +87,16 @@ enum ListError {
 /// Begins to read every list.
 pub(crate) fn start(
     sources: Vec<(ServiceName, Source)>,
-    orders: &mpsc::Sender<Order>,
+    commands: &mpsc::Sender<Command>,
     tasks: &mut JoinSet<()>,
 ) {
     for (service, source) in sources {
-        tasks.spawn(follow(service, source, orders.clone()));
+        tasks.spawn(follow(service, source, commands.clone()));
     }
 }
 
 /// Reads for ever and tells the driver.
-async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order>) {
+async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Command>) {
     let mut pause = Duration::ZERO;
     let mut told: Option<String> = None;
     loop {
@@ -121,7 +121,7 @@ async fn follow(service: ServiceName, source: Source, orders: mpsc::Sender<Order
                 }
             }
         }
-        if orders.send(Order::Listed(service.clone(), read.ok())).await.is_err() {
+        if commands.send(Command::Listed(service.clone(), read.ok())).await.is_err() {
             return;
         }
     }

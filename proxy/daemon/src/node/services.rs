@@ -15,9 +15,9 @@ use meshport_core::route::Route;
 use crate::admin::report::ServiceFacts;
 use crate::health::probe::Prober;
 use crate::node::assemble;
+use crate::node::commands::{Addition, Command};
 use crate::node::controls::{Controls, Limits, Listeners, lock};
 use crate::node::driver::Driver;
-use crate::node::orders::{Addition, Order};
 use crate::sessions::ingress::{Context, Ingress};
 use crate::sessions::listen;
 use crate::tcp::{Host, Listener};
@@ -94,17 +94,17 @@ impl Services {
         (Mutex::new(limits), Mutex::new(listeners))
     }
 
-    /// Starts accepting in a running node, whose driver gets the orders that are returned.
+    /// Starts accepting in a running node, whose driver gets the commands that are returned.
     pub(crate) fn join(
         mut self,
         settings: &Settings,
         controls: &Controls,
-    ) -> Result<Vec<Order>, Error> {
+    ) -> Result<Vec<Command>, Error> {
         let (mut facts, mut probers) = (
             self.facts(settings),
             assemble::probers(&controls.context.host, settings, Prober::new)?,
         );
-        let mut orders = Vec::new();
+        let mut commands = Vec::new();
         for (name, service) in &settings.services {
             controls.context.sessions.register(name);
             let (route, routes) = watch::channel::<Arc<Route>>(Arc::default());
@@ -119,7 +119,7 @@ impl Services {
                 listeners.spawn(listen::serve(listener, ingress.clone()));
             }
             lock(&controls.limits).insert(name.clone(), limit);
-            orders.push(Order::Service(Box::new(Addition {
+            commands.push(Command::Service(Box::new(Addition {
                 name: name.clone(),
                 config: assemble::service_config(service),
                 facts,
@@ -128,7 +128,7 @@ impl Services {
                 route,
             })));
         }
-        Ok(orders)
+        Ok(commands)
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) struct Target {
     pub(crate) service: ServiceName,
     pub(crate) line: Line,
     /// The address of the local instance, if this node has one.
-    pub(crate) own: Option<String>,
+    pub(crate) local_instance: Option<String>,
     /// Time until nobody waits for the answer any more.
     pub(crate) left: Duration,
 }

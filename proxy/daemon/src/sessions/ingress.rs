@@ -65,7 +65,7 @@ pub(crate) struct SessionLimits {
     /// Sessions open at once.
     pub(crate) max_sessions: u64,
     /// Where the local instance is dialled, if this node hosts one.
-    pub(crate) own: Option<String>,
+    pub(crate) local_instance: Option<String>,
 }
 
 /// The rest of the daemon, as sessions see it.
@@ -280,7 +280,7 @@ impl Ingress {
             host: self.context.host.clone(),
             service: self.service.clone(),
             line,
-            own: self.limits.borrow().own.clone(),
+            local_instance: self.limits.borrow().local_instance.clone(),
             left,
         }
     }

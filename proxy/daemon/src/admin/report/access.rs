@@ -69,7 +69,7 @@ impl Reporter {
 
     /// Why an origin does not let this node in, as far as this node can know, and what to do.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> String {
-        let me = &self.own.credential;
+        let me = &self.identity.credential;
         format!(
             "{service}: {origin} refuses this node: `allow` under [service.{service}] there has \
              no entry for its name {}, its site {} or a role of {}. A name or site counts only if \

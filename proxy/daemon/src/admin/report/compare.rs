@@ -50,7 +50,7 @@ impl Reporter {
                 origin.state,
                 OriginState::Refusing | OriginState::Hung | OriginState::Stalled
             );
-        let node = origin.line.origin().unwrap_or(self.own.me.node);
+        let node = origin.line.origin().unwrap_or(self.identity.me.node);
         let entry = core.discovery().directory().get(&node);
         let addresses = entry.map_or(&[][..], Entry::endpoints).iter().map(SocketAddr::ip);
         Known { serves, addresses: addresses.collect() }

@@ -48,18 +48,18 @@ impl Reporter {
     ) -> Vec<CredentialRow> {
         let discovery = core.discovery();
         let entries = discovery.directory().iter().map(|(_, entry)| entry.credential.clone());
-        let members = entries.filter(|it| it.node != self.own.me.node);
+        let members = entries.filter(|it| it.node != self.identity.me.node);
         // A leaf is in no directory.
         let peers = mesh.peers().into_iter().filter(|peer| discovery.is_leaf(&peer.node));
         let leaves = peers.filter_map(|peer| mesh.credential(&peer.node));
         let mut rows: Vec<CredentialRow> =
             members.chain(leaves).map(|it| row(&it, false, now)).collect();
         rows.sort_by(|a, b| (a.expires_at, &a.name).cmp(&(b.expires_at, &b.name)));
-        rows.insert(0, row(&self.own.credential, true, now));
+        rows.insert(0, row(&self.identity.credential, true, now));
         let said = secret::numbers(mesh);
         for row in &mut rows {
             row.secret_number = match row.own {
-                true => Some(self.own.secrets.number()),
+                true => Some(self.identity.secrets.number()),
                 false => row.node.and_then(|node| said.get(&node).copied()),
             };
         }

@@ -78,7 +78,7 @@ impl Reporter {
     fn seen(&self, core: &NodeCore, origin: &NodeId) -> Seen {
         let others = core.discovery().directory().iter();
         let others = others.filter(|(node, entry)| {
-            **node != self.own.me.node && *node != origin && entry.liveness == Liveness::Alive
+            **node != self.identity.me.node && *node != origin && entry.liveness == Liveness::Alive
         });
         let told = others.filter_map(|(_, entry)| {
             let mut distances = entry.node_state()?.distances.iter();
@@ -97,7 +97,7 @@ impl Reporter {
         now: Instant,
     ) -> Vec<RelayFacts> {
         let line = candidate.origin.line;
-        let Some(origin) = line.origin().filter(|origin| *origin != self.own.me.node) else {
+        let Some(origin) = line.origin().filter(|origin| *origin != self.identity.me.node) else {
             return Vec::new();
         };
         let facts = |offer: Offer| {
@@ -146,7 +146,7 @@ impl Reporter {
         let here = |entry: &&Entry| matches!(entry.liveness, Liveness::Alive | Liveness::Unknown);
         let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
         let others = entries.filter(here).map(|entry| (&entry.credential.name, entry.node()));
-        same_names(others.chain([(&self.own.me.name, self.own.me.node)]))
+        same_names(others.chain([(&self.identity.me.name, self.identity.me.node)]))
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_NAMES: usize = 10;
 
 impl Reporter {
     pub(super) fn secret(&self, core: &NodeCore, mesh: &Mesh) -> SecretStatus {
-        let secrets = &self.own.secrets;
+        let secrets = &self.identity.secrets;
         // One whose end the clock says has passed opens nothing, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
         // Without a former secret those that lag are out already.
@@ -38,7 +38,7 @@ impl Reporter {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);
         let others = core.discovery().directory().iter();
-        let lag = others.filter(|(node, _)| **node != self.own.me.node && !has(node));
+        let lag = others.filter(|(node, _)| **node != self.identity.me.node && !has(node));
         let mut names: Vec<String> =
             lag.map(|(_, entry)| entry.credential.name.to_string()).collect();
         names.sort();

@@ -18,7 +18,7 @@ impl Reporter {
     }
 
     fn seed(&self, entry: &Entry) -> Option<SeedRow> {
-        let own = entry.node() == self.own.me.node;
+        let own = entry.node() == self.identity.me.node;
         if !own && matches!(entry.liveness, Liveness::Down | Liveness::Left) {
             return None;
         }

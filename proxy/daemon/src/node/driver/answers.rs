@@ -31,7 +31,7 @@ use crate::admin::queries::{
 use crate::admin::request::{Kind, Request};
 use crate::clock;
 use crate::health::certificates;
-use crate::node::keep::Next;
+use crate::node::write_queue::KeyWrite;
 
 /// Where an answer goes. An asker that went away needs none.
 pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
@@ -198,7 +198,7 @@ impl Answer for RenewRequest {
         let renewed = Credential::from_text(&self.credential)
             .map_err(Error::Trust)
             .and_then(|it| driver.renew(&it).map_err(Error::from));
-        let expires_at = driver.reporter.own.credential.expires_at;
+        let expires_at = driver.reporter.identity.credential.expires_at;
         let _ = to.send(renewed.map(|is_new| RenewReport { expires_at, is_new }));
     }
 }
@@ -218,7 +218,7 @@ impl Answer for RotateKeyRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        match Next::of(&self) {
+        match KeyWrite::of(&self) {
             Ok(next) => driver.rotate_key(next, to),
             Err(error) => drop(to.send(Err(Error::Trust(error)))),
         }

@@ -8,7 +8,7 @@ use tracing::info;
 
 use crate::clock;
 use crate::node::driver::Driver;
-use crate::node::own::{Change, Changed};
+use crate::node::identity::{Change, Changed};
 use crate::state::NextIdentity;
 
 impl Driver {
@@ -33,22 +33,22 @@ impl Driver {
                 self.mesh.succeed(&meshport_mesh::Identity {
                     key: node_key.clone(),
                     credential: credential.clone(),
-                    secret: self.reporter.own.secrets.current().clone(),
+                    secret: self.reporter.identity.secrets.current().clone(),
                 })?;
                 self.core.succeed(LocalNode { credential, record_key }, now);
             }
             Change::Retired => self.mesh.retire(),
         }
-        let changed = self.reporter.own.apply(change);
+        let changed = self.reporter.identity.apply(change);
         if matches!(changed, Changed::Credential | Changed::Key(_)) {
-            self.outputs.own.send_replace(self.reporter.own.credential.clone());
+            self.outputs.credential.send_replace(self.reporter.identity.credential.clone());
         }
         self.tell_change(&changed, from);
         Ok(())
     }
 
     fn tell_change(&self, changed: &Changed, from: Option<NodeId>) {
-        let (own, audit) = (&self.reporter.own, &self.reporter.audit);
+        let (own, audit) = (&self.reporter.identity, &self.reporter.audit);
         let Credential { node, expires_at: until, roles, .. } = &*own.credential;
         let number = own.secrets.number();
         match changed {

@@ -37,7 +37,7 @@ impl Driver {
     /// What this node itself lacks was said at its start.
     pub(crate) fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
         let name = self.reporter.name(&self.core, node);
-        if *node == self.reporter.own.me.node {
+        if *node == self.reporter.identity.me.node {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
             warn!(%name, node = %node.short(), reason, held_back, "ignoring what a node announces");

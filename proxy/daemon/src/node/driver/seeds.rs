@@ -61,7 +61,8 @@ impl Driver {
     }
 
     fn is_named_seed(&self, credential: &Credential) -> bool {
-        credential.node != self.reporter.own.me.node && self.seeds.names.contains(&credential.name)
+        credential.node != self.reporter.identity.me.node
+            && self.seeds.names.contains(&credential.name)
     }
 }
 

@@ -40,8 +40,8 @@ impl Driver {
 
     /// Two processes use one key: this node's own, if `by` says so, or a peer's.
     pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
-        let name = match node == self.reporter.own.me.node {
-            true => self.reporter.own.me.name.to_string(),
+        let name = match node == self.reporter.identity.me.node {
+            true => self.reporter.identity.me.name.to_string(),
             false => self.reporter.name(&self.core, &node),
         };
         let places: Vec<String> = at.iter().map(ToString::to_string).collect();

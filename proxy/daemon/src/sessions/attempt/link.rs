@@ -39,10 +39,10 @@ impl Link {
         let opened = clock::now();
         let mut link = match target.line {
             Line::Direct(node) if target.mesh.is_own(&node) => {
-                let own = target.own.as_deref();
-                let own =
-                    own.ok_or_else(|| Failure::Path("this node no longer offers it".into()))?;
-                Self::plain(&target.host, own).await?
+                let address = target.local_instance.as_deref().ok_or_else(|| {
+                    Failure::Path("this node no longer offers the service".into())
+                })?;
+                Self::plain(&target.host, address).await?
             }
             Line::Direct(node) => {
                 Self::through(target, node, &Header::direct(service, left)).await?

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::*;
-use crate::node::driver::shut_out;
+use crate::node::driver::close_revoked_sessions;
 use crate::sessions::pacing::Admission;
 use crate::testing::{self, Node, pair, service, three};
 use meshport_core::ledger::Cut;
@@ -33,7 +33,7 @@ fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
         hold: Duration::ZERO,
         hedge: Some((SOON / 10, SOON / 2)),
     };
-    let limits = SessionLimits { connect, max_sessions: 10, own: None };
+    let limits = SessionLimits { connect, max_sessions: 10, local_instance: None };
     let (_, limits) = watch::channel(Arc::new(limits));
     let mesh = near.mesh.clone();
     let (findings, _) = mpsc::channel(1);
@@ -415,7 +415,7 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
             timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("open");
         }
         let sessions = &ingress.context.sessions;
-        let end = |all: &[Revoked]| shut_out(&revocations(all), &near.mesh, sessions);
+        let end = |all: &[Revoked]| close_revoked_sessions(&revocations(all), &near.mesh, sessions);
         assert_eq!(end(&[other]), 0, "nobody of these");
         assert_eq!(end(&revoked), 1, "{revoked:?}");
         assert!(near.mesh.known_credential(&credential.node).is_none(), "the mesh knows it");

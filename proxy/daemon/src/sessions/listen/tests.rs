@@ -54,7 +54,8 @@ fn route(node: NodeId, path: PathView) -> Arc<Route> {
 fn ingress(near: &Node, host: Host, own: &str) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
     let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
     let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };
-    let limits = SessionLimits { connect, max_sessions: 10_000, own: Some(own.to_owned()) };
+    let limits =
+        SessionLimits { connect, max_sessions: 10_000, local_instance: Some(own.to_owned()) };
     let (mesh, findings) = (near.mesh.clone(), mpsc::channel(1).0);
     let context = Context { mesh, host, sessions: Sessions::default(), findings };
     let limits = watch::channel(Arc::new(limits)).1;

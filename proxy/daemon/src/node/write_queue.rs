@@ -1,9 +1,9 @@
 //! What a node must not lose, on its way to the disk. No socket, no disk, no clock.
 //!
-//! No secret and no key is used before it is stored: the driver offers it here, a keeper
-//! ([`crate::node::keeper`]) stores it, and the driver takes it into use when the keeper says so. A
-//! revocation is in force at once and is stored for the next start. A crash in between leaves whole
-//! files, from which the next start goes on.
+//! No secret and no key is used before it is stored: the driver offers it here, a writer
+//! ([`crate::node::state_writer`]) stores it, and the driver takes it into use when the writer says
+//! so. A revocation is in force at once and is stored for the next start. A crash in between leaves
+//! whole files, from which the next start goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ pub struct Snapshot {
 
 /// Who this node is to be, and how long the former key answers beside.
 #[derive(Debug, Clone)]
-pub(crate) struct Next {
+pub(crate) struct KeyWrite {
     pub(crate) identity: Arc<NextIdentity>,
     pub(crate) overlap: Duration,
 }
 
-impl Next {
+impl KeyWrite {
     /// What an operator hands over.
     ///
     /// # Errors
@@ -43,38 +43,38 @@ impl Next {
 
 /// From a write that failed to the next of its kind.
 const RETRY: Duration = Duration::from_secs(5);
-/// Writes on their way to the keeper: one of each kind.
+/// Writes on their way to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
-/// The directory is absent: the keeper fetches it when it has time to write it.
+/// The directory is absent: the writer fetches it when it has time to write it.
 const KINDS: usize = 3;
 
 /// Something to store.
 #[derive(Debug)]
-pub(crate) enum Keep {
-    Revocations(RevokedNow),
-    Secrets(Box<NewSecrets>),
-    Key(Next),
+pub(crate) enum Write {
+    Revocations(RevocationsWrite),
+    Secrets(Box<SecretsWrite>),
+    Key(KeyWrite),
     Directory(Snapshot),
 }
 
 /// All revocations, and the one among them that ends this node.
 #[derive(Debug, Clone)]
-pub(crate) struct RevokedNow {
+pub(crate) struct RevocationsWrite {
     pub(crate) all: Revocations,
     pub(crate) own: Option<Revocation>,
 }
 
 /// Mesh secrets after a rotation, or without the former one.
 #[derive(Debug, Clone)]
-pub(crate) struct NewSecrets {
+pub(crate) struct SecretsWrite {
     pub(crate) secrets: MeshSecrets,
     /// The member that passed them on; none for an operator and for the end of a former secret.
     pub(crate) from: Option<NodeId>,
-    /// Stored first: a node that passes a secret on must know who was shut out before it.
+    /// Stored first: a node that passes a secret on must know who was revoked before it.
     pub(crate) revoked: Revocations,
 }
 
-impl Keep {
+impl Write {
     fn slot(&self) -> Option<usize> {
         match self {
             Self::Revocations(_) => Some(0),
@@ -96,7 +96,7 @@ impl Keep {
 /// One kind: at most one write is under way, and at most one waits.
 #[derive(Debug, Default)]
 struct Slot {
-    waiting: Option<Keep>,
+    waiting: Option<Write>,
     is_under_way: bool,
     /// The highest number under way or waiting.
     number: u64,
@@ -105,17 +105,17 @@ struct Slot {
 
 /// The writes of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Writes {
+pub(crate) struct WriteQueue {
     slots: [Slot; KINDS],
 }
 
-impl Writes {
+impl WriteQueue {
     /// To be stored soon. A later offer of the same kind takes the place of one that waits.
-    pub(crate) fn offer(&mut self, keep: Keep) {
-        let Some(slot) = keep.slot().map(|at| &mut self.slots[at]) else { return };
-        if keep.number() >= slot.number {
-            slot.number = keep.number();
-            slot.waiting = Some(keep);
+    pub(crate) fn offer(&mut self, write: Write) {
+        let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
+        if write.number() >= slot.number {
+            slot.number = write.number();
+            slot.waiting = Some(write);
         }
     }
 
@@ -124,8 +124,8 @@ impl Writes {
         self.slots[1].is_under_way || self.slots[1].waiting.is_some()
     }
 
-    /// The next write for the keeper, which answers each.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<Keep> {
+    /// The next write for the writer, which answers each.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Write> {
         let is_due = |slot: &&mut Slot| {
             let rests = slot.rests_until.is_some_and(|until| now < until);
             slot.waiting.is_some() && !slot.is_under_way && !rests
@@ -135,11 +135,11 @@ impl Writes {
         slot.waiting.take()
     }
 
-    /// The keeper has stored it, or could not.
-    pub(crate) fn handle(&mut self, keep: &Keep, is_stored: bool, now: Instant) {
-        let Some(slot) = keep.slot().map(|at| &mut self.slots[at]) else { return };
+    /// The writer has stored it, or could not.
+    pub(crate) fn handle(&mut self, write: &Write, is_stored: bool, now: Instant) {
+        let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
         slot.is_under_way = false;
-        slot.number = slot.waiting.as_ref().map_or(0, Keep::number);
+        slot.number = slot.waiting.as_ref().map_or(0, Write::number);
         slot.rests_until = (!is_stored).then(|| now + RETRY);
     }
 
@@ -156,34 +156,34 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::node::own::tests::{rotated, secrets};
+    use crate::node::identity::tests::{rotated, secrets};
 
-    fn offer(secrets: &MeshSecrets) -> Keep {
+    fn offer(secrets: &MeshSecrets) -> Write {
         let (secrets, revoked) = (secrets.clone(), Revocations::default());
-        Keep::Secrets(Box::new(NewSecrets { secrets, from: None, revoked }))
+        Write::Secrets(Box::new(SecretsWrite { secrets, from: None, revoked }))
     }
 
-    fn revocations() -> Keep {
-        Keep::Revocations(RevokedNow { all: Revocations::default(), own: None })
+    fn revocations() -> Write {
+        Write::Revocations(RevocationsWrite { all: Revocations::default(), own: None })
     }
 
-    fn number(keep: Option<Keep>) -> u64 {
-        keep.expect("it is due").number()
+    fn number(write: Option<Write>) -> u64 {
+        write.expect("it is due").number()
     }
 
     #[test]
     fn one_of_each_kind_is_under_way_and_revocations_go_first() {
-        let (mut writes, now) = (Writes::default(), clock::now());
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
         writes.offer(offer(&secrets()));
         writes.offer(revocations());
         let first = writes.poll(now).expect("it is due");
-        assert!(matches!(first, Keep::Revocations(_)));
+        assert!(matches!(first, Write::Revocations(_)));
         let second = writes.poll(now).expect("it is due");
-        assert!(matches!(second, Keep::Secrets(_)));
+        assert!(matches!(second, Write::Secrets(_)));
         writes.offer(revocations());
-        assert!(writes.poll(now).is_none(), "the keeper has one of each");
+        assert!(writes.poll(now).is_none(), "the writer has one of each");
         writes.handle(&first, true, now);
-        assert!(matches!(writes.poll(now), Some(Keep::Revocations(_))));
+        assert!(matches!(writes.poll(now), Some(Write::Revocations(_))));
         assert!(writes.poll(now).is_none() && writes.has_secrets());
         writes.handle(&second, true, now);
         assert!(!writes.has_secrets());
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_older_secret_does_not_follow_a_newer_one() {
-        let (mut writes, now) = (Writes::default(), clock::now());
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
         let one = rotated(&secrets(), WALL);
         let two = rotated(&one, WALL);
         writes.offer(offer(&two));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn after_a_failure_the_latest_offer_is_written_when_the_rest_is_over() {
-        let (mut writes, now) = (Writes::default(), clock::now());
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
         let one = rotated(&secrets(), WALL);
         writes.offer(offer(&rotated(&one, WALL)));
         let failed = writes.poll(now).expect("it is due");

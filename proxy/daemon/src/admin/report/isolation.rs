@@ -19,11 +19,11 @@ struct Others {
 
 impl Reporter {
     /// A warning when no member answers that did before.
-    pub(super) fn silence(&self, core: &NodeCore) -> Option<String> {
+    pub(super) fn isolation(&self, core: &NodeCore) -> Option<String> {
         let mut others = Others::default();
         for (node, entry) in core.discovery().directory().iter() {
             match entry.liveness {
-                _ if *node == self.own.me.node => continue,
+                _ if *node == self.identity.me.node => continue,
                 Liveness::Alive => others.alive += 1,
                 Liveness::Down => others.down += 1,
                 // Nobody expects an answer of these.

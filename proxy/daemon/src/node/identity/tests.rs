@@ -45,9 +45,9 @@ pub(crate) fn rotated(secrets: &MeshSecrets, retire_at: UnixSeconds) -> MeshSecr
     taken.expect("it is signed").expect("it is newer")
 }
 
-fn own() -> Own {
+fn own() -> CurrentIdentity {
     let NextIdentity { node_key, record_key, credential } = next(1, None);
-    Own::new(&Identity { node_key, record_key, credential, secrets: secrets() })
+    CurrentIdentity::new(&Identity { node_key, record_key, credential, secrets: secrets() })
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Mesh secrets, keys and revocations: offered to the keeper, then used, and the end of the former
+//! Mesh secrets, keys and revocations: offered to the writer, then used, and the end of the former
 //! ones. The driver never waits for a disk.
 
 use std::time::Instant;
@@ -13,17 +13,17 @@ use crate::admin::credentials::{RotateKeyReport, RotateReport};
 use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::driver::answers::Asker;
-use crate::node::keep::Next;
-use crate::node::keep::{Keep, NewSecrets, RevokedNow, Writes};
-use crate::node::own::{Change, IdentityError};
+use crate::node::identity::{Change, IdentityError};
+use crate::node::write_queue::KeyWrite;
+use crate::node::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
 use crate::state::NextIdentity;
 
 /// What is being stored, who waits for it, and which former ones still end.
 #[derive(Debug)]
-pub(crate) struct Keeping {
-    writes: Writes,
+pub(crate) struct Persistence {
+    writes: WriteQueue,
     /// None for a node without a disk: everything counts as stored at once.
-    keeper: Option<mpsc::Sender<Keep>>,
+    writer: Option<mpsc::Sender<Write>>,
     /// The operator who brought the secret of this number.
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
@@ -33,12 +33,12 @@ pub(crate) struct Keeping {
     former_key_until: Option<Instant>,
 }
 
-impl Keeping {
+impl Persistence {
     /// Nothing is under way.
-    pub(crate) fn new(secrets: &MeshSecrets, keeper: Option<mpsc::Sender<Keep>>) -> Self {
+    pub(crate) fn new(secrets: &MeshSecrets, writer: Option<mpsc::Sender<Write>>) -> Self {
         Self {
-            writes: Writes::default(),
-            keeper,
+            writes: WriteQueue::default(),
+            writer,
             secret_asker: None,
             key_asker: None,
             former_secret: Overlap::default(),
@@ -71,10 +71,10 @@ impl Keeping {
 impl Driver {
     /// An operator brings a secret; answered when it is stored and in use.
     pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
-        let own = &self.reporter.own;
+        let own = &self.reporter.identity;
         let answer = match own.secrets.take(next, &own.credential.mesh, clock::wall()) {
-            Ok(Some(secrets)) if self.keeping.secret_asker.is_none() => {
-                self.keeping.secret_asker = Some((secrets.number(), asker));
+            Ok(Some(secrets)) if self.persistence.secret_asker.is_none() => {
+                self.persistence.secret_asker = Some((secrets.number(), asker));
                 return self.offer_secrets(secrets, None);
             }
             Ok(Some(_)) => {
@@ -89,17 +89,21 @@ impl Driver {
     /// Secrets that the mesh has verified, or the present one without the former.
     pub(crate) fn offer_secrets(&mut self, secrets: MeshSecrets, from: Option<NodeId>) {
         let revoked = self.core.discovery().revocations().clone();
-        self.keeping.writes.offer(Keep::Secrets(Box::new(NewSecrets { secrets, from, revoked })));
+        self.persistence.writes.offer(Write::Secrets(Box::new(SecretsWrite {
+            secrets,
+            from,
+            revoked,
+        })));
     }
 
     /// An operator brings a new identity; answered when it is stored and in use.
-    pub(crate) fn rotate_key(&mut self, next: Next, asker: Asker<RotateKeyReport>) {
+    pub(crate) fn rotate_key(&mut self, next: KeyWrite, asker: Asker<RotateKeyReport>) {
         let answer = match self.judge_next(&next.identity) {
             Ok(true) => {
-                self.keeping.key_asker = Some(asker);
-                return self.keeping.writes.offer(Keep::Key(next));
+                self.persistence.key_asker = Some(asker);
+                return self.persistence.writes.offer(Write::Key(next));
             }
-            Ok(false) => Ok(self.reporter.own.key_report(false)),
+            Ok(false) => Ok(self.reporter.identity.key_report(false)),
             Err(error) => Err(error.into()),
         };
         let _ = asker.send(answer);
@@ -107,10 +111,10 @@ impl Driver {
 
     /// Whether this node may go on as that one; not while it still answers for another.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
-        if self.keeping.key_asker.is_some() {
+        if self.persistence.key_asker.is_some() {
             return Err(IdentityError::Busy);
         }
-        if !self.reporter.own.judge_succession(next)? {
+        if !self.reporter.identity.judge_succession(next)? {
             return Ok(false);
         }
         self.mesh.check_credential(&next.credential)?;
@@ -118,96 +122,96 @@ impl Driver {
     }
 
     /// These revocations are in force already; they are stored for the next start.
-    pub(crate) fn keep_revocations(&mut self, all: Revocations) {
-        let own = all.covering(&self.reporter.own.credential).cloned();
-        self.keeping.writes.offer(Keep::Revocations(RevokedNow { all, own }));
+    pub(crate) fn store_revocations(&mut self, all: Revocations) {
+        let own = all.covering(&self.reporter.identity.credential).cloned();
+        self.persistence.writes.offer(Write::Revocations(RevocationsWrite { all, own }));
     }
 
-    /// Gives the keeper what it can take.
+    /// Gives the writer what it can take.
     pub(crate) fn hand_over(&mut self, now: Instant) {
-        while let Some(keep) = self.keeping.writes.poll(now) {
-            let Some(keeper) = &self.keeping.keeper else {
-                self.take_kept(keep);
+        while let Some(write) = self.persistence.writes.poll(now) {
+            let Some(writer) = &self.persistence.writer else {
+                self.take_stored(write);
                 continue;
             };
-            if let Err(error) = keeper.try_send(keep) {
+            if let Err(error) = writer.try_send(write) {
                 self.lose(&error.into_inner(), "this daemon is about to end".to_owned());
             }
         }
     }
 
     /// It is stored, so it is used from now on.
-    pub(crate) fn take_kept(&mut self, keep: Keep) {
+    pub(crate) fn take_stored(&mut self, write: Write) {
         let now = clock::now();
-        self.keeping.writes.handle(&keep, true, now);
-        match keep {
-            Keep::Secrets(new) => {
+        self.persistence.writes.handle(&write, true, now);
+        match write {
+            Write::Secrets(new) => {
                 let (number, change) =
                     (new.secrets.number(), Change::Rotated(Box::new(new.secrets)));
                 let changed = self.change_identity(change, new.from);
-                let own = &self.reporter.own;
+                let own = &self.reporter.identity;
                 let answer = changed.map(|()| own.secret_report(true));
-                self.keeping.former_secret = Overlap::default();
-                self.keeping.look_at = own.secrets.retires_at().map(|_| now);
-                self.keeping.answer_secret(
+                self.persistence.former_secret = Overlap::default();
+                self.persistence.look_at = own.secrets.retires_at().map(|_| now);
+                self.persistence.answer_secret(
                     number,
                     answer.map_err(|error| Error::Refused(error.to_string())),
                 );
             }
-            Keep::Key(Next { identity, overlap }) => {
+            Write::Key(KeyWrite { identity, overlap }) => {
                 let ends_at = clock::wall().saturating_add(overlap.as_secs());
                 match self.change_identity(Change::Succeeded(identity, ends_at), None) {
                     Ok(()) => {
-                        self.keeping.former_key_until = Some(now + overlap);
-                        self.keeping.answer_key(Ok(self.reporter.own.key_report(true)));
+                        self.persistence.former_key_until = Some(now + overlap);
+                        self.persistence.answer_key(Ok(self.reporter.identity.key_report(true)));
                     }
                     Err(error) => self.lose_key(error.to_string()),
                 }
             }
-            Keep::Revocations(_) | Keep::Directory(_) => {}
+            Write::Revocations(_) | Write::Directory(_) => {}
         }
     }
 
     /// It cannot be stored, so it is not used.
-    pub(crate) fn lose(&mut self, keep: &Keep, error: String) {
+    pub(crate) fn lose(&mut self, write: &Write, error: String) {
         let now = clock::now();
-        self.keeping.writes.handle(keep, false, now);
-        match keep {
-            Keep::Secrets(new) => {
+        self.persistence.writes.handle(write, false, now);
+        match write {
+            Write::Secrets(new) => {
                 // Members offer theirs again.
                 warn!(%error, "a new mesh secret cannot be stored, so it is not used");
-                self.keeping.look_at = self.reporter.own.secrets.retires_at().map(|_| now);
-                self.keeping.answer_secret(new.secrets.number(), Err(Error::Refused(error)));
+                self.persistence.look_at = self.reporter.identity.secrets.retires_at().map(|_| now);
+                self.persistence.answer_secret(new.secrets.number(), Err(Error::Refused(error)));
             }
-            Keep::Key(_) => self.lose_key(error),
-            Keep::Revocations(_) => {
+            Write::Key(_) => self.lose_key(error),
+            Write::Revocations(_) => {
                 warn!(%error, "cannot store a revocation; after a restart other nodes send it \
                                again");
             }
-            Keep::Directory(_) => {}
+            Write::Directory(_) => {}
         }
     }
 
     fn lose_key(&mut self, error: String) {
         warn!(%error, "a new key cannot be stored, so it is not used");
-        self.keeping.answer_key(Err(Error::Refused(error)));
+        self.persistence.answer_key(Err(Error::Refused(error)));
     }
 
     /// Ends the former secret and the former key when their time is over: the secret beyond doubt,
     /// since until then the mesh judges by the clock whether it opens anything.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
-        if self.keeping.former_key_until.take_if(|until| *until <= now).is_some() {
+        if self.persistence.former_key_until.take_if(|until| *until <= now).is_some() {
             // Nothing can refuse this one.
             let _ = self.change_identity(Change::Retired, None);
         }
-        let own = &self.reporter.own;
+        let own = &self.reporter.identity;
         let Some(end) = own.secrets.retires_at() else { return };
-        if self.keeping.look_at.is_none_or(|at| now < at) {
+        if self.persistence.look_at.is_none_or(|at| now < at) {
             return;
         }
-        let is_over = self.keeping.former_secret.is_over(end, wall, now);
-        self.keeping.look_at = Some(now + self.keeping.former_secret.wait(now));
-        if is_over && !self.keeping.writes.has_secrets() {
+        let is_over = self.persistence.former_secret.is_over(end, wall, now);
+        self.persistence.look_at = Some(now + self.persistence.former_secret.wait(now));
+        if is_over && !self.persistence.writes.has_secrets() {
             let secrets = own.secrets.without_former();
             self.offer_secrets(secrets, None);
         }

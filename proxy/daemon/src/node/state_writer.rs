@@ -13,33 +13,32 @@ use tracing::warn;
 
 use crate::Error;
 use crate::node;
-use crate::node::keep::Snapshot;
-use crate::node::keep::{Keep, RevokedNow};
-use crate::node::orders::Order;
+use crate::node::commands::Command;
+use crate::node::write_queue::{RevocationsWrite, Snapshot, Write};
 use crate::state::{Existing, StateDir};
 
 /// From one writing of the directory to the next.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the keeper of a folder holds.
+/// What the writer of a folder holds.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct StateWriter {
     pub(crate) state: StateDir,
-    pub(crate) keeps: mpsc::Receiver<Keep>,
-    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) writes: mpsc::Receiver<Write>,
+    pub(crate) commands: mpsc::Sender<Command>,
     /// Told once the revocation of this node itself is stored, or cannot be.
-    pub(crate) shut_out: Option<oneshot::Sender<Revocation>>,
+    pub(crate) own_revocation: Option<oneshot::Sender<Revocation>>,
 }
 
-impl Keeper {
+impl StateWriter {
     /// Writes until it is told to stop, and then what waits and the directory.
     pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut save_at = Instant::from_std(crate::clock::now()) + SAVE_INTERVAL;
         loop {
             tokio::select! {
                 _ = &mut stop => break,
-                keep = self.keeps.recv() => match keep {
-                    Some(keep) => self.keep(keep).await,
+                write = self.writes.recv() => match write {
+                    Some(write) => self.handle(write).await,
                     None => return,
                 },
                 () = sleep_until(save_at) => {
@@ -48,56 +47,56 @@ impl Keeper {
                 }
             }
         }
-        while let Ok(keep) = self.keeps.try_recv() {
-            self.keep(keep).await;
+        while let Ok(write) = self.writes.try_recv() {
+            self.handle(write).await;
         }
         self.save().await;
     }
 
     async fn save(&self) {
-        let Some(snapshot) = node::snapshot(&self.orders).await else { return };
-        if let (_, Err(error)) = self.write(Keep::Directory(snapshot)).await {
+        let Some(snapshot) = node::snapshot(&self.commands).await else { return };
+        if let (_, Err(error)) = self.write(Write::Directory(snapshot)).await {
             warn!(%error, "cannot save the directory; the next start relies on the seeds");
         }
     }
 
-    async fn keep(&mut self, keep: Keep) {
-        let (keep, written) = self.write(keep).await;
-        if let Some(Keep::Revocations(RevokedNow { own: Some(own), .. })) = &keep
-            && let Some(shut_out) = self.shut_out.take()
+    async fn handle(&mut self, write: Write) {
+        let (write, written) = self.write(write).await;
+        if let Some(Write::Revocations(RevocationsWrite { own: Some(own), .. })) = &write
+            && let Some(own_revocation) = self.own_revocation.take()
         {
             // Without a daemon that waits for it, it is about to end for another reason.
-            let _ = shut_out.send(own.clone());
+            let _ = own_revocation.send(own.clone());
         }
-        let Some(keep) = keep else { return written.unwrap_or_else(|error| warn!(%error)) };
-        let order = match written {
-            Ok(()) => Order::Kept(keep),
-            Err(error) => Order::NotKept(keep, error.to_string()),
+        let Some(write) = write else { return written.unwrap_or_else(|error| warn!(%error)) };
+        let command = match written {
+            Ok(()) => Command::Stored(write),
+            Err(error) => Command::NotStored(write, error.to_string()),
         };
         // A driver that has ended uses nothing any more.
-        let _ = self.orders.send(order).await;
+        let _ = self.commands.send(command).await;
     }
 
     /// fsync takes milliseconds and must not hold up the data path. What was to be written is lost
     /// only with a panic of the writer.
-    async fn write(&self, keep: Keep) -> (Option<Keep>, Result<(), Error>) {
+    async fn write(&self, write: Write) -> (Option<Write>, Result<(), Error>) {
         let state = self.state.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let outcome = store(&state, &keep);
-            (Some(keep), outcome)
+            let outcome = store(&state, &write);
+            (Some(write), outcome)
         });
         written.await.unwrap_or_else(|error| (None, Err(Error::Bug(error.to_string()))))
     }
 }
 
-fn store(state: &StateDir, keep: &Keep) -> Result<(), Error> {
-    match keep {
-        Keep::Revocations(revoked) => state.store_revocations(&revoked.all),
-        Keep::Secrets(new) => {
+fn store(state: &StateDir, write: &Write) -> Result<(), Error> {
+    match write {
+        Write::Revocations(revoked) => state.store_revocations(&revoked.all),
+        Write::Secrets(new) => {
             state.store_revocations(&new.revoked)?;
             state.store_mesh_secrets(&new.secrets, Existing::Replace)
         }
-        Keep::Key(next) => {
+        Write::Key(next) => {
             state.store_next(&next.identity)?;
             // From here on the next start is that node, so this process has to be it too.
             if let Err(error) = state.settle_next() {
@@ -106,7 +105,7 @@ fn store(state: &StateDir, keep: &Keep) -> Result<(), Error> {
             }
             Ok(())
         }
-        Keep::Directory(Snapshot { directory, generation }) => {
+        Write::Directory(Snapshot { directory, generation }) => {
             state.keep_generation(*generation)?;
             state.store_directory(directory)
         }
@@ -119,16 +118,16 @@ mod tests {
     use meshport_core::testing::WALL;
 
     use super::*;
-    use crate::node::keep::{MAX_WRITES, NewSecrets};
-    use crate::node::own::tests::{rotated, secrets};
+    use crate::node::identity::tests::{rotated, secrets};
+    use crate::node::write_queue::{MAX_WRITES, SecretsWrite};
     use crate::testing::{self, credential};
 
     struct Bench {
         _folder: tempfile::TempDir,
         state: StateDir,
-        keeps: mpsc::Sender<Keep>,
-        orders: mpsc::Receiver<Order>,
-        shut_out: oneshot::Receiver<Revocation>,
+        writes: mpsc::Sender<Write>,
+        commands: mpsc::Receiver<Command>,
+        own_revocation: oneshot::Receiver<Revocation>,
         stop: oneshot::Sender<()>,
         task: tokio::task::JoinHandle<()>,
     }
@@ -136,29 +135,34 @@ mod tests {
     fn bench() -> Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let state = StateDir::create(folder.path().join("state")).expect("it is made");
-        let (keeps, receiver) = mpsc::channel(MAX_WRITES);
-        let (orders, order) = mpsc::channel(1);
-        let (told, shut_out) = oneshot::channel();
+        let (writes, receiver) = mpsc::channel(MAX_WRITES);
+        let (commands, command) = mpsc::channel(1);
+        let (told, own_revocation) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        let keeper = Keeper { state: state.clone(), keeps: receiver, orders, shut_out: Some(told) };
-        let task = tokio::spawn(keeper.run(stopped));
-        Bench { _folder: folder, state, keeps, orders: order, shut_out, stop, task }
+        let writer = StateWriter {
+            state: state.clone(),
+            writes: receiver,
+            commands,
+            own_revocation: Some(told),
+        };
+        let task = tokio::spawn(writer.run(stopped));
+        Bench { _folder: folder, state, writes, commands: command, own_revocation, stop, task }
     }
 
     fn revoked() -> Revocations {
         testing::revocations(credential(3, "node").node)
     }
 
-    fn keep_secrets() -> Keep {
+    fn keep_secrets() -> Write {
         let secrets = rotated(&secrets(), WALL.saturating_add(60));
-        Keep::Secrets(Box::new(NewSecrets { secrets, from: None, revoked: revoked() }))
+        Write::Secrets(Box::new(SecretsWrite { secrets, from: None, revoked: revoked() }))
     }
 
     #[tokio::test]
     async fn secrets_are_answered_when_they_and_the_revocations_are_stored() {
         let mut bench = bench();
-        bench.keeps.send(keep_secrets()).await.expect("it runs");
-        let Some(Order::Kept(Keep::Secrets(new))) = bench.orders.recv().await else {
+        bench.writes.send(keep_secrets()).await.expect("it runs");
+        let Some(Command::Stored(Write::Secrets(new))) = bench.commands.recv().await else {
             panic!("they are stored");
         };
         let stored = bench.state.mesh_secrets().expect("readable").expect("there");
@@ -171,23 +175,26 @@ mod tests {
     async fn secrets_stay_unused_when_the_revocations_before_them_cannot_be_stored() {
         let mut bench = bench();
         std::fs::create_dir(bench.state.path().join("revocations")).expect("made");
-        bench.keeps.send(keep_secrets()).await.expect("it runs");
-        let order = bench.orders.recv().await;
-        assert!(matches!(order, Some(Order::NotKept(Keep::Secrets(_), _))), "{order:?}");
+        bench.writes.send(keep_secrets()).await.expect("it runs");
+        let command = bench.commands.recv().await;
+        assert!(matches!(command, Some(Command::NotStored(Write::Secrets(_), _))), "{command:?}");
         assert!(bench.state.mesh_secrets().expect("readable").is_none());
     }
 
     #[tokio::test]
-    async fn a_keeper_that_stops_writes_what_waits_and_the_directory() {
+    async fn a_writer_that_stops_writes_what_waits_and_the_directory() {
         let mut bench = bench();
         let all = revoked();
         let own = all.iter().next().cloned();
         bench.stop.send(()).expect("it runs");
-        let keep = Keep::Revocations(RevokedNow { all, own: own.clone() });
-        bench.keeps.try_send(keep).expect("there is room");
-        assert!(matches!(bench.orders.recv().await, Some(Order::Kept(Keep::Revocations(_)))));
-        assert_eq!(bench.shut_out.await.ok(), own);
-        let Some(Order::Snapshot(to)) = bench.orders.recv().await else { panic!("it asks") };
+        let write = Write::Revocations(RevocationsWrite { all, own: own.clone() });
+        bench.writes.try_send(write).expect("there is room");
+        assert!(matches!(
+            bench.commands.recv().await,
+            Some(Command::Stored(Write::Revocations(_)))
+        ));
+        assert_eq!(bench.own_revocation.await.ok(), own);
+        let Some(Command::Snapshot(to)) = bench.commands.recv().await else { panic!("it asks") };
         let snapshot = Snapshot { directory: b"all".to_vec(), generation: 7 };
         to.send(snapshot).map_err(drop).expect("it waits");
         bench.task.await.expect("it ends");

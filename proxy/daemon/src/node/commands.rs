@@ -1,4 +1,4 @@
-//! Orders to the driver, and what they carry.
+//! Commands to the driver, and what they carry.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use crate::admin::api::SettingChange;
 use crate::admin::report::ServiceFacts;
 use crate::health::probe::Prober;
-use crate::node::keep::{Keep, Snapshot};
+use crate::node::write_queue::{Snapshot, Write};
 
-/// Orders from the rest of the daemon.
+/// Commands from the rest of the daemon.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// Announce to these nodes, which are reached there.
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
     /// This node is reached there.
@@ -46,9 +46,9 @@ pub(crate) enum Order {
     /// Show this credential from now on.
     Credential(Box<Credential>),
     /// This is stored: use it.
-    Kept(Keep),
+    Stored(Write),
     /// This could not be stored, for this reason.
-    NotKept(Keep, String),
+    NotStored(Write, String),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// What is known now, for the next start.

@@ -23,7 +23,11 @@ impl Reporter {
         used.map(|(name, _)| name).filter(|name| lacks(name)).cloned().collect()
     }
 
-    pub(super) fn front(&self, services: &[ServiceStatus], now: Instant) -> Vec<String> {
+    pub(super) fn listener_warnings(
+        &self,
+        services: &[ServiceStatus],
+        now: Instant,
+    ) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.is_leaving {
             warnings.push("this daemon is stopping; open sessions may continue for a while".into());

@@ -49,7 +49,7 @@ impl From<IdentityError> for Error {
 
 /// The identity that is in use.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
     /// The key that still answers beside the present one.
@@ -82,7 +82,7 @@ pub(crate) enum Changed {
     FormerKeyErased(FormerKey),
 }
 
-impl Own {
+impl CurrentIdentity {
     /// As the state folder has it.
     pub(crate) fn new(identity: &Identity) -> Self {
         let credential = Arc::new(identity.credential.clone());
