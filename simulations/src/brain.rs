@@ -24,7 +24,7 @@ use crate::rules::{self, View};
 use crate::scenario::{Tuning, service};
 
 pub(crate) use meshport_core::connect::{
-    Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, Surroundings,
+    Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, SearchContext,
 };
 pub(crate) use meshport_core::evidence::{Attempted, Verdict};
 pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};

@@ -105,7 +105,7 @@ pub enum Action {
 }
 
 /// What [`Connect::poll`] has to know of the other searches of its service.
-pub trait Surroundings {
+pub trait SearchContext {
     /// How many sessions are open on a line.
     fn open(&self, line: &Line) -> u64;
     /// Takes one hedge from the service's budget.
@@ -195,7 +195,7 @@ impl Connect {
     }
 
     /// What to do now; to be asked until there is nothing.
-    pub fn poll(&mut self, now: Instant, around: &mut impl Surroundings) -> Option<Action> {
+    pub fn poll(&mut self, now: Instant, context: &mut impl SearchContext) -> Option<Action> {
         if let Some(id) = self.attempts.next_cancelled() {
             return Some(Action::Cancel { id, overdue: false });
         }
@@ -215,7 +215,7 @@ impl Connect {
             if self.rounds.is_pause(now) || self.attempts.is_full() {
                 return None;
             }
-            self.rounds.draw_order(&self.route, around);
+            self.rounds.draw_order(&self.route, context);
             if !self.attempts.is_empty() || !self.rounds.is_exhausted() {
                 break;
             }
@@ -224,7 +224,7 @@ impl Connect {
         if self.attempts.is_empty() || self.attempts.take_vacancy() {
             return self.start(left, false, now);
         }
-        self.hedge(left, now, around)
+        self.hedge(left, now, context)
     }
 
     /// When [`Connect::poll`] next has something to say of its own accord.
@@ -270,7 +270,7 @@ impl Connect {
         &mut self,
         left: Duration,
         now: Instant,
-        around: &mut impl Surroundings,
+        context: &mut impl SearchContext,
     ) -> Option<Action> {
         let next = self.rounds.next()?.standing;
         let late = self.attempts.due_for_hedge(now)?;
@@ -279,11 +279,11 @@ impl Connect {
             late.hedge_at = None;
             return None;
         }
-        if !around.may_hedge() {
+        if !context.may_hedge() {
             late.hedge_at = self.config.hedge_delay(&late.candidate).map(|delay| now + delay);
             return None;
         }
-        late.note_hedge(around.is_crowded(), now);
+        late.note_hedge(context.is_crowded(), now);
         self.start(left, true, now)
     }
 }

@@ -30,7 +30,7 @@ use super::reach::{OwnEndpoints, Reach};
 use super::route::{self, Damping, Line, PathView, Policy, Route};
 
 mod event;
-mod own;
+mod local_instances;
 mod service;
 mod views;
 mod watch;

@@ -1,6 +1,7 @@
 //! Sessions of local clients, from the local address to the node that carries them on.
 
 pub(crate) mod attempt;
+pub mod client;
 pub(crate) mod ingress;
 pub(crate) mod listen;
 pub(crate) mod pacing;
@@ -8,4 +9,3 @@ pub(crate) mod quota;
 pub(crate) mod registry;
 pub(crate) mod splice;
 pub(crate) mod totals;
-pub mod who;

@@ -4,7 +4,7 @@
 //! * [`apiserver`] is a stand-in for a Kubernetes apiserver, with the faults real ones have.
 //! * [`client`] is an HTTPS client that says which origin answered and how long it took.
 //! * [`table`] renders the live table and the summary.
-//! * [`plan`], [`story`] and [`score`] are pure: who takes part, what happens when, how it went.
+//! * [`plan`], [`schedule`] and [`stats`] are pure: who takes part, what happens when, how it went.
 //!
 //! [`run`] makes a mesh the way an operator does, runs a real daemon per node as a child process,
 //! sends requests, and judges the answers. Nothing of it outlives the demo.
@@ -24,10 +24,10 @@ mod folder;
 mod members;
 mod mesh;
 pub mod plan;
-pub mod score;
+mod run;
+pub mod schedule;
 mod screen;
-mod show;
-pub mod story;
+pub mod stats;
 pub mod table;
 pub mod wan;
 
@@ -37,7 +37,7 @@ pub use screen::Screen;
 use client::clock;
 use mesh::DemoMesh;
 use plan::{DISTANCES_MS, NodePlan, SITES, STAGE};
-use story::Story;
+use schedule::Schedule;
 use table::Summary;
 
 /// What the demo was asked for.
@@ -60,8 +60,8 @@ pub struct Options {
 /// or a signal came too early; else what the system refused.
 pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
     let mut interrupt = Interrupt::listen()?;
-    let story = Story::of(options.length);
-    if let Some(shortened) = story.shortened() {
+    let schedule = Schedule::of(options.length);
+    if let Some(shortened) = schedule.shortened() {
         screen.tell(&shortened)?;
     }
     let mut mesh = tokio::select! {
@@ -69,7 +69,7 @@ pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
         () = interrupt.came() => return Err(interrupted(screen)),
     };
     let summary = tokio::select! {
-        summary = show::play(&mut mesh, &story, screen) => summary?,
+        summary = run::play(&mut mesh, &schedule, screen) => summary?,
         () = interrupt.came() => return Err(interrupted(screen)),
     };
     screen.note("")?;

@@ -22,7 +22,7 @@ const INVITE_TTL_S: u64 = 3600;
 
 /// The mesh being made.
 #[derive(Debug)]
-pub(super) struct Founding {
+pub(super) struct NewMesh {
     authority: AuthorityKey,
     secret: MeshSecret,
     /// The first member and where it is reached.
@@ -39,7 +39,7 @@ pub(super) struct MemberFiles {
     pub(super) log: PathBuf,
 }
 
-impl Founding {
+impl NewMesh {
     /// A mesh without members.
     pub(super) fn new(now: UnixSeconds) -> Self {
         let authority = AuthorityKey::generate(&mut OsRng);
@@ -200,19 +200,19 @@ mod tests {
     #[test]
     fn every_member_is_who_it_should_be() {
         let folder = tempfile::tempdir().unwrap();
-        let mut founding = Founding::new(NOW);
+        let mut new_mesh = NewMesh::new(NOW);
         let mut seeds = Vec::new();
         for (index, plan) in NodePlan::all().enumerate() {
             let state = folder.path().join(plan.name());
             let public = SocketAddr::from(([127, 0, 0, 1], 7000 + u16::try_from(index).unwrap()));
-            founding.add(&plan, &state, public).unwrap();
+            new_mesh.add(&plan, &state, public).unwrap();
             let state = StateDir::open(state).unwrap();
             let credential = state.identity(NOW).unwrap().credential;
             assert_eq!(credential.name.as_str(), plan.name());
             assert_eq!(credential.site.as_str(), plan.site_name());
             let offers = credential.roles.may_offer(&ServiceName::kube_apiserver());
             assert_eq!(offers, plan.part == Part::Origin);
-            assert_eq!(credential.mesh, founding.authority.public());
+            assert_eq!(credential.mesh, new_mesh.authority.public());
             assert_eq!(state.authority_key().unwrap().is_some(), index == 0);
             seeds.push(state.seeds().unwrap());
         }

@@ -14,7 +14,7 @@ use super::apiserver::{Authority, StandIn, StandInConfig};
 use super::client::{Client, clock};
 use super::daemon::Daemon;
 use super::folder::Folder;
-use super::members::{Founding, MemberFiles, write_config};
+use super::members::{MemberFiles, NewMesh, write_config};
 use super::plan::{DISTANCES_MS, NodePlan, Part, SITES, STAGE, link, origin_name};
 use crate::wan::{LinkConfig, Shaper, ShaperConfig};
 use meshport_daemon::Error;
@@ -64,14 +64,14 @@ impl DemoMesh {
             locals: Vec::new(),
             folder,
         };
-        let mut founding = Founding::new(now);
+        let mut new_mesh = NewMesh::new(now);
         for plan in NodePlan::all() {
-            mesh.add(plan, &mut founding)?;
+            mesh.add(plan, &mut new_mesh)?;
         }
         Ok(mesh)
     }
 
-    fn add(&mut self, plan: NodePlan, founding: &mut Founding) -> Result<(), Error> {
+    fn add(&mut self, plan: NodePlan, new_mesh: &mut NewMesh) -> Result<(), Error> {
         let name = plan.name();
         let files = MemberFiles {
             state: self.folder.join(&name),
@@ -80,7 +80,7 @@ impl DemoMesh {
             log: self.folder.join(&format!("{name}.log")),
         };
         let public = self.shaper.add_node(&name, plan.site_name(), None)?;
-        founding.add(&plan, &files.state, public)?;
+        new_mesh.add(&plan, &files.state, public)?;
         let apiserver = (plan.part == Part::Origin)
             .then(|| (self.apiservers[plan.site].addr(), self.authority.as_path()));
         write_config(&plan, &files, public, apiserver)?;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Stdout};
 
-use super::table::{Board, Style, Summary, Table};
+use super::table::{Style, Summary, Table, View};
 use meshport_daemon::Error;
 
 /// What is shown, and how.
@@ -30,16 +30,16 @@ impl Screen {
     }
 
     /// The table as it is now.
-    pub(super) fn draw(&mut self, board: &Board) -> Result<(), Error> {
+    pub(super) fn draw(&mut self, view: &View) -> Result<(), Error> {
         match self {
             Self::Json => Ok(()),
-            Self::Text(table) => table.draw(board).map_err(lost()),
+            Self::Text(table) => table.draw(view).map_err(lost()),
         }
     }
 
     /// The table as it stays.
-    pub(super) fn draw_last(&mut self, board: &Board) -> Result<(), Error> {
-        self.draw(board)?;
+    pub(super) fn draw_last(&mut self, view: &View) -> Result<(), Error> {
+        self.draw(view)?;
         if let Self::Text(table) = self {
             table.release();
         }

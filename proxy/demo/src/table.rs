@@ -1,6 +1,6 @@
 //! What the demo shows: a table that is drawn anew in place, or a line per change, and the summary.
 //!
-//! Rendering is pure: a [`Board`] goes in, text comes out through whatever [`Write`] was given.
+//! Rendering is pure: a [`View`] goes in, text comes out through whatever [`Write`] was given.
 //! On a terminal the table overwrites itself with plain ANSI sequences, no longer than the width
 //! given, so that no line wraps; elsewhere (a pipe, a log) one line is written per change of the
 //! phase, of who answers, or of the failures, so that the log stays short.
@@ -74,7 +74,7 @@ impl OriginRow {
 
 /// Everything the table shows.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct View {
     /// Since the start.
     pub elapsed: Duration,
     /// What is going on, in a short sentence.
@@ -89,14 +89,14 @@ pub struct Board {
     pub last_error: Option<String>,
 }
 
-impl Board {
+impl View {
     /// Before the first request.
     pub fn new(phase: String, origins: Vec<OriginRow>) -> Self {
         let elapsed = Duration::ZERO;
         Self { elapsed, phase, origins, current: None, failed: 0, last_error: None }
     }
 
-    /// Notes an answer. One of an origin that is not on the board is not shown.
+    /// Notes an answer. One of an origin that is not on the view is not shown.
     pub fn answered(&mut self, origin: &str, latency: Duration) {
         self.current = self.origins.iter().position(|row| row.name == origin);
         if let Some(row) = self.current.and_then(|at| self.origins.get_mut(at)) {
@@ -191,14 +191,14 @@ pub enum Style {
     Changes,
 }
 
-/// Writes a [`Board`] again and again.
+/// Writes a [`View`] again and again.
 #[derive(Debug)]
 pub struct Table<W> {
     out: W,
     style: Style,
     /// Lines on the screen that the next drawing replaces.
     drawn: usize,
-    before: Option<Board>,
+    before: Option<View>,
 }
 
 impl<W: Write> Table<W> {
@@ -207,16 +207,16 @@ impl<W: Write> Table<W> {
         Self { out, style, drawn: 0, before: None }
     }
 
-    /// Shows the board.
+    /// Shows the view.
     ///
     /// # Errors
     /// The output does.
-    pub fn draw(&mut self, board: &Board) -> io::Result<()> {
+    pub fn draw(&mut self, view: &View) -> io::Result<()> {
         // One write per drawing: a terminal shows no half-drawn table.
         let mut text = String::new();
         match self.style {
             Style::InPlace { columns } => {
-                let lines = board.lines();
+                let lines = view.lines();
                 if self.drawn > 0 {
                     // Writing to a string does not fail.
                     let _ = write!(text, "\x1b[{}A", self.drawn);
@@ -227,16 +227,16 @@ impl<W: Write> Table<W> {
                     text.push_str(cut.trim_end());
                     text.push('\n');
                 }
-                // A board with fewer origins leaves no old lines behind.
+                // A view with fewer origins leaves no old lines behind.
                 text.push_str("\x1b[J");
                 self.drawn = lines.len();
             }
             Style::Changes => {
-                for line in board.changes(self.before.as_ref()) {
+                for line in view.changes(self.before.as_ref()) {
                     text.push_str(&line);
                     text.push('\n');
                 }
-                self.before = Some(board.clone());
+                self.before = Some(view.clone());
             }
         }
         self.out.write_all(text.as_bytes())?;

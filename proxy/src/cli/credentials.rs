@@ -29,7 +29,7 @@ pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     if args.query.json {
         output::json(&rows)?;
     } else {
-        output::answer(&render::credentials(&rows, now, output::look().width))?;
+        output::answer(&render::credentials(&rows, now, output::style().width))?;
     }
     match ending(&rows, args, now) {
         0 => Ok(()),

@@ -8,7 +8,7 @@
 mod child;
 mod context;
 mod identity;
-mod words;
+mod messages;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,9 +19,9 @@ use meshport_config::{LogLevel, Period, ServiceName, ServiceSettings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::context::{Context, ContextArgs, Lent};
-use self::identity::{IdentityArgs, Keeper, Start};
-use self::words::Teller;
+use self::context::{Context, ContextArgs, TemporaryKubeconfig};
+use self::identity::{IdentityArgs, Start, Storage};
+use self::messages::Console;
 use super::kubeconfig::Evidence;
 use super::paths::Paths;
 use super::{clock, local, logging, runtime};
@@ -125,18 +125,18 @@ async fn forward(
     start: Start,
     context: Option<&Context>,
 ) -> Result<u8, Error> {
-    let Start { identity, seeds, directory, keeper } = start;
+    let Start { identity, seeds, directory, storage } = start;
     let (service, mesh_listen) = (args.service.clone(), args.mesh_listen);
     let options = Options { identity, seeds, directory, service, listen, mesh_listen };
-    let mut teller = Teller::new(args, clock::now());
-    let mut ends = Ends::new()?;
+    let mut console = Console::new(args, clock::now());
+    let mut signals = EndSignals::new()?;
     let mut leaf = Leaf::start(options)?;
     let ready = tokio::select! {
-        ready = connect(&mut leaf, args, &mut teller) => ready,
-        () = ends.any() => Err(Error::Negative("ended before an origin was found".into())),
+        ready = connect(&mut leaf, args, &mut console) => ready,
+        () = signals.any() => Err(Error::Negative("ended before an origin was found".into())),
     };
-    teller.clear();
-    let mut forward = Forward { args, leaf, teller, keeper, ends };
+    console.clear();
+    let mut forward = Forward { args, leaf, console, storage, signals };
     let outcome = match ready {
         Ok(destination) => forward.serve(destination, context).await,
         Err(error) => Err(error),
@@ -149,7 +149,7 @@ async fn forward(
 async fn connect(
     leaf: &mut Leaf,
     args: &ForwardArgs,
-    teller: &mut Teller,
+    console: &mut Console,
 ) -> Result<Destination, Error> {
     let begun = Instant::from_std(clock::now());
     let (deadline, mut usable_since) = (begun + args.timeout.0, None);
@@ -164,9 +164,9 @@ async fn connect(
         }
         let refused = progress.refused.is_some() && progress.members == 0;
         if now >= deadline || (refused && now >= begun + REFUSED_WAIT) {
-            return Err(words::no_origin(&progress, args));
+            return Err(messages::no_origin(&progress, args));
         }
-        teller.show(&progress);
+        console.show(&progress);
         // Redrawing needs a beat of its own; news come earlier.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
@@ -194,9 +194,9 @@ async fn nearest(leaf: &mut Leaf, found: Destination) -> Destination {
 struct Forward<'a> {
     args: &'a ForwardArgs,
     leaf: Leaf,
-    teller: Teller,
-    keeper: Keeper,
-    ends: Ends,
+    console: Console,
+    storage: Storage,
+    signals: EndSignals,
 }
 
 impl Forward<'_> {
@@ -207,18 +207,18 @@ impl Forward<'_> {
         context: Option<&Context>,
     ) -> Result<u8, Error> {
         let local = local::dialled(self.leaf.listen());
-        let lent = match context {
+        let kubeconfig = match context {
             Some(context) => self.write_context(context, local).await?,
             None => None,
         };
         let mut command = match self.args.command.split_first() {
-            Some((program, rest)) => Some(child::Child::start(program, rest, local, lent)?),
+            Some((program, rest)) => Some(child::Child::start(program, rest, local, kubeconfig)?),
             None => None,
         };
-        self.teller.leads(local, Some(&destination), clock::wall());
+        self.console.leads(local, Some(&destination), clock::wall());
         // Saving waits for the disk, and must not be waited for.
-        if let Err(error) = self.keeper.keep(self.leaf.directory().await).await {
-            self.teller.remark(&format!("the next start needs the invite again: {error}"));
+        if let Err(error) = self.storage.store(self.leaf.directory().await).await {
+            self.console.remark(&format!("the next start needs the invite again: {error}"));
         }
         self.take_secrets().await;
         let mut last = Some(destination);
@@ -231,13 +231,13 @@ impl Forward<'_> {
                     last = now;
                 }
                 code = child::ended(&mut command) => {
-                    self.keeper.keep_again(self.leaf.directory().await).await;
+                    self.storage.store_directory(self.leaf.directory().await).await;
                     return code;
                 }
-                end = self.ends.next() => match &mut command {
+                end = self.signals.next() => match &mut command {
                     Some(command) => command.pass_on(end),
                     None => {
-                        self.keeper.keep_again(self.leaf.directory().await).await;
+                        self.storage.store_directory(self.leaf.directory().await).await;
                         return Ok(0);
                     }
                 }
@@ -250,19 +250,19 @@ impl Forward<'_> {
         &mut self,
         context: &Context,
         local: SocketAddr,
-    ) -> Result<Option<Lent>, Error> {
+    ) -> Result<Option<TemporaryKubeconfig>, Error> {
         let answers = self.leaf.certificates(CERTIFICATES_WAIT).await;
         let evidence = Evidence::of_origins(&self.args.service, &answers);
         if let Some(file) = &self.args.context.kubeconfig {
             let remarks = context.merge_into(file, local, &evidence)?;
-            remarks.iter().for_each(|remark| self.teller.remark(remark));
+            remarks.iter().for_each(|remark| self.console.remark(remark));
         }
         if !self.args.exec {
             return Ok(None);
         }
-        let lent = context.lend(local, &evidence)?;
-        lent.warnings.iter().for_each(|warning| self.teller.remark(warning));
-        Ok(Some(lent))
+        let kubeconfig = context.temporary(local, &evidence)?;
+        kubeconfig.warnings.iter().for_each(|warning| self.console.remark(warning));
+        Ok(Some(kubeconfig))
     }
 
     /// Says where sessions go when that is another way than before.
@@ -277,10 +277,10 @@ impl Forward<'_> {
             (last, now) => last.is_none() && now.is_none(),
         };
         if !is_same {
-            self.teller.leads(local, now, clock::wall());
+            self.console.leads(local, now, clock::wall());
             let denied = self.leaf.progress().denied.filter(|_| now.is_none());
             if let Some(denied) = denied {
-                self.teller.remark(&words::denied(&denied, &self.args.service));
+                self.console.remark(&messages::denied(&denied, &self.args.service));
             }
         }
     }
@@ -288,14 +288,14 @@ impl Forward<'_> {
     /// Keeps a new secret of the mesh, if one came, and uses it.
     async fn take_secrets(&mut self) {
         if let Some(secrets) = self.leaf.offered_secrets() {
-            self.keeper.keep_secrets(secrets).await;
+            self.storage.store_secrets(secrets).await;
             self.leaf.take_secrets().await;
         }
     }
 }
 
 /// The signals that end a program.
-struct Ends {
+struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
@@ -304,14 +304,14 @@ struct Ends {
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum EndSignal {
     Interrupt,
     Terminate,
     Hangup,
     Quit,
 }
 
-impl Ends {
+impl EndSignals {
     fn new() -> Result<Self, Error> {
         let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
         Ok(Self {
@@ -322,12 +322,12 @@ impl Ends {
         })
     }
 
-    async fn next(&mut self) -> End {
+    async fn next(&mut self) -> EndSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => End::Interrupt,
-            _ = self.terminate.recv() => End::Terminate,
-            _ = self.hangup.recv() => End::Hangup,
-            _ = self.quit.recv() => End::Quit,
+            _ = self.interrupt.recv() => EndSignal::Interrupt,
+            _ = self.terminate.recv() => EndSignal::Terminate,
+            _ = self.hangup.recv() => EndSignal::Hangup,
+            _ = self.quit.recv() => EndSignal::Quit,
         }
     }
 

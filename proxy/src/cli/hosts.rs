@@ -123,9 +123,9 @@ fn block(entries: &[String]) -> String {
 /// # Errors
 /// [`HostsError`].
 fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsError> {
-    let parts = Parts::of(text)?;
+    let hosts = HostsText::of(text)?;
     let mut wanted = ips.to_vec();
-    for (number, line) in parts.outside() {
+    for (number, line) in hosts.outside() {
         let Some(ip) = mapped(line, name) else { continue };
         if !ips.contains(&ip) {
             let (name, line) = (name.to_owned(), line.trim().to_owned());
@@ -133,9 +133,9 @@ fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsE
         }
         wanted.retain(|wanted| *wanted != ip);
     }
-    let mut inside = parts.inside_without(name);
+    let mut inside = hosts.inside_without(name);
     inside.extend(entries(name, &wanted));
-    Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
+    Ok(Some(hosts.with_inside(&inside)).filter(|changed| changed != text))
 }
 
 /// The text without the name between the markers; `None` when it is not there.
@@ -143,9 +143,9 @@ fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsE
 /// # Errors
 /// [`HostsError::Markers`].
 fn without(text: &str, name: &str) -> Result<Option<String>, HostsError> {
-    let parts = Parts::of(text)?;
-    let inside = parts.inside_without(name);
-    Ok(Some(parts.with_inside(&inside)).filter(|changed| changed != text))
+    let hosts = HostsText::of(text)?;
+    let inside = hosts.inside_without(name);
+    Ok(Some(hosts.with_inside(&inside)).filter(|changed| changed != text))
 }
 
 /// The address a line maps a name to.
@@ -157,13 +157,13 @@ fn mapped(line: &str, name: &str) -> Option<IpAddr> {
 }
 
 /// The lines of a hosts file, and where the markers are.
-struct Parts<'a> {
+struct HostsText<'a> {
     lines: Vec<&'a str>,
     /// Indices of the two markers.
     markers: Option<(usize, usize)>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> HostsText<'a> {
     fn of(text: &'a str) -> Result<Self, HostsError> {
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let at = |mark: &str| -> Vec<usize> {

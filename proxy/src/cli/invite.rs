@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::paths::Paths;
-use super::{clock, load, output, runtime, saved};
+use super::{clock, load, output, runtime, saved_directory};
 use meshport_core::names;
 use meshport_core::seeds::{self, Known};
 use meshport_daemon::Error;
@@ -115,7 +115,7 @@ fn members(
 ) -> Result<Vec<SeedRow>, Error> {
     let known = match runtime()?.block_on(daemon.ask(&SeedsRequest)) {
         Err(Error::NoDaemon { .. }) => {
-            StateDir::open(state_dir).and_then(|state| saved::members(&state, now))
+            StateDir::open(state_dir).and_then(|state| saved_directory::members(&state, now))
         }
         outcome => outcome,
     };

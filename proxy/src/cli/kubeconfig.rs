@@ -5,7 +5,7 @@
 //! origins' certificates have (`tls-server-name`), if possible the one that was verified before. A
 //! merge changes the lines of its own two entries only.
 
-mod asking;
+mod certificates;
 mod document;
 mod name;
 mod server;
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     let (local, evidence) = runtime()?.block_on(async {
         let local = local::addresses(&args.daemon, &args.service).await?;
         let evidence = match server.verified_as(&found.cluster) {
-            Some(_) => asking::evidence(&args.daemon.client()?, &args.service, &server).await,
+            Some(_) => certificates::evidence(&args.daemon.client()?, &args.service, &server).await,
             None => Evidence::default(),
         };
         Ok::<_, Error>((local, evidence))

@@ -4,16 +4,16 @@
 //! a thin `run` around it that reads the clock and writes the answer. Standard output carries the
 //! answer only; advice and errors go to standard error.
 
+mod argv;
 mod authority;
 mod check;
+mod core_dumps;
 mod credentials;
 mod demo;
 mod drain;
-mod dumps;
 mod forward;
 mod generate;
 mod health;
-mod hidden;
 mod hosts;
 mod init;
 mod invite;
@@ -34,7 +34,7 @@ mod revoke;
 mod rotate_key;
 mod rotate_secret;
 mod run;
-mod saved;
+mod saved_directory;
 mod signer;
 mod stand_in;
 mod text;
@@ -51,7 +51,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use self::dumps::Children;
+use self::core_dumps::Children;
 use meshport_daemon::Error;
 use meshport_daemon::clock;
 
@@ -254,13 +254,13 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(hidden::words()) {
+    let cli = match Cli::try_parse_from(argv::words()) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     // Whatever the verb, an invite or a key may come into its memory.
     let runs_a_command = matches!(cli.verb, Verb::Forward(_));
-    dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
+    core_dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
     match run(&cli.verb) {
         Ok(code) => ExitCode::from(code),
         Err(error) => ExitCode::from(output::report(&error)),

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 
 use serde::Serialize;
 
-use super::render::{Look, Tone, wrapped};
+use super::render::{Style, Tone, wrapped};
 use meshport_daemon::Error;
 
 /// What a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
@@ -57,10 +57,10 @@ pub(crate) fn draw(text: &str) {
 
 /// Writes to standard error, the prefix in its tone.
 fn tell(text: &str, prefix: &str, tone: Tone) {
-    let look = look_of(&io::stderr());
-    let folded = folded(text, look.width);
+    let style = style_of(&io::stderr());
+    let folded = folded(text, style.width);
     let painted = match folded.strip_prefix(prefix) {
-        Some(rest) => format!("{}{rest}", look.paint(prefix, tone)),
+        Some(rest) => format!("{}{rest}", style.paint(prefix, tone)),
         None => folded,
     };
     let _ = io::stderr().lock().write_all(painted.as_bytes());
@@ -77,13 +77,13 @@ fn folded(text: &str, width: Option<usize>) -> String {
 }
 
 /// How standard output looks.
-pub(crate) fn look() -> Look {
-    look_of(&io::stdout())
+pub(crate) fn style() -> Style {
+    style_of(&io::stdout())
 }
 
 /// Columns of the terminal behind standard output; `None` when it is a file or a pipe.
 pub(crate) fn width() -> Option<usize> {
-    look().width
+    style().width
 }
 
 /// Lines of the terminal behind standard output; `None` when it is a file or a pipe.
@@ -93,13 +93,13 @@ pub(crate) fn height() -> Option<usize> {
     size.map(|(_, terminal_size::Height(lines))| lines.into())
 }
 
-fn look_of(output: &(impl IsTerminal + AsFd)) -> Look {
+fn style_of(output: &(impl IsTerminal + AsFd)) -> Style {
     if !output.is_terminal() {
-        return Look::default();
+        return Style::default();
     }
     let size = terminal_size::terminal_size_of(output);
     let width = size.map(|(terminal_size::Width(columns), _)| columns.into());
-    Look { width, colour: wants_colour(|name| std::env::var_os(name)) }
+    Style { width, colour: wants_colour(|name| std::env::var_os(name)) }
 }
 
 fn wants_colour(variable: impl Fn(&str) -> Option<OsString>) -> bool {

@@ -8,7 +8,7 @@ use meshport_config::{Period, ServiceName, TextError};
 use meshport_core::names;
 
 use super::load::{socket, state_dir};
-use super::{clock, output, render, runtime, saved, watch};
+use super::{clock, output, render, runtime, saved_directory, watch};
 use meshport_daemon::Error;
 use meshport_daemon::StateDir;
 use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest, SeedRow};
@@ -143,7 +143,7 @@ pub(crate) fn status(StatusArgs { watch, query: args }: &StatusArgs) -> Result<(
     if args.json {
         return output::json(&status);
     }
-    output::answer(&render::status(&status, clock::wall().0, output::look()))
+    output::answer(&render::status(&status, clock::wall().0, output::style()))
 }
 
 pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
@@ -152,7 +152,7 @@ pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
     if args.json {
         return output::json(&routes);
     }
-    output::answer(&render::routes(&routes, output::look()))
+    output::answer(&render::routes(&routes, output::style()))
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
@@ -162,7 +162,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     if args.query.json {
         return output::json(&chosen);
     }
-    output::answer(&render::explain(&chosen, output::look()))
+    output::answer(&render::explain(&chosen, output::style()))
 }
 
 /// What was asked for.
@@ -223,13 +223,13 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
     if args.query.json {
         return output::json(&peers);
     }
-    output::answer(&render::peers(&peers, output::look()))
+    output::answer(&render::peers(&peers, output::style()))
 }
 
 /// The members of the saved directory, where no daemon answers; its error when there are none.
 fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error> {
     let Ok(state) = daemon.state() else { return Err(silent) };
-    let seeds = saved::members(&state, clock::wall())?;
+    let seeds = saved_directory::members(&state, clock::wall())?;
     if seeds.is_empty() {
         return Err(silent);
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::query::DaemonArgs;
-use super::{authority, clock, line, output, runtime, saved};
+use super::{authority, clock, line, output, runtime, saved_directory};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use meshport_daemon::admin::client::AdminClient;
@@ -184,7 +184,8 @@ fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId
             }
         }
         Err(silent @ Error::NoDaemon { .. }) => {
-            let saved = args.daemon.state().and_then(|state| saved::all(&state, clock::wall()));
+            let saved =
+                args.daemon.state().and_then(|state| saved_directory::all(&state, clock::wall()));
             let known = saved.unwrap_or_default();
             let known = known.iter().map(|it| (it.credential.name.to_string(), it.credential.node));
             let known: Vec<Known> = known.collect();

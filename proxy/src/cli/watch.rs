@@ -59,10 +59,10 @@ fn line(outcome: Result<Status, Error>) -> Result<(), Error> {
 }
 
 fn show(outcome: &Result<Status, Error>, every: Duration, pages: u64) -> Result<(), Error> {
-    let (look, now) = (output::look(), clock::wall());
+    let (style, now) = (output::style(), clock::wall());
     let body = match outcome {
-        Ok(answer) => status(answer, now.0, look),
-        Err(error) => format!("{}\n", look.paint(&error.to_string(), Tone::Bad)),
+        Ok(answer) => status(answer, now.0, style),
+        Err(error) => format!("{}\n", style.paint(&error.to_string(), Tone::Bad)),
     };
     let page = format!("{now}, every {}\n\n{body}", Period(every));
     match output::height() {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use meshport_config::ServiceName;
 
 use crate::brain::{
-    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SessionId, Side, Surroundings, Traffic,
+    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SearchContext, SessionId, Side, Traffic,
 };
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
@@ -84,14 +84,14 @@ pub(super) enum Owner {
 }
 
 /// What a search has to know of a node's other sessions.
-pub(super) struct Around<'a> {
+pub(super) struct OtherSearches<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) service: &'a ServiceName,
     pub(super) budget: &'a mut HedgeBudget,
     pub(super) searching: u64,
 }
 
-impl Surroundings for Around<'_> {
+impl SearchContext for OtherSearches<'_> {
     fn open(&self, line: &Line) -> u64 {
         self.ledger.count_line(self.service, Side::Client, *line)
     }

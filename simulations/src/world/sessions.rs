@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::clients::{Around, Attempt, OUTSIDE, Request, Session};
+use super::clients::{Attempt, OUTSIDE, OtherSearches, Request, Session};
 use super::{Event, World};
 use meshport_core::draw::mix;
 
@@ -111,8 +111,8 @@ impl World {
             let searching = clients.searching as u64;
             let (ledger, service) = (&clients.ledger, &clients.service);
             let budget = &mut clients.budget;
-            let mut around = Around { ledger, service, budget, searching };
-            match search.poll(now, &mut around) {
+            let mut others = OtherSearches { ledger, service, budget, searching };
+            match search.poll(now, &mut others) {
                 Some(Action::Start { id, candidate, hedge, .. }) => {
                     self.measures.sessions.hedged += u64::from(hedge);
                     self.measures.sessions.attempts += u64::from(!hedge && id > 0);

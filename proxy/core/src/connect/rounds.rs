@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::Surroundings;
+use super::SearchContext;
 use crate::route::{Candidate, Line, Route};
 
 /// The pause before all candidates are tried again, when none was slow about failing.
@@ -56,9 +56,9 @@ impl Rounds {
     }
 
     /// Draws the order of what this round has not tried, unless that is drawn.
-    pub(super) fn draw_order(&mut self, route: &Route, around: &impl Surroundings) {
+    pub(super) fn draw_order(&mut self, route: &Route, context: &impl SearchContext) {
         if self.queue.is_none() {
-            let order = route.attempt_order(self.ticket, |line| around.open(line));
+            let order = route.attempt_order(self.ticket, |line| context.open(line));
             let untried = order.into_iter().filter(|it| !self.tried.contains(&it.origin.line));
             self.queue = Some(untried.cloned().collect());
         }

@@ -28,12 +28,12 @@ fn route(rtts: &[u64]) -> Arc<Route> {
     Arc::new(choose(origins.collect(), &policy, &Preference::default(), Instant::now()).0)
 }
 
-struct Around {
+struct Context {
     budget: HedgeBudget,
     crowded: bool,
 }
 
-impl Surroundings for Around {
+impl SearchContext for Context {
     fn open(&self, _: &Line) -> u64 {
         0
     }
@@ -49,7 +49,7 @@ impl Surroundings for Around {
 
 struct Bench {
     connect: Connect,
-    around: Around,
+    context: Context,
     now: Instant,
 }
 
@@ -57,11 +57,11 @@ impl Bench {
     fn new(config: ConnectConfig, rtts: &[u64]) -> Self {
         let now = Instant::now();
         let connect = Connect::new(config, route(rtts), 0, now);
-        Self { connect, around: Around { budget: HedgeBudget::default(), crowded: false }, now }
+        Self { connect, context: Context { budget: HedgeBudget::default(), crowded: false }, now }
     }
 
     fn poll(&mut self) -> Option<Action> {
-        self.connect.poll(self.now, &mut self.around)
+        self.connect.poll(self.now, &mut self.context)
     }
 
     /// What is started now: the attempt's id and the number of its origin.
@@ -148,7 +148,7 @@ fn one_that_answers_after_all_is_not_blamed() {
 fn an_outrun_one_is_not_blamed_for_a_herd_or_for_this_machine() {
     for (crowded, lag) in [(true, Duration::ZERO), (false, LAG + ms(1))] {
         let mut bench = Bench::new(config(), &[1, 20]);
-        bench.around.crowded = crowded;
+        bench.context.crowded = crowded;
         bench.started();
         bench.connect.handle_kind(Kind::Tls, bench.now);
         bench.sleep();
@@ -196,11 +196,11 @@ fn without_hedging_one_after_another_is_tried() {
 #[test]
 fn a_spent_budget_leaves_the_search_to_its_first_candidate() {
     let mut bench = Bench::new(config(), &[1, 20]);
-    while bench.around.budget.take() {}
+    while bench.context.budget.take() {}
     bench.started();
     bench.sleep();
     assert_eq!(bench.poll(), None);
-    bench.around.budget = HedgeBudget::default();
+    bench.context.budget = HedgeBudget::default();
     bench.sleep();
     assert_eq!(bench.started(), Some((1, 2)));
 }

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-use super::router::Door;
+use super::router::ListenerKind;
 use super::server::serve_connection;
 use super::slots::Slots;
 use crate::Error;
 use crate::admin::request::Kind;
 use crate::node::driver::answers::{Answer, Ask, rows};
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 
 /// What reached the daemon in the course of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
     // Larger than any request and all its answers: neither side waits for the other.
     let (mut client, server) = tokio::io::duplex(1 << 22);
     let (_stop, stopping) = watch::channel(false);
-    let door = if by_socket { Door::Socket } else { Door::Loopback };
-    let slot = Slots::default().take(Who::Unknown).expect("there is room");
-    let serving = serve_connection(server, door, daemon.clone(), stopping, slot);
+    let listener = if by_socket { ListenerKind::Socket } else { ListenerKind::Loopback };
+    let slot = Slots::default().take(ClientId::Unknown).expect("there is room");
+    let serving = serve_connection(server, listener, daemon.clone(), stopping, slot);
     let talking = async {
         client.write_all(bytes).await.expect("there is room");
         client.shutdown().await.expect("it is memory");

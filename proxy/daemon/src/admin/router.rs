@@ -25,7 +25,7 @@ const MAX_BODY_TIME: Duration = Duration::from_secs(5);
 
 /// Through which listener a request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum ListenerKind {
     /// The unix socket: a client that can open it may ask everything.
     Socket,
     /// Loopback TCP: any local user, and any web page a local browser shows.
@@ -43,17 +43,21 @@ struct Complaint<'a> {
 const PAGES: [&str; 4] = ["/metrics", "/healthz", "/livez", "/readyz"];
 
 /// Answers one request; every failure is an answer too.
-pub(super) async fn answer<A: Ask, B>(ask: &A, door: Door, request: Request<B>) -> Answer
+pub(super) async fn answer<A: Ask, B>(
+    ask: &A,
+    listener: ListenerKind,
+    request: Request<B>,
+) -> Answer
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
-    if door == Door::Loopback && !is_for_loopback(&request) {
+    if listener == ListenerKind::Loopback && !is_for_loopback(&request) {
         let text = "this port answers only to localhost and loopback addresses in the Host header";
         return complaint(StatusCode::MISDIRECTED_REQUEST, text);
     }
     let path = request.uri().path().to_owned();
     let row = rows::<A>().into_iter().find(|row| row.path == path);
-    let row = row.filter(|row| door == Door::Socket || row.kind == Kind::Query);
+    let row = row.filter(|row| listener == ListenerKind::Socket || row.kind == Kind::Query);
     let is_command = match &row {
         Some(row) => row.kind == Kind::Command,
         None if PAGES.contains(&path.as_str()) => false,

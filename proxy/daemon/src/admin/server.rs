@@ -35,11 +35,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::router::{self, Door};
+use super::router::{self, ListenerKind};
 use super::slots::{Slot, Slots};
 use crate::Error;
 use crate::node::driver::answers::Ask;
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
@@ -158,31 +158,32 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(
 
 /// What both kinds of listener have in common.
 trait Listener {
-    const DOOR: Door;
+    const KIND: ListenerKind;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, and whose it is.
-    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Who)>> + Send;
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, ClientId)>> + Send;
 }
 
 impl Listener for UnixListener {
-    const DOOR: Door = Door::Socket;
+    const KIND: ListenerKind = ListenerKind::Socket;
     type Stream = UnixStream;
 
-    async fn next(&self) -> io::Result<(UnixStream, Who)> {
+    async fn next(&self) -> io::Result<(UnixStream, ClientId)> {
         let (stream, _) = self.accept().await?;
-        let who = stream.peer_cred().map_or(Who::Unknown, |peer| Who::User(peer.uid()));
+        let who = stream.peer_cred().map_or(ClientId::Unknown, |peer| ClientId::User(peer.uid()));
         Ok((stream, who))
     }
 }
 
 impl Listener for TcpListener {
-    const DOOR: Door = Door::Loopback;
+    const KIND: ListenerKind = ListenerKind::Loopback;
     type Stream = TcpStream;
 
-    async fn next(&self) -> io::Result<(TcpStream, Who)> {
+    async fn next(&self) -> io::Result<(TcpStream, ClientId)> {
         let (stream, peer) = self.accept().await?;
-        let who = stream.local_addr().map_or(Who::Unknown, |local| Who::behind(peer, local));
+        let who =
+            stream.local_addr().map_or(ClientId::Unknown, |local| ClientId::behind(peer, local));
         Ok((stream, who))
     }
 }
@@ -205,7 +206,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
                     continue;
                 };
                 let (ask, stopping) = (ask.clone(), stopping.clone());
-                connections.spawn(serve_connection(stream, L::DOOR, ask, stopping, slot));
+                connections.spawn(serve_connection(stream, L::KIND, ask, stopping, slot));
                 // A request that is there already is read before more connections come.
                 tokio::task::yield_now().await;
             }
@@ -222,7 +223,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
 
 pub(super) async fn serve_connection<S, A: Ask>(
     stream: S,
-    door: Door,
+    listener: ListenerKind,
     ask: A,
     mut stopping: watch::Receiver<bool>,
     mut slot: Slot,
@@ -233,7 +234,7 @@ pub(super) async fn serve_connection<S, A: Ask>(
     let service = service_fn(move |request| {
         let (ask, answering) = (ask.clone(), marker.answering());
         async move {
-            let answer = router::answer(&ask, door, request).await;
+            let answer = router::answer(&ask, listener, request).await;
             drop(answering);
             Ok::<_, Infallible>(answer)
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 
 /// Connections of one listener at once: a handful of scrapers, probes and people.
 pub(super) const MAX_CONNECTIONS: usize = 64;
@@ -33,7 +33,7 @@ struct Held {
 
 #[derive(Debug)]
 struct Connection {
-    who: Who,
+    who: ClientId,
     /// What happened last, while it waits for a request; none while one is answered.
     waits: Option<u64>,
     /// Its end tells the connection that its place is taken.
@@ -47,8 +47,8 @@ impl Held {
     }
 
     /// Makes room for one more of `who`; whether there is some.
-    fn make_room(&mut self, who: Who) -> bool {
-        let mut counts: BTreeMap<Who, usize> = BTreeMap::new();
+    fn make_room(&mut self, who: ClientId) -> bool {
+        let mut counts: BTreeMap<ClientId, usize> = BTreeMap::new();
         self.connections.values().for_each(|it| *counts.entry(it.who).or_insert(0) += 1);
         let own = counts.get(&who).copied().unwrap_or(0);
         let is_full = self.connections.len() >= MAX_CONNECTIONS;
@@ -75,7 +75,7 @@ pub(super) struct Slot {
 impl Slots {
     /// A slot for a connection that waits for its first request; none when all that could make room
     /// are being answered.
-    pub(super) fn take(&self, who: Who) -> Option<Slot> {
+    pub(super) fn take(&self, who: ClientId) -> Option<Slot> {
         let mut held = self.lock();
         if !held.make_room(who) {
             return None;
@@ -147,8 +147,8 @@ impl Drop for Answering {
 mod tests {
     use super::*;
 
-    const PROBE: Who = Who::User(0);
-    const LOUD: Who = Who::User(1001);
+    const PROBE: ClientId = ClientId::User(0);
+    const LOUD: ClientId = ClientId::User(1001);
 
     /// The slots of this list that still are.
     fn left(slots: &mut [Slot]) -> Vec<usize> {
@@ -192,7 +192,7 @@ mod tests {
         let mut most: Vec<Slot> =
             (0..MAX_OF_ONE).map(|_| slots.take(LOUD).expect("room")).collect();
         let others: Vec<Slot> = (2000..2000 + (MAX_CONNECTIONS - MAX_OF_ONE) as u32)
-            .map(|user| slots.take(Who::User(user)).expect("room"))
+            .map(|user| slots.take(ClientId::User(user)).expect("room"))
             .collect();
         assert_eq!((left(&mut probe).len(), left(&mut most).len()), (1, MAX_OF_ONE - 1));
         assert_eq!(slots.lock().connections.len(), MAX_CONNECTIONS);

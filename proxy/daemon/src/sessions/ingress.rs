@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::debug;
 
 use meshport_core::connect::{
-    Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, Surroundings,
+    Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, SearchContext,
 };
 use meshport_core::draw::mix;
 use meshport_core::evidence::{Attempted, Verdict};
@@ -32,11 +32,11 @@ use meshport_core::wire::MAX_DEADLINE;
 
 use crate::clock;
 use crate::sessions::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
+use crate::sessions::client::ClientId;
 use crate::sessions::pacing::{LASTS, Pacing, Paid};
 use crate::sessions::registry::{Guard, Sessions};
 use crate::sessions::splice::{self, Carried, Early, Ending, Unfinished};
 use crate::sessions::totals::{Totals, bump};
-use crate::sessions::who::Who;
 use crate::tcp::{Host, Tcp};
 
 /// How often candidates that are said to be down are tried while there is nothing better.
@@ -113,7 +113,7 @@ pub(crate) struct Ingress {
     /// and all bits of its mix are used.
     tickets: AtomicU64,
     /// What clients hold of `max-sessions`.
-    pub(crate) quota: Mutex<Quota<Who>>,
+    pub(crate) quota: Mutex<Quota<ClientId>>,
 }
 
 impl Ingress {
@@ -366,9 +366,9 @@ struct Search<'a> {
     last: Failure,
 }
 
-struct Around<'a>(&'a Ingress);
+struct OtherSearches<'a>(&'a Ingress);
 
-impl Surroundings for Around<'_> {
+impl SearchContext for OtherSearches<'_> {
     fn open(&self, line: &Line) -> u64 {
         self.0.context.sessions.count_line(&self.0.service, Side::Client, *line)
     }
@@ -420,7 +420,9 @@ impl<'a> Search<'a> {
                     return Ok(found);
                 }
             }
-            while let Some(action) = self.connect.poll(clock::now(), &mut Around(self.ingress)) {
+            while let Some(action) =
+                self.connect.poll(clock::now(), &mut OtherSearches(self.ingress))
+            {
                 if !self.carry_out(action) {
                     return Err(std::mem::replace(&mut self.last, Failure::Client));
                 }

@@ -13,10 +13,10 @@ use tracing::{info, warn};
 use crate::Error;
 
 use crate::clock;
+use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::bump;
-use crate::sessions::who::Who;
 use crate::tcp::{Closed, Host, Listener, Tcp};
 use meshport_core::quota::OverQuota;
 
@@ -82,17 +82,17 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
     let mut complained = false;
-    let mut said = Said::default();
+    let mut logged = LastLogged::default();
     loop {
         while let Some((client, paid)) = ingress.pacing.next() {
-            take(client, paid, ingress, sessions, &mut said);
+            take(client, paid, ingress, sessions, &mut logged);
         }
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
                     bump(&ingress.totals.clients.accepted);
-                    meet(client, ingress, sessions, &mut said);
+                    meet(client, ingress, sessions, &mut logged);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -110,9 +110,9 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
 }
 
 /// Serves a client, unless it has to wait for its turn.
-fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &mut Said) {
+fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, logged: &mut LastLogged) {
     let who = match ingress.pacing.admit(client) {
-        Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, said),
+        Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, logged),
         Admission::Gone => return bump(&ingress.totals.clients.abandoned),
         Admission::Waits(who) => {
             bump(&ingress.totals.clients.paced);
@@ -126,7 +126,7 @@ fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, said: &
     };
     let now = clock::now();
     ingress.totals.addresses.note_paced(who, now);
-    if Said::is_due(&mut said.paced, now) {
+    if LastLogged::is_due(&mut logged.paced, now) {
         warn!(
             service = %ingress.service, client = %who,
             "a client resets most connections that it opens: its next ones are delayed, those of \
@@ -141,13 +141,13 @@ fn take(
     paid: Paid,
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
-    said: &mut Said,
+    logged: &mut LastLogged,
 ) {
     let slot = match ingress.slot(&client) {
         Ok(slot) => slot,
         Err(why) => {
             client.reset_on_drop();
-            return say_no_place(ingress, why, said);
+            return say_no_place(ingress, why, logged);
         }
     };
     client.set_nodelay();
@@ -164,13 +164,13 @@ fn take(
 
 /// When the last line was about what clients can cause by the thousand.
 #[derive(Debug, Default)]
-struct Said {
+struct LastLogged {
     full: Option<Instant>,
     over_share: Option<Instant>,
     paced: Option<Instant>,
 }
 
-impl Said {
+impl LastLogged {
     /// Whether it is time for another line.
     fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
         let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= SAY_INTERVAL);
@@ -182,12 +182,12 @@ impl Said {
 }
 
 /// Says that a client was refused, unless that was said lately; the status says it for as long.
-fn say_no_place(ingress: &Ingress, why: OverQuota<Who>, said: &mut Said) {
+fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLogged) {
     let last = match why {
-        OverQuota::Full => &mut said.full,
-        OverQuota::Share(..) => &mut said.over_share,
+        OverQuota::Full => &mut logged.full,
+        OverQuota::Share(..) => &mut logged.over_share,
     };
-    if !Said::is_due(last, clock::now()) {
+    if !LastLogged::is_due(last, clock::now()) {
         return;
     }
     let max_sessions = ingress.limits.borrow().max_sessions;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use meshport_core::pace::{Arrival, Pace, Payer};
 
 use crate::clock;
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 use crate::tcp::Tcp;
 
 /// A session that goes on for this long is of use, even if nothing came back yet.
@@ -18,7 +18,7 @@ pub(crate) const LASTS: Duration = Duration::from_millis(500);
 /// The clients of a service.
 #[derive(Debug)]
 pub(crate) struct Pacing {
-    pace: Mutex<Pace<Who, Tcp>>,
+    pace: Mutex<Pace<ClientId, Tcp>>,
     /// Something was given back that a client waits for.
     repaid: Notify,
 }
@@ -29,15 +29,15 @@ pub(crate) enum Admission {
     Serve(Tcp, Paid),
     /// It was gone already.
     Gone,
-    Waits(Who),
-    TurnedAway(Tcp, Who),
+    Waits(ClientId),
+    TurnedAway(Tcp, ClientId),
 }
 
 /// What a session has paid for its beginning.
 #[derive(Debug)]
 pub(crate) struct Paid {
     pacing: Arc<Pacing>,
-    payer: Option<Payer<Who>>,
+    payer: Option<Payer<ClientId>>,
     at: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Pacing {
         if client.is_gone() {
             return Admission::Gone;
         }
-        let who = Who::behind(peer, local);
+        let who = ClientId::behind(peer, local);
         match self.lock().arrive(who, client, now) {
             Arrival::Serve(client) => {
                 Admission::Serve(client, self.paid(Some(Payer::Holder(who)), now))
@@ -97,11 +97,11 @@ impl Pacing {
         }
     }
 
-    fn paid(self: &Arc<Self>, payer: Option<Payer<Who>>, at: Instant) -> Paid {
+    fn paid(self: &Arc<Self>, payer: Option<Payer<ClientId>>, at: Instant) -> Paid {
         Paid { pacing: self.clone(), payer, at }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pace<Who, Tcp>> {
+    fn lock(&self) -> MutexGuard<'_, Pace<ClientId, Tcp>> {
         self.pace.lock().expect("no holder of this lock can panic")
     }
 }

@@ -8,16 +8,16 @@ use std::sync::{Arc, PoisonError};
 use meshport_core::quota::{OverQuota, Quota};
 
 use crate::clock;
+use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::totals::{OverShare, bump};
-use crate::sessions::who::Who;
 use crate::tcp::Tcp;
 
 /// One of the sessions that a service may have open; freed when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     ingress: Arc<Ingress>,
-    holder: Option<Who>,
+    holder: Option<ClientId>,
 }
 
 impl Drop for Slot {
@@ -29,20 +29,20 @@ impl Drop for Slot {
 impl Ingress {
     /// A slot for one more client, unless `max-sessions` are open or its user has its share of
     /// them.
-    pub(crate) fn slot(self: &Arc<Self>, client: &Tcp) -> Result<Slot, OverQuota<Who>> {
+    pub(crate) fn slot(self: &Arc<Self>, client: &Tcp) -> Result<Slot, OverQuota<ClientId>> {
         let all = self.limits.borrow().max_sessions;
         let is_scarce = self.change_quota(|quota| quota.is_scarce(all));
-        let who = || client.ends().map(|(peer, local)| Who::behind(peer, local));
+        let who = || client.ends().map(|(peer, local)| ClientId::behind(peer, local));
         self.slot_for(is_scarce.then(who).flatten(), all)
     }
 
     /// The same for a client whose user is known, if it is asked for.
     pub(crate) fn slot_for(
         self: &Arc<Self>,
-        who: Option<Who>,
+        who: Option<ClientId>,
         all: u64,
-    ) -> Result<Slot, OverQuota<Who>> {
-        let holder = who.filter(|who| *who != Who::User(0));
+    ) -> Result<Slot, OverQuota<ClientId>> {
+        let holder = who.filter(|who| *who != ClientId::User(0));
         match self.change_quota(|quota| quota.take(holder, all)) {
             Ok(()) => Ok(Slot { ingress: self.clone(), holder }),
             Err(OverQuota::Full) => {
@@ -57,7 +57,7 @@ impl Ingress {
         }
     }
 
-    fn change_quota<T>(&self, change: impl FnOnce(&mut Quota<Who>) -> T) -> T {
+    fn change_quota<T>(&self, change: impl FnOnce(&mut Quota<ClientId>) -> T) -> T {
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut quota);
         self.totals.clients.open.store(quota.used(), Ordering::Relaxed);

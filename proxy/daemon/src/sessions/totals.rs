@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use meshport_core::wire::Answer;
 
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 
 /// So long after a client last had to wait, or was refused, it is no longer told of.
 const LASTS: Duration = Duration::from_secs(60);
@@ -94,7 +94,7 @@ impl Streams {
 /// A client that was refused because of the places that it holds already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OverShare {
-    pub(crate) who: Who,
+    pub(crate) who: ClientId,
     /// Places that counted for it.
     pub(crate) held: u64,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Addresses(Mutex<Met>);
 #[derive(Debug, Default)]
 struct Met {
     over_share: Option<(OverShare, Instant)>,
-    paced: Option<(Who, Instant)>,
+    paced: Option<(ClientId, Instant)>,
     taken: BTreeSet<SocketAddr>,
 }
 
@@ -126,12 +126,12 @@ impl Addresses {
     }
 
     /// A client had to wait for its turn.
-    pub(crate) fn note_paced(&self, who: Who, now: Instant) {
+    pub(crate) fn note_paced(&self, who: ClientId, now: Instant) {
         self.met().paced = Some((who, now));
     }
 
     /// The last such client, if that was lately.
-    pub(crate) fn paced(&self, now: Instant) -> Option<Who> {
+    pub(crate) fn paced(&self, now: Instant) -> Option<ClientId> {
         self.met().paced.and_then(|(who, at)| lately(who, at, now))
     }
 

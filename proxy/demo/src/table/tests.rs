@@ -2,12 +2,12 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn board() -> Board {
+fn view() -> View {
     let near = OriginRow::new("fra".to_owned(), Duration::ZERO);
     let far = OriginRow::new("a-long-name-of-an-origin".to_owned(), 35 * MS);
-    let mut board = Board::new("everything serves".to_owned(), vec![near, far]);
-    board.elapsed = Duration::from_millis(12_340);
-    board
+    let mut view = View::new("everything serves".to_owned(), vec![near, far]);
+    view.elapsed = Duration::from_millis(12_340);
+    view
 }
 
 fn text(out: &[u8]) -> &str {
@@ -16,10 +16,10 @@ fn text(out: &[u8]) -> &str {
 
 #[test]
 fn columns_line_up() {
-    let mut board = board();
-    board.answered("fra", 2 * MS);
-    board.answered("a-long-name-of-an-origin", 123 * MS);
-    board.origins[0].trouble = Some("stopped".to_owned());
+    let mut view = view();
+    view.answered("fra", 2 * MS);
+    view.answered("a-long-name-of-an-origin", 123 * MS);
+    view.origins[0].trouble = Some("stopped".to_owned());
     let expected = [
         "  12.3 s  everything serves",
         "          2 requests answered, 0 failed",
@@ -28,19 +28,19 @@ fn columns_line_up() {
         "   fra                       same site  stopped           1     2.0 ms     2.0 ms",
         " > a-long-name-of-an-origin      35 ms  serving           1   123.0 ms   123.0 ms",
     ];
-    assert_eq!(board.lines(), expected);
+    assert_eq!(view.lines(), expected);
 }
 
 #[test]
 fn a_terminal_is_overwritten_and_never_wraps() {
     let mut table = Table::new(Vec::new(), Style::InPlace { columns: 40 });
-    let mut board = board();
-    table.draw(&board).unwrap();
-    board.origins.pop();
-    table.draw(&board).unwrap();
-    table.draw(&board).unwrap();
+    let mut view = view();
+    table.draw(&view).unwrap();
+    view.origins.pop();
+    table.draw(&view).unwrap();
+    table.draw(&view).unwrap();
     table.note("stays").unwrap();
-    table.draw(&board).unwrap();
+    table.draw(&view).unwrap();
     table.release();
     table.note("below").unwrap();
     let out = table.finish();
@@ -59,19 +59,19 @@ fn a_terminal_is_overwritten_and_never_wraps() {
 #[test]
 fn elsewhere_there_is_one_line_per_change() {
     let mut table = Table::new(Vec::new(), Style::Changes);
-    let mut board = board();
-    table.draw(&board).unwrap();
+    let mut view = view();
+    table.draw(&view).unwrap();
     for _ in 0..5 {
-        board.answered("fra", 2 * MS);
-        table.draw(&board).unwrap();
+        view.answered("fra", 2 * MS);
+        table.draw(&view).unwrap();
     }
-    board.phase = "the apiserver of fra is stopped".to_owned();
-    board.origins[0].trouble = Some("stopped".to_owned());
-    board.failed("no answer within 5000 ms");
-    table.draw(&board).unwrap();
-    board.answered("a-long-name-of-an-origin", 35 * MS);
-    table.draw(&board).unwrap();
-    table.draw(&board).unwrap();
+    view.phase = "the apiserver of fra is stopped".to_owned();
+    view.origins[0].trouble = Some("stopped".to_owned());
+    view.failed("no answer within 5000 ms");
+    table.draw(&view).unwrap();
+    view.answered("a-long-name-of-an-origin", 35 * MS);
+    table.draw(&view).unwrap();
+    table.draw(&view).unwrap();
     let expected = "  12.3 s  everything serves
   12.3 s  answered by fra in 2.0 ms
   12.3 s  the apiserver of fra is stopped
@@ -83,20 +83,20 @@ fn elsewhere_there_is_one_line_per_change() {
 
 #[test]
 fn the_median_is_of_recent_answers() {
-    let mut board = board();
-    assert_eq!((board.origins[0].median(), board.origins[0].last()), (None, None));
+    let mut view = view();
+    assert_eq!((view.origins[0].median(), view.origins[0].last()), (None, None));
     for ms in [9, 1, 5] {
-        board.answered("fra", MS * ms);
+        view.answered("fra", MS * ms);
     }
-    assert_eq!((board.origins[0].median(), board.origins[0].last()), (Some(5 * MS), Some(5 * MS)));
+    assert_eq!((view.origins[0].median(), view.origins[0].last()), (Some(5 * MS), Some(5 * MS)));
     for _ in 0..WINDOW {
-        board.answered("fra", 30 * MS);
+        view.answered("fra", 30 * MS);
     }
-    let row = &board.origins[0];
+    let row = &view.origins[0];
     assert_eq!((row.median(), row.latencies.len()), (Some(30 * MS), WINDOW));
     assert_eq!(row.answered, 3 + WINDOW as u64);
-    board.answered("a stranger", MS);
-    assert_eq!(board.current, None);
+    view.answered("a stranger", MS);
+    assert_eq!(view.current, None);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::process::ExitStatus;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{self, Command};
 
-use super::End;
-use super::context::Lent;
+use super::EndSignal;
+use super::context::TemporaryKubeconfig;
 use meshport_daemon::Error;
 
 /// Tells a command where the service is, whatever it is.
@@ -25,7 +25,7 @@ const BY_SIGNAL: i32 = 128;
 #[derive(Debug)]
 pub(super) struct Child {
     process: process::Child,
-    _kubeconfig: Option<Lent>,
+    _kubeconfig: Option<TemporaryKubeconfig>,
 }
 
 impl Child {
@@ -37,12 +37,12 @@ impl Child {
         program: &OsStr,
         arguments: &[OsString],
         local: SocketAddr,
-        kubeconfig: Option<Lent>,
+        kubeconfig: Option<TemporaryKubeconfig>,
     ) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.args(arguments).env(ADDRESS, local.to_string()).kill_on_drop(true);
-        if let Some(lent) = &kubeconfig {
-            command.env("KUBECONFIG", &lent.list);
+        if let Some(kubeconfig) = &kubeconfig {
+            command.env("KUBECONFIG", &kubeconfig.list);
         }
         let process = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::Usage(format!(
@@ -56,13 +56,13 @@ impl Child {
 
     /// Passes a signal on. Keys of a terminal have reached the command already, as they reach all
     /// programs in the foreground.
-    pub(super) fn pass_on(&mut self, end: End) {
+    pub(super) fn pass_on(&mut self, end: EndSignal) {
         let signal = match end {
-            End::Interrupt | End::Quit if io::stdin().is_terminal() => return,
-            End::Interrupt => Signal::INT,
-            End::Quit => Signal::QUIT,
-            End::Terminate => Signal::TERM,
-            End::Hangup => Signal::HUP,
+            EndSignal::Interrupt | EndSignal::Quit if io::stdin().is_terminal() => return,
+            EndSignal::Interrupt => Signal::INT,
+            EndSignal::Quit => Signal::QUIT,
+            EndSignal::Terminate => Signal::TERM,
+            EndSignal::Hangup => Signal::HUP,
         };
         let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
@@ -88,7 +88,7 @@ fn code(status: ExitStatus) -> u8 {
 mod tests {
     use super::*;
 
-    async fn run(script: &str, signal: Option<End>) -> u8 {
+    async fn run(script: &str, signal: Option<EndSignal>) -> u8 {
         let arguments = ["-c", script].map(OsString::from);
         let local = "127.0.0.1:7445".parse().expect("an address");
         let child = Child::start(OsStr::new("sh"), &arguments, local, None).expect("a shell");
@@ -108,7 +108,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_reaches_it() {
-        assert_eq!(run("while :; do read line < /dev/zero; done", Some(End::Terminate)).await, 143);
+        assert_eq!(
+            run("while :; do read line < /dev/zero; done", Some(EndSignal::Terminate)).await,
+            143
+        );
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ pub(super) struct Context {
 
 /// A kubeconfig for one command; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct TemporaryKubeconfig {
     path: PathBuf,
     /// What `KUBECONFIG` is to be.
     pub(super) list: OsString,
@@ -92,7 +92,11 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Io`] when no temporary file can be written.
-    pub(super) fn lend(&self, local: SocketAddr, evidence: &Evidence) -> Result<Lent, Error> {
+    pub(super) fn temporary(
+        &self,
+        local: SocketAddr,
+        evidence: &Evidence,
+    ) -> Result<TemporaryKubeconfig, Error> {
         let (text, warnings) = self.chosen.text(local, &self.name, evidence)?;
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let folder = folder.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir);
@@ -103,17 +107,18 @@ impl Context {
             .mode(0o600)
             .open(&path)
             .map_err(Error::io(format!("create {}", path.display())))?;
-        let mut lent = Lent { path: path.clone(), list: OsString::new(), warnings };
+        let mut kubeconfig =
+            TemporaryKubeconfig { path: path.clone(), list: OsString::new(), warnings };
         file.write_all(text.as_bytes()).map_err(Error::io(format!("write {}", path.display())))?;
         let all = std::iter::once(&path).chain(self.chosen.files());
-        lent.list = std::env::join_paths(all).map_err(|_| {
+        kubeconfig.list = std::env::join_paths(all).map_err(|_| {
             Error::Usage("KUBECONFIG cannot list a file whose name has a colon in it".into())
         })?;
-        Ok(lent)
+        Ok(kubeconfig)
     }
 }
 
-impl Drop for Lent {
+impl Drop for TemporaryKubeconfig {
     fn drop(&mut self) {
         // It names no secret; a leftover harms nobody.
         let _ = fs::remove_file(&self.path);

@@ -13,7 +13,7 @@ use meshport_config::{
 };
 use rand_core::OsRng;
 
-use crate::cli::{join, line, output, saved as directories};
+use crate::cli::{join, line, output, saved_directory};
 use meshport_daemon::Error;
 use meshport_daemon::Identity;
 use meshport_daemon::state::{Existing, StateDir, StateLock};
@@ -47,18 +47,18 @@ pub(super) struct Start {
     pub(super) identity: Identity,
     pub(super) seeds: Vec<Seed>,
     pub(super) directory: Option<Vec<u8>>,
-    pub(super) keeper: Keeper,
+    pub(super) storage: Storage,
 }
 
 /// Keeps on disk what the next start needs.
 #[derive(Debug)]
-pub(super) enum Keeper {
+pub(super) enum Storage {
     /// Nothing is kept.
     Nothing,
     /// The identity is from here; only what is known of the mesh changes.
     Saved(Slot),
     /// The identity is new.
-    New(Box<Fresh>),
+    New(Box<NewIdentities>),
 }
 
 /// A folder with one identity, held while it is in use.
@@ -70,7 +70,7 @@ pub(super) struct Slot {
 
 /// New identities that are to be saved.
 #[derive(Debug)]
-pub(super) struct Fresh {
+pub(super) struct NewIdentities {
     folder: PathBuf,
     /// The one in use comes first.
     identities: Vec<Identity>,
@@ -107,10 +107,10 @@ pub(super) fn saved(
             output::advice(&format!("warning: {doubt}"));
         }
         let of_node =
-            || node.and_then(|it| directories::directory_of(it, &identity.credential.mesh));
+            || node.and_then(|it| saved_directory::directory_of(it, &identity.credential.mesh));
         let directory = state.directory().unwrap_or_default().or_else(of_node);
-        let keeper = Keeper::Saved(Slot { state, _lock });
-        return Ok(Start { identity, seeds, directory, keeper });
+        let storage = Storage::Saved(Slot { state, _lock });
+        return Ok(Start { identity, seeds, directory, storage });
     }
     if let (0, Some(unusable)) = (busy, unusable(folder)) {
         return Err(unusable);
@@ -164,14 +164,14 @@ pub(super) fn from_invite(
     let identities = made.collect::<Result<Vec<Identity>, Error>>()?;
     let seeds = invite.seeds.clone();
     let identity = copy(&identities[0]);
-    let keeper = if args.no_save {
-        Keeper::Nothing
+    let storage = if args.no_save {
+        Storage::Nothing
     } else {
         let folder = folder.to_owned();
-        Keeper::New(Box::new(Fresh { folder, identities, seeds: seeds.clone() }))
+        Storage::New(Box::new(NewIdentities { folder, identities, seeds: seeds.clone() }))
     };
-    let directory = node.and_then(|node| directories::directory_of(node, invite.mesh()));
-    Ok(Start { identity, seeds, directory, keeper })
+    let directory = node.and_then(|node| saved_directory::directory_of(node, invite.mesh()));
+    Ok(Start { identity, seeds, directory, storage })
 }
 
 fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, Error> {
@@ -195,24 +195,24 @@ fn copy(identity: &Identity) -> Identity {
     }
 }
 
-impl Keeper {
+impl Storage {
     /// Keeps a new identity and what is known of the mesh. An older identity of the same mesh gives
     /// way, unless a process uses it.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::State`] when the identity cannot be written.
-    pub(super) async fn keep(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
-        if let Self::New(fresh) = std::mem::replace(self, Self::Nothing) {
-            let saved = tokio::task::spawn_blocking(move || fresh.save()).await;
+    pub(super) async fn store(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
+        if let Self::New(new) = std::mem::replace(self, Self::Nothing) {
+            let saved = tokio::task::spawn_blocking(move || new.save()).await;
             let slot = saved.map_err(|error| Error::Bug(format!("saving ended: {error}")))??;
             *self = slot.map_or(Self::Nothing, Self::Saved);
         }
-        self.keep_again(directory).await;
+        self.store_directory(directory).await;
         Ok(())
     }
 
     /// Keeps a new secret of the mesh.
-    pub(super) async fn keep_secrets(&self, secrets: &MeshSecrets) {
+    pub(super) async fn store_secrets(&self, secrets: &MeshSecrets) {
         let Self::Saved(slot) = self else { return };
         let (state, secrets) = (slot.state.clone(), secrets.clone());
         let kept = tokio::task::spawn_blocking(move || Slot::store_secrets(&state, &secrets)).await;
@@ -224,7 +224,7 @@ impl Keeper {
     }
 
     /// Keeps what is known of the mesh now.
-    pub(super) async fn keep_again(&self, directory: Option<Vec<u8>>) {
+    pub(super) async fn store_directory(&self, directory: Option<Vec<u8>>) {
         let (Self::Saved(slot), Some(directory)) = (self, directory) else { return };
         let state = slot.state.clone();
         let kept = tokio::task::spawn_blocking(move || state.store_directory(&directory)).await;
@@ -249,7 +249,7 @@ impl Slot {
     }
 }
 
-impl Fresh {
+impl NewIdentities {
     /// Writes all identities; the first goes where the process can hold it.
     fn save(self) -> Result<Option<Slot>, Error> {
         let mut own = None;

@@ -1,7 +1,7 @@
 //! `meshport explain`: why sessions go where they go.
 
-use super::look::{Look, Tone};
 use super::status::{origin_place, path};
+use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right, toned, wrapped};
 use super::units::{age, counted, milliseconds};
 use meshport_daemon::admin::api::OriginRef;
@@ -21,16 +21,16 @@ const CANDIDATES: [Column; 9] = [
 const CHANGES: [Column; 4] = [right("AGO", 0), left("FROM", 0), left("TO", 0), left("CAUSE", 0)];
 
 /// One block per service.
-pub(crate) fn explain(explanations: &[Explanation], look: impl Into<Look>) -> String {
-    let look = look.into();
-    let blocks: Vec<String> = explanations.iter().map(|it| block(it, look)).collect();
+pub(crate) fn explain(explanations: &[Explanation], style: impl Into<Style>) -> String {
+    let style = style.into();
+    let blocks: Vec<String> = explanations.iter().map(|it| block(it, style)).collect();
     match blocks.is_empty() {
         true => "no service is used or offered here\n".into(),
         false => blocks.join("\n"),
     }
 }
 
-fn block(explanation: &Explanation, look: Look) -> String {
+fn block(explanation: &Explanation, style: Style) -> String {
     let Explanation { service, policy, chosen, candidates, sessions, changes } = explanation;
     let choice = match chosen {
         Some(chosen) => {
@@ -39,17 +39,17 @@ fn block(explanation: &Explanation, look: Look) -> String {
         }
         None => "no origin can be used".into(),
     };
-    let mut text = wrapped(&format!("{service}, policy {policy}: {choice}"), 0, look);
+    let mut text = wrapped(&format!("{service}, policy {policy}: {choice}"), 0, style);
     if candidates.is_empty() {
-        text.push_str(&wrapped("no origin is known", 2, look));
+        text.push_str(&wrapped("no origin is known", 2, style));
     } else {
-        text.push_str(&table(candidates, look));
+        text.push_str(&table(candidates, style));
         text.push_str("\n  Origins\n");
         for candidate in candidates {
             let tone = of_standing(&candidate.standing);
-            text.push_str(&toned(&sentence(candidate, &candidates[0]), tone, 4, look));
+            text.push_str(&toned(&sentence(candidate, &candidates[0]), tone, 4, style));
             for relay in &candidate.relays {
-                text.push_str(&wrapped(&relay_line(relay), 6, look));
+                text.push_str(&wrapped(&relay_line(relay), 6, style));
             }
         }
     }
@@ -58,17 +58,17 @@ fn block(explanation: &Explanation, look: Look) -> String {
         for line in sessions {
             let count = counted(line.open, "session");
             let text_line = format!("{}: {count}", origin_place(&line.who));
-            text.push_str(&wrapped(&text_line, 4, look));
+            text.push_str(&wrapped(&text_line, 4, style));
         }
     }
     if !changes.is_empty() {
         text.push_str("\n  Last changes of the first choice\n");
-        text.push_str(&changed(changes, look));
+        text.push_str(&changed(changes, style));
     }
     text
 }
 
-fn table(candidates: &[CandidateFacts], look: Look) -> String {
+fn table(candidates: &[CandidateFacts], style: Style) -> String {
     let mut table = Table::new(&CANDIDATES);
     let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), milliseconds);
     for candidate in candidates {
@@ -86,7 +86,7 @@ fn table(candidates: &[CandidateFacts], look: Look) -> String {
             format!("{:.1}", candidate.evidence).into(),
         ]);
     }
-    table.render(2, look)
+    table.render(2, style)
 }
 
 fn of_standing(standing: &str) -> Tone {
@@ -153,7 +153,7 @@ fn relay_line(relay: &RelayFacts) -> String {
     format!("through {name} in {site}: {rtt}{loss}, costs {cost}; {}", words.join("; "))
 }
 
-fn changed(changes: &[RouteChange], look: Look) -> String {
+fn changed(changes: &[RouteChange], style: Style) -> String {
     let mut table = Table::new(&CHANGES);
     let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".into());
     for change in changes {
@@ -164,7 +164,7 @@ fn changed(changes: &[RouteChange], look: Look) -> String {
             change.cause.clone(),
         ]);
     }
-    table.render(4, look)
+    table.render(4, style)
 }
 
 #[cfg(test)]

@@ -1,26 +1,26 @@
 //! Answers as text for people.
 //!
 //! Pure functions from the admin types to a `String`: no clock, no terminal, plain ASCII of their
-//! own but for the colours of a [`Look`]. Text that a peer could have written is shown without
+//! own but for the colours of a [`Style`]. Text that a peer could have written is shown without
 //! control characters.
 
 mod credentials;
 mod explain;
-mod look;
 mod peers;
 mod ping;
 mod routes;
 mod status;
+mod style;
 mod table;
 mod units;
 
 pub(crate) use self::credentials::credentials;
 pub(crate) use self::explain::explain;
-pub(crate) use self::look::{Look, Tone};
 pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};
 pub(crate) use self::routes::routes;
 pub(crate) use self::status::status;
+pub(crate) use self::style::{Style, Tone};
 pub(crate) use self::table::wrapped;
 pub(crate) use self::units::{age, counted};
 

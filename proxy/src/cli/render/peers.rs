@@ -1,6 +1,6 @@
 //! `meshport peers`: one row per node the mesh knows.
 
-use super::look::{Look, Tone};
+use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right};
 use super::units::{age, bytes, milliseconds};
 use meshport_daemon::admin::api::PeerRow;
@@ -19,7 +19,7 @@ const PEERS: [Column; 10] = [
 ];
 
 /// The table, or a sentence when there is nobody.
-pub(crate) fn peers(rows: &[PeerRow], look: impl Into<Look>) -> String {
+pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
     if rows.is_empty() {
         return "no other node is known yet\n".into();
     }
@@ -40,7 +40,7 @@ pub(crate) fn peers(rows: &[PeerRow], look: impl Into<Look>) -> String {
             known(row.roles.as_ref().map(ToString::to_string)).into(),
         ]);
     }
-    let mut text = table.render(0, look);
+    let mut text = table.render(0, style);
     let lacking = rows.iter().filter_map(|row| Some((row, row.lacks.as_ref()?)));
     for (row, lacks) in lacking {
         let name = row.name.as_ref().map_or_else(|| row.node.short(), ToString::to_string);

@@ -1,7 +1,7 @@
 //! `meshport routes`: per service, the order in which a new session would try the origins.
 
-use super::look::{Look, of_state};
 use super::status::{lacks, path, title};
+use super::style::{Style, of_state};
 use super::table::{Cell, Column, Table, left, right, wrapped};
 use super::units::milliseconds;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
@@ -17,19 +17,19 @@ const CANDIDATES: [Column; 7] = [
 ];
 
 /// One block per service.
-pub(crate) fn routes(services: &[ServiceStatus], look: impl Into<Look>) -> String {
-    let look = look.into();
-    let blocks: Vec<String> = services.iter().map(|service| block(service, look)).collect();
+pub(crate) fn routes(services: &[ServiceStatus], style: impl Into<Style>) -> String {
+    let style = style.into();
+    let blocks: Vec<String> = services.iter().map(|service| block(service, style)).collect();
     match blocks.is_empty() {
         true => "no service is used or offered here\n".into(),
         false => blocks.join("\n"),
     }
 }
 
-fn block(service: &ServiceStatus, look: Look) -> String {
-    let mut text = wrapped(&title(service), 0, look);
+fn block(service: &ServiceStatus, style: Style) -> String {
+    let mut text = wrapped(&title(service), 0, style);
     if service.origins.is_empty() {
-        text.push_str(&wrapped("no origin is known", 2, look));
+        text.push_str(&wrapped("no origin is known", 2, style));
         return text;
     }
     let mut table = Table::new(&CANDIDATES);
@@ -51,7 +51,7 @@ fn block(service: &ServiceStatus, look: Look) -> String {
             lacks(origin, &why(service, origin)),
         ]);
     }
-    text.push_str(&table.render(2, look));
+    text.push_str(&table.render(2, style));
     text
 }
 

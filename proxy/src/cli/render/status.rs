@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::look::{Look, Tone, of_state};
+use super::style::{Style, Tone, of_state};
 use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
 use super::units::{age, clean, counted, milliseconds};
 use meshport_daemon::admin::api::{
@@ -27,27 +27,27 @@ const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("IS", 0), 
 const CREDENTIAL_ENDS_SOON_S: u64 = 30 * 24 * 60 * 60;
 
 /// The whole page.
-pub(crate) fn status(status: &Status, now: u64, look: impl Into<Look>) -> String {
-    let look = look.into();
-    let mut text = header(status, now, look);
+pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> String {
+    let style = style.into();
+    let mut text = header(status, now, style);
     for service in &status.services {
         text.push('\n');
-        text.push_str(&service_block(service, look));
+        text.push_str(&service_block(service, style));
     }
     if !status.absent.is_empty() {
         text.push_str("\nAbsent\n");
-        text.push_str(&absent(&status.absent, look));
+        text.push_str(&absent(&status.absent, style));
     }
     if !status.warnings.is_empty() {
         text.push_str("\nWarnings\n");
         for warning in &status.warnings {
-            text.push_str(&item(warning, Tone::Warn, 2, look));
+            text.push_str(&item(warning, Tone::Warn, 2, style));
         }
     }
     text
 }
 
-fn header(status: &Status, now: u64, look: Look) -> String {
+fn header(status: &Status, now: u64, style: Style) -> String {
     let me = &status.me;
     let members = &status.members;
     let mut lines = wrapped(
@@ -60,7 +60,7 @@ fn header(status: &Status, now: u64, look: Look) -> String {
             status.version
         ),
         0,
-        look,
+        style,
     );
     let mut mesh = format!("mesh on {}: {} alive", status.mesh_listen, members.alive);
     for (count, word) in [(members.down, "down"), (members.left, "left")] {
@@ -75,7 +75,7 @@ fn header(status: &Status, now: u64, look: Look) -> String {
         }
         left => (format!("credential ends in {}", age(left)), Tone::Plain),
     };
-    lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, look));
+    lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, style));
     if let Some(ends) = status.secret.former_ends_at {
         let SecretStatus { number, lagging, .. } = &status.secret;
         let left = age(ends.0.saturating_sub(now));
@@ -85,18 +85,18 @@ fn header(status: &Status, now: u64, look: Look) -> String {
             many => format!("{many} members may lack it"),
         };
         let text = format!("mesh secret {number}, the former one works for {left}; {who}");
-        lines.push_str(&wrapped(&text, 0, look));
+        lines.push_str(&wrapped(&text, 0, style));
     }
     if let Some(former) = &status.former_key {
         let (key, left) = (former.node.short(), age(former.ends_at.0.saturating_sub(now)));
         let text = format!("a new key is in use; the former one ({key}) answers for {left}");
-        lines.push_str(&wrapped(&text, 0, look));
+        lines.push_str(&wrapped(&text, 0, style));
     }
     lines
 }
 
-fn service_block(service: &ServiceStatus, look: Look) -> String {
-    let mut text = wrapped(&title(service), 0, look);
+fn service_block(service: &ServiceStatus, style: Style) -> String {
+    let mut text = wrapped(&title(service), 0, style);
     let sessions = format!(
         "{} open, {} since start, {} found no origin",
         counted(service.sessions_open, "session"),
@@ -105,18 +105,18 @@ fn service_block(service: &ServiceStatus, look: Look) -> String {
     );
     if !service.listen.is_empty() {
         let (choice, tone) = first_choice(service);
-        text.push_str(&toned(&choice, tone, 2, look));
-        text.push_str(&wrapped(&sessions, 2, look));
+        text.push_str(&toned(&choice, tone, 2, style));
+        text.push_str(&wrapped(&sessions, 2, style));
     }
     if let Some(offering) = &service.offering {
-        text.push_str(&toned(&offered(offering), of_state(&offering.state), 2, look));
+        text.push_str(&toned(&offered(offering), of_state(&offering.state), 2, style));
     }
     if !service.origins.is_empty() {
         let mut table = Table::new(&ORIGINS);
         for origin in &service.origins {
             table.row(origin_row(origin));
         }
-        text.push_str(&table.render(2, look));
+        text.push_str(&table.render(2, style));
     }
     text
 }
@@ -215,7 +215,7 @@ pub(super) fn path(origin: &OriginStatus) -> Cell {
     }
 }
 
-fn absent(members: &[AbsentMember], look: Look) -> String {
+fn absent(members: &[AbsentMember], style: Style) -> String {
     let mut table = Table::new(&ABSENT);
     for member in members {
         let tone = if member.liveness == "down" { Tone::Bad } else { Tone::Plain };
@@ -226,5 +226,5 @@ fn absent(members: &[AbsentMember], look: Look) -> String {
             age(member.since_s).into(),
         ]);
     }
-    table.render(2, look)
+    table.render(2, style)
 }

@@ -1,6 +1,6 @@
 //! Aligned columns that fit the terminal.
 
-use super::look::{Look, Tone};
+use super::style::{Style, Tone};
 use super::units::clean;
 
 /// Between two columns.
@@ -78,13 +78,13 @@ impl<'a> Table<'a> {
 
     /// The header and the rows, each line indented and without trailing spaces. Columns in which
     /// no row says anything are left out.
-    pub(super) fn render(&self, indent: usize, look: impl Into<Look>) -> String {
-        let look = look.into();
+    pub(super) fn render(&self, indent: usize, style: impl Into<Style>) -> String {
+        let style = style.into();
         let said = |column: &usize| self.rows.iter().any(|row| !row[*column].text.is_empty());
         let mut shown: Vec<usize> = (0..self.columns.len()).filter(said).collect();
         let mut widths: Vec<usize> =
             (0..self.columns.len()).map(|column| self.cell_width(column)).collect();
-        if let Some(width) = look.width {
+        if let Some(width) = style.width {
             self.fit(&mut shown, &mut widths, width.saturating_sub(indent));
         }
         let titles: Vec<Cell> = self.columns.iter().map(|column| column.title.into()).collect();
@@ -102,7 +102,7 @@ impl<'a> Table<'a> {
                 let gap = if position == 0 { 0 } else { GAP };
                 line.push_str(&" ".repeat(gap));
                 line.push_str(before);
-                line.push_str(&look.paint(&cell, *tone));
+                line.push_str(&style.paint(&cell, *tone));
                 line.push_str(after);
             }
             text.push_str(line.trim_end());
@@ -150,14 +150,14 @@ fn cut(cell: &str, width: usize) -> String {
 }
 
 /// A sentence on lines of at most the width, each indented; one line when there is no width.
-pub(crate) fn wrapped(text: &str, indent: usize, look: impl Into<Look>) -> String {
-    toned(text, Tone::Plain, indent, look)
+pub(crate) fn wrapped(text: &str, indent: usize, style: impl Into<Style>) -> String {
+    toned(text, Tone::Plain, indent, style)
 }
 
 /// The same in a tone.
-pub(super) fn toned(text: &str, tone: Tone, indent: usize, look: impl Into<Look>) -> String {
-    let (text, look) = (clean(text), look.into());
-    let width = look.width;
+pub(super) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
+    let (text, style) = (clean(text), style.into());
+    let width = style.width;
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(MIN_CELL));
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -170,12 +170,12 @@ pub(super) fn toned(text: &str, tone: Tone, indent: usize, look: impl Into<Look>
         }
     }
     let spaces = " ".repeat(indent);
-    lines.iter().map(|line| format!("{spaces}{}\n", look.paint(line, tone))).collect()
+    lines.iter().map(|line| format!("{spaces}{}\n", style.paint(line, tone))).collect()
 }
 
 /// A sentence as an item of a list: a dash, and all its lines behind it.
-pub(super) fn item(text: &str, tone: Tone, indent: usize, look: impl Into<Look>) -> String {
-    let lines = toned(text, tone, indent + 2, look);
+pub(super) fn item(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
+    let lines = toned(text, tone, indent + 2, style);
     format!("{}- {}", " ".repeat(indent), lines.get(indent + 2..).unwrap_or_default())
 }
 
@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn colours_take_no_room() {
-        let look = Look { width: Some(30), colour: true };
+        let style = Style { width: Some(30), colour: true };
         let mut table = table();
         table.row([Cell::new("cp-9", Tone::Bad), "1 ms".into(), "".into(), "".into()]);
-        let text = table.render(0, look);
+        let text = table.render(0, style);
         assert!(text.ends_with("\x1b[31mcp-9\x1b[0m               1 ms\n"), "{text:?}");
     }
 

@@ -254,8 +254,8 @@ fn a_ping_ends_with_what_it_measured() {
 
 #[test]
 fn what_is_wrong_has_a_colour() {
-    let look = Look { width: None, colour: true };
-    let page = status(&sample(), 1_000_000, look);
+    let style = Style { width: None, colour: true };
+    let page = status(&sample(), 1_000_000, style);
     for (text, code) in [("unready", 33), ("dead", 31), ("direct, 2 % loss", 33), ("down", 31)] {
         assert!(page.contains(&format!("\u{1b}[{code}m{text}\u{1b}[0m")), "{text}: {page}");
     }
@@ -263,5 +263,5 @@ fn what_is_wrong_has_a_colour() {
     assert_eq!(painted.count(), 4, "{page}");
     let plain = page.replace("\u{1b}[31m", "").replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
     assert_eq!(plain, status(&sample(), 1_000_000, None));
-    assert!(routes(&[service()], look).contains("\u{1b}[31mpath lost 12 s ago"));
+    assert!(routes(&[service()], style).contains("\u{1b}[31mpath lost 12 s ago"));
 }

@@ -68,7 +68,7 @@ fn without_a_daemon_the_saved_directory_names_members() {
     let machines = Machines::new();
     machines.init("first", FIRST).expect("a mesh");
     let state = machines.state("first");
-    assert!(saved::members(&state, NOW).expect("nothing is saved").is_empty());
+    assert!(saved_directory::members(&state, NOW).expect("nothing is saved").is_empty());
     let line = machines.invite("first", HERE).expect("a line").invite;
     let mut members = vec![("first", "192.0.2.1:51820")];
     for (name, at) in [("a", "192.0.2.2:51820"), ("b", "192.0.2.3:51820")] {
@@ -89,7 +89,7 @@ fn without_a_daemon_the_saved_directory_names_members() {
     let nodes = members.iter().map(|(_, credential, state)| (&**credential, &**state));
     state.store_directory(&snapshot_of(nodes, &members[0].0, NOW)).expect("stored");
 
-    let rows = saved::members(&state, NOW).expect("whole");
+    let rows = saved_directory::members(&state, NOW).expect("whole");
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!((names, rows[0].own), (vec!["cp-1", "a", "b"], true));
     let report = invite_knowing(&machines, &["--seed", "b"], &rows).expect("b is known");
@@ -97,9 +97,9 @@ fn without_a_daemon_the_saved_directory_names_members() {
         report.seeds.iter().filter_map(|seed| Some(seed.split_once('@')?.1)).collect();
     assert_eq!(seeds, ["192.0.2.1:51820", "192.0.2.3:51820", "192.0.2.2:51820"]);
     let much_later = NOW.saturating_add(3 * 365 * DAY);
-    assert!(saved::members(&state, much_later).expect("all have ended").is_empty());
+    assert!(saved_directory::members(&state, much_later).expect("all have ended").is_empty());
     state.store_directory(b"damaged").expect("stored");
-    assert!(message(saved::members(&state, NOW)).contains("directory"));
+    assert!(message(saved_directory::members(&state, NOW)).contains("directory"));
 }
 
 #[test]

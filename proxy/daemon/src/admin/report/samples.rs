@@ -9,7 +9,7 @@ use meshport_mesh::Mesh;
 use serde::Serialize;
 
 use crate::admin::api::{Sample, Status};
-use crate::sessions::who::Who;
+use crate::sessions::client::ClientId;
 use meshport_core::node::NodeCore;
 use meshport_core::wire::Answer;
 
@@ -142,7 +142,7 @@ impl Reporter {
         }
         // A value and no label, of which there would be one for each user that there ever was.
         let refused = totals.addresses.over_share(now);
-        if let Some(OverShare { who: Who::User(uid), .. }) = refused {
+        if let Some(OverShare { who: ClientId::User(uid), .. }) = refused {
             let help = "Number of the user who was lately refused for its share of max-sessions; \
                         absent without one.";
             page.put("sessions_over_share_uid", help, &[("service", name)], uid.into());

@@ -418,22 +418,26 @@ async fn every_request_of_the_table_is_served_by_its_kind() {
     let mut paths = std::collections::BTreeSet::new();
     for row in rows::<Fake>() {
         assert!(paths.insert(row.path), "{} is in the table twice", row.path);
-        let ask = async |door, method| {
+        let ask = async |listener, method| {
             let mut request = hyper::Request::new(Full::new(Bytes::new()));
             *request.uri_mut() = row.path.parse().expect("a path");
             *request.method_mut() = method;
             request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
-            router::answer(&Fake, door, request).await.status()
+            router::answer(&Fake, listener, request).await.status()
         };
         let (served, other) = match row.kind {
             Kind::Query => (Method::GET, Method::POST),
             Kind::Command => (Method::POST, Method::GET),
         };
-        let wrong = ask(Door::Socket, other).await;
+        let wrong = ask(ListenerKind::Socket, other).await;
         assert_eq!(wrong, StatusCode::METHOD_NOT_ALLOWED, "{}", row.path);
         let unserved = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_FOUND];
-        assert!(!unserved.contains(&ask(Door::Socket, served.clone()).await), "{}", row.path);
-        let is_hidden = ask(Door::Loopback, served).await == StatusCode::NOT_FOUND;
+        assert!(
+            !unserved.contains(&ask(ListenerKind::Socket, served.clone()).await),
+            "{}",
+            row.path
+        );
+        let is_hidden = ask(ListenerKind::Loopback, served).await == StatusCode::NOT_FOUND;
         assert_eq!(is_hidden, row.kind == Kind::Command, "{} on loopback", row.path);
     }
 }

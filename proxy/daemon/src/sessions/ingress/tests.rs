@@ -245,7 +245,8 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     let (_client, accepted) = testing::tcp_pair().await;
     let mut search = Search::new(&ingress);
     search.take_bytes(Ok(Some(Bytes::from_static(b"POST")))).expect("kept");
-    let start = search.connect.poll(clock::now(), &mut Around(&ingress)).expect("the only one");
+    let start =
+        search.connect.poll(clock::now(), &mut OtherSearches(&ingress)).expect("the only one");
     assert!(search.carry_out(start));
     let (mut stream, mut said) = take(&mut one).await;
     say(&mut stream, b"").await;

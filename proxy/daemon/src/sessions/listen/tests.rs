@@ -8,11 +8,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::sessions::client::ClientId;
 use crate::sessions::ingress::{Context, SessionLimits};
 use crate::sessions::quota::Slot;
 use crate::sessions::registry::Sessions;
 use crate::sessions::totals::OverShare;
-use crate::sessions::who::Who;
 use crate::tcp::memory;
 use crate::testing::{self, Node};
 use meshport_core::connect::ConnectConfig;
@@ -165,7 +165,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let totals = &ingress.totals;
     assert!(totals.clients.paced.load(Ordering::Relaxed) > 0);
     let who = totals.addresses.paced(clock::now()).expect("it is known");
-    assert!(matches!(who, Who::User(_) | Who::Unknown), "{who}");
+    assert!(matches!(who, ClientId::User(_) | ClientId::Unknown), "{who}");
 
     // One that uses what it opens is served soon, though it is of the same user.
     let mut client = TcpStream::connect(local).await.expect("it is open");
@@ -180,16 +180,16 @@ async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
 
     let (near, _far) = testing::pair();
     let (ingress, _routes) = ingress(&near, Host::Memory(memory::Host::default()), "127.0.0.1:1");
-    let user = |uid| ingress.slot_for(Some(Who::User(uid)), ALL);
+    let user = |uid| ingress.slot_for(Some(ClientId::User(uid)), ALL);
     let mut held: Vec<Slot> = (0..ALL).map_while(|_| user(1001).ok()).collect();
     let got = held.len() as u64;
     assert!((ALL / 2..ALL).contains(&got), "{got}");
-    assert_eq!(user(1001).err(), Some(OverQuota::Share(Who::User(1001), got)));
+    assert_eq!(user(1001).err(), Some(OverQuota::Share(ClientId::User(1001), got)));
     let totals = &ingress.totals;
     assert_eq!(totals.clients.over_share.load(Ordering::Relaxed), 2);
     assert_eq!(totals.clients.open.load(Ordering::Relaxed), got);
     let refused = totals.addresses.over_share(clock::now()).expect("it is told");
-    assert_eq!(refused, OverShare { who: Who::User(1001), held: got });
+    assert_eq!(refused, OverShare { who: ClientId::User(1001), held: got });
     held.push(user(1002).expect("another user is served"));
     while let Ok(slot) = user(0) {
         held.push(slot);

@@ -37,10 +37,10 @@ fn args(flags: &[&str]) -> IdentityArgs {
 }
 
 async fn save(start: Start) -> Slot {
-    let mut keeper = start.keeper;
-    keeper.keep(Some(vec![1, 2, 3])).await.expect("saved");
-    match keeper {
-        Keeper::Saved(slot) => slot,
+    let mut storage = start.storage;
+    storage.store(Some(vec![1, 2, 3])).await.expect("saved");
+    match storage {
+        Storage::Saved(slot) => slot,
         other => panic!("nothing was saved: {other:?}"),
     }
 }
@@ -183,7 +183,7 @@ async fn a_new_invite_takes_the_place_of_the_old_one_but_not_of_another_mesh() {
     assert!(error.to_string().contains("--credential"), "{error}");
     let unsaved = args(&["--invite", "-", "--no-save"]);
     let start = from_invite(&foreign, &unsaved, folder.path(), None, NOW).expect("nothing is kept");
-    assert!(matches!(start.keeper, Keeper::Nothing));
+    assert!(matches!(start.storage, Storage::Nothing));
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! When what happens in the demo, from how long it may take: pure.
 //!
-//! The whole story is calm, the stop of the nearest apiserver, its return, and traffic coming home.
+//! The whole of it is calm, the stop of the nearest apiserver, its return, and traffic coming home.
 //! An origin that is back is used once that has lasted a second, and up to ten on a machine that is
-//! too busy for its probes (see `route` of the core). A shorter demo ends earlier in the story
+//! too busy for its probes (see `route` of the core). A shorter demo ends earlier in the schedule
 //! and says so.
 
 use std::time::Duration;
@@ -20,12 +20,12 @@ const CHAPTER_MAX: Duration = Duration::from_secs(20);
 /// The shortest demo that stops an apiserver at all.
 const FAILOVER_MIN: Duration = Duration::from_secs(6);
 
-/// The shortest demo that tells the whole story.
+/// The shortest demo that shows everything.
 pub const WHOLE: Duration = CALM_MIN.saturating_add(GONE_MIN).saturating_add(HOMECOMING);
 
 /// Times since requests began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Story {
+pub struct Schedule {
     /// The end.
     pub length: Duration,
     /// The nearest apiserver stops; never, in a demo that is too short.
@@ -34,8 +34,8 @@ pub struct Story {
     pub restart_at: Option<Duration>,
 }
 
-impl Story {
-    /// The most of the story that fits `length`.
+impl Schedule {
+    /// The most of the schedule that fits `length`.
     pub fn of(length: Duration) -> Self {
         let Some(spare) = length.checked_sub(WHOLE) else {
             let stop_at = (length >= FAILOVER_MIN).then(|| CALM_MIN.min(length / 2));
@@ -65,25 +65,25 @@ impl Story {
 mod tests {
     use super::*;
 
-    fn story(seconds: u64) -> Story {
-        Story::of(Duration::from_secs(seconds))
+    fn schedule(seconds: u64) -> Schedule {
+        Schedule::of(Duration::from_secs(seconds))
     }
 
     #[test]
     fn the_default_tells_everything() {
-        let Story { length, stop_at, restart_at } = story(30);
+        let Schedule { length, stop_at, restart_at } = schedule(30);
         assert_eq!(
             (length.as_secs(), stop_at, restart_at),
             (30, Some(Duration::from_secs(8)), Some(Duration::from_secs(14)))
         );
-        assert_eq!(story(30).shortened(), None);
+        assert_eq!(schedule(30).shortened(), None);
     }
 
     #[test]
     fn whoever_hears_it_all_has_time_for_the_way_home() {
         assert_eq!(WHOLE.as_secs(), 20);
         for seconds in 20..200 {
-            let Story { length, stop_at, restart_at } = story(seconds);
+            let Schedule { length, stop_at, restart_at } = schedule(seconds);
             let (stop_at, restart_at) = (stop_at.unwrap(), restart_at.unwrap());
             assert!(stop_at >= CALM_MIN && restart_at - stop_at >= GONE_MIN, "{seconds}");
             assert!(length - restart_at >= HOMECOMING, "{seconds}");
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_said() {
-        assert_eq!((story(19).stop_at.is_some(), story(19).restart_at), (true, None));
-        assert!(story(19).shortened().unwrap().contains("--for 20"));
-        assert_eq!((story(5).stop_at, story(5).restart_at), (None, None));
-        assert!(story(5).shortened().unwrap().contains("no apiserver is stopped"));
+        assert_eq!((schedule(19).stop_at.is_some(), schedule(19).restart_at), (true, None));
+        assert!(schedule(19).shortened().unwrap().contains("--for 20"));
+        assert_eq!((schedule(5).stop_at, schedule(5).restart_at), (None, None));
+        assert!(schedule(5).shortened().unwrap().contains("no apiserver is stopped"));
     }
 }

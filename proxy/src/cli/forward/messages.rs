@@ -19,7 +19,7 @@ const NOTICEABLE: Duration = Duration::from_millis(300);
 
 /// Tells a person how it goes.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct Console {
     service: ServiceName,
     begun: Instant,
     terminal: bool,
@@ -28,7 +28,7 @@ pub(super) struct Teller {
     drawn: String,
 }
 
-impl Teller {
+impl Console {
     pub(super) fn new(args: &ForwardArgs, now: Instant) -> Self {
         Self {
             service: args.service.clone(),

@@ -2,7 +2,7 @@
 
 /// The width and the colours of one output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct Style {
     /// Columns of the terminal; `None` for a file or a pipe, where nothing is cut.
     pub(crate) width: Option<usize>,
     pub(crate) colour: bool,
@@ -19,13 +19,13 @@ pub(crate) enum Tone {
     Bad,
 }
 
-impl From<Option<usize>> for Look {
+impl From<Option<usize>> for Style {
     fn from(width: Option<usize>) -> Self {
         Self { width, colour: false }
     }
 }
 
-impl Look {
+impl Style {
     /// The text in the colour of its tone. It must not have control characters of its own.
     pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
         // Select Graphic Rendition (ECMA-48, 8.3.117): yellow and red in the terminal's own shades.
@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_has_a_colour_and_only_where_there_are_colours() {
-        let look = Look { width: None, colour: true };
-        assert_eq!(look.paint("hung", of_state("hung")), "\x1b[31mhung\x1b[0m");
-        assert_eq!(look.paint("unready", of_state("unready")), "\x1b[33munready\x1b[0m");
-        assert_eq!(look.paint("ready", of_state("ready")), "ready");
-        assert_eq!(Look::default().paint("hung", Tone::Bad), "hung");
+        let style = Style { width: None, colour: true };
+        assert_eq!(style.paint("hung", of_state("hung")), "\x1b[31mhung\x1b[0m");
+        assert_eq!(style.paint("unready", of_state("unready")), "\x1b[33munready\x1b[0m");
+        assert_eq!(style.paint("ready", of_state("ready")), "ready");
+        assert_eq!(Style::default().paint("hung", Tone::Bad), "hung");
     }
 }

@@ -29,7 +29,7 @@ const SITE_BITS: u128 = !0 << 64;
 
 /// A client, as far as it can be told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Who {
+pub(crate) enum ClientId {
     /// Not told, or not there any more.
     Unknown,
     /// A user of this machine.
@@ -38,7 +38,7 @@ pub(crate) enum Who {
     Address(IpAddr),
 }
 
-impl std::fmt::Display for Who {
+impl std::fmt::Display for ClientId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown => f.write_str("unknown"),
@@ -48,7 +48,7 @@ impl std::fmt::Display for Who {
     }
 }
 
-impl Who {
+impl ClientId {
     /// Who is behind a connection from `peer` to `local`.
     pub(crate) fn behind(peer: SocketAddr, local: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
@@ -139,16 +139,21 @@ mod tests {
             let client = TcpStream::connect(local).expect("it accepts");
             let (_server, peer) = listener.accept().expect("it accepts");
             let me = rustix::process::getuid().as_raw();
-            assert_eq!(Who::behind(peer, local), Who::User(me), "{address}");
+            assert_eq!(ClientId::behind(peer, local), ClientId::User(me), "{address}");
             drop(client);
-            assert_eq!(Who::behind(peer, local), Who::Unknown, "a closed end is nobody's");
+            assert_eq!(
+                ClientId::behind(peer, local),
+                ClientId::Unknown,
+                "a closed end is nobody's"
+            );
         }
     }
 
     #[test]
     fn others_are_told_apart_by_address_and_ipv6_by_network() {
         let local = "10.0.0.1:7445".parse().expect("an address");
-        let who = |text: &str| Who::behind(text.parse().expect("an address"), local).to_string();
+        let who =
+            |text: &str| ClientId::behind(text.parse().expect("an address"), local).to_string();
         assert_eq!(who("192.0.2.7:1"), "192.0.2.7");
         assert_eq!(who("[::ffff:192.0.2.7]:1"), "192.0.2.7");
         assert_eq!(who("[2001:db8::1:2:3:4]:1"), who("[2001:db8::5:6:7:8]:1"));

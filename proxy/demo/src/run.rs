@@ -1,5 +1,5 @@
 //! The show: a client in the stage's site asks its local address at a steady rate, while the
-//! apiserver there stops and comes back as the story says.
+//! apiserver there stops and comes back as the schedule says.
 //!
 //! Bounds: the client asks [`RATE`] times per second and gives up after
 //! [`super::client::DEFAULT_TIMEOUT`], so at most 100 requests are under way.
@@ -12,10 +12,10 @@ use tokio::time::MissedTickBehavior;
 use super::client::{Answer, Client, ClientError, clock};
 use super::mesh::DemoMesh;
 use super::plan::{SITES, STAGE, distance, nearest, origin_name};
-use super::score::{Request, Score};
+use super::schedule::Schedule;
 use super::screen::Screen;
-use super::story::Story;
-use super::table::{Board, OriginRow, Summary};
+use super::stats::{Request, Stats};
+use super::table::{OriginRow, Summary, View};
 use meshport_daemon::Error;
 
 /// Requests per second, each on a new connection.
@@ -29,76 +29,76 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 type Outcome = (Instant, Result<Answer, ClientError>);
 
-struct Show<'a> {
+struct Run<'a> {
     mesh: &'a mut DemoMesh,
     screen: &'a mut Screen,
     client: Client,
     requests: JoinSet<Outcome>,
     began: Instant,
-    score: Score,
-    board: Board,
+    stats: Stats,
+    view: View,
 }
 
-/// What the story does next.
+/// What the schedule does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cue {
+enum Step {
     Stop,
     Cut,
     Restart,
     End,
 }
 
-/// Plays the story. Every daemon has to live through it.
+/// Plays the schedule. Every daemon has to live through it.
 pub(super) async fn play(
     mesh: &mut DemoMesh,
-    story: &Story,
+    schedule: &Schedule,
     screen: &mut Screen,
 ) -> Result<Summary, Error> {
     let client = mesh.client(STAGE)?;
     let row = |site| OriginRow::new(origin_name(site), distance(STAGE, site));
     let phase = "all apiservers serve, and the nearest answers".to_owned();
-    let board = Board::new(phase, (0..SITES.len()).map(row).collect());
-    let mut show = Show {
+    let view = View::new(phase, (0..SITES.len()).map(row).collect());
+    let mut run = Run {
         mesh,
         screen,
         client,
         requests: JoinSet::new(),
         began: clock(),
-        score: Score::default(),
-        board,
+        stats: Stats::default(),
+        view,
     };
-    show.run(story).await?;
-    show.screen.draw_last(&show.board)?;
-    Ok(show.score.summary(story))
+    run.run(schedule).await?;
+    run.screen.draw_last(&run.view)?;
+    Ok(run.stats.summary(schedule))
 }
 
-/// The cues of a story, in order.
-fn cues(story: &Story) -> Vec<(Duration, Cue)> {
-    let stop = story.stop_at.map(|at| (at, Cue::Stop));
-    let cut = story.stop_at.map(|at| (at + STOPPING, Cue::Cut));
-    let restart = story.restart_at.map(|at| (at, Cue::Restart));
-    stop.into_iter().chain(cut).chain(restart).chain([(story.length, Cue::End)]).collect()
+/// The steps of a schedule, in order.
+fn steps(schedule: &Schedule) -> Vec<(Duration, Step)> {
+    let stop = schedule.stop_at.map(|at| (at, Step::Stop));
+    let cut = schedule.stop_at.map(|at| (at + STOPPING, Step::Cut));
+    let restart = schedule.restart_at.map(|at| (at, Step::Restart));
+    stop.into_iter().chain(cut).chain(restart).chain([(schedule.length, Step::End)]).collect()
 }
 
-impl Show<'_> {
-    async fn run(&mut self, story: &Story) -> Result<(), Error> {
+impl Run<'_> {
+    async fn run(&mut self, schedule: &Schedule) -> Result<(), Error> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut redraw = tokio::time::interval(REDRAW);
         redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut cues = cues(story).into_iter().peekable();
+        let mut steps = steps(schedule).into_iter().peekable();
         loop {
-            let (due, cue) = cues.peek().copied().unwrap_or((NEVER, Cue::End));
+            let (due, step) = steps.peek().copied().unwrap_or((NEVER, Step::End));
             tokio::select! {
                 () = tokio::time::sleep_until((self.began + due).into()) => {
-                    cues.next();
-                    match cue {
-                        Cue::Stop => self.stop().await,
-                        Cue::Cut => self.mesh.apiserver(STAGE).cut_connections(),
-                        Cue::Restart => self.restart()?,
-                        Cue::End => break,
+                    steps.next();
+                    match step {
+                        Step::Stop => self.stop().await,
+                        Step::Cut => self.mesh.apiserver(STAGE).cut_connections(),
+                        Step::Restart => self.restart()?,
+                        Step::End => break,
                     }
-                    if cue != Cue::Cut {
+                    if step != Step::Cut {
                         self.draw()?;
                         self.ask();
                     }
@@ -130,16 +130,16 @@ impl Show<'_> {
         let request = Request { started: at(started), finished: at(clock()) };
         match outcome {
             Ok(answer) => {
-                let was_home = self.score.is_home();
-                self.score.answered(request, &answer.origin);
-                if self.score.is_home() && !was_home {
-                    self.board.phase = format!("traffic is back: {} answers", answer.origin);
+                let was_home = self.stats.is_home();
+                self.stats.answered(request, &answer.origin);
+                if self.stats.is_home() && !was_home {
+                    self.view.phase = format!("traffic is back: {} answers", answer.origin);
                 }
-                self.board.answered(&answer.origin, answer.total);
+                self.view.answered(&answer.origin, answer.total);
             }
             Err(error) => {
-                self.board.failed(error);
-                self.score.failed();
+                self.view.failed(error);
+                self.stats.failed();
             }
         }
     }
@@ -148,18 +148,18 @@ impl Show<'_> {
     /// begun, and is gone.
     async fn stop(&mut self) {
         self.mesh.apiserver(STAGE).refuse().await;
-        self.score.stopped(self.elapsed());
+        self.stats.stopped(self.elapsed());
         let next = nearest(STAGE, |site| site != STAGE).map(origin_name).unwrap_or_default();
-        self.board.origins[STAGE].trouble = Some("stopped".to_owned());
-        self.board.phase =
+        self.view.origins[STAGE].trouble = Some("stopped".to_owned());
+        self.view.phase =
             format!("the apiserver of {} is stopped: {next} takes over", SITES[STAGE]);
     }
 
     fn restart(&mut self) -> Result<(), Error> {
         self.mesh.apiserver(STAGE).resume()?;
-        self.score.restarted(self.elapsed());
-        self.board.origins[STAGE].trouble = None;
-        self.board.phase = format!(
+        self.stats.restarted(self.elapsed());
+        self.view.origins[STAGE].trouble = None;
+        self.view.phase = format!(
             "the apiserver of {} is back: traffic returns when that has lasted a second",
             SITES[STAGE]
         );
@@ -168,8 +168,8 @@ impl Show<'_> {
 
     fn draw(&mut self) -> Result<(), Error> {
         self.mesh.check()?;
-        self.board.elapsed = self.elapsed();
-        self.screen.draw(&self.board)
+        self.view.elapsed = self.elapsed();
+        self.screen.draw(&self.view)
     }
 
     fn elapsed(&self) -> Duration {
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn cues_come_in_order_and_end_with_the_end() {
         for seconds in 1..100 {
-            let story = Story::of(Duration::from_secs(seconds));
-            let cues = cues(&story);
-            assert!(cues.is_sorted_by_key(|(at, _)| *at), "{seconds}: {cues:?}");
-            assert_eq!(cues.last(), Some(&(story.length, Cue::End)));
+            let schedule = Schedule::of(Duration::from_secs(seconds));
+            let steps = steps(&schedule);
+            assert!(steps.is_sorted_by_key(|(at, _)| *at), "{seconds}: {steps:?}");
+            assert_eq!(steps.last(), Some(&(schedule.length, Step::End)));
         }
     }
 }

@@ -5,12 +5,12 @@
 //! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the origin that was the
 //! nearest before counts as well. No grace makes a third origin right.
 //!
-//! Bounded: a story has at most two changes.
+//! Bounded: a schedule has at most two changes.
 
 use std::time::Duration;
 
 use super::plan::{STAGE, nearest, origin_name};
-use super::story::Story;
+use super::schedule::Schedule;
 use super::table::Summary;
 
 /// How long after a stop the old origin may still answer: one that was reached just before.
@@ -30,7 +30,7 @@ pub struct Request {
 
 /// A time in which the same apiservers served.
 #[derive(Clone, Copy, Debug)]
-struct Chapter {
+struct Phase {
     from: Duration,
     stage_serves: bool,
     /// Its end, and for how long after it its nearest still counts.
@@ -39,8 +39,8 @@ struct Chapter {
 
 /// Everything that is counted.
 #[derive(Debug)]
-pub struct Score {
-    chapters: Vec<Chapter>,
+pub struct Stats {
+    phases: Vec<Phase>,
     requests: u64,
     failed: u64,
     answered: u64,
@@ -49,11 +49,11 @@ pub struct Score {
     home_again: Option<Duration>,
 }
 
-impl Default for Score {
+impl Default for Stats {
     fn default() -> Self {
-        let first = Chapter { from: Duration::ZERO, stage_serves: true, end: None };
+        let first = Phase { from: Duration::ZERO, stage_serves: true, end: None };
         Self {
-            chapters: vec![first],
+            phases: vec![first],
             requests: 0,
             failed: 0,
             answered: 0,
@@ -64,7 +64,7 @@ impl Default for Score {
     }
 }
 
-impl Score {
+impl Stats {
     /// The stage's apiserver stopped.
     pub fn stopped(&mut self, at: Duration) {
         self.turn(at, false, AWAY_GRACE);
@@ -96,8 +96,8 @@ impl Score {
         self.home_again.is_some()
     }
 
-    /// The result, measured by what the story promised.
-    pub fn summary(&self, story: &Story) -> Summary {
+    /// The result, measured by what the schedule promised.
+    pub fn summary(&self, schedule: &Schedule) -> Summary {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         #[expect(clippy::cast_precision_loss, reason = "a share of far fewer than 2^52 requests")]
         let share = self.nearest as f64 / self.answered.max(1) as f64;
@@ -107,23 +107,23 @@ impl Score {
             nearest_share: (share * 1e4).round() / 1e4,
             failover_ms: self.failover.map(millis),
             home_again_ms: self.home_again.map(millis),
-            stops: story.stop_at.is_some(),
-            returns: story.restart_at.is_some(),
+            stops: schedule.stop_at.is_some(),
+            returns: schedule.restart_at.is_some(),
         }
     }
 
     fn turn(&mut self, at: Duration, stage_serves: bool, grace: Duration) {
-        if let Some(last) = self.chapters.last_mut() {
+        if let Some(last) = self.phases.last_mut() {
             last.end = Some((at, grace));
         }
-        self.chapters.push(Chapter { from: at, stage_serves, end: None });
+        self.phases.push(Phase { from: at, stage_serves, end: None });
     }
 
     fn is_nearest(&self, request: Request, origin: &str) -> bool {
-        self.chapters.iter().any(|chapter| {
-            let in_time = chapter.from <= request.finished
-                && chapter.end.is_none_or(|(end, grace)| request.started <= end + grace);
-            let serves = |site| site != STAGE || chapter.stage_serves;
+        self.phases.iter().any(|phase| {
+            let in_time = phase.from <= request.finished
+                && phase.end.is_none_or(|(end, grace)| request.started <= end + grace);
+            let serves = |site| site != STAGE || phase.stage_serves;
             let right = nearest(STAGE, serves).map(origin_name);
             in_time && right.as_deref() == Some(origin)
         })
@@ -131,7 +131,7 @@ impl Score {
 
     /// Times the first answer after a change that shows it.
     fn note_move(&mut self, request: Request, at_home: bool) {
-        let Some(Chapter { from, stage_serves, .. }) = self.chapters[1..].last().copied() else {
+        let Some(Phase { from, stage_serves, .. }) = self.phases[1..].last().copied() else {
             return;
         };
         if request.started < from || stage_serves != at_home {
@@ -153,24 +153,24 @@ mod tests {
         Request { started, finished: started + 50 * MS }
     }
 
-    fn whole() -> Story {
-        Story::of(30 * S)
+    fn whole() -> Schedule {
+        Schedule::of(30 * S)
     }
 
     #[test]
     fn a_good_run_is_all_nearest_and_times_both_moves() {
-        let mut score = Score::default();
-        score.answered(at(S), "mad-cp");
-        score.stopped(6 * S);
-        score.answered(at(6 * S), "ams-cp");
-        score.answered(at(11 * S), "ams-cp");
-        score.restarted(12 * S);
-        score.answered(at(12 * S), "ams-cp");
-        assert!(!score.is_home());
-        score.answered(at(23 * S), "mad-cp");
-        assert!(score.is_home());
-        score.answered(at(29 * S), "mad-cp");
-        let summary = score.summary(&whole());
+        let mut stats = Stats::default();
+        stats.answered(at(S), "mad-cp");
+        stats.stopped(6 * S);
+        stats.answered(at(6 * S), "ams-cp");
+        stats.answered(at(11 * S), "ams-cp");
+        stats.restarted(12 * S);
+        stats.answered(at(12 * S), "ams-cp");
+        assert!(!stats.is_home());
+        stats.answered(at(23 * S), "mad-cp");
+        assert!(stats.is_home());
+        stats.answered(at(29 * S), "mad-cp");
+        let summary = stats.summary(&whole());
         assert_eq!((summary.requests, summary.failed, summary.nearest_share), (6, 0, 1.0));
         assert_eq!((summary.failover_ms, summary.home_again_ms), (Some(50), Some(11_050)));
         assert!(summary.succeeded());
@@ -178,50 +178,50 @@ mod tests {
 
     #[test]
     fn a_third_origin_is_never_right() {
-        let mut score = Score::default();
-        score.answered(at(S), "ams-cp");
-        score.stopped(6 * S);
-        score.answered(at(6 * S), "bru-cp");
-        assert_eq!(score.nearest, 0);
-        score.answered(at(7 * S), "mad-cp");
-        assert_eq!(score.nearest, 1, "reached just before the stop");
-        score.answered(at(6 * S + AWAY_GRACE + MS), "mad-cp");
-        assert_eq!(score.nearest, 1, "too late for that");
+        let mut stats = Stats::default();
+        stats.answered(at(S), "ams-cp");
+        stats.stopped(6 * S);
+        stats.answered(at(6 * S), "bru-cp");
+        assert_eq!(stats.nearest, 0);
+        stats.answered(at(7 * S), "mad-cp");
+        assert_eq!(stats.nearest, 1, "reached just before the stop");
+        stats.answered(at(6 * S + AWAY_GRACE + MS), "mad-cp");
+        assert_eq!(stats.nearest, 1, "too late for that");
     }
 
     #[test]
     fn staying_away_for_ever_is_not_the_nearest() {
-        let mut score = Score::default();
-        score.stopped(6 * S);
-        score.restarted(12 * S);
-        score.answered(at(12 * S + HOME_GRACE), "ams-cp");
-        score.answered(at(12 * S + HOME_GRACE + MS), "ams-cp");
-        assert_eq!((score.answered, score.nearest), (2, 1));
-        assert!(!score.summary(&whole()).succeeded(), "never at home");
+        let mut stats = Stats::default();
+        stats.stopped(6 * S);
+        stats.restarted(12 * S);
+        stats.answered(at(12 * S + HOME_GRACE), "ams-cp");
+        stats.answered(at(12 * S + HOME_GRACE + MS), "ams-cp");
+        assert_eq!((stats.answered, stats.nearest), (2, 1));
+        assert!(!stats.summary(&whole()).succeeded(), "never at home");
     }
 
     #[test]
     fn what_was_under_way_at_a_change_proves_nothing() {
-        let mut score = Score::default();
-        score.stopped(6 * S);
-        score.answered(Request { started: 6 * S - MS, finished: 7 * S }, "ams-cp");
-        assert_eq!((score.nearest, score.failover), (1, None));
+        let mut stats = Stats::default();
+        stats.stopped(6 * S);
+        stats.answered(Request { started: 6 * S - MS, finished: 7 * S }, "ams-cp");
+        assert_eq!((stats.nearest, stats.failover), (1, None));
     }
 
     #[test]
     fn a_failure_is_a_request() {
-        let mut score = Score::default();
-        score.failed();
-        let summary = score.summary(&whole());
+        let mut stats = Stats::default();
+        stats.failed();
+        let summary = stats.summary(&whole());
         assert_eq!((summary.requests, summary.failed), (1, 1));
         assert!(!summary.succeeded());
     }
 
     #[test]
     fn a_shortened_story_succeeds_without_what_it_leaves_out() {
-        let mut score = Score::default();
-        score.answered(at(S), "mad-cp");
-        assert!(score.summary(&Story::of(5 * S)).succeeded());
-        assert!(!score.summary(&Story::of(10 * S)).succeeded(), "it promised a failover");
+        let mut stats = Stats::default();
+        stats.answered(at(S), "mad-cp");
+        assert!(stats.summary(&Schedule::of(5 * S)).succeeded());
+        assert!(!stats.summary(&Schedule::of(10 * S)).succeeded(), "it promised a failover");
     }
 }
