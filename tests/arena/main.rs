@@ -149,11 +149,7 @@ fn play(
             healed_s: played.moments.healed.map(|at| at.as_secs_f64()),
             end_s: played.moments.end.as_secs_f64(),
         },
-        &played
-            .records
-            .iter()
-            .map(|(name, record)| plot::Line { name, record })
-            .collect::<Vec<_>>(),
+        &played.records,
     );
     let file = arguments.out.join(format!("{}-{number}.svg", fault.name));
     fs::write(file, svg).expect("the plot can be written");

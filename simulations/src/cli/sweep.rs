@@ -12,7 +12,7 @@ use toml::Table;
 use super::run::{again, command, document, go, name, parse, wide};
 use super::{Choice, say, sets, write};
 use crate::Error;
-use crate::report::{NEVER, Run, Violation, html, json, plot, text};
+use crate::report::{NEVER, Run, Violation, html, json, text};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
@@ -96,7 +96,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let rows: Vec<_> = points.iter().map(|it| (it.words.clone(), it.values.to_vec())).collect();
     if let Some(path) = &arguments.plot {
-        write(path, &plot::sweep(&MEASURED, &rows))?;
+        write(path, &html::drawing(&MEASURED, &rows).to_string())?;
     }
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)

@@ -10,8 +10,6 @@ use crate::tunnel::OVERHEAD;
 pub mod html;
 pub mod json;
 pub mod keys;
-pub mod plot;
-mod svg;
 pub mod text;
 
 /// Stands for a time in a sweep when some who had something to notice never did: it is worse than

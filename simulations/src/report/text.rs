@@ -9,12 +9,18 @@ use super::{Effort, Run, Violation};
 /// Faults that are listed one by one.
 const MAX_LISTED: usize = 24;
 
+/// Numbers in words, each with its name.
+pub(super) type Numbers = Vec<(&'static str, String)>;
+
 /// The summary.
 pub fn summary(run: &Run, effort: Effort) -> String {
     let mut text = format!("{}\n\n", run.outcome.description);
     sites(&mut text, run);
     faults(&mut text, run);
-    numbers(&mut text, run, effort);
+    text.push('\n');
+    for (name, value) in numbers(run, effort) {
+        let _ = writeln!(text, "{name:<12} {value}");
+    }
     text
 }
 
@@ -80,72 +86,56 @@ fn faults(text: &mut String, run: &Run) {
     }
 }
 
-fn numbers(text: &mut String, run: &Run, effort: Effort) {
-    let (outcome, measures) = (&run.outcome, &run.measures);
-    let requests = measures.requests;
-    text.push('\n');
-    if requests.total > 0 {
-        line(
-            text,
-            "requests",
-            &format!(
-                "{} in all, {} failed, {} slow (over 1 s), {} sent again",
-                requests.total, requests.failed, requests.slow, requests.retried
-            ),
-        );
-        for (name, of) in [("connect", &measures.connect), ("answers", &measures.latency)] {
-            let Some(it) = of.quantiles(1e3) else { continue };
-            let (p50, p99, max) = (it.p50, it.p99, it.max);
-            line(text, name, &format!("half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms"));
-        }
-        if let Some(it) = measures.stretch.quantiles(1e3) {
-            let quiet = measures.stretch_quiet.quantiles(1e3);
-            let quiet = quiet.map_or("-".into(), |quiet| format!("{:.2}", quiet.p99));
-            let all = format!("half {:.2}, 99 % {:.2}, all {:.2}", it.p50, it.p99, it.max);
-            line(text, "stretch", &format!("{all}; in quiet times 99 % {quiet}"));
-        }
-    }
-    sessions(text, run);
+/// What was measured, each with its name.
+pub(super) fn numbers(run: &Run, effort: Effort) -> Numbers {
+    let mut all = clients(run);
     let nearest = run.nearest_sessions();
     let nearest = nearest.map(|share| format!("{:.2} % of sessions, ", share * 100.0));
     let at_end = run.nearest_share() * 100.0;
     let nearest = nearest.unwrap_or_default();
-    line(text, "nearest", &format!("{nearest}{at_end:.1} % of the running nodes at the end"));
-    mesh(text, run);
+    all.push(("nearest", format!("{nearest}{at_end:.1} % of the running nodes at the end")));
+    all.extend(mesh(run));
     let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
-    line(text, "cost", &format!("{cost:.0} us a node-second, {memory} KiB a node"));
-    line(text, "rules", &rules(run));
+    let (datagrams, waiting) = (run.outcome.datagrams, run.outcome.longest_queue);
+    // Only the wide level has a queue that can be measured.
+    let waiting =
+        if waiting > 0 { format!(", at most {waiting} events waiting") } else { String::new() };
     let (wall, processor) = (effort.wall.as_secs_f64(), effort.processor.as_secs_f64());
-    let took = format!("{}, {wall:.2} s of wall time, {processor:.2} s of one core", outcome.seed);
-    line(text, "seed", &took);
-    line(text, "trace", &outcome.trace_hash.to_string());
+    let took = format!("{wall:.2} s of wall time, {processor:.2} s of one core");
+    all.extend([
+        ("work", format!("{datagrams} datagrams{waiting}")),
+        ("cost", format!("{cost:.0} us a node-second, {memory} KiB a node")),
+        ("rules", rules(run)),
+        ("seed", format!("{}, {took}", run.outcome.seed)),
+        ("trace", run.outcome.trace_hash.to_string()),
+    ]);
+    all
 }
 
-/// What the mesh found out, and what it sent for that; nothing that the level cannot know.
-fn mesh(text: &mut String, run: &Run) {
-    let (level, measures) = (run.outcome.level, &run.measures);
-    if level.knows("news_p99_s") {
-        line(text, "news", &format!("99 % of nodes know after {}", time(run.news_p99())));
+/// What clients saw.
+fn clients(run: &Run) -> Numbers {
+    let (measures, requests, sessions) =
+        (&run.measures, run.measures.requests, run.measures.sessions);
+    let mut all = Numbers::new();
+    if requests.total > 0 {
+        let (total, failed, slow, again) =
+            (requests.total, requests.failed, requests.slow, requests.retried);
+        let words =
+            format!("{total} in all, {failed} failed, {slow} slow (over 1 s), {again} sent again");
+        all.push(("requests", words));
+        for (name, of) in [("connect", &measures.connect), ("answers", &measures.latency)] {
+            let Some(it) = of.quantiles(1e3) else { continue };
+            let most =
+                format!("half {:.1} ms, 90 % {:.1} ms, 99 % {:.1} ms", it.p50, it.p90, it.p99);
+            all.push((name, format!("{most}, 99.9 % {:.1} ms, all {:.0} ms", it.p999, it.max)));
+        }
+        if let Some(it) = measures.stretch.quantiles(1e3) {
+            let quiet = measures.stretch_quiet.quantiles(1e3);
+            let quiet = quiet.map_or("-".into(), |quiet| format!("{:.2}", quiet.p99));
+            let most = format!("half {:.2}, 99 % {:.2}, all {:.2}", it.p50, it.p99, it.max);
+            all.push(("stretch", format!("{most}; in quiet times 99 % {quiet}")));
+        }
     }
-    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
-    if level.knows("bytes_per_node_per_s") {
-        let gossip = format!("{gossip:.0} bytes/s a node in {packets:.2} datagrams/s");
-        line(text, "gossip", &format!("{gossip}, tunnels {tunnel:.0} bytes/s"));
-        let [swim, sync, news, paths] = run.families();
-        let parts = format!("membership {swim:.0}, comparison {sync:.0}");
-        line(text, "", &format!("{parts}, news {news:.0}, paths {paths:.0}"));
-    } else {
-        line(text, "tunnels", &format!("{tunnel:.0} bytes/s a node, with all that is in them"));
-    }
-    if let Some(seen) = measures.suspicions {
-        line(text, "suspicions", &seen.words());
-    }
-    let all = measures.suspicions.map(|seen| format!("{}, ", seen.evictions)).unwrap_or_default();
-    line(text, "evictions", &format!("{all}{} by mistake", measures.false_evictions));
-}
-
-fn sessions(text: &mut String, run: &Run) {
-    let sessions = run.measures.sessions;
     if sessions.begun > 0 {
         let (opened, broken, moved) = (sessions.opened, sessions.broken, sessions.moved);
         let (again, raced) = (sessions.attempts, sessions.hedged);
@@ -154,17 +144,46 @@ fn sessions(text: &mut String, run: &Run) {
             let tried = format!("{again} attempts after a failure, {raced} raced");
             words = format!("{words}, {moved} sent home; {tried}");
         }
-        line(text, "sessions", &words);
+        all.push(("sessions", words));
     }
     if sessions.relayed + sessions.outside > 0 {
         let (relayed, outside) = (sessions.relayed, sessions.outside);
         let words = format!("{relayed} sessions through a relay, {outside} outside the mesh");
-        line(text, "detours", &words);
+        all.push(("detours", words));
     }
+    all
+}
+
+/// What the mesh found out, and what it sent for that; nothing that the level cannot know.
+fn mesh(run: &Run) -> Numbers {
+    let (level, measures) = (run.outcome.level, &run.measures);
+    let mut all = Numbers::new();
+    if level.knows("news_p99_s") {
+        all.push(("news", format!("99 % of nodes know after {}", time(run.news_p99()))));
+    }
+    let ((gossip, tunnel), (packets, _)) = (run.rates(), run.packets());
+    if level.knows("bytes_per_node_per_s") {
+        let gossip = format!("{gossip:.0} bytes/s a node in {packets:.2} datagrams/s");
+        all.push(("gossip", format!("{gossip}, tunnels {tunnel:.0} bytes/s")));
+        let [swim, sync, news, paths] = run.families();
+        let parts = format!("membership {swim:.0}, comparison {sync:.0}");
+        all.push(("", format!("{parts}, news {news:.0}, paths {paths:.0}")));
+    } else {
+        let words = format!("{tunnel:.0} bytes/s a node, with all that is in them");
+        all.push(("tunnels", words));
+    }
+    let mut evictions = format!("{} by mistake", measures.false_evictions);
+    if let Some(seen) = measures.suspicions {
+        all.push(("suspicions", seen.words()));
+        evictions = format!("{}, {evictions}", seen.evictions);
+    }
+    all.push(("evictions", evictions));
+    all.push(("changes", format!("{} of first choices", measures.route_changes)));
+    all
 }
 
 /// How many of how many; nothing of nobody.
-fn parts(some: usize, of: usize) -> String {
+pub(super) fn parts(some: usize, of: usize) -> String {
     if of == 0 { "-".into() } else { format!("{some}/{of}") }
 }
 
@@ -175,10 +194,6 @@ fn rules(run: &Run) -> String {
     }
 }
 
-fn line(text: &mut String, name: &str, value: &str) {
-    let _ = writeln!(text, "{name:<12} {value}");
-}
-
-fn time(time: Option<Duration>) -> String {
+pub(super) fn time(time: Option<Duration>) -> String {
     time.map_or("-".into(), |time| format!("{:.2} s", time.as_secs_f64()))
 }

@@ -133,7 +133,7 @@ fn a_run_says_what_there_was_to_see() {
     let page = folder.read("page/index.html");
     assert!(page.contains("<svg") && page.contains("kill: fra-1"));
     for word in
-        ["users who left", "raced", "suspicions", "to the nearest", "KiB a node", "a second of"]
+        ["users who left", "raced", "suspicions", "of sessions, ", "KiB a node", "datagrams/s"]
     {
         assert!(page.contains(word), "the page does not say: {word}");
     }

@@ -7,7 +7,7 @@ use meshport_tests::repository::metadata;
 use serde_json::Value;
 
 /// Which workspace packages a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("meshport-config", &[]),
     ("meshport-proto", &["meshport-config"]),
     ("meshport-mesh", &["meshport-config", "meshport-proto"]),
@@ -29,9 +29,11 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "meshport-demo",
         ],
     ),
+    ("meshport-charts", &[]),
     (
         "meshport-simulations",
         &[
+            "meshport-charts",
             "meshport-config",
             "meshport-mesh",
             "meshport-discovery",
@@ -42,7 +44,14 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ),
     (
         "meshport-tests",
-        &["meshport-config", "meshport-mesh", "meshport-core", "meshport-daemon", "meshport-demo"],
+        &[
+            "meshport-charts",
+            "meshport-config",
+            "meshport-mesh",
+            "meshport-core",
+            "meshport-daemon",
+            "meshport-demo",
+        ],
     ),
     (
         "meshport-fuzz",
