@@ -7,6 +7,7 @@
 //!
 //! * [`scenario`] is what a run is made from: a TOML file, strictly read.
 //! * [`world`] is the event queue and what it acts on, and the rules that must hold.
+//! * `level` is what the wide level, [`full`] and [`lab`] share: rules, measures, clients.
 //! * [`measure`] is what is measured, [`report`] is what a run says.
 //! * [`storm`] makes random small worlds, for hunting.
 //! * [`cli`] is the tool `meshport-sim`.

@@ -2,13 +2,12 @@
 //! beside it, over TLS and HTTP.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use meshport_demo::client::{Client, Watching};
 
-use crate::Error;
+use super::lock;
 use crate::level::clients::Door;
 use crate::measure::Measures;
 use crate::scenario::Load;
@@ -16,26 +15,10 @@ use crate::scenario::Load;
 /// What the clients of one node share.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    client: Client,
-    load: Load,
-    start: Instant,
-    measures: Arc<Mutex<Measures>>,
-}
-
-impl Place {
-    pub(super) fn new(
-        address: SocketAddr,
-        authority: &str,
-        load: Load,
-        (start, measures): (Instant, Arc<Mutex<Measures>>),
-    ) -> Result<Self, Error> {
-        let client = Client::new(address, authority);
-        let client = client.map_err(|error| Error::Machine(format!("make a client: {error}")))?;
-        // That of every stand-in.
-        let client = client.with_certified(Ipv4Addr::LOCALHOST.into());
-        let client = client.with_timeout(Duration::from_secs_f64(load.timeout_s));
-        Ok(Self { client, load, start, measures })
-    }
+    pub(super) client: Client,
+    pub(super) load: Load,
+    pub(super) start: Instant,
+    pub(super) measures: Arc<Mutex<Measures>>,
 }
 
 impl Door for Place {
@@ -50,8 +33,7 @@ impl Door for Place {
     }
 
     fn measure(&self, change: impl FnOnce(&mut Measures)) {
-        // Every change leaves the numbers consistent.
-        change(&mut self.measures.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.measures));
     }
 
     async fn open(&self) -> io::Result<Watching> {

@@ -5,20 +5,26 @@
 //! its own, so no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients
 //! speak HTTP to them through their node. What the nodes chose is read from their logs.
 //!
+//! It shows what no other level does: in what time real daemons follow a scenario, and what comes
+//! of a process that gets no time. What an operator does to daemons is for the end-to-end tests.
+//!
+//! At the end the look is taken again each second until all holds, for [`QUIET`] after the last
+//! change at most; only what is wrong even then is a violation.
+//!
 //! Time counts from when every node that starts at once has a route to every origin. Bounds:
 //! [`MAX_NODES`] processes; a minute until all have found each other.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::{Endpoint, Seed, UnixSeconds};
 use meshport_daemon::admin::queries::StatusRequest;
 use meshport_demo::apiserver::{Authority, StandIn, StandInConfig};
 use meshport_demo::wan::{Cut, LinkConfig, Shaper, ShaperConfig};
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -26,22 +32,23 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
+use crate::level::judge::Judge;
+use crate::level::{Account, Story};
 use crate::measure::Measures;
-use crate::report::{Run, Violation};
-use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Happening, Overrides, Scenario, paths};
+use crate::network::Network;
+use crate::report::{Outcome, Run};
+use crate::rules::{self, QUIET};
+use crate::scenario::timeline::Planned;
+use crate::scenario::{Happening, Scenario, paths};
+use crate::trace::TraceHash;
 
+mod book;
 mod clients;
-mod guard;
 mod log;
 mod node;
-mod operator;
-mod result;
 
-use guard::Guard;
+use book::Book;
 use node::{Node, Place};
-use operator::Starved;
-use result::Watched;
 
 /// Daemons of one run; two processor cores carry about so many.
 pub const MAX_NODES: usize = 60;
@@ -49,10 +56,16 @@ pub const MAX_NODES: usize = 60;
 const READY: Duration = Duration::from_secs(60);
 /// From one look at what is awaited to the next.
 const LOOK: Duration = Duration::from_millis(100);
+/// From one look at what should hold at the end to the next.
+const NEXT_LOOK: Duration = Duration::from_secs(1);
+/// How long the request through a node may take then: its daemon's own patience, and some.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The network inside which each lab has its loopback addresses: 127.64.0.0 to 127.191.255.255.
 const FIRST_NET: u8 = 64;
 /// How many labs have a network of their own at the same time.
 const NETS: u32 = 128 * 256;
+/// The rule that only processes can break.
+const NO_DAEMON_ENDS: &str = "no daemon ends by itself";
 
 /// How a lab is run.
 #[derive(Debug, Clone)]
@@ -66,10 +79,7 @@ pub struct Options {
 }
 
 /// Whether the lab can run a scenario.
-///
-/// # Errors
-/// [`Error::Scenario`] with what it does not know, or that there are too many nodes.
-pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
+fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
     let nodes = scenario.nodes().count();
     if nodes > MAX_NODES {
         return Err(Error::Scenario(format!(
@@ -87,6 +97,8 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
         Happening::Instance(_, Instance::Stalled) => ("stall", true),
         Happening::Rebind(_) => ("rebind", true),
         Happening::Roam(..) => ("roam", true),
+        Happening::Configure(..) => ("configure", true),
+        Happening::Revoke { .. } => ("revoke", true),
         _ => ("", false),
     });
     let tuned = [("tuning", !scenario.tuning.is_usual())];
@@ -99,8 +111,8 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
     }
     Err(Error::Scenario(format!(
         "the lab does not know: {}. It knows kill, hang, unready, recover, crash, restart, \
-         rolling-restart, join, leave, configure, starve, revoke, and cut, heal, isolate, degrade, \
-         restore and flap between sites",
+         rolling-restart, join, leave, starve, and cut, heal, isolate, degrade, restore and flap \
+         between sites",
         unknown.join(", ")
     )))
 }
@@ -108,16 +120,15 @@ pub fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
 /// Runs a scenario, and says what there was to see.
 ///
 /// # Errors
-/// [`check`]'s; [`Error::Machine`] when the nodes do not find each other; what the system refuses.
+/// [`Error::Scenario`] with what the lab does not know, or that there are too many nodes;
+/// [`Error::Machine`] when the nodes do not find each other; what the system refuses.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
-    let plan = timeline::expand(&scenario, seed)?;
-    check(&scenario, &plan)?;
-    // Refuses settings that no daemon would take, before any is started.
-    Overrides::new(&scenario)?;
+    let story = Story::new(scenario, seed, options.until)?;
+    check(&story.scenario, &story.plan)?;
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    runtime.block_on(async { World::new(scenario, plan, seed, options)?.run().await })
+    runtime.block_on(async { World::new(story, options)?.run().await })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the lab lives in real time")]
@@ -130,211 +141,185 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Every change leaves the numbers consistent.
+fn lock(measures: &Mutex<Measures>) -> MutexGuard<'_, Measures> {
+    measures.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A run in progress.
 struct World {
-    scenario: Scenario,
-    plan: Vec<Planned>,
-    seed: u64,
+    story: Story,
     options: Options,
     rng: ChaCha8Rng,
     nodes: Vec<Node>,
     instances: BTreeMap<usize, StandIn>,
-    authority: Authority,
     links: BTreeMap<(usize, usize), LinkConfig>,
     shaper: Shaper,
-    /// The clients of each node.
-    clients: Vec<JoinSet<()>>,
-    /// Daemons that take their leave.
-    leaving: BTreeMap<usize, std::process::Child>,
     measures: Arc<Mutex<Measures>>,
-    watched: Watched,
-    guard: Guard,
+    book: Book,
     /// Who stands still again and again.
     starved: Vec<Starved>,
     start: Instant,
-    violations: Vec<Violation>,
+}
+
+/// A node whose process stands still again and again.
+#[derive(Debug)]
+struct Starved {
+    node: usize,
+    stall: Duration,
+    until: Duration,
+    /// When it stands still next.
+    next: Duration,
 }
 
 impl World {
-    fn new(
-        scenario: Scenario,
-        plan: Vec<Planned>,
-        seed: u64,
-        options: Options,
-    ) -> Result<Self, Error> {
+    fn new(story: Story, options: Options) -> Result<Self, Error> {
+        let (scenario, seed) = (&story.scenario, story.seed);
         std::fs::create_dir_all(&options.folder).map_err(node::file(&options.folder))?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mesh = Mesh::new(UnixSeconds(wall().as_secs()), &mut rng);
-        let mut nodes = Vec::new();
-        for (at, place) in scenario.nodes().enumerate() {
-            let identity = mesh.member(&scenario, place, &mut rng)?;
-            nodes.push(Node::new(&scenario, place, identity, &options.folder, loopback(at)));
-        }
         let authority =
             Authority::in_folder(&options.folder.join("authority")).map_err(Error::Part)?;
-        operator::keep_authority(&options.folder, &mesh)?;
+        let mut nodes = Vec::new();
+        for (at, place) in scenario.nodes().enumerate() {
+            let identity = mesh.member(scenario, place, &mut rng)?;
+            let here = (options.folder.as_path(), loopback(at));
+            nodes.push(Node::new(place.0, identity, here, authority.certificate_pem())?);
+        }
         let shaper = Shaper::start(ShaperConfig { seed, ..ShaperConfig::default() });
-        let links = paths::configs(&scenario)?;
-        let guard = Guard::new(&scenario, &links);
+        let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
+        let account = Account::new(scenario, ids, &mut rng);
+        let logs = nodes.iter().map(Node::log).collect();
+        let network = Network::new(scenario, &mut rng)?;
         let mut world = Self {
-            plan,
-            seed,
-            rng,
             instances: BTreeMap::new(),
-            authority,
-            links,
+            links: paths::configs(scenario)?,
             shaper: shaper.map_err(Error::Part)?,
-            clients: nodes.iter().map(|_| JoinSet::new()).collect(),
-            leaving: BTreeMap::new(),
             measures: Arc::default(),
-            watched: Watched::new(&nodes),
-            guard,
+            book: Book::new(account, network, logs),
             starved: Vec::new(),
             start: clock(),
-            violations: Vec::new(),
+            rng,
             nodes,
-            scenario,
+            story,
             options,
         };
-        world.prepare()?;
+        world.prepare(&authority)?;
         Ok(world)
     }
 
-    fn prepare(&mut self) -> Result<(), Error> {
+    fn prepare(&mut self, authority: &Authority) -> Result<(), Error> {
         for ((a, b), link) in &self.links {
             self.shaper.set_link_one_way(self.site(*a), self.site(*b), link);
         }
         let mut publics = Vec::new();
         for node in &self.nodes {
-            let site = self.site(node.site);
-            publics.push(
-                self.shaper.add_node(&node.name, site, Some(node.mesh())).map_err(Error::Part)?,
-            );
+            let public = self.shaper.add_node(node.name(), self.site(node.site), Some(node.mesh()));
+            publics.push(public.map_err(Error::Part)?);
         }
-        let mut places = Vec::new();
+        for at in self.book.account.origins() {
+            let leaf = authority.issue_server(self.nodes[*at].name()).map_err(Error::Part)?;
+            let stand_in = StandIn::start(StandInConfig::new(leaf)).map_err(Error::Part)?;
+            self.instances.insert(*at, stand_in);
+        }
         let ca = self.options.folder.join("authority").join("ca.crt");
-        for (at, node) in self.nodes.iter().enumerate() {
-            let instance = if node.hosts {
-                let leaf = self.authority.issue_server(&node.name).map_err(Error::Part)?;
-                let stand_in = StandIn::start(StandInConfig::new(leaf)).map_err(Error::Part)?;
-                let address = stand_in.addr();
-                self.instances.insert(at, stand_in);
-                Some((address, ca.clone()))
-            } else {
-                None
-            };
-            places.push(Place { public: publics[at], instance });
-        }
-        for (at, place) in places.into_iter().enumerate() {
-            let seeds = self.seeds(at, &publics)?;
-            self.nodes[at].prepare(&self.scenario, &seeds, place)?;
+        for at in 0..self.nodes.len() {
+            let instance = self.instances.get(&at).map(|it| (it.addr(), ca.as_path()));
+            let place = Place { public: publics[at], instance };
+            let seeds: Result<Vec<Seed>, Error> =
+                self.story.seeds(at).map(|seed| self.seed(seed, publics[seed])).collect();
+            self.nodes[at].prepare(&self.story.scenario, &seeds?, &place)?;
         }
         Ok(())
     }
 
-    fn seeds(&self, of: usize, publics: &[std::net::SocketAddr]) -> Result<Vec<Seed>, Error> {
+    fn seed(&self, at: usize, public: SocketAddr) -> Result<Seed, Error> {
         let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("seed: {error}"));
-        let sites = 0..self.scenario.sites.len();
-        let first = |site| self.nodes.iter().position(|node| node.site == site);
-        let seeds = sites.filter_map(first).filter(|seed| *seed != of);
-        let seed = |at: usize| {
-            let endpoint: Result<Endpoint, _> = publics[at].to_string().parse();
-            let endpoint = endpoint.map_err(|error| wrong(&error))?;
-            let id = self.nodes[at].identity.credential.node;
-            Seed::new(id, vec![endpoint]).map_err(|error| wrong(&error))
-        };
-        seeds.take(self.scenario.seed_sites).map(seed).collect()
+        let endpoint: Result<Endpoint, _> = public.to_string().parse();
+        let endpoint = endpoint.map_err(|error| wrong(&error))?;
+        let id = self.nodes[at].identity.credential.node;
+        Seed::new(id, vec![endpoint]).map_err(|error| wrong(&error))
     }
 
     fn site(&self, site: usize) -> &str {
-        self.scenario.sites[site].name.as_str()
+        self.story.scenario.sites[site].name.as_str()
     }
 
     async fn run(mut self) -> Result<Run, Error> {
-        let places: Vec<(usize, usize)> = self.scenario.nodes().collect();
-        let at_once = |at: &usize| places[*at].1 <= self.scenario.sites[places[*at].0].nodes;
-        let first: Vec<usize> = (0..self.nodes.len()).filter(at_once).collect();
+        let first: Vec<usize> = self.story.first().collect();
         for at in &first {
             self.nodes[*at].start(&self.options.program, true)?;
+            self.book.shown[*at].runs = true;
         }
         self.ready(&first).await?;
         self.start = clock();
         let began = wall();
         for at in first {
-            self.clients_begin(at)?;
+            self.clients_begin(at);
         }
-        let until = self.options.until.unwrap_or(Duration::MAX);
-        let end = self.scenario.duration().min(until);
-        let plan = std::mem::take(&mut self.plan);
-        for (place, planned) in plan.iter().enumerate() {
-            self.wait_until(planned.at.min(end)).await?;
-            if planned.at >= end {
-                break;
-            }
-            self.watched.before(&plan[place..], self.start.elapsed());
-            self.guard.happens(&planned.happening, self.start.elapsed());
+        let (plan, end) = (self.story.plan.clone(), self.story.end);
+        let mut happened = Vec::new();
+        for planned in plan.iter().take_while(|planned| planned.at < end) {
+            self.wait_until(planned.at).await?;
+            happened.push(self.start.elapsed());
             self.happen(&planned.happening).await?;
         }
         self.wait_until(end).await?;
-        let mut run = self.finish(began, end);
+        let outcome = self.finish(began, &happened);
         self.check_end(end).await?;
-        run.violations = std::mem::take(&mut self.violations);
-        Ok(run)
+        let mut violations = std::mem::take(&mut self.book.account.violations);
+        // What was seen after the end is of the end.
+        violations.iter_mut().for_each(|it| it.at = it.at.min(end));
+        Ok(Run { outcome, measures: self.book.measures, violations })
     }
 
     /// Waits until each of these nodes has a route to every origin.
     async fn ready(&mut self, first: &[usize]) -> Result<(), Error> {
         let deadline = clock() + READY;
-        let origins = first.iter().filter(|at| self.nodes[**at].hosts).count();
+        let origins = first.iter().filter(|at| self.instances.contains_key(at)).count();
         for at in first {
             loop {
-                let status = self.nodes[*at].admin().ask(&StatusRequest).await.ok();
-                let reached = status.and_then(|status| {
-                    let service = status.services.into_iter().next()?;
-                    let healthy = service.origins.iter().filter(|it| it.lacks.is_empty());
-                    Some(healthy.count())
+                let node = &mut self.nodes[*at];
+                let status = node.admin().ask(&StatusRequest).await.ok();
+                let service = status.and_then(|status| status.services.into_iter().next());
+                let healthy = service.map_or(0, |service| {
+                    service.origins.iter().filter(|it| it.lacks.is_empty()).count()
                 });
-                if reached.is_some_and(|reached| reached >= origins) {
+                if healthy >= origins {
                     break;
                 }
-                let node = &mut self.nodes[*at];
-                let name = node.name.clone();
-                if let Some(ended) = node.ended() {
-                    return Err(Error::Machine(format!("{name}: {ended}")));
-                }
-                if clock() > deadline {
-                    let (s, tail) = (READY.as_secs(), node.tail());
-                    return Err(Error::Machine(format!(
-                        "{name} reaches {} of {origins} origins after {s} s; the end of its \
-                         log:\n{tail}",
-                        reached.unwrap_or(0)
-                    )));
-                }
-                sleep(LOOK).await;
+                let s = READY.as_secs();
+                let what = match node.ended() {
+                    Some(ended) => ended,
+                    None if clock() > deadline => {
+                        format!("it reaches {healthy} of {origins} origins after {s} s")
+                    }
+                    None => {
+                        sleep(LOOK).await;
+                        continue;
+                    }
+                };
+                let (name, tail) = (node.name(), node::tail(&node.log()));
+                let what = format!("{name}: {what}; the end of its log:\n{tail}");
+                return Err(Error::Machine(what));
             }
         }
         Ok(())
     }
 
-    fn clients_begin(&mut self, at: usize) -> Result<(), Error> {
-        let Some(load) = self.scenario.load.clone() else { return Ok(()) };
-        if self.guard.is_revoked(at) {
-            // Whoever is shut out gets nothing, as is meant.
-            return Ok(());
-        }
-        let on = crate::scenario::target::Target::parse(&load.on, &self.scenario)?;
-        if on.possible().contains(&at) {
-            let shared = (self.start, self.measures.clone());
-            let authority = self.authority.certificate_pem();
-            let address = self.nodes[at].clients();
-            let place = clients::Place::new(address, authority, load, shared)?;
-            let rng = ChaCha8Rng::seed_from_u64(self.rng.next_u64());
-            self.clients[at].spawn(crate::level::clients::run(place, rng));
-        }
-        Ok(())
+    fn clients_begin(&mut self, at: usize) {
+        let Some(load) = self.story.load(at).cloned() else { return };
+        let patience = Duration::from_secs_f64(load.timeout_s);
+        let (start, measures) = (self.start, self.measures.clone());
+        let node = &mut self.nodes[at];
+        let client = node.client.clone().with_timeout(patience);
+        let door = clients::Place { client, load, start, measures };
+        let rng = ChaCha8Rng::seed_from_u64(self.rng.next_u64());
+        node.clients.spawn(crate::level::clients::run(door, rng));
     }
 
-    /// Lets time pass, and notices daemons that end by themselves.
+    /// Lets time pass, makes those stand still whose time has come, and notices daemons that end by
+    /// themselves.
     async fn wait_until(&mut self, at: Duration) -> Result<(), Error> {
         loop {
             let left = at.saturating_sub(self.start.elapsed());
@@ -342,13 +327,15 @@ impl World {
             let now = self.start.elapsed();
             for at in 0..self.nodes.len() {
                 let Some(what) = self.nodes[at].ended() else { continue };
-                if !self.guard.is_revoked(at) {
-                    let (node, last) = (Some(self.nodes[at].name.clone()), Vec::new());
-                    let rule = "no daemon ends by itself";
-                    self.violations.push(Violation { at: now, rule, node, what, last });
-                }
+                self.book.now = now;
+                self.book.shown[at].runs = false;
+                self.book.violates(NO_DAEMON_ENDS, at, what);
             }
-            self.stall(now)?;
+            self.starved.retain(|it| now < it.until);
+            for it in self.starved.iter_mut().filter(|it| now >= it.next) {
+                self.nodes[it.node].stall(it.stall)?;
+                it.next = now + it.stall + self.rng.random_range(Duration::ZERO..it.stall * 2);
+            }
             if now >= at {
                 return Ok(());
             }
@@ -360,14 +347,17 @@ impl World {
             Happening::Instance(at, becomes) => self.instance(*at, *becomes).await?,
             Happening::Crash(at) => {
                 self.nodes[*at].kill();
-                self.clients[*at] = JoinSet::new();
+                self.nodes[*at].clients = JoinSet::new();
             }
-            Happening::Start { node, with_state } => self.restart(*node, *with_state)?,
-            Happening::Leave(at) => {
-                self.clients[*at] = JoinSet::new();
-                if let Some(child) = self.nodes[*at].leave() {
-                    self.leaving.insert(*at, child);
+            Happening::Start { node, with_state } => {
+                if !self.nodes[*node].is_running() {
+                    self.nodes[*node].start(&self.options.program, *with_state)?;
+                    self.clients_begin(*node);
                 }
+            }
+            Happening::Leave(at) => {
+                self.nodes[*at].clients = JoinSet::new();
+                self.nodes[*at].leave();
             }
             Happening::Way(a, b, up) => {
                 let (from, to) = (self.site(*a).to_owned(), self.site(*b).to_owned());
@@ -379,15 +369,16 @@ impl World {
                 self.shaper.set_link_one_way(self.site(*a), self.site(*b), link);
             }
             Happening::Starve { node, stall, until } => {
-                self.starved.push(Starved::new(*node, *stall, *until));
+                let (node, stall, until, next) = (*node, *stall, *until, Duration::ZERO);
+                self.starved.push(Starved { node, stall, until, next });
             }
-            Happening::Configure(at, event) => self.configure(*at, *event).await?,
-            Happening::Revoke { node, through } => self.revoke(*node, *through).await?,
             // `check` has refused them.
             Happening::Pair(..)
             | Happening::Clock(..)
             | Happening::Rebind(_)
             | Happening::Roam(..)
+            | Happening::Configure(..)
+            | Happening::Revoke { .. }
             | Happening::Lie(..) => {}
         }
         Ok(())
@@ -410,49 +401,71 @@ impl World {
         Ok(())
     }
 
-    fn restart(&mut self, at: usize, with_state: bool) -> Result<(), Error> {
-        if self.nodes[at].is_running() {
-            return Ok(());
-        }
-        if let Some(mut leaving) = self.leaving.remove(&at) {
-            // Whoever starts a daemon anew ends the old one first. Both fail only when it is gone.
-            let _ = leaving.kill();
-            let _ = leaving.wait();
-        }
-        self.nodes[at].start(&self.options.program, with_state)?;
-        self.clients_begin(at)
-    }
-
-    fn finish(&mut self, began: Duration, end: Duration) -> Run {
-        self.clients.clear();
-        let mut measures = std::mem::take(
-            // Every change leaves the numbers consistent.
-            &mut *self.measures.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+    /// Reads from the nodes' logs how they followed what happened at these times.
+    fn finish(&mut self, began: Duration, happened: &[Duration]) -> Outcome {
+        let end = self.story.end;
+        self.nodes.iter_mut().for_each(|node| node.clients = JoinSet::new());
+        self.starved.clear();
         let counters = self.shaper.counters();
-        measures.traffic.tunnel_packets = counters.received;
+        self.book.measures = std::mem::take(&mut *lock(&self.measures));
+        let traffic = &mut self.book.measures.traffic;
+        traffic.tunnel_packets = counters.received;
         // All headers counted, as in the simulations.
-        measures.traffic.tunnel_bytes = counters.received_bytes + 28 * counters.received;
-        let running: Vec<usize> =
-            (0..self.nodes.len()).filter(|at| self.nodes[*at].is_running()).collect();
-        let logs = self.nodes.iter().map(|node| {
+        traffic.tunnel_bytes = counters.received_bytes + 28 * counters.received;
+        let mut changes = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
             let text = std::fs::read_to_string(node.log()).unwrap_or_default();
-            log::changes(&text, began.as_secs_f64() % 86_400.0)
-        });
-        let violations = Vec::new();
-        let facts = result::Facts { seed: self.seed, end, running, counters, violations };
-        let logs: Vec<Vec<log::Change>> = logs.collect();
-        let watched = std::mem::replace(&mut self.watched, Watched::new(&[]));
-        watched.finish(&self.scenario, &logs, measures, facts)
+            let all = log::changes(&text, began.as_secs_f64() % 86_400.0);
+            changes.extend(all.into_iter().map(|(when, to)| (when, at, to)));
+        }
+        changes.retain(|change| change.0 < end);
+        changes.sort_by_key(|change| change.0);
+        self.book.replay(&self.story.plan, happened, changes);
+        self.book.now = end;
+        let running = self.nodes.iter().filter(|node| node.is_running()).count();
+        let running = u32::try_from(running).map_or(0.0, f64::from);
+        let outcome = self.story.outcome(&mut self.book, end.as_secs_f64() * running);
+        Outcome { datagrams: counters.received, trace_hash: TraceHash::NONE, ..outcome }
     }
-}
 
-impl Drop for World {
-    fn drop(&mut self) {
-        for mut child in std::mem::take(&mut self.leaving).into_values() {
-            // Both fail only when it has ended and was waited for.
-            let _ = child.kill();
-            let _ = child.wait();
+    /// Looks until all is as it should be, or for as long as there is an excuse.
+    async fn check_end(&mut self, end: Duration) -> Result<(), Error> {
+        let deadline = self.book.account.last_disturbed().min(end) + QUIET;
+        loop {
+            self.book.account.violations.retain(|it| it.rule == NO_DAEMON_ENDS);
+            let before = self.book.account.violations.len();
+            self.look().await;
+            if self.book.account.violations.len() == before || self.book.now >= deadline {
+                return Ok(());
+            }
+            self.wait_until(self.book.now + NEXT_LOOK).await?;
+        }
+    }
+
+    /// Judges what the daemons show now.
+    async fn look(&mut self) {
+        self.book.now = self.start.elapsed();
+        let mut answers = Vec::new();
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            self.book.shown[at].runs = node.is_running();
+            if !node.is_running() {
+                continue;
+            }
+            match node.admin().ask(&StatusRequest).await {
+                Ok(status) => self.book.status(at, &status),
+                Err(error) => {
+                    let what = format!("its daemon does not answer: {error}");
+                    self.book.violates(rules::AGREEMENT, at, what);
+                    continue;
+                }
+            }
+            let answer = node.client.clone().with_timeout(PATIENCE).whoami().await;
+            answers.push((at, answer.map(|it| it.origin).map_err(|error| error.to_string())));
+        }
+        self.book.check_settled();
+        for (at, answer) in answers {
+            self.book.check_answer(at, answer);
         }
     }
 }

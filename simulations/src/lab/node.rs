@@ -14,7 +14,9 @@ use meshport_config::{Revocations, Seed};
 use meshport_daemon::admin::AdminClient;
 use meshport_daemon::state::Existing;
 use meshport_daemon::{Identity, StateDir};
+use meshport_demo::client::Client;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinSet;
 use toml::{Table, Value};
 
 use crate::Error;
@@ -31,46 +33,49 @@ const STALL: &str = "trap '' HUP INT TERM; kill -STOP \"$1\" && sleep \"$2\"; ki
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) name: String,
     pub(super) site: usize,
     pub(super) identity: Identity,
-    pub(super) hosts: bool,
+    /// One of its clients, and the others.
+    pub(super) client: Client,
+    pub(super) clients: JoinSet<()>,
     address: Ipv4Addr,
     folder: PathBuf,
-    place: Option<Place>,
     child: Option<Child>,
+    /// Its former process, while that takes its leave.
+    leaving: Option<Child>,
     /// Who makes it stand still, if somebody does.
     stall: Option<Child>,
 }
 
 /// Where a node is and what it hosts.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Place<'a> {
     /// Its address in the emulated network.
     pub(super) public: SocketAddr,
     /// Its instance, and the certificate of who signed for that.
-    pub(super) instance: Option<(SocketAddr, PathBuf)>,
+    pub(super) instance: Option<(SocketAddr, &'a Path)>,
 }
 
 impl Node {
-    /// A node that has not started, in a folder below `folder`.
+    /// A node that has not started, in a folder of its own below this one. Its clients trust this
+    /// certificate.
     pub(super) fn new(
-        scenario: &Scenario,
-        (site, number): (usize, usize),
+        site: usize,
         identity: Identity,
-        folder: &Path,
-        address: Ipv4Addr,
-    ) -> Self {
-        let name = scenario.name((site, number));
-        let hosts = number <= scenario.sites[site].origins;
-        let folder = folder.join(&name);
-        let (place, child, stall) = (None, None, None);
-        Self { name, site, identity, hosts, address, folder, place, child, stall }
+        (folder, address): (&Path, Ipv4Addr),
+        authority: &str,
+    ) -> Result<Self, Error> {
+        let client = Client::new((address, CLIENTS).into(), authority);
+        let client = client.map_err(|error| Error::Machine(format!("make a client: {error}")))?;
+        // That of every stand-in.
+        let client = client.with_certified(Ipv4Addr::LOCALHOST.into());
+        let folder = folder.join(identity.credential.name.as_str());
+        let (clients, child, leaving, stall) = (JoinSet::new(), None, None, None);
+        Ok(Self { site, identity, client, clients, address, folder, child, leaving, stall })
     }
 
-    /// Where its clients connect.
-    pub(super) fn clients(&self) -> SocketAddr {
-        (self.address, CLIENTS).into()
+    pub(super) fn name(&self) -> &str {
+        self.identity.credential.name.as_str()
     }
 
     /// Where its daemon listens behind the emulated network.
@@ -92,12 +97,11 @@ impl Node {
 
     /// Writes its state folder and its settings.
     pub(super) fn prepare(
-        &mut self,
+        &self,
         scenario: &Scenario,
         seeds: &[Seed],
-        place: Place,
+        place: &Place<'_>,
     ) -> Result<(), Error> {
-        self.place = Some(place);
         let state = || -> Result<(), meshport_daemon::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
             let Identity { node_key, record_key, secrets, credential } = &self.identity;
@@ -108,34 +112,28 @@ impl Node {
             state.store_credential(credential, Existing::Keep)
         };
         fs::create_dir_all(&self.folder).map_err(file(&self.folder))?;
-        state().map_err(|source| Error::Node { name: self.name.clone(), source })?;
-        self.configure(scenario, &Table::new())
+        state().map_err(|source| self.failed(source))?;
+        let path = self.config();
+        fs::write(&path, self.settings(scenario, place).to_string()).map_err(file(&path))
     }
 
-    /// Its configuration.
-    pub(super) fn config(&self) -> PathBuf {
+    fn failed(&self, source: meshport_daemon::Error) -> Error {
+        Error::Node { name: self.name().to_owned(), source }
+    }
+
+    fn config(&self) -> PathBuf {
         self.folder.join("meshport.toml")
     }
 
-    /// Writes its configuration, with these settings over those of the scenario.
-    pub(super) fn configure(&self, scenario: &Scenario, over: &Table) -> Result<(), Error> {
-        let Some(place) = &self.place else { return Ok(()) };
-        let (path, new) = (self.config(), self.folder.join("meshport.toml.new"));
-        // As a whole: its daemon reads it when it likes.
-        fs::write(&new, self.settings(scenario, over, place).to_string()).map_err(file(&new))?;
-        fs::rename(&new, &path).map_err(file(&path))
-    }
-
-    /// The scenario's settings, those over them, and where things are.
-    fn settings(&self, scenario: &Scenario, changed: &Table, place: &Place) -> Table {
+    /// The scenario's settings, and where things are.
+    fn settings(&self, scenario: &Scenario, place: &Place<'_>) -> Table {
         let mut table = scenario.settings.clone();
         merge(&mut table, &scenario.sites[self.site].settings);
-        merge(&mut table, changed);
         let text = |path: PathBuf| Value::from(path.to_string_lossy().into_owned());
         let list = |address: SocketAddr| Value::from(vec![address.to_string()]);
         let mut over = Table::new();
         over.insert("site".into(), scenario.sites[self.site].name.to_string().into());
-        over.insert("name".into(), self.name.clone().into());
+        over.insert("name".into(), self.name().into());
         over.insert("state-dir".into(), text(self.folder.join("state")));
         let mut put = |name: &str, keys: Vec<(&str, Value)>| {
             let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
@@ -145,9 +143,10 @@ impl Node {
         let listen = self.mesh().to_string().into();
         put("mesh", vec![("listen", listen), ("advertise", list(place.public))]);
         put("admin", vec![("socket", text(self.folder.join("socket"))), ("http", "off".into())]);
-        let mut keys = Table::from_iter([("listen".to_owned(), list(self.clients()))]);
+        let mut keys =
+            Table::from_iter([("listen".to_owned(), list((self.address, CLIENTS).into()))]);
         if let Some((address, authority)) = &place.instance {
-            let health = Table::from_iter([("ca-file".to_owned(), text(authority.clone()))]);
+            let health = Table::from_iter([("ca-file".to_owned(), text(authority.to_path_buf()))]);
             keys.insert("origin".into(), address.to_string().into());
             keys.insert("health".into(), health.into());
         }
@@ -156,15 +155,16 @@ impl Node {
         table
     }
 
-    /// Starts its daemon.
+    /// Starts its daemon, and ends a former one that still takes its leave.
     pub(super) fn start(&mut self, program: &Path, with_state: bool) -> Result<(), Error> {
+        self.end_former();
         if !with_state {
             let state = StateDir::open(self.folder.join("state"));
             let removed = state.and_then(|state| {
                 state.store_revocations(&Revocations::default())?;
                 state.remove_directory()
             });
-            removed.map_err(|source| Error::Node { name: self.name.clone(), source })?;
+            removed.map_err(|source| self.failed(source))?;
         }
         let log = self.log();
         let open = OpenOptions::new().create(true).append(true).open(&log).map_err(file(&log))?;
@@ -172,7 +172,7 @@ impl Node {
         let child = Command::new(program)
             .arg(meshport_demo::VERB)
             .arg("--config")
-            .arg(self.folder.join("meshport.toml"))
+            .arg(self.config())
             .env("HOME", &self.folder)
             .stdin(Stdio::piped())
             .stdout(open)
@@ -209,44 +209,44 @@ impl Node {
         Ok(())
     }
 
-    /// Tells its daemon to read its configuration again.
-    pub(super) fn reload(&self) {
-        self.signal(Signal::HUP);
-    }
-
-    fn signal(&self, signal: Signal) {
+    /// Asks it to leave in good order.
+    pub(super) fn leave(&mut self) {
         let number = self.child.as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
         if let Some(number) = number.and_then(Pid::from_raw) {
-            // It may have ended by itself, which is noticed elsewhere.
-            let _ = kill_process(number, signal);
+            // It may have ended by itself, and is waited for in any case.
+            let _ = kill_process(number, Signal::TERM);
         }
+        self.leaving = self.child.take();
     }
 
-    /// Asks it to leave in good order. The process is the caller's to wait for.
-    pub(super) fn leave(&mut self) -> Option<Child> {
-        self.signal(Signal::TERM);
-        self.child.take()
+    fn end_former(&mut self) {
+        if let Some(mut former) = self.leaving.take() {
+            // Both fail only when it has ended and was waited for.
+            let _ = former.kill();
+            let _ = former.wait();
+        }
     }
 
     /// What is wrong, if it ended by itself.
     pub(super) fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
-        Some(format!("its daemon ended by itself ({status}); the end of its log:\n{}", self.tail()))
-    }
-
-    /// The end of its log.
-    pub(super) fn tail(&self) -> String {
-        let text = fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        Some(format!("its daemon ended by itself ({status})"))
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill();
+        self.end_former();
     }
+}
+
+/// The end of a log.
+pub(super) fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
 }
 
 /// An error about a file.

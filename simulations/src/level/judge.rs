@@ -191,11 +191,15 @@ pub(crate) trait Judge: Level {
         self.now().saturating_sub(self.account().last_disturbed()) >= QUIET
     }
 
-    /// After a quiet time everybody knows of everybody within reach, and goes where it should.
+    /// The rules of quiet times, after one.
     fn check_quiet(&mut self) {
-        if !self.is_quiet() {
-            return;
+        if self.is_quiet() {
+            self.check_settled();
         }
+    }
+
+    /// Everybody knows of everybody within reach, and goes where it should.
+    fn check_settled(&mut self) {
         let nodes: Vec<usize> =
             (0..self.account().len()).filter(|at| self.takes_part(*at)).collect();
         let wrong = nodes.iter().find_map(|at| Some((*at, self.disagreement(*at)?)));

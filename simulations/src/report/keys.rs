@@ -111,7 +111,7 @@ pub const KEYS: &[Key] = &[
     key("faults[].kind", "The kind of event."),
     key("faults[].what", "The event in words."),
     key("faults[].at_s", "Start time."),
-    key("faults[].over_s", "End time; null if it did not end. The lab knows it only for `starve`."),
+    key("faults[].over_s", "End time; null if it did not end."),
     key("faults[].nodes", "Nodes that were hit; 0 for a path event."),
     but("faults[].concerned", "Nodes that had something to notice.", &[UNNOTICED]),
     but("faults[].noticed", "How many of them did.", &[UNNOTICED]),

@@ -1,0 +1,300 @@
+//! What the lab has done and the daemons show, for the rules and the measures that all levels share.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meshport_core::route::{Line, Route};
+use meshport_daemon::admin::api::Status;
+
+use super::node;
+use crate::level::follow::Follow;
+use crate::level::judge::Judge;
+use crate::level::{Account, Held, Level, Ties};
+use crate::measure::{Measures, Notice};
+use crate::network::Network;
+use crate::report::keys;
+use crate::rules::{self, LASTING};
+use crate::scenario::timeline::Planned;
+use crate::scenario::{Happening, service};
+use crate::trace::Trace;
+
+/// The daemon's word for going to the nearest.
+const NEAREST: &str = "nearest";
+
+/// See the module's description.
+pub(super) struct Book {
+    pub(super) account: Account,
+    pub(super) measures: Measures,
+    pub(super) now: Duration,
+    pub(super) shown: Vec<Shown>,
+    network: Network,
+    trace: Trace,
+}
+
+/// What a daemon shows.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) runs: bool,
+    log: PathBuf,
+    /// Where it goes, and for how long if its settings are to go to the nearest.
+    line: Option<Line>,
+    lasting: Option<Duration>,
+    /// Whom it holds for down, or gone.
+    absent: BTreeSet<usize>,
+    /// How many it holds for there, itself included.
+    alive: usize,
+}
+
+impl Level for Book {
+    const NAME: keys::Level = keys::Level::Lab;
+    const SHOWN_BY_ROUTE: &[Notice] = &[];
+
+    fn account(&self) -> &Account {
+        &self.account
+    }
+
+    fn account_mut(&mut self) -> &mut Account {
+        &mut self.account
+    }
+
+    fn measures(&mut self) -> &mut Measures {
+        &mut self.measures
+    }
+
+    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T {
+        look(&self.network)
+    }
+
+    fn change_network(&mut self, change: impl FnOnce(&mut Network)) {
+        change(&mut self.network);
+    }
+
+    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T {
+        act(&mut self.trace)
+    }
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn runs(&self, at: usize) -> bool {
+        self.shown[at].runs
+    }
+
+    fn route(&self, _: usize) -> Option<&Route> {
+        None
+    }
+
+    fn first_line(&self, at: usize) -> Option<Line> {
+        self.shown[at].line
+    }
+
+    fn lasting(&self, at: usize) -> Option<Duration> {
+        self.shown[at].lasting
+    }
+
+    fn shuts_out(&self, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn ties(&self, _: usize, _: usize) -> Ties {
+        Ties::default()
+    }
+
+    fn holds(&self, at: usize, subject: usize) -> Held {
+        // Records are not seen.
+        if self.shown[at].absent.contains(&subject) { Held::Absent } else { Held::Newest }
+    }
+
+    fn alive(&self, at: usize) -> Option<usize> {
+        Some(self.shown[at].alive)
+    }
+
+    fn has_to_notice(&self, _: usize, _: usize, _: Notice) -> bool {
+        false
+    }
+
+    fn last(&mut self, node: usize) -> Vec<String> {
+        node::tail(&self.shown[node].log).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Book {
+    /// Of daemons that write these logs.
+    pub(super) fn new(account: Account, network: Network, logs: Vec<PathBuf>) -> Self {
+        let shown = |log| Shown {
+            runs: false,
+            log,
+            line: None,
+            lasting: None,
+            absent: BTreeSet::new(),
+            alive: 0,
+        };
+        Self {
+            measures: Measures::default(),
+            now: Duration::ZERO,
+            shown: logs.into_iter().map(shown).collect(),
+            network,
+            trace: Trace::new(account.names().to_vec(), None),
+            account,
+        }
+    }
+
+    /// Goes through what has happened, each at its time, and how the first origins of nodes
+    /// changed meanwhile.
+    pub(super) fn replay(
+        &mut self,
+        plan: &[Planned],
+        happened: &[Duration],
+        changes: Vec<(Duration, usize, Option<String>)>,
+    ) {
+        let mut changes = changes.into_iter().peekable();
+        for (place, at) in happened.iter().enumerate() {
+            while let Some(change) = changes.next_if(|change| change.0 <= *at) {
+                self.goes(change);
+            }
+            self.now = *at;
+            self.begins(&plan[place..]);
+            self.happens(&plan[place].happening);
+            match plan[place].happening {
+                Happening::Start { node, .. } => self.shown[node].runs = true,
+                Happening::Crash(node) | Happening::Leave(node) => {
+                    (self.shown[node].runs, self.shown[node].line) = (false, None);
+                    self.process_ends(node);
+                }
+                Happening::Starve { node, stall, until } => {
+                    self.stands_still(node, stall, until + stall);
+                }
+                _ => {}
+            }
+        }
+        changes.for_each(|change| self.goes(change));
+    }
+
+    fn goes(&mut self, (at, node, to): (Duration, usize, Option<String>)) {
+        self.now = at;
+        let to = to.and_then(|to| self.account.names().iter().position(|name| *name == to));
+        self.shown[node].line = to.map(|to| Line::Direct(self.account.id(to)));
+        let words = match to {
+            Some(to) => format!("goes to {}", self.account.name(to)),
+            None => "has nowhere to go".to_owned(),
+        };
+        self.route_changed(node, Some(words));
+    }
+
+    /// A daemon's status.
+    pub(super) fn status(&mut self, node: usize, status: &Status) {
+        let account = &self.account;
+        let named = |name: &String| account.names().iter().position(|it| it == name);
+        let routed = status.services.iter().find(|it| it.name == service());
+        let chosen = routed.and_then(|it| it.chosen.as_ref());
+        let line = chosen.and_then(|chosen| {
+            let origin = chosen.who.node?;
+            Some(match chosen.who.relay.as_ref().and_then(named) {
+                Some(relay) => Line::Relayed { relay: account.id(relay), origin },
+                None => Line::Direct(origin),
+            })
+        });
+        let is_nearest = routed.is_some_and(|it| it.policy == NEAREST);
+        let shown = &mut self.shown[node];
+        shown.line = line;
+        shown.lasting =
+            chosen.filter(|_| is_nearest).map(|chosen| Duration::from_secs(chosen.since_s));
+        let absent = status.absent.iter().filter_map(|it| account.number(&it.who.node));
+        shown.absent = absent.collect();
+        shown.alive = status.members.alive;
+    }
+
+    /// A request through a node was answered by the instance of this origin, or not at all.
+    pub(super) fn check_answer(&mut self, node: usize, answer: Result<String, String>) {
+        let works = self.first_line(node).is_some_and(|line| self.works(node, &line));
+        let is_judged = self.lasting(node).is_some_and(|lasting| lasting >= LASTING);
+        match answer {
+            Ok(name) => {
+                let origin = self.account.names().iter().position(|it| *it == name);
+                let far = origin.filter(|_| is_judged).and_then(|to| self.strays(node, to));
+                if let Some(what) = far {
+                    self.violates(rules::NEAR_ROUTES, node, what);
+                }
+            }
+            Err(error) if works => {
+                let what = format!("a request through it fails: {error}");
+                self.violates(rules::GOOD_ROUTES, node, what);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::NodeId;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::scenario::{Scenario, timeline};
+
+    const ORIGIN: usize = 0;
+    const FAR: usize = 3;
+
+    /// Three nodes and an origin in one site, an origin in another; and what happens to that.
+    fn book() -> (Book, Vec<Planned>) {
+        let text = "description = \"Two\"\nduration-s = 60\n\
+                    site = [\n{ name = \"fra\", nodes = 3, origins = 1 },\n\
+                    { name = \"ams\", nodes = 1, origins = 1 },\n]\n\
+                    path = [{ between = [\"fra\", \"ams\"], rtt-ms = 20 }]\n\
+                    event = [\n{ at-s = 10, kill = \"ams-1\", for-s = 30 },\n\
+                    { at-s = 10, isolate = \"ams\", for-s = 30 },\n]\n";
+        let scenario = Scenario::parse(text).expect("a good scenario");
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let ids = (0..4).map(|at| NodeId::from_bytes([at; 32])).collect();
+        let account = Account::new(&scenario, ids, &mut rng);
+        let network = Network::new(&scenario, &mut rng).expect("a network");
+        let mut book = Book::new(account, network, vec![PathBuf::new(); 4]);
+        book.shown.iter_mut().for_each(|shown| shown.runs = true);
+        (book, timeline::expand(&scenario, 1).expect("a plan"))
+    }
+
+    #[test]
+    fn who_went_there_and_who_left_is_read_from_logs() {
+        let (mut book, plan) = book();
+        let happened: Vec<Duration> =
+            plan.iter().map(|it| it.at).take_while(|at| *at < Duration::from_secs(40)).collect();
+        let goes = |at, node, to: &str| (Duration::from_secs(at), node, Some(to.to_owned()));
+        let changes = vec![
+            goes(1, ORIGIN, "fra-1"),
+            goes(1, 1, "ams-1"),
+            goes(1, 2, "fra-1"),
+            goes(2, 2, "ams-1"),
+            goes(12, 2, "fra-1"),
+        ];
+        book.replay(&plan, &happened, changes);
+        assert_eq!((book.measures.route_changes, book.measures.faults.len()), (5, 2));
+        for (fault, there) in book.measures.faults.iter().zip([Some(FAR), None]) {
+            let of = |node| (node, there.unwrap_or(node));
+            assert_eq!(fault.moved, [(of(2), Duration::from_secs(2))].into(), "{}", fault.what);
+            assert_eq!(fault.staying, [of(1)].into(), "{}", fault.what);
+        }
+        assert!(!book.serves(ORIGIN, FAR) && !book.connects(ORIGIN, FAR));
+    }
+
+    #[test]
+    fn a_request_that_fails_or_is_answered_from_afar_is_noticed() {
+        let (mut book, _) = book();
+        let near = Line::Direct(book.account.id(ORIGIN));
+        (book.shown[2].line, book.shown[2].lasting) = (Some(near), Some(LASTING));
+        let mut found = |answer: Result<&str, &str>| {
+            book.account.violations.clear();
+            book.check_answer(2, answer.map(str::to_owned).map_err(str::to_owned));
+            book.account.violations.pop().map(|it| it.what).unwrap_or_default()
+        };
+        assert_eq!(found(Ok("fra-1")), "");
+        assert!(found(Ok("ams-1")).contains("goes to ams-1"), "{}", found(Ok("ams-1")));
+        assert_eq!(found(Err("no")), "a request through it fails: no");
+        book.shown[ORIGIN].runs = false;
+        book.check_answer(2, Err("no".to_owned()));
+        assert!(book.account.violations.is_empty(), "nobody serves");
+    }
+}
