@@ -9,6 +9,7 @@
 //! further on is carried in stretches, and whoever sent it asks again in between.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use meshport_demo::wan::{DropReason, Jitter, Link, LinkConfig, Verdict};
@@ -273,6 +274,20 @@ fn deliver(verdict: Verdict) -> Result<(Duration, Option<Duration>), &'static st
         Verdict::Drop(DropReason::QueueFull) => Err("queue-full"),
         Verdict::Drop(DropReason::Lost) => Err("lost"),
     }
+}
+
+/// What stands for an address of a node, which has this port.
+pub(crate) fn endpoint(address: u16, port: usize) -> SocketAddr {
+    let [high, low] = address.to_be_bytes();
+    let port = u16::try_from(port).expect("at most MAX_NODES nodes");
+    (Ipv4Addr::new(10, high, low, 1), port).into()
+}
+
+/// Which address an endpoint stands for, and which port.
+pub(crate) fn whose(endpoint: SocketAddr) -> Option<(u16, usize)> {
+    let SocketAddr::V4(v4) = endpoint else { return None };
+    let [_, high, low, _] = v4.ip().octets();
+    Some((u16::from_be_bytes([high, low]), usize::from(v4.port())))
 }
 
 fn number(node: usize) -> u32 {

@@ -12,12 +12,13 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::wire::{Socket, Wire, endpoint};
+use super::wire::{FIRST_PORT, Socket, Wire};
 use super::{DRAIN, instance};
 use crate::Error;
 use crate::identity::{Mesh, bytes32};
 use crate::instance::Instance;
 use crate::level::Story;
+use crate::network::endpoint;
 use crate::scenario::Scenario;
 
 /// One node.
@@ -76,7 +77,7 @@ impl Node {
 
     /// The seed by which others find this node, the `at`-th of all.
     pub(super) fn as_seed(&self, at: usize) -> Result<Seed, Error> {
-        let endpoint: Result<Endpoint, _> = endpoint(1, at).to_string().parse();
+        let endpoint: Result<Endpoint, _> = endpoint(1, FIRST_PORT + at).to_string().parse();
         let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("seed: {error}"));
         let endpoint = endpoint.map_err(|error| wrong(&error))?;
         Seed::new(self.identity.credential.node, vec![endpoint]).map_err(|error| wrong(&error))

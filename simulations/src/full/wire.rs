@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 
 use super::{lock, machine};
-use crate::network::{Fate, Leg, Network, Parcel, Stretch};
+use crate::network::{Fate, Leg, Network, Parcel, Stretch, endpoint, whose};
 use crate::trace::{Sent, Trace};
 
 /// Bytes that may wait at one socket: what the daemon asks its kernel for.
@@ -26,6 +26,9 @@ const MAX_QUEUED_BYTES: usize = 4 << 20;
 const MAX_SEGMENTS: usize = 64;
 /// Headers of IPv4 and UDP, in bytes.
 const HEADERS: usize = 28;
+
+/// The port of the first node.
+pub(super) const FIRST_PORT: usize = 1024;
 
 /// A datagram on its way: when it arrives, and in which order it was sent.
 type Flight = Reverse<(Duration, u64)>;
@@ -137,14 +140,17 @@ impl Wire {
         self.sum.datagrams += 1;
         self.sum.bytes += size as u64;
         self.sum.handshakes += u64::from(kind(bytes) == "response");
-        let known = whose(to).filter(|(_, receiver)| *receiver < self.ports.len());
+        let known = whose(to).and_then(|(address, port)| {
+            let receiver = port.checked_sub(FIRST_PORT)?;
+            (receiver < self.ports.len()).then_some((address, receiver))
+        });
         let (address, to) = known.unwrap_or((0, from));
         let parcel = Parcel { from, to, address, size };
         let fate = match known {
             Some(_) => self.network.carry(at, parcel),
             None => Err("address"),
         };
-        let source = endpoint(self.network.address(from), from);
+        let source = endpoint(self.network.address(from), FIRST_PORT + from);
         // The leg is set where there is one to come.
         let (sent, kind, leg) = (at, kind(bytes), Leg::Between);
         let onward = Onward { parcel, leg, sent, kind, is_copy: false };
@@ -217,24 +223,6 @@ impl Wire {
             }
         }
     }
-}
-
-/// The port of the first node.
-const FIRST_PORT: u16 = 1024;
-
-/// What stands for an address of a node.
-pub(super) fn endpoint(address: u16, node: usize) -> SocketAddr {
-    let [high, low] = address.to_be_bytes();
-    let port = u16::try_from(node).expect("at most MAX_NODES nodes") + FIRST_PORT;
-    (Ipv4Addr::new(10, high, low, 1), port).into()
-}
-
-/// Which address of which node an endpoint stands for.
-fn whose(endpoint: SocketAddr) -> Option<(u16, usize)> {
-    let SocketAddr::V4(v4) = endpoint else { return None };
-    let [_, high, low, _] = v4.ip().octets();
-    let node = v4.port().checked_sub(FIRST_PORT)?;
-    Some((u16::from_be_bytes([high, low]), usize::from(node)))
 }
 
 /// By the first byte of a WireGuard message; an empty data message only keeps alive.
@@ -327,7 +315,7 @@ impl OuterSocket for Socket {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = lock(&self.wire).network.address(self.node);
-        Ok(endpoint(address, self.node))
+        Ok(endpoint(address, FIRST_PORT + self.node))
     }
 
     fn max_gso_segments(&self) -> usize {

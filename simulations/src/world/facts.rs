@@ -52,7 +52,7 @@ impl Level for World {
     }
 
     fn leaves(&self, at: usize) -> bool {
-        self.nodes[at].leaving
+        self.nodes[at].process.leaving
     }
 
     fn lies(&self, at: usize) -> bool {

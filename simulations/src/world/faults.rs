@@ -37,7 +37,7 @@ impl World {
             Happening::Start { node, with_state } => self.start(node, with_state),
             Happening::Leave(node) => {
                 self.says(node, planned.words.clone());
-                self.nodes[node].leaving = true;
+                self.nodes[node].process.leaving = true;
                 self.with_brain(node, |brain, now, _| brain.leave(now));
                 let boot = self.nodes[node].boot;
                 self.queue.push(self.now + FAREWELL, Event::Stop { node, boot });
@@ -83,12 +83,12 @@ impl World {
     pub(super) fn stop(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(brain) = node.brain.take() else { return };
-        node.generation = node.generation.max(brain.generation());
+        node.folder.generation = node.folder.generation.max(brain.generation());
         node.tunnels = Tunnels::default();
-        node.wake = None;
-        if std::mem::take(&mut node.leaving) && node.saves {
+        node.process.wake = None;
+        if std::mem::take(&mut node.process.leaving) && node.folder.saves {
             // Who goes in good order writes down last whom it knows.
-            node.saved = (self.now, brain.snapshot().into());
+            node.folder.saved = (self.now, brain.snapshot().into());
         }
         let targets = node.clients.targets();
         let sessions = node.clients.clear();

@@ -63,7 +63,7 @@ impl World {
             news.superseded |= news.origin == origin;
         }
         // A process that has just started has to be found first: that is joining, not news.
-        let is_new = self.now - self.nodes[origin].started < SETTLED;
+        let is_new = self.now - self.nodes[origin].process.started < SETTLED;
         let is_early = self.now < self.story.scenario.warmup();
         if is_new || is_early || self.measures.news.len() >= MAX_FAULTS {
             return;
@@ -94,8 +94,8 @@ impl World {
         let brain = self.nodes[at].brain.as_ref();
         let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
         // Word of its end may come before its goodbye.
-        let has_left =
-            self.nodes[subject].leaving || entry.is_some_and(|it| it.liveness == Liveness::Left);
+        let has_left = self.nodes[subject].process.leaving
+            || entry.is_some_and(|it| it.liveness == Liveness::Left);
         self.evicts(at, subject, has_left);
     }
 

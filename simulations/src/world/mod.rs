@@ -23,7 +23,7 @@ use crate::level::follow::Follow;
 use crate::level::judge::Judge;
 use crate::level::{Account, Level, Story};
 use crate::measure::{Measures, Suspicions};
-use crate::network::Network;
+use crate::network::{Network, whose};
 use crate::queue::Queue;
 use crate::report::{Outcome as RunOutcome, Run};
 use crate::scenario::{Happening, Lie, Scenario, service};
@@ -49,7 +49,7 @@ mod tunnels;
 use costs::Costs;
 use guard::Guard;
 use journey::Journey;
-use node::Node;
+use node::{Node, Process};
 use sessions::Timer;
 
 /// Events of one instant beyond which some node's timer is never satisfied: a bug in its core.
@@ -205,7 +205,7 @@ impl World {
         let network = Network::new(scenario, &mut rng)?;
         for planned in &*story.plan {
             if let Happening::Crash(node) | Happening::Leave(node) = planned.happening {
-                nodes[node].saves = true;
+                nodes[node].folder.saves = true;
             }
         }
         let ids = nodes.iter().map(|node| node.credential.node).collect();
@@ -289,9 +289,9 @@ impl World {
             }
             Event::Wake { node, boot } => {
                 // Later than it was meant to be, if the process stood still.
-                let is_due = self.nodes[node].wake.is_some_and(|wake| wake <= self.now);
+                let is_due = self.nodes[node].process.wake.is_some_and(|wake| wake <= self.now);
                 if self.nodes[node].is_running(boot) && is_due {
-                    self.nodes[node].wake = None;
+                    self.nodes[node].process.wake = None;
                     self.save(node);
                     self.wake(node);
                 }
@@ -336,7 +336,7 @@ impl World {
         let Some(revocations) = self.recalled(at, with_state) else { return };
         let seeds: Vec<usize> = self.story.seeds(at).collect();
         if !self.mesh.known.is_empty() && self.nodes[at].boot == 0 {
-            self.nodes[at].saved.1 = self.everybody_but(at);
+            self.nodes[at].folder.saved.1 = self.everybody_but(at);
         }
         let endpoints = self.endpoints(at);
         let settings = self.settings(at).clone();
@@ -344,9 +344,9 @@ impl World {
         let node = &mut self.nodes[at];
         node.boot += 1;
         // The daemon keeps its generation in its state folder, or takes the time.
-        node.generation = if with_state { node.generation + 1 } else { u64::from(node.boot) };
-        node.started = self.now;
-        node.leaving = false;
+        node.folder.generation =
+            if with_state { node.folder.generation + 1 } else { u64::from(node.boot) };
+        node.process = Process { started: self.now, ..Process::default() };
         let mut rng = ChaCha8Rng::seed_from_u64(node.seed.wrapping_add(u64::from(node.boot)));
         let mut brain = Brain::new(Birth {
             credential: &node.credential,
@@ -354,15 +354,15 @@ impl World {
             settings: &settings,
             tuning: self.story.scenario.tuning,
             hosts: self.account.instances[at].is_some(),
-            generation: node.generation,
+            generation: node.folder.generation,
             seed: bytes32(&mut rng),
             memo,
             now,
         });
         node.book.clear();
         brain.restore_revocations(revocations, now);
-        if with_state && !node.saved.1.is_empty() {
-            brain.restore(&node.saved.1, now, wall);
+        if with_state && !node.folder.saved.1.is_empty() {
+            brain.restore(&node.folder.saved.1, now, wall);
         }
         let mut ids = Vec::new();
         for seed in seeds {
@@ -372,8 +372,8 @@ impl World {
         }
         brain.introduce(endpoints, ids, now);
         self.nodes[at].brain = Some(brain);
-        if !self.mesh.known.is_empty() && !self.nodes[at].saves {
-            self.nodes[at].saved.1 = Arc::default();
+        if !self.mesh.known.is_empty() && !self.nodes[at].folder.saves {
+            self.nodes[at].folder.saved.1 = Arc::default();
         }
         self.guard.uptime.started(self.now);
         self.process_starts(at, self.nodes[at].boot);
@@ -452,7 +452,7 @@ impl World {
             Wish::Move { line, count, insist } => self.move_sessions(at, line, count, insist),
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
-                let address = at_endpoint.and_then(node::address);
+                let address = at_endpoint.and_then(whose).map(|(address, _)| address);
                 if let (Some(peer), Some(address)) = (self.account.number(&node), address) {
                     self.said_to_be_at(at, peer, address);
                 }
@@ -479,11 +479,12 @@ impl World {
 
     fn save(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        if node.saves
-            && self.now.saturating_sub(node.saved.0.max(node.started)) >= SAVE_INTERVAL
+        if node.folder.saves
+            && self.now.saturating_sub(node.folder.saved.0.max(node.process.started))
+                >= SAVE_INTERVAL
             && let Some(brain) = &node.brain
         {
-            node.saved = (self.now, brain.snapshot().into());
+            node.folder.saved = (self.now, brain.snapshot().into());
         }
     }
 

@@ -1,6 +1,5 @@
 //! One simulated node: its process, its tunnels, its clients.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use super::{Event, ISSUED_BEFORE_S, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
 use crate::identity::{bytes32, issue};
+pub(super) use crate::network::endpoint;
 use crate::scenario::{Lie, Scenario};
 use crate::tunnel::Tunnels;
 
@@ -28,28 +28,42 @@ pub(super) struct Node {
     pub(super) brain: Option<Brain>,
     /// Counts the starts of its process; 0 is "not yet".
     pub(super) boot: u32,
-    /// The generation of its last process.
-    pub(super) generation: u64,
-    pub(super) started: Duration,
-    /// It has said goodbye, and its process is about to end.
-    pub(super) leaving: bool,
+    pub(super) process: Process,
     pub(super) tunnels: Tunnels,
     /// Nodes whose address it knows, and which of their addresses.
     pub(super) book: Book,
-    pub(super) wake: Option<Duration>,
-    /// Whether its directory is worth saving: something will stop it.
-    pub(super) saves: bool,
-    pub(super) saved: (Duration, Arc<[u8]>),
+    pub(super) folder: Folder,
     /// What its wall clock is ahead, in seconds.
     pub(super) ahead_s: i64,
     /// Until when its process stands still.
     pub(super) still_until: Duration,
     pub(super) lie: Option<Lie>,
-    /// What it knows that the authority has taken back; kept with its state.
-    pub(super) revocations: Revocations,
     /// An old datagram of its own, for a lie.
     pub(super) replay: Vec<u8>,
     pub(super) clients: Clients,
+}
+
+/// The present process of a node, beside its decisions, or the last one.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    pub(super) started: Duration,
+    /// It has said goodbye, and is about to end.
+    pub(super) leaving: bool,
+    /// When it next needs the time.
+    pub(super) wake: Option<Duration>,
+}
+
+/// What a node keeps when its process ends: its state folder.
+#[derive(Debug, Default)]
+pub(super) struct Folder {
+    /// The generation of the last process.
+    pub(super) generation: u64,
+    /// Whether its directory is worth saving: something will stop it.
+    pub(super) saves: bool,
+    /// When its directory was saved, and that.
+    pub(super) saved: (Duration, Arc<[u8]>),
+    /// What it knows that the authority has taken back.
+    pub(super) revocations: Revocations,
 }
 
 /// Which address of each node another one knows, by the node's number; 0 is none. Most know most
@@ -96,8 +110,8 @@ impl World {
         let node = &mut self.nodes[at];
         let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
         let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
-        if node.wake.is_none_or(|wake| wanted < wake) {
-            node.wake = Some(wanted);
+        if node.process.wake.is_none_or(|wake| wanted < wake) {
+            node.process.wake = Some(wanted);
             self.queue.push(wanted, Event::Wake { node: at, boot: node.boot });
         }
     }
@@ -121,18 +135,13 @@ pub(super) fn make(
         seed: rng.next_u64(),
         brain: None,
         boot: 0,
-        generation: 0,
-        started: Duration::ZERO,
-        leaving: false,
+        process: Process::default(),
         tunnels: Tunnels::default(),
         book: Book::default(),
-        wake: None,
-        saves: false,
-        saved: (Duration::ZERO, Arc::default()),
+        folder: Folder::default(),
         ahead_s: 0,
         still_until: Duration::ZERO,
         lie: None,
-        revocations: Revocations::default(),
         replay: Vec::new(),
         clients: Clients::new(ChaCha8Rng::seed_from_u64(rng.next_u64())),
     })
@@ -149,22 +158,4 @@ pub(super) fn share(nodes: &mut [Node], memo: &Memo) -> Result<(), Error> {
             known.map_err(|error| Error::Scenario(format!("node {name}: {error}")))?;
     }
     Ok(())
-}
-
-/// An endpoint that stands for an address of a node.
-pub(super) fn endpoint(address: u16, node: usize) -> SocketAddr {
-    let [high, low] = address.to_be_bytes();
-    let port = u16::try_from(node).expect("at most MAX_NODES nodes");
-    (Ipv4Addr::new(10, high, low, 1), port).into()
-}
-
-/// Which address an endpoint stands for.
-pub(super) fn address(endpoint: SocketAddr) -> Option<u16> {
-    match endpoint {
-        SocketAddr::V4(v4) => {
-            let [_, high, low, _] = v4.ip().octets();
-            Some(u16::from_be_bytes([high, low]))
-        }
-        SocketAddr::V6(_) => None,
-    }
 }

@@ -35,7 +35,7 @@ impl World {
         }
         let Revoked::Node(id) = revocation.revoked else { return };
         let Some(subject) = self.account.number(&id) else { return };
-        self.nodes[at].revocations.add(revocation.clone());
+        self.nodes[at].folder.revocations.add(revocation.clone());
         if subject == at {
             self.says(at, "the authority has revoked it".into());
             return self.stop(at);
@@ -48,7 +48,7 @@ impl World {
 
     /// Whether a node processes nothing of another one, not even a handshake.
     pub(super) fn shuts_out(&self, at: usize, other: usize) -> bool {
-        let known = &self.nodes[at].revocations;
+        let known = &self.nodes[at].folder.revocations;
         !known.is_empty() && known.has_node(&self.account.id(other))
     }
 
@@ -57,12 +57,12 @@ impl World {
     pub(super) fn recalled(&mut self, at: usize, with_state: bool) -> Option<Revocations> {
         let node = &mut self.nodes[at];
         if !with_state {
-            node.revocations = Revocations::default();
+            node.folder.revocations = Revocations::default();
         }
-        if node.revocations.covering(&node.credential).is_some() {
+        if node.folder.revocations.covering(&node.credential).is_some() {
             self.says(at, "does not start: the authority has revoked it".into());
             return None;
         }
-        Some(self.nodes[at].revocations.clone())
+        Some(self.nodes[at].folder.revocations.clone())
     }
 }

@@ -73,20 +73,20 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let what = left(&mut |world| {
         world.stop(1);
         for node in [at, teller] {
-            world.nodes[node].revocations.add(revocation.clone());
+            world.nodes[node].folder.revocations.add(revocation.clone());
         }
         world.forget(teller, &revocation);
     });
     assert_eq!(what, "its directory has an entry of fra-1");
     let what = left(&mut |world| {
-        world.nodes[at].revocations = meshport_config::Revocations::default();
+        world.nodes[at].folder.revocations = meshport_config::Revocations::default();
     });
     assert_eq!(what, "it does not know of the revocation of fra-1");
     let what = left(&mut |world| world.account.revoked[teller] = Some(world.now));
     assert_eq!(what, "", "nobody listens to the only one that could tell");
     let what = left(&mut |world| {
         world.account.revoked[teller] = None;
-        world.nodes[at].revocations.add(revocation.clone());
+        world.nodes[at].folder.revocations.add(revocation.clone());
         let now = world.epoch + world.now;
         world.nodes[at].brain.as_mut().expect("it runs").revoke(&revocation, now);
     });
@@ -145,7 +145,7 @@ fn who_is_revoked_and_served_is_noticed() {
     assert_eq!(broken(&mut world), Vec::<&str>::new(), "nobody remembers it");
     let id = Revoked::Node(world.nodes[subject].credential.node);
     let revocation = Revocation::issue(&world.mesh.authority, id, world.wall(subject));
-    world.nodes[1].revocations.add(revocation);
+    world.nodes[1].folder.revocations.add(revocation);
     world.check_served(subject, at);
     assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);
 }
