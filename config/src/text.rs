@@ -1,7 +1,5 @@
 //! What is wrong with a text that a person wrote.
 
-use crate::settings::Period;
-
 /// A text or a list that is not of the form that its kind has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -20,11 +18,11 @@ pub enum TextError {
     #[error("{found} is not between {least} and {most}")]
     OutOfRange {
         /// What it is.
-        found: Period,
+        found: String,
         /// The shortest that is accepted.
-        least: Period,
+        least: String,
         /// The longest that is accepted.
-        most: Period,
+        most: String,
     },
     /// A list is longer than its bound.
     #[error("{found} {what} are too many; at most {max} are allowed")]

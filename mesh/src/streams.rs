@@ -24,14 +24,13 @@ use quinn::{Connection, Endpoint, VarInt};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use halves::{RecvHalf, SendHalf, Stream};
-
 use super::backlog::Backlog;
 use super::congestion::{self, Remote};
 use super::link::Link;
 use super::lock;
 use super::quic_config::{PathHints, QuicSetup};
 use super::windows::{Grants, Window};
+pub use halves::{RecvHalf, SendHalf, Stream};
 use meshport_proto::settings::FIRST_STREAMS;
 use meshport_proto::{MeshConfig, MeshCounters, MeshError, PeerStatus, ports};
 

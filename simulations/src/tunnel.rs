@@ -1,6 +1,6 @@
 //! WireGuard tunnels as the wide level plays them: no keys and no bytes, only who has a session
-//! with whose process. When to shake hands, renew and keep alive is the mesh's own [`Schedule`], and
-//! what is noticed about long packets its own [`Unacknowledged`].
+//! with whose process. When to shake hands, renew and keep alive is the mesh's own [`Schedule`],
+//! and what is noticed about long packets its own [`Unacknowledged`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

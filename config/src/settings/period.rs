@@ -32,9 +32,11 @@ impl Period {
     /// # Errors
     /// [`TextError::OutOfRange`].
     pub fn within(self, least: Self, most: Self) -> Result<Self, TextError> {
-        let found = self;
-        let is_within = (least..=most).contains(&found);
-        is_within.then_some(found).ok_or(TextError::OutOfRange { found, least, most })
+        if (least..=most).contains(&self) {
+            return Ok(self);
+        }
+        let [found, least, most] = [self, least, most].map(|it| it.to_string());
+        Err(TextError::OutOfRange { found, least, most })
     }
 
     /// The length in whole seconds, as credentials count.

@@ -1,5 +1,5 @@
-//! What must hold at this level: the rules of [`crate::level::judge`], as far as the nodes show from
-//! outside whether they are kept.
+//! What must hold at this level: the rules of [`crate::level::judge`], as far as the nodes show
+//! from outside whether they are kept.
 //!
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
 //!   beginning, by the route that the node has published.

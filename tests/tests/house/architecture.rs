@@ -35,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         &[
             "meshport-charts",
             "meshport-config",
+            "meshport-proto",
             "meshport-mesh",
             "meshport-discovery",
             "meshport-core",

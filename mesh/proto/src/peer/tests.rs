@@ -97,7 +97,8 @@ proptest! {
                     peer.schedule.set_persistent(every, now);
                 }
                 Step::Provisional(ms) => {
-                    peer.admission.provisional_until = Some(now + Duration::from_millis(u64::from(ms)));
+                    let until = now + Duration::from_millis(u64::from(ms));
+                    peer.admission.provisional_until = Some(until);
                 }
                 Step::SessionUp => peer.admission.showing.session_up(now),
                 Step::Acknowledged => peer.admission.showing.acknowledged(),

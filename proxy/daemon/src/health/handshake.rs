@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
-use crate::sessions::attempt;
+use crate::sessions::attempt::failure::Failure;
 
 /// Bytes of a server's flight, which has its chain of certificates in it: those of apiservers have
 /// 2 to 6 KiB.
@@ -48,7 +48,7 @@ pub enum CertificateError {
     Network(#[from] io::Error),
     /// Its node cannot be reached through the mesh, or does not serve it.
     #[error(transparent)]
-    Path(#[from] attempt::Failure),
+    Path(#[from] Failure),
     /// There was no certificate within this time.
     #[error("no answer within {0:?}")]
     Late(Duration),

@@ -18,17 +18,18 @@ use meshport_core::connect::Kind;
 use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::patience::Patience;
 use meshport_core::route::Line;
-use meshport_core::wire::Answer;
 
 use crate::tcp::Host;
 
 use self::link::Link;
 
 mod certificate;
+pub(crate) mod failure;
 mod link;
 mod shared;
 
 pub(crate) use self::certificate::certificate;
+pub(crate) use self::failure::Failure;
 pub(crate) use self::link::Way;
 pub(crate) use self::shared::Shared;
 
@@ -60,35 +61,6 @@ impl Upstream {
     /// Takes the way, which is not given up any more.
     pub(crate) fn into_way(mut self) -> Way {
         self.link.take_way()
-    }
-}
-
-/// Why an attempt did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// The client went away; no other attempt is wanted.
-    #[error("the client disconnected")]
-    Client,
-    /// Another attempt of the same client was connected before.
-    #[error("another origin connected first")]
-    Outpaced,
-    /// The candidate cannot be reached or did not answer in time.
-    #[error("{0}")]
-    Path(String),
-    /// The candidate answered that it cannot serve.
-    #[error("the origin answered: {0}")]
-    Answered(Answer),
-}
-
-impl Failure {
-    /// What it says about the candidate's line, if anything.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        match self {
-            Self::Client | Self::Outpaced => None,
-            Self::Path(_) | Self::Answered(Answer::TimedOut) => Some(Verdict::Silent),
-            Self::Answered(Answer::NotAllowed) => Some(Verdict::Denied),
-            Self::Answered(_) => Some(Verdict::Refused),
-        }
     }
 }
 

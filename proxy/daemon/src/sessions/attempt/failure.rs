@@ -1,0 +1,33 @@
+//! Why an attempt to reach an origin did not succeed.
+
+use meshport_core::evidence::Verdict;
+use meshport_core::wire::Answer;
+
+/// Why an attempt did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The client went away; no other attempt is wanted.
+    #[error("the client disconnected")]
+    Client,
+    /// Another attempt of the same client was connected before.
+    #[error("another origin connected first")]
+    Outpaced,
+    /// The candidate cannot be reached or did not answer in time.
+    #[error("{0}")]
+    Path(String),
+    /// The candidate answered that it cannot serve.
+    #[error("the origin answered: {0}")]
+    Answered(Answer),
+}
+
+impl Failure {
+    /// What it says about the candidate's line, if anything.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Client | Self::Outpaced => None,
+            Self::Path(_) | Self::Answered(Answer::TimedOut) => Some(Verdict::Silent),
+            Self::Answered(Answer::NotAllowed) => Some(Verdict::Denied),
+            Self::Answered(_) => Some(Verdict::Refused),
+        }
+    }
+}
