@@ -31,7 +31,6 @@ mod outbox;
 mod peers;
 mod revoke;
 mod rounds;
-mod saved;
 mod trust;
 
 use clock::Clock;

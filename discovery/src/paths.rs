@@ -16,45 +16,22 @@ use meshport_config::NodeId;
 
 use crate::config::DiscoveryConfig;
 use crate::dice::Dice;
-use crate::rtt::{Loss, Rtt};
 use crate::schedule::Schedule;
 
+mod prober;
 mod silence;
 mod width;
 
-use silence::{Patience, Silence};
-use width::Width;
+use prober::{LONGEST_WAIT, LOSSY_PERCENT, Prober};
 
 /// Paths measured at once.
 pub const MAX_PATHS: usize = 1024;
 /// Idle probes per second over all paths; with more origins each is probed more rarely.
 pub const IDLE_PROBES_PER_S: u32 = 2;
-/// Silent intervals until a path is dead.
-const SILENT_INTERVALS: u32 = 3;
-/// Fewest and most silent probes until a path is dead: as many as it takes for a path with the loss
-/// seen before to fall silent by chance less than once in [`CHANCE`] times.
-const SILENT_PROBES: (u32, u32) = (7, 16);
-const CHANCE: f64 = 10_000.0;
-/// Probes remembered while unanswered, per path.
-const MAX_OUTSTANDING: usize = 16;
-/// Shortest and longest wait for one answer.
-const SHORTEST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often a dead path is tried again: an origin that is back should be known to be back at once.
 const DEAD_PROBE: Duration = Duration::from_secs(1);
-/// Smallest change of the round-trip time that is reported.
-const REPORTED_STEP: Duration = Duration::from_micros(500);
-const REPORTED_LEAST: Duration = Duration::from_micros(50);
-/// Smallest change of loss that is reported, in percent: one probe.
-const REPORTED_LOSS_PERCENT: u8 = 6;
-/// A path that loses more than this, in percent, is looked at closely...
-const LOSSY_PERCENT: u8 = 7;
-/// ...so that it is known within seconds when it is well again.
+/// How often a lossy path is tried, so that it is known within seconds when it is well again.
 const LOSSY_PROBE: Duration = Duration::from_millis(400);
-/// A path with sessions that loses so many small probes, in percent, may lose more of what these
-/// send.
-const DOUBTED_PERCENT: u8 = 25;
-
 /// Whether a path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -125,27 +102,6 @@ struct Pace {
     active: Duration,
     idle: Duration,
     idle_paths: u32,
-}
-
-#[derive(Debug)]
-struct Prober {
-    path: Path,
-    usage: PathUse,
-    /// Since when a session exists.
-    session_since: Option<Instant>,
-    /// When the path came back from the dead: probes that were sent before waited, not travelled.
-    revived_at: Option<Instant>,
-    due: Instant,
-    send_at: Instant,
-    sent_at: Instant,
-    rtt: Rtt,
-    loss: Loss,
-    outstanding: VecDeque<([u8; 8], Instant)>,
-    /// None while every probe is answered.
-    silence: Option<Silence>,
-    width: Width,
-    reported: Option<Duration>,
-    reported_loss: u8,
 }
 
 impl Paths {
@@ -334,10 +290,7 @@ impl Paths {
     pub(crate) fn stalled(&mut self, by: Duration) {
         for (node, prober) in &mut self.probers {
             prober.send_at += by;
-            // Answers that waited unread would look slow.
-            prober.outstanding.clear();
-            prober.silence = None;
-            prober.width.stalled(by);
+            prober.excuse(by);
             prober.move_to(prober.due + by, *node, &mut self.schedule);
         }
     }
@@ -346,9 +299,7 @@ impl Paths {
     pub(crate) fn wake(&mut self, now: Instant) {
         self.schedule.clear();
         for (node, prober) in &mut self.probers {
-            prober.outstanding.clear();
-            prober.silence = None;
-            prober.width.stalled(Duration::ZERO);
+            prober.excuse(Duration::ZERO);
             prober.send_at = now;
             prober.due = now;
             self.schedule.insert(now, *node);
@@ -369,21 +320,7 @@ impl Paths {
     }
 
     fn report(&mut self, node: NodeId, always: bool) {
-        let Some(prober) = self.probers.get_mut(&node) else { return };
-        let moved = match (prober.reported, prober.path.rtt) {
-            (Some(before), Some(rtt)) => {
-                let step = before.abs_diff(rtt);
-                step > REPORTED_STEP || (step > REPORTED_LEAST && step > before / 20)
-            }
-            (before, rtt) => before != rtt,
-        };
-        let lossy = prober.path.loss_percent.abs_diff(prober.reported_loss)
-            >= REPORTED_LOSS_PERCENT
-            || (prober.path.loss_percent == 0 && prober.reported_loss > 0);
-        let fresh = prober.path.since == prober.path.last_answer.unwrap_or(prober.path.since);
-        if always || moved || lossy || fresh {
-            prober.reported = prober.path.rtt;
-            prober.reported_loss = prober.path.loss_percent;
+        if self.probers.get_mut(&node).is_some_and(|prober| prober.is_news(always)) {
             self.changes.push_back(node);
         }
     }
@@ -407,196 +344,6 @@ impl Pace {
             PathState::Up => usual,
             PathState::Unknown => usual.min(LONGEST_WAIT / 2),
         }
-    }
-}
-
-impl Prober {
-    fn new(usage: PathUse, session: bool, tries_width: bool, now: Instant) -> Self {
-        Self {
-            path: Path {
-                state: PathState::Unknown,
-                rtt: None,
-                deviation: Duration::ZERO,
-                loss_percent: 0,
-                since: now,
-                last_answer: None,
-                narrow: false,
-            },
-            usage,
-            session_since: session.then_some(now),
-            revived_at: None,
-            due: now,
-            send_at: now,
-            sent_at: now,
-            rtt: Rtt::default(),
-            loss: Loss::default(),
-            outstanding: VecDeque::new(),
-            silence: None,
-            width: Width::new(tries_width),
-            reported: None,
-            reported_loss: 0,
-        }
-    }
-
-    /// It is probed at once.
-    fn send_now(&mut self, node: NodeId, schedule: &mut Schedule, now: Instant) {
-        self.send_at = now;
-        self.move_to(now, node, schedule);
-    }
-
-    /// It is looked at next when `due`, and not when it would have been.
-    fn move_to(&mut self, due: Instant, node: NodeId, schedule: &mut Schedule) {
-        schedule.remove(self.due, node);
-        self.due = due;
-        schedule.insert(due, node);
-    }
-
-    /// How long an answer may take.
-    fn wait(&self) -> Duration {
-        let usual = self.path.rtt.map(|rtt| rtt * 2 + Duration::from_millis(50));
-        usual.unwrap_or(LONGEST_WAIT).clamp(SHORTEST_WAIT, LONGEST_WAIT)
-    }
-
-    /// Whether an answer is overdue: more than one probe has gone out since the last one.
-    fn is_silent(&self) -> bool {
-        self.silence.is_some_and(|silence| silence.probes > 1)
-    }
-
-    fn sent(&mut self, nonce: [u8; 8], now: Instant) {
-        if self.outstanding.len() >= MAX_OUTSTANDING {
-            self.outstanding.pop_front();
-            self.note_fate(false);
-        }
-        self.outstanding.push_back((nonce, now));
-        self.sent_at = now;
-        self.silence = Some(Silence::grown(self.silence, now));
-    }
-
-    fn answered(&mut self, nonce: [u8; 8], now: Instant) -> bool {
-        let Some(mut at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
-            return false;
-        };
-        if self.path.state == PathState::Dead {
-            self.revived_at = Some(now);
-            // What was sent into the void says nothing about the path there is now.
-            self.outstanding.drain(..at);
-            self.loss = Loss::default();
-            at = 0;
-        }
-        // What is older than the answered probe and still open is most likely lost.
-        for passed in 0..=at {
-            let Some((_, sent)) = self.outstanding.pop_front() else { break };
-            // What waited for a handshake, or for a stopped peer, says nothing about the path.
-            let travelled = self.session_since.is_some_and(|since| sent >= since)
-                && self.revived_at.is_none_or(|revived| sent >= revived);
-            if passed == at && travelled {
-                self.rtt.add(now.saturating_duration_since(sent), now);
-            }
-            self.loss.add(passed == at);
-        }
-        if self.usage == PathUse::Active && self.loss.percent() >= DOUBTED_PERCENT {
-            self.width.doubt(now);
-        }
-        self.path.rtt = self.rtt.get();
-        self.path.deviation = self.rtt.deviation();
-        self.path.last_answer = Some(now);
-        self.silence = None;
-        if self.path.state != PathState::Up {
-            self.path.state = PathState::Up;
-            self.path.since = now;
-            self.path.narrow = false;
-            self.width.revive(now);
-        }
-        self.weigh_loss();
-        true
-    }
-
-    /// Declares the path dead if the peer has been silent for long enough; true if it just died.
-    fn judge(&mut self, now: Instant, allowance: Duration) -> bool {
-        let wait = self.wait();
-        let enough = match self.loss.percent() > LOSSY_PERCENT {
-            true => SILENT_PROBES.1,
-            false => self.silent_probes(),
-        };
-        let patience = Patience { time: wait * SILENT_INTERVALS, probes: enough };
-        if self.width.is_lost(patience, self.path.last_answer, now) {
-            // Answers to small ones that are under way say nothing any more.
-            self.outstanding.clear();
-            self.silence = None;
-            self.path.narrow = true;
-            self.die(now);
-            self.width.end_as_useless();
-            return true;
-        }
-        let Some(silence) = self.silence else { return false };
-        if self.path.state == PathState::Up && silence.probes == 1 && silence.lasted(now) >= wait {
-            // The first answer is overdue: do not wait for the next turn.
-            self.send_at = now;
-        }
-        let allowance = match self.path.state {
-            PathState::Unknown if self.session_since.is_none() => allowance,
-            PathState::Unknown | PathState::Up | PathState::Dead => Duration::ZERO,
-        };
-        let time = wait * SILENT_INTERVALS + allowance;
-        let patience = Patience { time, probes: self.silent_probes() };
-        if self.path.state == PathState::Dead || !silence.exceeds(patience, now) {
-            return false;
-        }
-        while self.outstanding.len() > 2 {
-            self.outstanding.pop_front();
-            self.note_fate(false);
-        }
-        self.die(now);
-        true
-    }
-
-    fn die(&mut self, now: Instant) {
-        self.path.state = PathState::Dead;
-        self.path.since = now;
-        // The way may be another one when the peer is back; old samples would hide that.
-        self.rtt.reset();
-        self.loss = Loss::default();
-        self.width.end();
-    }
-
-    /// When the width is tried next: not while small probes are silent, which says enough.
-    fn width_due(&self) -> Option<Instant> {
-        self.width.due().filter(|_| self.path.state == PathState::Up && !self.is_silent())
-    }
-
-    fn or_width(&self, due: Instant) -> Instant {
-        self.width_due().map_or(due, |width| width.min(due))
-    }
-
-    /// How many silent probes in a row say that nothing comes through, and not just little.
-    fn silent_probes(&self) -> u32 {
-        let (least, most) = SILENT_PROBES;
-        // While the path is silent nothing is added to the loss, so this is how it was before.
-        let loss = f64::from(self.loss.percent()) / 100.0;
-        if loss <= 0.0 {
-            return least;
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-        let probes = (CHANCE.ln() / -loss.min(0.99).ln()).ceil() as u32;
-        probes.clamp(least, most)
-    }
-
-    /// When to look at this path again: to send, or to notice that an answer is overdue.
-    fn next_due(&self, now: Instant) -> Instant {
-        let overdue = match (self.path.state, self.silence) {
-            (PathState::Up, Some(Silence { since, probes: 1 })) => Some(since + self.wait()),
-            (PathState::Up | PathState::Unknown, Some(Silence { since, .. })) => {
-                Some(since + self.wait() * SILENT_INTERVALS)
-            }
-            _ => None,
-        };
-        let overdue = overdue.filter(|at| *at > now);
-        self.or_width(overdue.map_or(self.send_at, |at| at.min(self.send_at)))
-    }
-
-    fn note_fate(&mut self, answered: bool) {
-        self.loss.add(answered);
-        self.weigh_loss();
     }
 }
 

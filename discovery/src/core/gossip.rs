@@ -16,7 +16,7 @@ pub(super) struct Gossip {
     pub(super) sync: Sync,
     pub(super) seeds: Seeds,
     /// When to announce to nodes that are known but not members.
-    search_at: Instant,
+    pub(super) search_at: Instant,
 }
 
 impl Gossip {
@@ -28,11 +28,6 @@ impl Gossip {
             seeds: Seeds::new(config.announce_first, config.announce_longest),
             search_at: now + config.announce_first,
         }
-    }
-
-    /// Searches for members at once: more nodes are known.
-    pub(super) fn hasten_search(&mut self, now: Instant) {
-        self.search_at = now;
     }
 
     /// Whether a search is due; the next one is about a `pause` away.

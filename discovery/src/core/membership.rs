@@ -205,7 +205,7 @@ impl Discovery {
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
         let before = self.peers.directory.set_liveness(&node, Liveness::Left, Some(life), now);
         if before == Some(Liveness::Alive) {
-            self.monitor.note_members_changed();
+            self.monitor.members_changed = true;
             self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
@@ -257,7 +257,7 @@ impl Discovery {
             self.gossip.sync.hasten(now);
             self.spread(self.peers.me, true, now);
         }
-        self.monitor.note_members_changed();
+        self.monitor.members_changed = true;
         self.adjust_path(node, now);
     }
 
@@ -273,7 +273,7 @@ impl Discovery {
             self.outbox.report(Event::MemberDown(node));
             self.swim.set_size(self.peers.directory.alive());
         }
-        self.monitor.note_members_changed();
+        self.monitor.members_changed = true;
         self.gossip.seeds.wake(&node, now);
     }
 

@@ -21,7 +21,8 @@ pub(super) struct Monitor {
     pub(super) paths: Paths,
     /// The ways to the few members this node watches.
     pub(super) neighbours: Paths,
-    members_changed: bool,
+    /// Members came or went, so that the neighbours may be others.
+    pub(super) members_changed: bool,
     /// Paths asked for by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
 }
@@ -74,16 +75,6 @@ impl Monitor {
     /// The smoothed round-trip time to a peer, where it is measured.
     pub(super) fn rtt(&self, node: &NodeId) -> Option<Duration> {
         self.paths.get(node).and_then(|path| path.rtt)
-    }
-
-    /// Members came or went, so that the neighbours may be others.
-    pub(super) fn note_members_changed(&mut self) {
-        self.members_changed = true;
-    }
-
-    /// Whether members came or went since the last call.
-    pub(super) fn take_members_changed(&mut self) -> bool {
-        std::mem::take(&mut self.members_changed)
     }
 
     /// Watches these neighbours and no others.

@@ -162,7 +162,7 @@ impl Discovery {
             self.peers.directory.remove(&node);
             self.doubts.remove(&node);
             self.monitor.set_interest(node, None);
-            self.monitor.note_members_changed();
+            self.monitor.members_changed = true;
             self.adjust_path(node, now);
             self.outbox.report(Event::StateChanged(node));
         }

@@ -154,7 +154,7 @@ impl Discovery {
     /// which do the same: who is asked need not ask. Random probes find a crash sooner or later;
     /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
-        if self.monitor.take_members_changed() && !self.local.has_left() {
+        if std::mem::take(&mut self.monitor.members_changed) && !self.local.has_left() {
             self.monitor.watch(&self.peers.neighbours(), &self.peers.contacts, now);
         }
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use super::silence::{Patience, Silence};
-use super::{PathUse, Paths, Prober};
+use super::{PathUse, Paths};
 use crate::rtt::{LOSS_WINDOW, Loss};
 
 /// How often a path that carries sessions is tried; any other only when it comes up, and when it is
@@ -224,14 +224,6 @@ impl Width {
         self.outstanding.clear();
         self.look = self.look.take().filter(|look| look.useless);
         self.due = self.due.map(|due| due + by);
-    }
-}
-
-impl Prober {
-    /// Of small and long packets the loss of those that fare worse is that of the path: sessions
-    /// send both.
-    pub(super) fn weigh_loss(&mut self) {
-        self.path.loss_percent = self.loss.percent().max(self.width.loss_percent());
     }
 }
 

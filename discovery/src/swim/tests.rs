@@ -270,7 +270,7 @@ fn a_suspicion_of_this_node_is_refuted_and_its_death_outlived() {
     assert!(outputs(&mut swim).contains(&Output::Renewed(renewed)));
     assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, 0));
     // Again and again it is not done at once.
-    let again = Claim { life: renewed, incarnation: 0, standing: Standing::Down };
+    let again = Claim { life: renewed, ..claim(Standing::Down) };
     swim.apply([(node(1), again)], true, &sight, now);
     assert_eq!(swim.life(), renewed);
     swim.apply([(node(1), again)], true, &sight, now + RENEWAL);
@@ -304,7 +304,7 @@ fn a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() {
     let (mut swim, sight, now) = (swim(1), Sight::default(), base());
     swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
     swim.apply([(node(2), claim(Standing::Down))], true, &sight, now);
-    let later = Claim { life: life(2), incarnation: 0, standing: Standing::Alive };
+    let later = Claim { life: life(2), ..claim(Standing::Alive) };
     swim.apply([(node(2), later)], true, &sight, now);
     swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
     let seen: Vec<_> =
@@ -322,12 +322,8 @@ fn a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() {
 fn packets_for_another_life_or_from_an_ended_one_are_not_taken() {
     let (mut a, mut b, sight, now) = (swim(1), swim(2), Sight::default(), base());
     // A member that still knows an earlier life of node 2.
-    a.apply(
-        [(node(2), Claim { life: life(0), incarnation: 0, standing: Standing::Alive })],
-        true,
-        &sight,
-        now,
-    );
+    let earlier = Claim { life: life(0), ..claim(Standing::Alive) };
+    a.apply([(node(2), earlier)], true, &sight, now);
     outputs(&mut a);
     let mut pings = Vec::new();
     while pings.is_empty() {
