@@ -6,8 +6,8 @@
 //! whatever the order in which records arrive. Liveness is stored beside the records, not in them:
 //! it is membership's current view.
 //!
-//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `eviction` decides which
-//! stay when it is full. Forgetting is not merging: a forgotten node leaves a tombstone that
+//! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `eviction` decides
+//! which stay when it is full. Forgetting is not merging: a forgotten node leaves a tombstone that
 //! refuses the records known then, so a late copy cannot bring it back.
 
 use std::cmp::Ordering;

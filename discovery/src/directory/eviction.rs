@@ -2,9 +2,9 @@
 //!
 //! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
 //! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
-//! displaces a weaker entry ([`Priority`]): one of its own invite if that is at its limit, otherwise
-//! one of the invite with the most. It never displaces an equal one, so that nodes with different
-//! entries do not exchange them for ever, and never a node with a tunnel.
+//! displaces a weaker entry ([`Priority`]): one of its own invite if that is at its limit,
+//! otherwise one of the invite with the most. It never displaces an equal one, so that nodes with
+//! different entries do not exchange them for ever, and never a node with a tunnel.
 //!
 //! The order of entries is maintained only while the directory is crowded: from the first newcomer
 //! without a place until an eighth is free again. Finding a weaker entry takes logarithmic time.
@@ -234,8 +234,7 @@ impl Crowd {
 }
 
 impl Directory {
-    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep does
-    /// not go.
+    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep does not go.
     pub(crate) fn admission_of(
         &mut self,
         credential: &Credential,
@@ -257,7 +256,7 @@ impl Directory {
         weaker.next().map_or(Admission::Refused, Admission::Evict)
     }
 
-    /// Whether a newcomer with this credential finds a free rank.
+    /// Whether a newcomer with this credential finds a free place.
     pub(super) fn has_place_for(&self, credential: &Credential) -> bool {
         let issuer = issuer_of(credential);
         self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.occupancy.of(&issuer))
