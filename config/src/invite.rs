@@ -43,7 +43,7 @@ const SIGNATURE_DOMAIN: &[u8] = b"meshport invite v2\0";
 /// 32 bits: a random error passes once in four thousand million, and then fails as tampered.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
-/// A member to begin with: its key and where it listens.
+/// A member to contact first: its key and where it listens.
 ///
 /// The text form is `NODEID@HOST:PORT,HOST:PORT`, with 1 to [`MAX_ENDPOINTS`] endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,8 +115,8 @@ pub struct InviteParams {
     pub grant: Grant,
     /// The mesh's shared secret.
     pub mesh_secret: MeshSecret,
-    /// Members to begin with, at most [`MAX_SEEDS`]. May be empty: the joining node is then given
-    /// its seeds by its settings.
+    /// Members to contact first, at most [`MAX_SEEDS`]. May be empty: the joining node then gets
+    /// its seeds from its settings.
     pub seeds: Vec<Seed>,
 }
 
@@ -140,7 +140,7 @@ pub struct Invite {
     pub delegation: Delegation,
     /// The mesh's shared secret.
     pub mesh_secret: MeshSecret,
-    /// Members to begin with.
+    /// Members to contact first.
     pub seeds: Vec<Seed>,
     key: DelegationKey,
     /// By the authority, over all of the above: nobody who passes the line on can send the new node

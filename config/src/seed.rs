@@ -1,4 +1,4 @@
-//! A member to begin with as an administrator names it.
+//! A member to contact first as an administrator names it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::ids::NodeName;
 use crate::invite::Seed;
 use crate::text::TextError;
 
-/// A member to begin with: its name, if its endpoints are known elsewhere, or key and endpoints.
+/// A member to contact first: its name, if its endpoints are known elsewhere, or key and endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedSeed {
     /// By its name in the mesh.

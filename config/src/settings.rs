@@ -201,7 +201,7 @@ pub struct MeshSettings {
     pub listen: SocketAddr,
     /// Where others reach this node, besides what they observe. At most [`MAX_ADVERTISE`].
     pub advertise: Vec<Endpoint>,
-    /// Members to begin with, in addition to those in the state folder. At most
+    /// Members to contact first, in addition to those in the state folder. At most
     /// [`MAX_SETTINGS_SEEDS`].
     pub seeds: Vec<NamedSeed>,
     /// The largest IP packet tried on outer paths, in bytes, 1280 to 9200. Default 9200: what

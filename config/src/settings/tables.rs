@@ -151,8 +151,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "seeds",
-        about: "Members to begin with, in addition to those of the invite: node names, or node ids \
-                with where the node listens, as NODEID@HOST:PORT with more endpoints after \
+        about: "Members to contact first, in addition to those of the invite: node names, or node \
+                ids with where the node listens, as NODEID@HOST:PORT with more endpoints after \
                 commas. A node name means the node that has it in the directory, which is saved \
                 in the state folder. HOST may be a DNS name, which is looked up again every \
                 minute. `meshport peers --seeds` on a node prints such lines.",

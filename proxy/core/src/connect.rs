@@ -4,9 +4,9 @@
 //! the latest one has been silent for its hedge delay: then both run, and the first answer wins
 //! (Dean, Barroso, "The Tail at Scale", hedged requests). When all have failed they are tried again
 //! after a pause, in rounds, until the deadline. A client whose bytes must not go out twice is
-//! raced only until one instance is connected. An attempt is over when its
-//! [`Patience`](super::patience::Patience) is: what it waits for is to be connected, and then, once
-//! the instance was asked something, its answer. What the client sends meanwhile prolongs nothing.
+//! raced only until one instance is connected. An attempt is over when its patience
+//! ([`super::patience`]) is: what it waits for is to be connected, and then, once the instance was
+//! asked something, its answer. What the client sends meanwhile prolongs nothing.
 //!
 //! Has no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
 //! reports the outcome. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate and

@@ -97,7 +97,7 @@ const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets n
 const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
-const ALTERED: &str = "what it says does not fit its signature";
+const ALTERED: &str = "its content does not match its signature";
 const UNSIGNED: &str = "is from an earlier meshport: the node has not signed it";
 const RENEW: &str = "Have it issued again: `meshport renew` where the authority's key is, \
                      `meshport renew INVITE` elsewhere";
@@ -196,7 +196,7 @@ impl StateDir {
     fn in_force(&self, credential: &Credential, now: UnixSeconds) -> Result<(), Error> {
         credential.verify(&credential.mesh, now).map_err(|error| match error {
             meshport_config::Error::NotYetValid { valid_from, now } => {
-                let what = format!("is valid from {valid_from} on, and it is {now} here");
+                let what = format!("is not valid before {valid_from}, and it is {now} here");
                 state_error(&self.file(CREDENTIAL), what, "Correct this machine's clock")
             }
             error => error.into(),

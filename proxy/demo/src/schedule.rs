@@ -54,7 +54,7 @@ impl Schedule {
             (None, _) => "no apiserver is stopped",
         };
         Some(format!(
-            "{} s are too short for the whole story: {left_out}. --for {} shows all of it.",
+            "{} s are too short for everything: {left_out}. --for {} shows all of it.",
             self.length.as_secs(),
             WHOLE.as_secs()
         ))

@@ -33,12 +33,12 @@ pub(super) fn words() -> Vec<OsString> {
         return words;
     }
     let outcome = match overwrite() {
-        Ok(()) => "It is hidden now",
-        Err(_) => "It stays readable as long as this command runs",
+        Ok(()) => "It is overwritten now",
+        Err(_) => "It stays readable while this command runs",
     };
     output::advice(&format!(
-        "warning: a secret was on the command line, where other users of this machine and the \
-         shell's history see it. {outcome}. Name a file instead, or - for standard input"
+        "warning: a secret was on the command line, where other users of this machine can read it \
+         and the shell's history keeps it. {outcome}. Name a file instead, or - for standard input"
     ));
     words
 }

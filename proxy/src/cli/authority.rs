@@ -9,7 +9,7 @@ use meshport_daemon::state::read_authority_key;
 
 /// What to do without the key, for commands with --print and --import.
 pub(super) const SIGN_ELSEWHERE: &str =
-    "sign where it is with --print and hand the line over with --import";
+    "sign on the machine that has it with --print, and use the line here with --import";
 
 /// The authority's key, from a file or from the `folder`. `otherwise` says what to do where neither
 /// has it.

@@ -81,8 +81,11 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
     }
     match obstacles.len() {
         0 => Ok(()),
-        1 => Err(Error::Unfit("a daemon would not work with this: 1 problem".into())),
-        count => Err(Error::Unfit(format!("a daemon would not work with this: {count} problems"))),
+        1 => Err(Error::Unfit("a daemon cannot run with this configuration: 1 problem".into())),
+        count => Err(Error::Unfit(format!(
+            "a daemon cannot run with this configuration: {count} \
+                                           problems"
+        ))),
     }
 }
 
@@ -160,7 +163,7 @@ fn check_credential(
     let left = credential.expires_at.seconds_since(now);
     if (1..ENDS_SOON_S).contains(&left) {
         let text = format!(
-            "the credential ends at {}; `meshport renew` makes a new one",
+            "the credential expires at {}; renew it with `meshport renew`",
             credential.expires_at
         );
         report.warnings.push(text);
@@ -199,7 +202,7 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
             Ok(metadata) if is_secret && metadata.mode() & 0o077 != 0 => {
                 let mode = metadata.mode() & 0o7777;
                 let text = format!(
-                    "{at} can be used by others (mode {mode:04o}); run `chmod 600 {}`",
+                    "{at} is accessible to other users (mode {mode:04o}); run `chmod 600 {}`",
                     path.display()
                 );
                 report.warnings.push(text);

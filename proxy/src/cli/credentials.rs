@@ -34,13 +34,12 @@ pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     match ending(&rows, args, now) {
         0 => Ok(()),
         1 => Err(Error::Negative(format!(
-            "a credential ends within {}, or has ended; `meshport renew` on that node makes a new \
-             one",
+            "a credential expires within {}, or has expired; run `meshport renew` on that node",
             args.within
         ))),
         many => Err(Error::Negative(format!(
-            "{many} credentials end within {}, or have ended; `meshport renew` on those nodes \
-             makes new ones",
+            "{many} credentials expire within {}, or have expired; run `meshport renew` on those \
+             nodes",
             args.within
         ))),
     }

@@ -12,7 +12,7 @@ use meshport_demo::{self, Options, Screen};
 /// `meshport demo`
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// How long requests are sent; 20 or more tell the whole story
+    /// How long requests are sent; 20 or more show everything
     #[arg(
         long = "for", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
@@ -21,7 +21,7 @@ pub(crate) struct DemoArgs {
     /// Print nothing but one JSON object at the end
     #[arg(long)]
     json: bool,
-    /// Leave everything up afterwards, for playing by hand, until Ctrl-C
+    /// Keep everything running afterwards, to try by hand, until Ctrl-C
     #[arg(long)]
     keep_running: bool,
     /// Decides which packets the emulated WAN delays and loses

@@ -133,7 +133,7 @@ async fn forward(
     let mut leaf = Leaf::start(options)?;
     let ready = tokio::select! {
         ready = connect(&mut leaf, args, &mut console) => ready,
-        () = signals.any() => Err(Error::Negative("ended before an origin was found".into())),
+        () = signals.any() => Err(Error::Negative("interrupted before an origin was found".into())),
     };
     console.clear();
     let mut forward = Forward { args, leaf, console, storage, signals };
@@ -218,7 +218,10 @@ impl Forward<'_> {
         self.console.leads(local, Some(&destination), clock::wall());
         // Saving waits for the disk, and must not be waited for.
         if let Err(error) = self.storage.store(self.leaf.directory().await).await {
-            self.console.remark(&format!("the next start needs the invite again: {error}"));
+            self.console.remark(&format!(
+                "cannot save the credential; the next start needs the \
+                                          invite again: {error}"
+            ));
         }
         self.take_secrets().await;
         let mut last = Some(destination);

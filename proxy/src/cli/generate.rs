@@ -117,7 +117,7 @@ fn generate(args: &GenerateArgs) -> Result<String, Error> {
         )));
     }
     if !args.binary.0.starts_with('/') {
-        return Err(Error::Usage(format!("{} is no absolute path", args.binary)));
+        return Err(Error::Usage(format!("{} is not an absolute path", args.binary)));
     }
     let values = [
         ("@ADDRESS@", args.address.to_string()),

@@ -12,7 +12,7 @@ use meshport_daemon::Error;
 /// `meshport health`
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
-    /// Ask whether each service has a healthy origin, not only whether the daemon lives
+    /// Ask whether each service has a healthy origin, not only whether the daemon is alive
     #[arg(long)]
     pub(crate) ready: bool,
     #[command(flatten)]

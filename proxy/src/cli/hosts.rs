@@ -36,7 +36,7 @@ pub(crate) struct HostsArgs {
     /// The hosts file
     #[arg(long, value_name = "FILE", default_value = "/etc/hosts")]
     pub(crate) file: PathBuf,
-    /// The service whose local addresses are meant
+    /// The service whose local addresses to map
     #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
     pub(crate) service: ServiceName,
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     ips.dedup();
     let port = local.first().port();
     output::advice(&format!(
-        "clients reach this node where they use its port: https://{name}:{port}, according to {}",
+        "clients have to use this node's port: https://{name}:{port}, according to {}",
         local.told_by
     ));
     if !args.add {
@@ -104,10 +104,10 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     let text = textfile::read(&args.file)?.unwrap_or_default();
     let shown = ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let Some(changed) = with(&text, name, &ips).map_err(refused)? else {
-        return output::answer(&format!("{name} is {shown} in {file} already\n"));
+        return output::answer(&format!("{name} already maps to {shown} in {file}\n"));
     };
     textfile::replace(&args.file, &changed)?;
-    output::answer(&format!("{name} is {shown} in {file}\n"))
+    output::answer(&format!("{name} maps to {shown} in {file}\n"))
 }
 
 fn entries(name: &str, ips: &[IpAddr]) -> Vec<String> {

@@ -178,7 +178,7 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
         None => "SITE".into(),
     };
     text.push_str(&format!(
-        "Invite another one:  meshport invite{flag} --site {site} --endpoint \
+        "Invite a node:  meshport invite{flag} --site {site} --endpoint \
          THIS_HOST:51820\nCreating an invite needs two files: authority.key, which no daemon \
          needs, and mesh.secret, of which each node has a copy. Anyone with authority.key owns \
          the mesh. To keep it offline, move it to another machine with a copy of mesh.secret, and \

@@ -47,8 +47,8 @@ pub(crate) struct InviteArgs {
     /// running daemon announces]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<Endpoint>,
-    /// A node to begin with: a name, for a node that the daemon here or its saved directory knows,
-    /// or as `meshport peers --seeds` prints it; HOST may be a DNS name. May be repeated
+    /// A member to contact first: a name, if the daemon here or its saved directory knows it, or as
+    /// `meshport peers --seeds` prints it; HOST may be a DNS name. May be repeated
     #[arg(long = "seed", value_name = "NAME|NODEID@HOST:PORT")]
     pub(crate) seeds: Vec<NamedSeed>,
     /// Allow a line without any seed: the new node waits until others reach it

@@ -204,7 +204,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
 fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Error {
     let Credential { name, site, mesh: own, .. } = credential;
     let (what, remedy) = if *own == mesh {
-        let what = format!("this machine has joined already, as {name} in site {site}");
+        let what = format!("this machine has already joined, as {name} in site {site}");
         (what, "Its credential is replaced only with --force")
     } else {
         let what = format!("this machine belongs to mesh {own}, and the invite to mesh {mesh}");
@@ -280,7 +280,10 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim().to_ascii_lowercase();
     host.parse().map_err(|_not_a_name| {
-        Error::Usage(format!("the host name {host:?} cannot name a node; choose one with --name"))
+        Error::Usage(format!(
+            "the host name {host:?} is not a valid node name; choose one with \
+                              --name"
+        ))
     })
 }
 

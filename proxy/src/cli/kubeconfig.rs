@@ -309,19 +309,19 @@ fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Er
     let foreign = |what: String| {
         let path = path.display();
         Err(Error::Usage(format!(
-            "{path} has {what}; choose another name with --name, or with --context-name of \
+            "{path} already has {what}; choose another name with --name, or with --context-name of \
              `meshport forward`"
         )))
     };
     if let Some(entry) = document.entry("clusters", name) {
         let server = entry["cluster"]["server"].as_str().unwrap_or_default();
         if !ServerUrl::parse(server).is_ok_and(|server| server.is_this_machine()) {
-            return foreign(format!("a cluster {name} already, at {server:?}"));
+            return foreign(format!("a cluster {name}, at {server:?}"));
         }
     }
     match document.entry("contexts", name).map(|entry| &entry["context"]["cluster"]) {
         Some(cluster) if cluster != name => {
-            foreign(format!("a context {name} already, for the cluster {cluster}"))
+            foreign(format!("a context {name}, for the cluster {cluster}"))
         }
         _ => Ok(()),
     }
@@ -350,7 +350,7 @@ impl Lock {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let lock = lock.display();
                 Err(Error::Usage(format!(
-                    "{lock} is there: another program writes {}. If none does, remove that file",
+                    "{lock} exists: another program is writing {}. If none is, remove that file",
                     path.display()
                 )))
             }

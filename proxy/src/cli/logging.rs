@@ -33,9 +33,8 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
     let from = if variable.is_some() { VARIABLE } else { "log level" };
     let is_free = variable.is_none();
     let directives = variable.unwrap_or_else(|| level.to_owned());
-    let filter = filter(&directives).map_err(|error| {
-        Error::Usage(format!("{from} {directives:?} is not understood: {error}"))
-    })?;
+    let filter = filter(&directives)
+        .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

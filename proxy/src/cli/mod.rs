@@ -82,7 +82,7 @@ enum Verb {
     /// once per mesh; every other machine joins with an invite.
     #[command(after_long_help = text::INIT)]
     Init(init::InitArgs),
-    /// Print an invite, a line with which a machine can join
+    /// Print an invite, a line that lets a machine join
     ///
     /// The line holds a key that may sign one kind of credential for a limited time, the mesh
     /// secret, and addresses of members. Needs the authority's key. Standard output is only the
@@ -165,7 +165,7 @@ enum Verb {
     /// Ends what `meshport drain` began.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
-    /// Shut a node or an invite out of the mesh
+    /// Revoke a node or an invite
     ///
     /// For a stolen machine or a leaked line. Its sessions end everywhere within a second, and it
     /// never comes back with the same key. Needs the authority's key.
@@ -223,7 +223,7 @@ enum Verb {
     /// it is, what to change, and the page that explains it.
     #[command(after_long_help = text::GENERATE)]
     Generate(generate::GenerateArgs),
-    /// Show the product on this machine
+    /// Demonstrate meshport on this machine
     ///
     /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
     /// requests, stops the nearest apiserver, shows the traffic move away and return. Needs no root

@@ -109,7 +109,7 @@ fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<b
     match runtime()?.block_on(client.ask(&request)) {
         Ok(_) => Ok(true),
         Err(Error::NoDaemon { .. }) => {
-            let undone = "the new credential is stored and not in use yet";
+            let undone = "the new credential is stored but not in use yet";
             args.daemon.require_none(state, undone).map(|()| false)
         }
         Err(error) => Err(error),

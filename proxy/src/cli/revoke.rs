@@ -97,9 +97,9 @@ fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let in_use = in_use.and_then(|it| args.daemon.require_none(&it, "nothing is revoked").err());
     in_use.filter(|error| matches!(error, Error::State { .. })).unwrap_or_else(|| {
         Error::Usage(format!(
-            "nothing is revoked: {error}. Where the daemon has another socket than {}, name it \
-             with --socket. Where none runs, print the line with --print and hand it to any node \
-             of the mesh: meshport revoke --import LINE",
+            "nothing is revoked: {error}. If the daemon uses a socket other than {}, name it with \
+             --socket. If none runs, print the line with --print and import it on any node of the \
+             mesh: meshport revoke --import LINE",
             path.display()
         ))
     })
@@ -126,7 +126,7 @@ fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
 fn said(report: &RevokeReport) -> String {
     let RevokeReport { revoked, is_new, cut, successor } = report;
     let mut said = match (is_new, cut) {
-        (false, _) => format!("{revoked}: was revoked before; nothing changes\n"),
+        (false, _) => format!("{revoked}: already revoked; nothing changes\n"),
         (true, 0) => format!("{revoked}: revoked; no current member is affected\n"),
         (true, 1) => format!("{revoked}: revoked; one member is shut out\n"),
         (true, many) => format!("{revoked}: revoked; {many} members are shut out\n"),
@@ -147,7 +147,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
     };
     let target = given.trim();
     if target.is_empty() {
-        let empty = "nothing was given: name a node, or give the line of an invite";
+        let empty = "nothing to revoke: name a node, or give the line of an invite";
         return Err(Error::Usage(empty.into()));
     }
     let folder = || args.daemon.state()?.authority_key();
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(report(true, 1), "node k: revoked; one member is shut out\n");
         assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
-        assert!(report(false, 0).contains("before"));
+        assert!(report(false, 0).contains("already revoked"));
         // Whoever names a former key has not shut out the node of now.
         let text = of(true, 0, Some(node));
         assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));

@@ -103,9 +103,9 @@ fn said(outcome: &Outcome) -> String {
         format!("; the former one ({}) answers until {ends_at}", node.short())
     });
     match is_new {
-        true => format!("key {} is this node's key now{former}\n", node.short()),
+        true => format!("key {} is now this node's key{former}\n", node.short()),
         false => {
-            format!("key {} was this node's key before{former}. Nothing changes\n", node.short())
+            format!("key {} is already this node's key{former}. Nothing changes\n", node.short())
         }
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn make(
 fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     let keys = std::iter::repeat_with(|| NodeKey::generate(&mut OsRng)).take(SUCCESSOR_TRIES);
     let of_same_shard = |next: &NodeKey| is_same_shard(&key.public(), &next.public());
-    let none = || Error::Usage("no fitting key was drawn; run the command again".into());
+    let none = || Error::Usage("no usable key was generated; run the command again".into());
     keys.into_iter().find(of_same_shard).ok_or_else(none)
 }
 
@@ -161,7 +161,7 @@ fn hand_over(
             Ok(Outcome { who, former, is_new, in_force: true })
         }
         Err(Error::NoDaemon { .. }) => {
-            args.daemon.require_none(state, "the key stays as it is")?;
+            args.daemon.require_none(state, "the key is unchanged")?;
             let _lock = state.lock()?;
             state.store_next(next)?;
             Ok(Outcome { who: new, former: None, is_new: true, in_force: false })

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
     if outcome.report.is_new {
         output::advice(match outcome.in_force {
             true => "No session ends. Members that may lack it: meshport status",
-            false => "No daemon answers here; the next one starts with it and hands it on.",
+            false => "No daemon answers here; the next one starts with it and passes it on.",
         });
     }
     Ok(())
@@ -87,11 +87,11 @@ fn said(Outcome { report, .. }: &Outcome) -> String {
     let RotateReport { number, former_ends_at, is_new } = report;
     let former = match former_ends_at {
         Some(at) => format!("the former one works until {at}"),
-        None => "no other one works".to_owned(),
+        None => "no other one is accepted".to_owned(),
     };
     match is_new {
         true => format!("mesh secret {number} is in use; {former}\n"),
-        false => format!("mesh secret {number} was in use before; {former}. Nothing changes\n"),
+        false => format!("mesh secret {number} is already in use; {former}. Nothing changes\n"),
     }
 }
 
@@ -140,7 +140,7 @@ fn hand_over(
     match runtime()?.block_on(args.daemon.client()?.ask(&request)) {
         Ok(report) => Ok(Outcome { report, in_force: true }),
         Err(Error::NoDaemon { .. }) => {
-            args.daemon.require_none(state, "the secret stays as it is")?;
+            args.daemon.require_none(state, "the secret is unchanged")?;
             Ok(Outcome { report: write(state, next, now)?, in_force: false })
         }
         Err(error) => Err(error),

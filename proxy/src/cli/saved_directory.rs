@@ -30,7 +30,7 @@ pub(super) fn all(state: &StateDir, now: UnixSeconds) -> Result<Vec<SavedMember>
     let mut members = members_of(&bytes, &mesh, now).map_err(|error| Error::State {
         path: state.path().join("directory"),
         what: error.to_string(),
-        remedy: "The daemon writes it anew".into(),
+        remedy: "The daemon rewrites it".into(),
     })?;
     let revoked = state.revocations(&mesh)?;
     members.retain(|it| revoked.covering(&it.credential).is_none());

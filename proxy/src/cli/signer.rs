@@ -57,7 +57,7 @@ impl SignerArgs {
             return Ok(invite.accept(node, record, join, at)?);
         }
         let otherwise = format!(
-            "let `meshport invite` make a line where it is and give that: meshport {verb} \
+            "make an invite on the machine that has it and use that here: meshport {verb} \
              INVITE_FILE"
         );
         let file = self.authority.as_deref();
@@ -76,8 +76,8 @@ fn check_kind(invite: &Invite, former: &Credential) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(
-        "an invite with the role operator alone is for an operator's machine, every other for \
-         a node; this one is not for what is here"
+        "an invite with only the role operator is for an operator's machine, any other is for a \
+         node; this one does not fit this machine"
             .into(),
     ))
 }

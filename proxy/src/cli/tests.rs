@@ -240,7 +240,7 @@ fn nothing_is_overwritten_unasked() {
     machines.join("worker", &line, NAMED).expect("it joins");
     let before = machines.state("worker").credential().expect("loads").expect("it is there");
     let text = message(machines.join("worker", &line, NAMED));
-    assert!(text.contains("joined already, as worker-7 in site nyc"), "{text}");
+    assert!(text.contains("already joined, as worker-7 in site nyc"), "{text}");
     assert!(message(machines.init("worker", FIRST)).contains("exists already"));
     assert_eq!(machines.state("worker").credential().expect("loads"), Some(before));
 }
@@ -409,7 +409,7 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     };
     let good = check("site = \"nyc\"\n");
     assert!(good.ok && good.problems.is_empty() && good.obstacles.is_empty());
-    assert!(good.warnings.iter().any(|text| text.contains("the credential ends")), "{good:?}");
+    assert!(good.warnings.iter().any(|text| text.contains("the credential expires")), "{good:?}");
 
     let alone = check::check(None, Some(&worker), &paths, NOW).expect("the credential suffices");
     assert!(alone.ok && alone.file.is_none());

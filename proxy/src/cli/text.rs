@@ -2,19 +2,19 @@
 
 pub(super) const ROOT: &str = "\
 GETTING STARTED:
-  meshport init --site fra --role node,origin:kube-apiserver   the first machine
-  meshport invite --site fra --endpoint 203.0.113.5:51820      a line for more
-  meshport join FILE                                           with that line
-  meshport run                                                 on both
-  curl -k https://127.0.0.1:7445/version                       on any of them
+  meshport init --site fra --role node,origin:kube-apiserver   first machine
+  meshport invite --site fra --endpoint 203.0.113.5:51820      there: a line
+  meshport join FILE                                           second machine
+  meshport run                                                 both
+  curl -k https://127.0.0.1:7445/version                       either
 
 EXIT CODES:
     0  done, or the answer is yes
     1  the answer is no: a ping without reply, a wait that timed out
-    2  the command line is not understood or cannot work
+    2  the command line is invalid or cannot work
     3  the configuration has problems
     4  a key, credential, invite or the state folder is refused
-    5  this machine refused: an address, a file, a socket
+    5  this machine refused something: an address, a file, a socket
     6  no daemon answers, or it refuses the question
    70  a bug in meshport
   141  the reader of the output closed it
@@ -43,7 +43,7 @@ EXAMPLES:
 
 ENVIRONMENT OF THE COMMAND:
   KUBECONFIG         a file with the context, then the files that have the user
-  MESHPORT_ADDRESS   the local address, for programs of another kind
+  MESHPORT_ADDRESS   the local address, for programs without a kubeconfig
 
 EXIT CODES:
   that of the command, or as for every verb: meshport --help
@@ -87,7 +87,7 @@ EXAMPLES:
     meshport join invite.txt
     meshport join --name worker-7 - < invite.txt
 
-  Renew a credential that ends; the keys stay:
+  Renew a credential that expires; the keys stay:
     meshport join --force invite.txt
 
 An interrupted join continues when it is run again.
@@ -173,7 +173,7 @@ Exit code 1 when sessions of other nodes are still open after --wait.
 
 pub(super) const HEALTH: &str = "\
 EXAMPLES:
-  meshport health           exit code 0: the daemon lives
+  meshport health           exit code 0: the daemon is alive
   meshport health --ready   0 if each service in use has a healthy origin
 
 EXIT CODES:
@@ -229,7 +229,7 @@ EXAMPLES:
     meshport rotate-secret
     meshport status
 
-  With the authority's key on a machine that is no node:
+  With the authority's key on a machine that is not a node:
     meshport rotate-secret --state-dir AUTHORITY --print > next.txt
   and on any node:
     meshport rotate-secret --import - < next.txt

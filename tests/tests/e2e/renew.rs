@@ -118,7 +118,7 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     let lines: Vec<&str> =
         log.lines().filter(|it| it.contains("credential expires soon")).collect();
     println!("{warning}\n{}", lines.join("\n"));
-    assert!(warning.contains("ends in 20 d") && warning.contains("meshport renew"), "{warning}");
+    assert!(warning.contains("expires in 20 d") && warning.contains("meshport renew"), "{warning}");
     assert_eq!(lines.len(), 1, "once a day: {log}");
     let told = lines[0].contains("WARN") && lines[0].contains("days=20");
     assert!(told && lines[0].contains("meshport renew"), "{}", lines[0]);

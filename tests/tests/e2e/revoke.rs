@@ -139,7 +139,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     assert!(said.contains(": revoked;") && !said.contains("continues"), "{said}");
     // Again by its short name and by that of before, which `credentials` shows.
     for name in [&new[..8], "worker-1"] {
-        assert!(revoke(&world, "cp", &[name]).contains("was revoked before"), "{name}");
+        assert!(revoke(&world, "cp", &[name]).contains("already revoked"), "{name}");
     }
     let rows: Value = serde_json::from_str(&run_ok(&binary, &known)).expect("rows");
     let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["node"] == new));

@@ -162,7 +162,7 @@ fn no_verb_with_keys_in_its_memory_can_be_dumped_or_looked_into() {
     drop(verb.stdin.take());
     let ended = verb.wait_with_output().expect("a child can be waited for");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && said.contains("nothing was given"), "{said}");
+    assert!(!ended.status.success() && said.contains("nothing to revoke"), "{said}");
 }
 
 #[test]

@@ -218,7 +218,7 @@ fn a_secret_on_the_command_line_is_hidden_while_the_command_runs() {
         let log = folder.path().join(format!("forward-{number}.log"));
         let mut process = Process::start("forward", &mut command, &log);
         wait::until("it says so", SETTLE, || {
-            process.output().contains("It is hidden now").then_some(())
+            process.output().contains("It is overwritten now").then_some(())
         });
         let shown = process.arguments().join(" ");
         assert!(process.is_running(), "{}", process.output());

@@ -57,8 +57,8 @@ impl AdminClient {
         let bytes = self.answer(method, R::PATH, body, request.limit() + GRACE).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Error::Refused(format!(
-                "its answer cannot be parsed ({error}); does it have the same version as this \
-                 program ({})?",
+                "its answer cannot be parsed ({error}); is it the same version as this program \
+                 ({})?",
                 env!("CARGO_PKG_VERSION")
             ))
         })

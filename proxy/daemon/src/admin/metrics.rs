@@ -34,7 +34,7 @@ pub(super) fn exposition(samples: &[Sample]) -> String {
 
 fn write_family(page: &mut String, family: &[&Sample]) {
     let Some(first) = family.first() else { return };
-    debug_assert!(is_name(first.name), "{} is no metric name", first.name);
+    debug_assert!(is_name(first.name), "{} is not a metric name", first.name);
     let (suffix, kind) = if first.counter { ("_total", "counter") } else { ("", "gauge") };
     let name = format!("{PREFIX}{}{suffix}", first.name);
     page.push_str("# HELP ");
@@ -57,7 +57,7 @@ fn write_family(page: &mut String, family: &[&Sample]) {
 
 fn write_labels(page: &mut String, labels: &[(&'static str, String)]) {
     for (index, (name, value)) in labels.iter().enumerate() {
-        debug_assert!(is_name(name), "{name} is no label name");
+        debug_assert!(is_name(name), "{name} is not a label name");
         page.push(if index == 0 { '{' } else { ',' });
         page.push_str(name);
         page.push_str("=\"");

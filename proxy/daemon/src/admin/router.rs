@@ -85,7 +85,7 @@ where
 fn no_such_page<A: Ask>() -> String {
     let queries = rows::<A>().into_iter().filter(|row| row.kind == Kind::Query);
     let paths: Vec<&str> = queries.map(|row| row.path).chain(PAGES).collect();
-    format!("no such page; there are {}", paths.join(" "))
+    format!("no such page; available: {}", paths.join(" "))
 }
 
 async fn answer_row<A, B>(row: &Row<A>, ask: &A, body: B) -> Result<Answer, Answer>

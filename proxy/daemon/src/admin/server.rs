@@ -131,7 +131,7 @@ fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
             warn!(
                 %error, retry_s,
                 "the admin interface is not complete: some of status, verbs and metrics do not \
-                 work until this is mended. Clients of this node are served"
+                 work until this is fixed. Clients of this node are served"
             );
             Ok(None)
         }
@@ -150,7 +150,7 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(
             () = sleep(RETRY) => {}
         }
         if let Ok(bound) = bind().await {
-            info!("the admin interface answers where it could not before");
+            info!("the admin interface is complete again");
             return Some(bound);
         }
     }
@@ -257,13 +257,13 @@ pub(super) async fn serve_connection<S, A: Ask>(
     let ended = tokio::select! {
         ended = timeout(MAX_CONNECTION_TIME, conversation) => ended,
         () = slot.taken() => {
-            return tracing::debug!("admin connection cut, another one takes its place");
+            return tracing::debug!("admin connection cut: another one takes its slot");
         }
     };
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "admin connection ended early"),
-        Err(_elapsed) => tracing::debug!("admin connection cut, it was open for too long"),
+        Err(_elapsed) => tracing::debug!("admin connection cut: it was open for too long"),
     }
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn make_folder(socket: &Path) -> Result<(), Error> {
 }
 
 async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
-    let name = path.file_name().ok_or_else(|| socket_error(path, "is no file name"))?;
+    let name = path.file_name().ok_or_else(|| socket_error(path, "is not a file name"))?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(std::process::id().to_string());

@@ -121,7 +121,7 @@ impl Prober {
                 Ok(made) => drop(prober.tls.set(made)),
                 Err(error) => warn!(
                     %error, address = prober.address,
-                    "the local apiserver is not probed until this is mended, so nobody is sent \
+                    "the local apiserver is not probed until this is fixed, so nobody is sent \
                      there; clients of this node use other origins"
                 ),
             }

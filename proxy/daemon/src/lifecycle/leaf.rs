@@ -46,7 +46,7 @@ use crate::tcp::Host;
 pub struct Options {
     /// Its keys and credential, which is an operator's.
     pub identity: Identity,
-    /// Members to begin with.
+    /// Members to contact first.
     pub seeds: Vec<Seed>,
     /// What an earlier run of it knew.
     pub directory: Option<Vec<u8>>,

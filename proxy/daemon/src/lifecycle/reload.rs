@@ -87,7 +87,7 @@ impl Reload {
             Err(error) => {
                 error!(%error, "configuration not reloaded; the current one stays in use");
                 let why =
-                    format!("configuration not reloaded, the current one stays in use: {error}");
+                    format!("configuration not reloaded; the current one stays in use: {error}");
                 Err(Error::Refused(why))
             }
         }

@@ -173,8 +173,8 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     Err(Error::State {
         path: state.path().to_owned(),
         what: "the credential here is an operator's, and a daemon cannot use it".into(),
-        remedy: "Join with an invite that has the role node; an operator's machine needs no more \
-                 than `meshport forward --invite FILE`"
+        remedy: "Join with an invite that has the role node; an operator's machine needs only \
+                 `meshport forward --invite FILE`"
             .into(),
     })
 }
@@ -205,8 +205,8 @@ impl Daemon {
         if let Some(error) = unkept {
             warn!(
                 %error,
-                "cannot store the number of this start. The next one comes from the clock: \
-                 nothing to do if it is right"
+                "cannot store the generation of this start. The next one comes from the clock: \
+                 nothing to do if that is right"
             );
         }
         let shards = assemble::bind_mesh(settings, shards)?;

@@ -194,7 +194,7 @@ pub(crate) fn seed() -> Result<[u8; 32], Error> {
     let mut seed = [0; 32];
     rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
         let source = std::io::Error::other(error.to_string());
-        Error::Io { what: "draw random bytes".into(), source }
+        Error::Io { what: "read random bytes".into(), source }
     })?;
     Ok(seed)
 }

@@ -79,7 +79,7 @@ impl Folder {
             }
             Err(error) => return Err(Error::io(format!("open {}", path.display()))(error)),
         };
-        let looking = Error::io(format!("look at the folder {}", path.display()));
+        let looking = Error::io(format!("access the folder {}", path.display()));
         let metadata = handle.metadata().map_err(looking)?;
         if !metadata.is_dir() {
             let remedy = "Name a folder with --state-dir or `state-dir` in the configuration";
@@ -279,7 +279,7 @@ pub(super) fn read_named(
 /// What it means that a file cannot be opened.
 fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-        let what = "is a symbolic link, and none is followed in a state folder";
+        let what = "is a symbolic link, which is not followed in a state folder";
         return Err(state_error(path, what, "Put the file itself there"));
     }
     match error.kind() {
@@ -315,7 +315,12 @@ fn read_opened(
     file.take(limit).read_to_end(&mut bytes).map_err(Error::io(reading()))?;
     if bytes.len() > max_bytes {
         let what = format!("is larger than the {max_bytes} bytes it can have");
-        return Err(state_error(path, what, "It is damaged or not meshport's; move it away"));
+        return Err(state_error(
+            path,
+            what,
+            "It is damaged or was not written by meshport; move it \
+                                            away",
+        ));
     }
     Ok(bytes)
 }

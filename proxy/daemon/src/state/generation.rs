@@ -10,7 +10,7 @@ use super::folder::{Content, Existing};
 use super::{GENERATION, MAX_TEXT_BYTES, StateDir, damaged, seal};
 use crate::Error;
 
-const NOTHING_TO_DO: &str = "The next start writes it anew, above the wall clock";
+const NOTHING_TO_DO: &str = "The next start rewrites it, above the wall clock";
 
 /// What [`StateDir::next_generation`] gives.
 #[derive(Debug)]

@@ -211,7 +211,7 @@ const REMEDIES: [(&str, &str); 8] = [
     (CREDENTIAL, "run `meshport join INVITE --force`"),
     (SEEDS, "Correct"),
     (REVOCATIONS, "remove it: other nodes send the revocations again"),
-    (GENERATION, "The next start writes it anew"),
+    (GENERATION, "The next start rewrites it"),
 ];
 
 /// Every content with one bit flipped, and every beginning of it.
@@ -344,7 +344,7 @@ fn a_damaged_credential_is_called_damaged_whatever_it_says() {
 fn a_clock_before_the_credentials_time_is_named() {
     let (_folder, state, _) = with_all_files();
     let text = message(state.identity(UnixSeconds(NOW.0 - DAY)));
-    assert!(text.contains("credential: is valid from"), "{text}");
+    assert!(text.contains("credential: is not valid before"), "{text}");
     assert!(text.contains("this machine's clock"), "{text}");
 }
 

@@ -257,7 +257,7 @@ impl Leaf {
 /// # Errors
 /// There is none, or one of them is damaged.
 pub fn roots(pem: &str) -> Result<RootCertStore, Error> {
-    let damaged = || Error::Usage("the authority is no PEM certificate".to_owned());
+    let damaged = || Error::Usage("the authority is not a PEM certificate".to_owned());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         roots.add(certificate.map_err(|_| damaged())?).map_err(|_| damaged())?;

@@ -46,7 +46,7 @@ impl Child {
         }
         let process = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::Usage(format!(
-                "there is no program {}; check its name and PATH",
+                "{}: command not found; check its name and PATH",
                 program.to_string_lossy()
             )),
             _ => Error::io(format!("run {}", program.to_string_lossy()))(error),

@@ -218,7 +218,7 @@ impl Storage {
         let kept = tokio::task::spawn_blocking(move || Slot::store_secrets(&state, &secrets)).await;
         if let Ok(Err(error)) = kept {
             output::advice(&format!(
-                "the mesh's new secret is not kept for the next start: {error}"
+                "cannot save the mesh's new secret for the next start: {error}"
             ));
         }
     }
@@ -229,7 +229,10 @@ impl Storage {
         let state = slot.state.clone();
         let kept = tokio::task::spawn_blocking(move || state.store_directory(&directory)).await;
         if let Ok(Err(error)) = kept {
-            output::advice(&format!("the next start relies on the invite's addresses: {error}"));
+            output::advice(&format!(
+                "cannot save the directory; the next start relies on the \
+                                     invite's addresses: {error}"
+            ));
         }
     }
 }

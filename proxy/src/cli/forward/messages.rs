@@ -102,10 +102,10 @@ fn leads(
     format!("{local} leads to {service} on {}{site}{rtt}, since {now}{why}", to.name)
 }
 
-/// That an origin does not let this machine in, and what to do.
+/// That an origin does not allow this machine, and what to do.
 pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     format!(
-        "{origin} does not let this machine in. Its operator says who may use {service} with \
+        "{origin} does not allow this machine. Its operator decides who may use {service} with \
          `allow` under [service.{service}]"
     )
 }
@@ -125,8 +125,8 @@ pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
              `meshport status` on a member shows its services; name one with --service"
         ),
         (_, _, origins, 0) => format!(
-            "there are {origins} origins of {service}, and none can be reached from here after \
-             {waited}. Check that this machine may send UDP to them, or give a member near them \
+            "none of the {origins} origins of {service} can be reached from here after {waited}. \
+             Check that this machine may send UDP to them, or give a member near them \
              the role relay"
         ),
         _ => format!(

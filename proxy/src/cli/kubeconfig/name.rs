@@ -56,13 +56,13 @@ impl Evidence {
             let only = if who.is_empty() { "no server".into() } else { who.join(", ") };
             gaps.push(format!(
                 "warning: {why}, so only {only} was asked for its certificate; those of the other \
-                 origins have to be valid for {name} too"
+                 origins must be valid for {name} too"
             ));
         }
         let unread = self.asked.iter().filter_map(|it| Some((&it.who, it.read.as_ref().err()?)));
         gaps.extend(unread.map(|(who, why)| {
             format!(
-                "warning: the certificate of {who} could not be read ({why}); it has to be valid \
+                "warning: the certificate of {who} could not be read ({why}); it must be valid \
                  for {name}"
             )
         }));
@@ -153,7 +153,7 @@ fn without_a_shared_name(
     let name = names.iter().max_by_key(|name| having(name)).cloned().unwrap_or_default();
     let mut warnings = evidence.gaps(&name);
     warnings.push(format!(
-        "{}. No name is in every origin's certificate: issue them again with one that all have",
+        "{}. No name is in every origin's certificate: reissue them with one that all have",
         missing(&name, &evidence.lacking(&name))
     ));
     if evidence.apiservers {
@@ -165,7 +165,7 @@ fn without_a_shared_name(
 
 fn missing(name: &str, lacking: &[&str]) -> String {
     format!(
-        "warning: {name} is not in the certificate of {}; clients fail whenever that answers",
+        "warning: {name} is not in the certificate of {}; clients fail when it answers",
         lacking.join(", ")
     )
 }

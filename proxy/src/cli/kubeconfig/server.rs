@@ -16,9 +16,9 @@ pub(super) enum ServerError {
          context for an apiserver itself"
     )]
     Path(String),
-    #[error("a server whose host is not understood, {0}")]
+    #[error("a server with an invalid host, {0}")]
     Host(String),
-    #[error("a server whose port is not understood, {0}")]
+    #[error("a server with an invalid port, {0}")]
     Port(String),
 }
 

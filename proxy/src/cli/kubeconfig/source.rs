@@ -49,7 +49,7 @@ impl Source {
     /// Reads those of the files that exist.
     ///
     /// # Errors
-    /// [`Error::Usage`] when none exists or one is no kubeconfig, [`Error::Io`].
+    /// [`Error::Usage`] when none exists or one is not a kubeconfig, [`Error::Io`].
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut files = Vec::new();
         for path in paths {
@@ -60,7 +60,8 @@ impl Source {
         if files.is_empty() {
             let tried: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
             return Err(Error::Usage(format!(
-                "there is no kubeconfig to take a context from (tried: {}); name one with --from",
+                "there is not a kubeconfig to take a context from (tried: {}); name one with \
+                 --from",
                 tried.join(", ")
             )));
         }
@@ -75,11 +76,11 @@ impl Source {
         let current = || self.files.iter().find_map(|(_, file)| file.word("current-context"));
         let name = name.or_else(current).ok_or_else(|| {
             let all = self.context_names().join(", ");
-            Error::Usage(format!("no context is current; choose one with --context: {all}"))
+            Error::Usage(format!("there is no current context; choose one with --context: {all}"))
         })?;
         let (file, context) = self.entry("contexts", name, "context").ok_or_else(|| {
             let all = self.context_names().join(", ");
-            Error::Usage(format!("there is no context {name}; there is: {all}"))
+            Error::Usage(format!("there is no context {name}; available: {all}"))
         })?;
         let of = context.get("cluster").and_then(Value::as_str).unwrap_or_default();
         let (home, mut cluster) = self.entry("clusters", of, "cluster").ok_or_else(|| {
@@ -107,7 +108,7 @@ impl Source {
 /// [`Error::Usage`] that names the file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Document, Error> {
     Document::parse(text)
-        .map_err(|why| Error::Usage(format!("{} is no kubeconfig: {why}", path.display())))
+        .map_err(|why| Error::Usage(format!("{} is not a kubeconfig: {why}", path.display())))
 }
 
 fn make_absolute(cluster: &mut Map<String, Value>, folder: &Path) {
@@ -171,7 +172,7 @@ contexts:
         let bad = folder.path().join("bad");
         fs::write(&bad, "[").expect("written");
         let error = Source::read(&[bad]).expect_err("bad").to_string();
-        assert!(error.contains("is no kubeconfig"), "{error}");
+        assert!(error.contains("is not a kubeconfig"), "{error}");
     }
 
     #[test]

@@ -139,9 +139,9 @@ fn somebody_elses_entries_are_not_replaced() {
         outcome.map(|_| ()).expect_err("refused").to_string()
     };
     let error = refused(SOURCE);
-    assert!(error.contains("cluster prod already") && error.contains("--name"), "{error}");
+    assert!(error.contains("already has a cluster prod") && error.contains("--name"), "{error}");
     let error = refused("contexts:\n- name: prod\n  context: {cluster: x}\n");
-    assert!(error.contains("context prod already"), "{error}");
+    assert!(error.contains("already has a context prod"), "{error}");
 }
 
 #[test]

@@ -71,9 +71,9 @@ fn header(status: &Status, now: u64, style: Style) -> String {
     let (credential, tone) = match status.credential_expires_at.0.saturating_sub(now) {
         0 => ("credential has expired".to_owned(), Tone::Bad),
         left if left < CREDENTIAL_ENDS_SOON_S => {
-            (format!("credential ends in {}", age(left)), Tone::Warn)
+            (format!("credential expires in {}", age(left)), Tone::Warn)
         }
-        left => (format!("credential ends in {}", age(left)), Tone::Plain),
+        left => (format!("credential expires in {}", age(left)), Tone::Plain),
     };
     lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, style));
     if let Some(ends) = status.secret.former_ends_at {

@@ -120,7 +120,7 @@ fn status_at_a_glance() {
         status(&sample(), 1_000_000, None),
         "\
 worker-7 in site fra (node), up 3d 4h, meshport 0.1.0
-mesh on [::]:51820: 17 alive, 1 down; credential ends in 341d
+mesh on [::]:51820: 17 alive, 1 down; credential expires in 341d
 
 kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
   uses cp-1 in fra, 0.42 ms: nearest ready, for 2h 5m

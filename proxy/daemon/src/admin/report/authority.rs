@@ -8,7 +8,7 @@ pub(crate) fn warning(key: &Path) -> Option<String> {
     key.symlink_metadata().ok()?;
     Some(format!(
         "the authority's key is in this node's state folder, {}. The daemon does not need it but \
-         can read it, so a takeover of this daemon is one of the mesh. Move it offline and \
+         can read it, so whoever takes over this daemon takes over the mesh. Move it offline and \
          name it there: `meshport invite --authority FILE`",
         key.display()
     ))

@@ -19,20 +19,20 @@ pub(super) fn warning(own: &Credential, now: UnixSeconds) -> Option<String> {
     let (from, left_s) = (own.issued_at, own.expires_at.0.saturating_sub(now.0));
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
         return Some(format!(
-            "this machine's clock is wrong: its own credential is valid from {from} on, and it is \
-             {now} here. Sessions continue, but newer credentials of others are refused, and the \
-             next start will be; correct the clock"
+            "this machine's clock is wrong: its own credential is not valid before {from}, and it \
+             is {now} here. Sessions continue, but newer credentials of others are refused, and \
+             the next start will fail; correct the clock"
         ));
     }
     if left_s == 0 {
-        let ended = "this node's credential has expired and other nodes refuse it; `meshport \
-                     renew` makes a new one";
+        let ended = "this node's credential has expired and other nodes refuse it; run `meshport \
+                     renew`";
         return Some(ended.into());
     }
     let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
     (days < EXPIRY_WARNING_DAYS).then(|| {
         format!(
-            "this node's credential ends in {days} d {hours} h. `meshport renew` makes a new one, \
+            "this node's credential expires in {days} d {hours} h. `meshport renew` replaces it \
              without an interruption"
         )
     })
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(warning(&own, before(thirty_days)), None);
         assert_eq!(Validity::of(own.expires_at, before(thirty_days)), Validity::Valid);
         let text = warning(&own, before(thirty_days - 1)).expect("it is time");
-        assert!(text.contains("ends in 29 d 23 h. `meshport renew`"), "{text}");
+        assert!(text.contains("expires in 29 d 23 h. `meshport renew`"), "{text}");
         assert_eq!(Validity::of(own.expires_at, before(thirty_days - 1)), Validity::EndsSoon);
         assert!(warning(&own, before(0)).is_some_and(|text| text.contains("has expired")));
         assert_eq!(Validity::of(own.expires_at, before(0)), Validity::Ended);

@@ -256,7 +256,7 @@ impl Driver {
         let added = added.map_err(|it| Error::Refused(it.to_string()))?;
         if added == Added::Full {
             return Err(Error::Refused(format!(
-                "there are {MAX_REVOCATIONS} revocations, and no more can be kept; create a new \
+                "there are {MAX_REVOCATIONS} revocations, and no more can be stored; create a new \
                  mesh"
             )));
         }
