@@ -44,7 +44,7 @@ pub struct Change {
 
 /// What made a choice possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
+pub enum Trigger {
     /// Something became known.
     News,
     /// A gain has lasted for long enough.
@@ -53,8 +53,8 @@ pub enum Occasion {
     Policy,
 }
 
-impl Occasion {
-    /// The occasion of a choice that is made with this memory.
+impl Trigger {
+    /// The trigger of a choice that is made with this memory.
     pub fn of(memory: &Preference, now: Instant) -> Self {
         match memory.poll_timeout() {
             _ if memory.preferred.is_none() => Self::Policy,
@@ -77,14 +77,14 @@ impl Changes {
         from: Option<&Candidate>,
         to: Option<&Candidate>,
         views: &[OriginView],
-        occasion: Occasion,
+        trigger: Trigger,
         now: Instant,
     ) {
         let former = from.and_then(|from| {
             let mut known = views.iter();
             known.find(|view| view.line == from.origin.line)
         });
-        let cause = cause(from, former, to, occasion);
+        let cause = cause(from, former, to, trigger);
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_back();
         }
@@ -103,12 +103,12 @@ fn cause(
     from: Option<&Candidate>,
     former: Option<&OriginView>,
     to: Option<&Candidate>,
-    occasion: Occasion,
+    trigger: Trigger,
 ) -> &'static str {
     let (Some(from), Some(to)) = (from, to) else {
         return if to.is_some() { "first known" } else { "no origin known" };
     };
-    if occasion == Occasion::Policy {
+    if trigger == Trigger::Policy {
         return "another policy";
     }
     let same = from.origin.line.origin() == to.origin.line.origin();
@@ -132,7 +132,7 @@ fn cause(
     match to.origin.path {
         PathView::Own => "this node's own is ready",
         _ if route::standing(former) > to.standing => "better",
-        _ if occasion == Occasion::Lasted => "nearer for long enough",
+        _ if trigger == Trigger::Lasted => "nearer for long enough",
         _ => "nearer",
     }
 }
@@ -184,12 +184,12 @@ mod tests {
         from: &OriginView,
         former: Option<&OriginView>,
         to: &OriginView,
-        occasion: Occasion,
+        trigger: Trigger,
     ) -> String {
         let mut changes = Changes::default();
         let views: Vec<OriginView> = former.into_iter().chain([to]).cloned().collect();
         let (from, to) = (first(from), first(to));
-        changes.note(Some(&from), Some(&to), &views, occasion, Instant::now());
+        changes.note(Some(&from), Some(&to), &views, trigger, Instant::now());
         changes.iter().map(|change| change.cause.to_owned()).collect()
     }
 
@@ -204,19 +204,19 @@ mod tests {
             (OriginState::Stalled, "stalled"),
         ] {
             let former = OriginView { state, ..one.clone() };
-            assert_eq!(why(&one, Some(&former), &two, Occasion::News), cause);
+            assert_eq!(why(&one, Some(&former), &two, Trigger::News), cause);
         }
         let dead = OriginView { path: PathView::Dead, ..one.clone() };
-        assert_eq!(why(&one, Some(&dead), &two, Occasion::News), "path dead");
+        assert_eq!(why(&one, Some(&dead), &two, Trigger::News), "path dead");
         let suspect = OriginView { suspect: true, ..one.clone() };
-        assert_eq!(why(&one, Some(&suspect), &two, Occasion::News), "slow to answer");
-        assert_eq!(why(&one, None, &two, Occasion::News), "gone");
-        assert_eq!(why(&two, Some(&two), &one, Occasion::Lasted), "nearer for long enough");
-        assert_eq!(why(&two, Some(&two), &one, Occasion::News), "nearer");
+        assert_eq!(why(&one, Some(&suspect), &two, Trigger::News), "slow to answer");
+        assert_eq!(why(&one, None, &two, Trigger::News), "gone");
+        assert_eq!(why(&two, Some(&two), &one, Trigger::Lasted), "nearer for long enough");
+        assert_eq!(why(&two, Some(&two), &one, Trigger::News), "nearer");
         let own = origin(3, OriginState::Ready, PathView::Own);
-        assert_eq!(why(&two, Some(&two), &own, Occasion::News), "this node's own is ready");
+        assert_eq!(why(&two, Some(&two), &own, Trigger::News), "this node's own is ready");
         let outside = OriginView::outside(([192, 0, 2, 1], 1).into());
-        assert_eq!(why(&outside, Some(&outside), &one, Occasion::News), "the mesh answers");
+        assert_eq!(why(&outside, Some(&outside), &one, Trigger::News), "the mesh answers");
     }
 
     #[test]
@@ -229,16 +229,16 @@ mod tests {
             ..direct.clone()
         };
         let dead = OriginView { path: PathView::Dead, ..direct.clone() };
-        assert_eq!(why(&direct, Some(&dead), &through(true), Occasion::News), "path dead");
-        let nearer = why(&direct, Some(&direct), &through(false), Occasion::News);
+        assert_eq!(why(&direct, Some(&dead), &through(true), Trigger::News), "path dead");
+        let nearer = why(&direct, Some(&direct), &through(false), Trigger::News);
         assert_eq!(nearer, "a relay has been nearer for 10 s");
-        let back = why(&through(true), Some(&through(true)), &direct, Occasion::News);
+        let back = why(&through(true), Some(&through(true)), &direct, Trigger::News);
         assert_eq!(back, "the direct path works again");
-        let back = why(&through(true), None, &direct, Occasion::News);
+        let back = why(&through(true), None, &direct, Trigger::News);
         assert_eq!(back, "the direct path works again");
         let lost = OriginView { path: PathView::Dead, ..through(true) };
         assert_eq!(
-            why(&through(true), Some(&lost), &ready(3, 9), Occasion::News),
+            why(&through(true), Some(&lost), &ready(3, 9), Trigger::News),
             "the relay lost it"
         );
     }
@@ -247,7 +247,7 @@ mod tests {
     fn the_last_ten_are_kept_newest_first() {
         let (mut changes, now) = (Changes::default(), Instant::now());
         for number in 1..=u8::try_from(MAX_CHANGES).expect("ten") + 5 {
-            changes.note(None, Some(&first(&ready(number, 1))), &[], Occasion::News, now);
+            changes.note(None, Some(&first(&ready(number, 1))), &[], Trigger::News, now);
         }
         assert_eq!(changes.iter().count(), MAX_CHANGES);
         let newest = changes.iter().next().expect("ten").to.clone().expect("a choice");

@@ -35,12 +35,12 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{HealthMode, HealthSettings};
 use meshport_discovery::OriginState;
 
-mod asking;
 mod checks;
+mod schedule;
 
-pub use asking::MAX_CALM_DIALS;
-use asking::{Asking, Delay};
 pub use checks::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS, MAX_CHECKS_BODY};
+pub use schedule::MAX_CALM_DIALS;
+use schedule::{Lateness, ProbeSchedule};
 
 /// Consecutive 401 answers before they are taken for "anonymous access is off" and not for a
 /// start-up race.
@@ -127,7 +127,7 @@ pub struct Health {
     was_ready: bool,
     silent_in_row: u8,
     unauthorised_in_row: u8,
-    asking: [Asking; Question::ALL.len()],
+    asking: [ProbeSchedule; Question::ALL.len()],
     /// This node opens many connections to it just now.
     is_loaded: bool,
     state: OriginState,
@@ -258,7 +258,7 @@ impl Health {
 
     /// When [`Health::poll_probe`] or [`Health::handle_timeout`] next has something to say.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.asking.iter().filter_map(Asking::poll_timeout).min()
+        self.asking.iter().filter_map(ProbeSchedule::poll_timeout).min()
     }
 
     /// The state now.
@@ -438,15 +438,15 @@ impl Health {
         let fails = self.ready == Ready::No;
         let stalls = match (fails, self.is_dead) {
             (true, true) => true,
-            (true, false) => live == Delay::Overdue,
-            (false, true) => ready == Delay::Overdue,
+            (true, false) => live == Lateness::Overdue,
+            (false, true) => ready == Lateness::Overdue,
             (false, false) => false,
         };
         match self.ready {
             _ if stalls && self.was_ready => OriginState::Stalled,
             Ready::Unknown => OriginState::Unknown,
             Ready::No => OriginState::Unready,
-            _ if ready != Delay::None || live != Delay::None => OriginState::Unready,
+            _ if ready != Lateness::None || live != Lateness::None => OriginState::Unready,
             Ready::Yes | Ready::Unauthorised => OriginState::Ready,
         }
     }

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
 
-use super::draw;
+use super::counter_hash;
 use super::route::Line;
 
 pub use life::{Cut, End, MAX_UNREST, QUIET, Traffic};
@@ -125,7 +125,7 @@ impl Ledger {
     /// relayed is reset at once, and spread by the nodes whose clients they are.
     pub fn open(&mut self, service: &ServiceName, side: Side, line: Line) -> SessionId {
         self.last += 1;
-        let place = if side == Side::Client { draw::fraction(self.last) } else { 0.0 };
+        let place = if side == Side::Client { counter_hash::fraction(self.last) } else { 0.0 };
         let (id, key) = (SessionId(self.last), (service.clone(), side, line));
         self.all[side as usize] += 1;
         self.peak = self.peak.max(self.count());

@@ -7,8 +7,8 @@
 pub mod access;
 pub mod changes;
 pub mod connect;
+pub mod counter_hash;
 mod damping;
-pub mod draw;
 pub mod drift;
 pub mod duplicates;
 pub mod egress;

@@ -22,7 +22,7 @@ use meshport_discovery::{
     Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Rejected, Transmit,
 };
 
-use super::changes::{Change, Occasion};
+use super::changes::{Change, Trigger};
 use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig};
@@ -546,8 +546,8 @@ impl NodeCore {
             let first_changed = first(&route) != first(&service.route);
             if first_changed {
                 let (from, to) = (service.route.first(), route.first());
-                let occasion = Occasion::of(&before, now);
-                service.changes.note(from, to, &service.views, occasion, now);
+                let trigger = Trigger::of(&before, now);
+                service.changes.note(from, to, &service.views, trigger, now);
             }
             if changed {
                 service.route = Arc::new(route);

@@ -33,7 +33,7 @@ pub enum OwnEndpoints {
 
 /// What a peer sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sight {
+struct Sighting {
     at: SocketAddr,
     /// It is an address of this machine.
     is_own: bool,
@@ -44,7 +44,7 @@ struct Sight {
 /// What peers with a tunnel say about where this node is.
 #[derive(Debug, Default)]
 pub struct Reach {
-    sights: BTreeMap<NodeId, Sight>,
+    sights: BTreeMap<NodeId, Sighting>,
     /// The number of the last report.
     last: u64,
     /// Its own endpoints: those of the settings, or its addresses.
@@ -66,7 +66,7 @@ impl Reach {
     pub fn note(&mut self, by: NodeId, at: SocketAddr, is_own: bool) {
         if self.sights.len() < MAX_WITNESSES || self.sights.contains_key(&by) {
             self.last += 1;
-            self.sights.insert(by, Sight { at, is_own, number: self.last });
+            self.sights.insert(by, Sighting { at, is_own, number: self.last });
         }
     }
 

@@ -298,7 +298,7 @@ pub fn receive(
 
 /// A member that has the role to relay, for [`watched`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prospect {
+pub struct RelayCandidate {
     /// Which one.
     pub node: NodeId,
     /// Whether it is of the own site.
@@ -315,7 +315,7 @@ pub struct Prospect {
 
 /// Whose paths are worth measuring, so that there is a relay when one is needed: the own site's
 /// first, then the nearest known, then those who are close to an origin. One that answers stays.
-pub fn watched(mut prospects: Vec<Prospect>) -> BTreeSet<NodeId> {
+pub fn watched(mut prospects: Vec<RelayCandidate>) -> BTreeSet<NodeId> {
     prospects.sort_by_key(|it| {
         let known = match it.path {
             Some(PathView::Up(rtt)) => (0, rtt),
@@ -325,7 +325,7 @@ pub fn watched(mut prospects: Vec<Prospect>) -> BTreeSet<NodeId> {
         };
         (!it.rescues, known, it.closest_us.unwrap_or(u32::MAX), it.draw, it.node)
     });
-    let alive = |it: &&Prospect| it.path != Some(PathView::Dead);
+    let alive = |it: &&RelayCandidate| it.path != Some(PathView::Dead);
     let near = prospects.iter().filter(|it| it.near).filter(alive).take(MAX_WATCHED_NEAR);
     let far = prospects.iter().filter(|it| !it.near).filter(alive);
     let mut chosen = BTreeSet::new();

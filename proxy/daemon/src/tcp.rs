@@ -148,19 +148,19 @@ impl Listener {
             Self::Kernel(listener) => {
                 let socket = Socket::from(listener.into_std()?);
                 refuse(&socket)?;
-                Ok(Closed(Kept::Kernel(socket)))
+                Ok(Closed(Reserved::Kernel(socket)))
             }
-            Self::Memory(listener) => Ok(Closed(Kept::Memory(listener.close()))),
+            Self::Memory(listener) => Ok(Closed(Reserved::Memory(listener.close()))),
         }
     }
 }
 
 /// Keeps an address without accepting: clients are refused at once, and nobody else can have it.
 #[derive(Debug)]
-pub struct Closed(Kept);
+pub struct Closed(Reserved);
 
 #[derive(Debug)]
-enum Kept {
+enum Reserved {
     Kernel(Socket),
     Memory(memory::Closed),
 }
@@ -173,8 +173,8 @@ impl Closed {
     /// changed then.
     pub fn open(&self) -> io::Result<Listener> {
         let socket = match &self.0 {
-            Kept::Kernel(socket) => socket,
-            Kept::Memory(closed) => return closed.open().map(Listener::Memory),
+            Reserved::Kernel(socket) => socket,
+            Reserved::Memory(closed) => return closed.open().map(Listener::Memory),
         };
         // Before it listens: afterwards nothing may fail that leaves clients in its queue.
         let copy = socket.try_clone()?;

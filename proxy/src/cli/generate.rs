@@ -27,14 +27,14 @@ pub(crate) struct GenerateArgs {
     pub(crate) address: SocketAddr,
     /// The API's DNS name, where the output needs one
     #[arg(long, value_name = "NAME", default_value = "api.example.com")]
-    pub(crate) name: Word,
+    pub(crate) name: PlainWord,
     /// The container image of pods
     #[arg(long, value_name = "IMAGE", default_value = concat!(
         "registry.example.com/meshport:", env!("CARGO_PKG_VERSION")))]
-    pub(crate) image: Word,
+    pub(crate) image: PlainWord,
     /// The program's path on the nodes, for the systemd unit
     #[arg(long, value_name = "PATH", default_value = "/usr/local/bin/meshport")]
-    pub(crate) binary: Word,
+    pub(crate) binary: PlainWord,
 }
 
 /// What can be generated.
@@ -64,9 +64,9 @@ pub(crate) enum What {
 
 /// A value that means the same in YAML, in a unit and in a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Word(String);
+pub(crate) struct PlainWord(String);
 
-impl FromStr for Word {
+impl FromStr for PlainWord {
     type Err = TextError;
 
     fn from_str(text: &str) -> Result<Self, TextError> {
@@ -78,7 +78,7 @@ impl FromStr for Word {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for PlainWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -96,7 +96,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     let port = local.first().port();
     output::advice(&format!(
         "clients have to use this node's port: https://{name}:{port}, according to {}",
-        local.told_by
+        local.source
     ));
     if !args.add {
         return output::answer(&block(&entries(name, &ips)));

@@ -64,7 +64,7 @@ pub(crate) struct KubeconfigArgs {
 
 /// The two entries, and what a person should know of them.
 #[derive(Debug, Clone, PartialEq)]
-struct Made {
+struct NewContext {
     /// What both are called.
     name: String,
     cluster: Map<String, Value>,
@@ -159,7 +159,7 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     let naming = Naming { evidence: &evidence, chosen: args.tls_server_name.as_deref() };
     let made = make(&found, local.first(), &args.name, &naming)?;
     made.notes.iter().chain(&made.warnings).for_each(|remark| output::advice(remark));
-    output::advice(&format!("{} is the address according to {}", local.first(), local.told_by));
+    output::advice(&format!("{} is the address according to {}", local.first(), local.source));
     let Some(path) = &args.merge else {
         return output::answer(&print(&found, &made)?);
     };
@@ -182,7 +182,7 @@ enum Current {
 /// Puts the two entries into a file under its lock; says what a person should know of it.
 fn write_into(
     path: &Path,
-    made: &Made,
+    made: &NewContext,
     current: Current,
     source: &Path,
 ) -> Result<Option<String>, Error> {
@@ -223,7 +223,12 @@ fn server(found: &Found) -> Result<ServerUrl, Error> {
 ///
 /// # Errors
 /// [`Error::Usage`] when the source's server is no apiserver's address.
-fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming<'_>) -> Result<Made, Error> {
+fn make(
+    found: &Found,
+    local: SocketAddr,
+    name: &str,
+    naming: &Naming<'_>,
+) -> Result<NewContext, Error> {
     let server = server(found)?;
     let mut notes = Vec::new();
     let mut cluster = found.cluster.clone();
@@ -249,11 +254,11 @@ fn make(found: &Found, local: SocketAddr, name: &str, naming: &Naming<'_>) -> Re
     }
     let mut context = found.context.clone();
     context.insert("cluster".into(), name.into());
-    Ok(Made { name: name.to_owned(), cluster, context, notes, warnings })
+    Ok(NewContext { name: name.to_owned(), cluster, context, notes, warnings })
 }
 
 /// A kubeconfig of the two entries alone, to be listed before the one that has the user.
-fn print(found: &Found, made: &Made) -> Result<String, Error> {
+fn print(found: &Found, made: &NewContext) -> Result<String, Error> {
     let mut document = Document::empty();
     put(&mut document, made)
         .and_then(|()| document.set("current-context", &made.name))
@@ -275,7 +280,7 @@ fn print(found: &Found, made: &Made) -> Result<String, Error> {
 fn merge(
     former: Option<&str>,
     path: &Path,
-    made: &Made,
+    made: &NewContext,
     current: Current,
 ) -> Result<Document, Error> {
     let mut document = match former {
@@ -298,7 +303,7 @@ fn merge(
     Ok(document)
 }
 
-fn put(document: &mut Document, made: &Made) -> Result<(), DocumentError> {
+fn put(document: &mut Document, made: &NewContext) -> Result<(), DocumentError> {
     let name = &made.name;
     document.put("clusters", name, &json!({"cluster": made.cluster, "name": name}))?;
     document.put("contexts", name, &json!({"context": made.context, "name": name}))
@@ -328,7 +333,12 @@ fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Er
 }
 
 /// What to say when the user's credentials are in another file.
-fn missing_user(document: &Document, made: &Made, path: &Path, source: &Path) -> Option<String> {
+fn missing_user(
+    document: &Document,
+    made: &NewContext,
+    path: &Path,
+    source: &Path,
+) -> Option<String> {
     let user = made.context.get("user").and_then(Value::as_str)?;
     let is_there = document.entry("users", user).is_some();
     (!is_there).then(|| {

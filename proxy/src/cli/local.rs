@@ -14,20 +14,20 @@ use meshport_daemon::admin::queries::StatusRequest;
 
 /// The addresses of a service for clients on this machine, the preferred one first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Local {
+pub(crate) struct LocalAddresses {
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) told_by: ToldBy,
+    pub(crate) source: AddressSource,
 }
 
 /// Who knew the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ToldBy {
+pub(crate) enum AddressSource {
     Daemon,
     File(PathBuf),
     Defaults,
 }
 
-impl fmt::Display for ToldBy {
+impl fmt::Display for AddressSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Daemon => f.write_str("the running daemon"),
@@ -37,13 +37,17 @@ impl fmt::Display for ToldBy {
     }
 }
 
-impl Local {
+impl LocalAddresses {
     /// The first address, as a client dials it.
     pub(crate) fn first(&self) -> SocketAddr {
         self.addresses[0]
     }
 
-    fn new(listen: &[SocketAddr], told_by: ToldBy, service: &ServiceName) -> Result<Self, Error> {
+    fn new(
+        listen: &[SocketAddr],
+        source: AddressSource,
+        service: &ServiceName,
+    ) -> Result<Self, Error> {
         let mut addresses: Vec<SocketAddr> = listen.iter().map(|it| dialled(*it)).collect();
         // Every client speaks IPv4; a machine may have IPv6 switched off.
         addresses.sort_by_key(SocketAddr::is_ipv6);
@@ -54,7 +58,7 @@ impl Local {
                  [service.{service}]"
             )));
         }
-        Ok(Self { addresses, told_by })
+        Ok(Self { addresses, source })
     }
 }
 
@@ -63,14 +67,17 @@ impl Local {
 /// # Errors
 /// [`Error::Usage`] for a service this node does not have or has no address for;
 /// [`Error::NoDaemon`] when a socket was named and nobody answers there; as [`load::read`].
-pub(crate) async fn addresses(args: &DaemonArgs, service: &ServiceName) -> Result<Local, Error> {
+pub(crate) async fn addresses(
+    args: &DaemonArgs,
+    service: &ServiceName,
+) -> Result<LocalAddresses, Error> {
     let client = args.client()?;
     match client.ask(&StatusRequest).await {
         Ok(status) => {
             let found = status.services.iter().find(|known| known.name == *service);
             let names = || status.services.iter().map(|known| &known.name);
             let known = found.ok_or_else(|| unknown(service, names()))?;
-            Local::new(&known.listen, ToldBy::Daemon, service)
+            LocalAddresses::new(&known.listen, AddressSource::Daemon, service)
         }
         Err(error @ Error::NoDaemon { .. }) if args.socket.is_some() => Err(error),
         Err(Error::NoDaemon { .. }) => configured(args, service, &Paths::of_this_user()?),
@@ -78,24 +85,32 @@ pub(crate) async fn addresses(args: &DaemonArgs, service: &ServiceName) -> Resul
     }
 }
 
-fn configured(args: &DaemonArgs, service: &ServiceName, paths: &Paths) -> Result<Local, Error> {
+fn configured(
+    args: &DaemonArgs,
+    service: &ServiceName,
+    paths: &Paths,
+) -> Result<LocalAddresses, Error> {
     let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
     if let Some(settings) = load::of_file(config, state_dir, paths)? {
         let path = load::config_file(config, paths).unwrap_or(paths.config());
-        return of_settings(&settings, ToldBy::File(path.to_owned()), service);
+        return of_settings(&settings, AddressSource::File(path.to_owned()), service);
     }
     let site = "here".parse().map_err(|error| Error::Bug(format!("a site name: {error}")))?;
-    of_settings(&Settings::with_defaults(site, &Defaults::default()), ToldBy::Defaults, service)
+    of_settings(
+        &Settings::with_defaults(site, &Defaults::default()),
+        AddressSource::Defaults,
+        service,
+    )
 }
 
 fn of_settings(
     settings: &Settings,
-    told_by: ToldBy,
+    source: AddressSource,
     service: &ServiceName,
-) -> Result<Local, Error> {
+) -> Result<LocalAddresses, Error> {
     let known = settings.services.get(service);
     let known = known.ok_or_else(|| unknown(service, settings.services.keys()))?;
-    Local::new(&known.listen, told_by, service)
+    LocalAddresses::new(&known.listen, source, service)
 }
 
 fn unknown<'a>(service: &ServiceName, known: impl Iterator<Item = &'a ServiceName>) -> Error {
@@ -129,10 +144,12 @@ mod tests {
     fn loopback_stands_for_every_address_and_ipv4_comes_first() {
         let service = ServiceName::kube_apiserver();
         let listen = addresses(&["[::]:7445", "0.0.0.0:7445", "10.0.0.7:7445"]);
-        let local = Local::new(&listen, ToldBy::Daemon, &service).expect("some");
+        let local = LocalAddresses::new(&listen, AddressSource::Daemon, &service).expect("some");
         let expected = addresses(&["127.0.0.1:7445", "10.0.0.7:7445", "[::1]:7445"]);
         assert_eq!(local.addresses, expected);
-        let error = Local::new(&[], ToldBy::Daemon, &service).expect_err("none").to_string();
+        let error = LocalAddresses::new(&[], AddressSource::Daemon, &service)
+            .expect_err("none")
+            .to_string();
         assert!(error.contains("set `listen`"), "{error}");
     }
 
@@ -144,7 +161,7 @@ mod tests {
         let service = ServiceName::kube_apiserver();
         let local = configured(&args, &service, &paths).expect("defaults");
         assert_eq!(local.first().to_string(), "127.0.0.1:7445");
-        assert_eq!(local.told_by, ToldBy::Defaults);
+        assert_eq!(local.source, AddressSource::Defaults);
 
         let file = folder.path().join("meshport.toml");
         let text = "site = \"fra\"\n[service.kube-apiserver]\nlisten = [\"127.0.0.1:9443\"]\n";
@@ -152,7 +169,7 @@ mod tests {
         args.config = Some(file.clone());
         let local = configured(&args, &service, &paths).expect("a file");
         assert_eq!(local.first().to_string(), "127.0.0.1:9443");
-        assert_eq!(local.told_by, ToldBy::File(file));
+        assert_eq!(local.source, AddressSource::File(file));
 
         let other = "registry".parse().expect("a name");
         let error = configured(&args, &other, &paths).expect_err("unknown").to_string();

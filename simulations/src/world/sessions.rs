@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::clients::{Attempt, OUTSIDE, OtherSearches, Request, Session};
 use super::{Event, World};
-use meshport_core::draw::mix;
+use meshport_core::counter_hash::mix;
 
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, Step};

@@ -8,7 +8,7 @@ use meshport_discovery::{Entry, PathUse};
 
 use super::NodeCore;
 use super::views::may_relay;
-use crate::relay::{self, Prospect};
+use crate::relay::{self, RelayCandidate};
 use crate::route::{Line, PathView};
 
 /// The shortest time between two looks for relays, each of which takes all who may relay.
@@ -91,11 +91,11 @@ impl NodeCore {
         self.relay_watch = RelayWatch { watched, look_at: now + LOOK_INTERVAL, wanted: false };
     }
 
-    fn prospect(&self, entry: &Entry, lost: &BTreeSet<NodeId>) -> Prospect {
+    fn prospect(&self, entry: &Entry, lost: &BTreeSet<NodeId>) -> RelayCandidate {
         let node = entry.node();
         let distances = entry.node_state().map_or(&[][..], |state| &state.distances);
         let draw = node.as_bytes().iter().zip(self.me.as_bytes()).take(8);
-        Prospect {
+        RelayCandidate {
             node,
             near: entry.credential.site == self.site,
             path: self.path_to(&node),

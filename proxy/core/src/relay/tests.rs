@@ -221,9 +221,16 @@ fn loss_on_either_leg_counts() {
     assert_eq!(Offer::of(&relay, node(2), &evidence, &timings, now), None, "not through itself");
 }
 
-fn prospect(number: u8, near: bool, path: Option<PathView>) -> Prospect {
+fn prospect(number: u8, near: bool, path: Option<PathView>) -> RelayCandidate {
     let node = node(number);
-    Prospect { node, near, path, rescues: false, closest_us: Some(u32::from(number)), draw: 0 }
+    RelayCandidate {
+        node,
+        near,
+        path,
+        rescues: false,
+        closest_us: Some(u32::from(number)),
+        draw: 0,
+    }
 }
 
 #[test]
@@ -240,10 +247,10 @@ fn few_relays_are_watched_and_those_that_answer_stay() {
         _ => None,
     };
     let again = all(true).chain(all(false));
-    let again = again.map(|it| Prospect { path: path(&it.node), ..it }).collect();
+    let again = again.map(|it| RelayCandidate { path: path(&it.node), ..it }).collect();
     assert_eq!(numbers(&watched(again)), [1, 2, 11, 13]);
     // Who says that it reaches what is lost goes first.
-    let rescue = Prospect { rescues: true, ..prospect(9, false, None) };
+    let rescue = RelayCandidate { rescues: true, ..prospect(9, false, None) };
     let with_rescue = all(true).chain((1..9).map(|it| prospect(it, false, path(&node(it)))));
     let chosen = watched(with_rescue.chain([rescue]).collect());
     assert!(chosen.contains(&node(9)) && chosen.len() == MAX_WATCHED);

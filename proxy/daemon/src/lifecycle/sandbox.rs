@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use meshport_config::Settings;
 use tracing::{info, warn};
 
-use self::capabilities::Kept;
+use self::capabilities::KeptCapabilities;
 use self::files::Enforced;
 use crate::Error;
 use crate::node::roster;
@@ -83,7 +83,7 @@ impl Sandbox {
 /// What is in force, and for what is not why and what to do. A filter around this process that
 /// refuses a call looks like a kernel that does not have it, so both are named.
 fn say(
-    kept: &rustix::io::Result<Kept>,
+    kept: &rustix::io::Result<KeptCapabilities>,
     files: &Result<Enforced, landlock::RulesetError>,
     calls: &Result<(), seccompiler::Error>,
 ) {

@@ -34,7 +34,7 @@ pub struct Reading {
 
 /// What a reading means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Woke {
+pub struct Wakeup {
     /// How long nothing ran here; zero when the machine has only moved.
     pub slept: Duration,
     /// Whether packets leave from another address now.
@@ -49,7 +49,7 @@ pub struct SuspendDetector {
 
 impl SuspendDetector {
     /// Takes a reading; says whether tunnels have to be made anew.
-    pub fn handle_reading(&mut self, reading: Reading) -> Option<Woke> {
+    pub fn handle_reading(&mut self, reading: Reading) -> Option<Wakeup> {
         let last = self.last.replace(reading)?;
         let now = self.last.as_mut().expect("it was just put there");
         let passed = now.awake.saturating_sub(last.awake);
@@ -72,7 +72,7 @@ impl SuspendDetector {
         while now.sources.len() > 2 * MAX_DESTINATIONS {
             now.sources.pop_first();
         }
-        (moved || !slept.is_zero()).then_some(Woke { slept, moved })
+        (moved || !slept.is_zero()).then_some(Wakeup { slept, moved })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// What each reading of a series means.
-    fn judge<const N: usize>(series: [(u64, u64, Option<&str>); N]) -> [Option<Woke>; N] {
+    fn judge<const N: usize>(series: [(u64, u64, Option<&str>); N]) -> [Option<Wakeup>; N] {
         let mut detector = SuspendDetector::default();
         series.map(|(awake, wall, from)| detector.handle_reading(reading(awake, wall, from)))
     }
@@ -111,14 +111,14 @@ mod tests {
     #[test]
     fn sleep_is_told_with_its_length() {
         let [.., woke] = judge([(0, 0, HOME), (600_500, 600_500, HOME)]);
-        assert_eq!(woke, Some(Woke { slept: Duration::from_millis(600_500), moved: false }));
+        assert_eq!(woke, Some(Wakeup { slept: Duration::from_millis(600_500), moved: false }));
         let [.., halted] = judge([(0, 0, HOME), (500, 3_600_000, HOME)]);
-        assert_eq!(halted, Some(Woke { slept: Duration::from_secs(3600), moved: false }));
+        assert_eq!(halted, Some(Wakeup { slept: Duration::from_secs(3600), moved: false }));
     }
 
     #[test]
     fn another_address_is_a_move_also_after_a_time_without_any() {
-        let moved = Some(Woke { slept: Duration::ZERO, moved: true });
+        let moved = Some(Wakeup { slept: Duration::ZERO, moved: true });
         let steps = [(0, 0, HOME), (500, 500, AWAY), (1000, 1000, AWAY)];
         assert_eq!(judge(steps), [None, moved, None]);
         let steps = [(0, 0, HOME), (500, 500, None), (1000, 1000, None), (1500, 1500, HOME)];

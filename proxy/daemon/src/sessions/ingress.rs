@@ -21,7 +21,7 @@ use tracing::debug;
 use meshport_core::connect::{
     Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, SearchContext,
 };
-use meshport_core::draw::mix;
+use meshport_core::counter_hash::mix;
 use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;

@@ -89,7 +89,7 @@ fn values_are_put_in_and_checked() {
     relative.binary = "meshport".parse().expect("a word");
     assert!(generate(&relative).expect_err("refused").to_string().contains("absolute"));
     for bad in ["", "a b", "a\nb", "a\"b", "%h", "$x"] {
-        assert!(bad.parse::<Word>().is_err(), "{bad:?}");
+        assert!(bad.parse::<PlainWord>().is_err(), "{bad:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use meshport_config::ServiceName;
 
-use super::name::{Asked, Evidence};
+use super::name::{Evidence, ShownCertificate};
 use super::server::ServerUrl;
 use meshport_daemon::Error;
 use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
@@ -13,7 +13,8 @@ use meshport_daemon::health::{certificates, handshake};
 impl Evidence {
     /// What the origins of a service answered.
     pub(in crate::cli) fn of_origins(service: &ServiceName, answers: &[OriginCertificate]) -> Self {
-        let asked = |it: &OriginCertificate| Asked { who: it.who.name.clone(), read: it.read() };
+        let asked =
+            |it: &OriginCertificate| ShownCertificate { who: it.who.name.clone(), read: it.read() };
         let partial = answers.is_empty().then(|| "no origin can be reached".to_owned());
         Self { asked: answers.iter().map(asked).collect(), partial, apiservers: is_usual(service) }
     }
@@ -34,7 +35,7 @@ pub(super) async fn evidence(
     };
     let address = server.address();
     let read = handshake::of_server(&address, certificates::LIMIT).await;
-    let asked = Asked { who: address, read };
+    let asked = ShownCertificate { who: address, read };
     Evidence { asked: vec![asked], partial: Some(why), apiservers: is_usual(service) }
 }
 

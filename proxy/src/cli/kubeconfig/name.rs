@@ -12,7 +12,7 @@ use meshport_daemon::health::handshake::CertificateError;
 
 /// A server that was asked for its certificate.
 #[derive(Debug)]
-pub(in crate::cli) struct Asked {
+pub(in crate::cli) struct ShownCertificate {
     pub(in crate::cli) who: String,
     /// What it showed, or why that is not known.
     pub(in crate::cli) read: Result<Certificate, CertificateError>,
@@ -21,7 +21,7 @@ pub(in crate::cli) struct Asked {
 /// What is known of the certificates behind a local address.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Evidence {
-    pub(in crate::cli) asked: Vec<Asked>,
+    pub(in crate::cli) asked: Vec<ShownCertificate>,
     /// Why not every origin was asked, if that is so.
     pub(in crate::cli) partial: Option<String>,
     /// Whether they are apiservers, whose certificates have [`USUAL_NAMES`].
@@ -44,7 +44,7 @@ impl Evidence {
 
     /// Who showed a certificate that is not valid for `name`.
     fn lacking(&self, name: &str) -> Vec<&str> {
-        let lacks = |it: &&Asked| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
+        let lacks = |it: &&ShownCertificate| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
     }
 
@@ -178,7 +178,7 @@ mod tests {
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn evidence(certificates: &[(&str, &[&str])]) -> Evidence {
-        let asked = |(who, names): &(&str, &[&str])| Asked {
+        let asked = |(who, names): &(&str, &[&str])| ShownCertificate {
             who: (*who).to_owned(),
             read: match names.is_empty() {
                 true => Err(CertificateError::Late(std::time::Duration::from_secs(3))),

@@ -40,11 +40,11 @@ fn local() -> SocketAddr {
     "127.0.0.1:7445".parse().expect("an address")
 }
 
-fn made() -> Made {
+fn made() -> NewContext {
     called("meshport")
 }
 
-fn called(name: &str) -> Made {
+fn called(name: &str) -> NewContext {
     make(&found(), local(), name, &Naming::by(&NO_EVIDENCE)).expect("made")
 }
 
@@ -81,8 +81,10 @@ pub(super) fn certificate(names: &[&str]) -> Certificate {
 
 #[test]
 fn the_name_is_one_that_every_origin_has() {
-    let asked =
-        |who: &str, names: &[&str]| name::Asked { who: who.into(), read: Ok(certificate(names)) };
+    let asked = |who: &str, names: &[&str]| name::ShownCertificate {
+        who: who.into(),
+        read: Ok(certificate(names)),
+    };
     let evidence = |asked| Evidence { asked, partial: None, apiservers: true };
     let made = |address: &str, evidence| {
         let mut found = found();

@@ -17,9 +17,9 @@ const READ_BY_ALL: u32 = 0o004;
 
 /// What is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kept(CapabilitySet);
+pub(super) struct KeptCapabilities(CapabilitySet);
 
-impl fmt::Display for Kept {
+impl fmt::Display for KeptCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("none");
@@ -34,7 +34,7 @@ impl fmt::Display for Kept {
 /// Gives up what this thread, and those it starts, has, and the way to get any by running a
 /// program. It keeps the right to ports below 1024, since listeners close and open again, and for
 /// root the right to `files` that belong to somebody else.
-pub(super) fn give_up(files: &[PathBuf]) -> io::Result<Kept> {
+pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     let mut wanted = CapabilitySet::NET_BIND_SERVICE;
@@ -55,7 +55,7 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<Kept> {
     if after != before {
         set_capabilities(None, after)?;
     }
-    Ok(Kept(kept))
+    Ok(KeptCapabilities(kept))
 }
 
 /// Whether root needs more than being root to use it.
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn they_are_named() {
-        assert_eq!(Kept(CapabilitySet::empty()).to_string(), "none");
+        assert_eq!(KeptCapabilities(CapabilitySet::empty()).to_string(), "none");
         let two = CapabilitySet::CHOWN | CapabilitySet::NET_BIND_SERVICE;
-        assert_eq!(Kept(two).to_string(), "CHOWN, NET_BIND_SERVICE");
+        assert_eq!(KeptCapabilities(two).to_string(), "CHOWN, NET_BIND_SERVICE");
     }
 }

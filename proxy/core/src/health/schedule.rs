@@ -23,7 +23,7 @@ pub const MAX_CALM_DIALS: u64 = 40;
 
 /// How late an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) enum Delay {
+pub(super) enum Lateness {
     /// Not late, or nothing was asked.
     #[default]
     None,
@@ -35,7 +35,7 @@ pub(super) enum Delay {
 
 /// See the module's doc.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct ProbeSchedule {
     /// When it is next asked; never, if it is no question.
     pub(super) due: Option<Instant>,
     /// Whether a late answer says anything.
@@ -44,12 +44,12 @@ pub(super) struct Asking {
     asked_at: Option<Instant>,
     /// How long a good answer takes, smoothed; a late one is judged by it.
     usual: Option<Duration>,
-    delay: Delay,
+    delay: Lateness,
     /// When the answer is later than it is now called.
     judge_at: Option<Instant>,
 }
 
-impl Asking {
+impl ProbeSchedule {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.asked_at.is_none() && self.due.is_some_and(|due| due <= now)
     }
@@ -64,7 +64,7 @@ impl Asking {
 
     pub(super) fn answered(&mut self, is_good: bool, now: Instant) {
         let Some(asked_at) = self.asked_at.take() else { return };
-        (self.delay, self.judge_at) = (Delay::None, None);
+        (self.delay, self.judge_at) = (Lateness::None, None);
         if is_good {
             let took = now.saturating_duration_since(asked_at);
             self.usual = Some(self.usual.map_or(took, |usual| (usual * 7 + took) / 8));
@@ -88,13 +88,13 @@ impl Asking {
         }
         let overdue_at = (asked_at + OVERDUE).max(now);
         (self.delay, self.judge_at) = match self.delay {
-            Delay::None if overdue_at > now => (Delay::Late, Some(overdue_at)),
-            _ => (Delay::Overdue, None),
+            Lateness::None if overdue_at > now => (Lateness::Late, Some(overdue_at)),
+            _ => (Lateness::Overdue, None),
         };
         true
     }
 
-    pub(super) fn delay(&self) -> Delay {
+    pub(super) fn delay(&self) -> Lateness {
         self.delay
     }
 
