@@ -6,7 +6,7 @@
 //! * [`table`] renders the live table and the summary.
 //! * [`plan`], [`schedule`] and [`stats`] are pure: who takes part, what happens when, how it went.
 //!
-//! [`run`] makes a mesh the way an operator does, runs a real daemon per node as a child process,
+//! [`run()`] makes a mesh the way an operator does, runs a real daemon per node as a child process,
 //! sends requests, and judges the answers. Nothing of it outlives the demo.
 
 use std::time::Duration;
