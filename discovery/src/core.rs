@@ -1,4 +1,8 @@
 //! The discovery of one node: the type the daemon and the simulator drive.
+//!
+//! It is composed of parts that own their state, each in a file of its own. What is left to
+//! [`Discovery`] is what goes from one to another: its methods are here and in `admission`,
+//! `exchange`, `items`, `leaf`, `membership`, `revoke` and `rounds`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -170,7 +174,7 @@ impl Discovery {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
-        if let Some(stall) = self.clock.stall(self.next_timeout(), now) {
+        if let Some(stall) = self.clock.stall(self.poll_timeout(), now) {
             self.outbox.counters.stalls += 1;
             self.swim.stalled(stall);
             self.monitor.stalled(stall);
@@ -296,11 +300,6 @@ impl Discovery {
         self.outbox.poll_event()
     }
 
-    /// When [`Self::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.next_timeout()
-    }
-
     /// What is known of all nodes.
     pub fn directory(&self) -> &Directory {
         &self.peers.directory
@@ -326,20 +325,16 @@ impl Discovery {
         if self.is_leaf(&from) {
             return self.take_from_leaf(from, message, now);
         }
-        if self.attach.is_some() {
-            return self.take_as_leaf(from, message, now);
-        }
         match message {
             Message::Probe(nonce) => {
                 self.monitor.neighbours.handle_probe(from, now);
                 self.send(from, &Message::Echo(nonce));
             }
-            Message::Echo(nonce) => {
-                self.monitor.handle_echo(from, nonce, now);
-            }
+            Message::Echo(nonce) => self.monitor.handle_echo(from, nonce, now),
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
             Message::WideEcho(wide) => self.monitor.paths.handle_wide_echo(from, wide.nonce, now),
             Message::Unacknowledged => self.monitor.paths.doubt(from, now),
+            _ if self.attach.is_some() => return self.take_as_leaf(from, message, now),
             Message::NewsSeen(revision) => self.take_seen(from, revision),
             _ if self.local.has_left() => {}
             Message::Swim(bytes) => self.take_swim(from, bytes, now),

@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use meshport_config::{Credential, NodeId};
 
-use super::{Discovery, Event, items};
-use crate::attach::Attach;
+use super::{Discovery, items};
 use crate::directory::Liveness;
 use crate::news::Offer;
 use crate::wire::{Ask, Claim, Message, Standing};
@@ -77,14 +76,9 @@ impl Discovery {
         self.send_items(leaf, told, MAX_ANSWER, now);
     }
 
-    /// A leaf's side: what a member says.
+    /// A leaf's side: what a member says, but for probes.
     pub(super) fn take_as_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         match message {
-            Message::Probe(nonce) => self.send(from, &Message::Echo(nonce)),
-            Message::Echo(nonce) => self.monitor.paths.handle_echo(from, nonce, now),
-            Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
-            Message::WideEcho(wide) => self.monitor.paths.handle_wide_echo(from, wide.nonce, now),
-            Message::Unacknowledged => self.monitor.paths.doubt(from, now),
             Message::Same => self.heard_answer(from, now),
             Message::Items(items) => {
                 self.take_items(from, &items, items::Channel::Sync, now);
@@ -158,11 +152,6 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// The members this node asks, when it is a leaf.
-    pub fn attached(&self) -> Vec<NodeId> {
-        self.attach.as_ref().map(Attach::attached).into_iter().flatten().collect()
-    }
-
     /// A leaf's side: who is there. A later life counts more than an earlier one, and the end of a
     /// life more than its being there.
     pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
@@ -180,12 +169,7 @@ impl Discovery {
                 (true, false) => Liveness::Down,
                 (false, _) => Liveness::Alive,
             };
-            let before = self.peers.directory.set_liveness(&node, liveness, Some(claim.life), now);
-            match (before == Some(Liveness::Alive), over) {
-                (false, false) => self.outbox.report(Event::MemberUp(node)),
-                (true, true) => self.outbox.report(Event::MemberDown(node)),
-                _ => {}
-            }
+            self.set_liveness(node, liveness, claim.life, now);
             self.adjust_path(node, now);
         }
     }

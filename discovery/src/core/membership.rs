@@ -201,13 +201,29 @@ impl Discovery {
         self.outbox.counters.dropped_timers = self.swim.tally.dropped_timers;
     }
 
+    /// Notes and reports how a known node is; true when it came up or went down.
+    pub(super) fn set_liveness(
+        &mut self,
+        node: NodeId,
+        liveness: Liveness,
+        life: Life,
+        now: Instant,
+    ) -> bool {
+        let before = self.peers.directory.set_liveness(&node, liveness, Some(life), now);
+        let event = match (before == Some(Liveness::Alive), liveness == Liveness::Alive) {
+            (false, true) => Event::MemberUp(node),
+            (true, false) => Event::MemberDown(node),
+            (true, true) | (false, false) => return false,
+        };
+        self.outbox.report(event);
+        self.swim.set_size(self.peers.directory.alive());
+        true
+    }
+
     /// The node left on purpose: its own signed word for it.
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
-        let before = self.peers.directory.set_liveness(&node, Liveness::Left, Some(life), now);
-        if before == Some(Liveness::Alive) {
+        if self.set_liveness(node, Liveness::Left, life, now) {
             self.monitor.members_changed = true;
-            self.outbox.report(Event::MemberDown(node));
-            self.swim.set_size(self.peers.directory.alive());
         }
         let claim = Claim { life, incarnation: 0, standing: Standing::Down };
         self.apply_claims(vec![(node, claim)], true, now);
@@ -246,12 +262,8 @@ impl Discovery {
             return;
         }
         let first = self.peers.is_alone();
-        let before = self.peers.directory.set_liveness(&node, Liveness::Alive, Some(life), now);
-        if before != Some(Liveness::Alive) {
-            self.outbox.counters.members_up += 1;
-            self.outbox.report(Event::MemberUp(node));
-            self.swim.set_size(self.peers.directory.alive());
-        }
+        let came = self.set_liveness(node, Liveness::Alive, life, now);
+        self.outbox.counters.members_up += u64::from(came);
         if first {
             // Whoever took this node in does not know yet where it can be reached.
             self.gossip.sync.hasten(now);
@@ -267,12 +279,8 @@ impl Discovery {
             return;
         }
         self.tell_witnesses(node, Standing::Down);
-        let before = self.peers.directory.set_liveness(&node, Liveness::Down, Some(life), now);
-        if before == Some(Liveness::Alive) {
-            self.outbox.counters.members_down += 1;
-            self.outbox.report(Event::MemberDown(node));
-            self.swim.set_size(self.peers.directory.alive());
-        }
+        let went = self.set_liveness(node, Liveness::Down, life, now);
+        self.outbox.counters.members_down += u64::from(went);
         self.monitor.members_changed = true;
         self.gossip.seeds.wake(&node, now);
     }

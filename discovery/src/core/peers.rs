@@ -103,7 +103,7 @@ impl Peers {
     }
 
     /// Peers with a session but for one, at most [`MAX_TOLD`] of them by chance.
-    pub(super) fn connected_but(&self, except: Option<NodeId>, dice: &mut Dice) -> Vec<NodeId> {
+    pub(super) fn connected_except(&self, except: Option<NodeId>, dice: &mut Dice) -> Vec<NodeId> {
         let connected = self.contacts.connected();
         let mut peers: Vec<NodeId> = connected.filter(|peer| Some(*peer) != except).collect();
         while peers.len() > MAX_TOLD {

@@ -170,7 +170,7 @@ impl Discovery {
 
     fn tell_revocation(&mut self, revocation: &Revocation, except: Option<NodeId>) {
         let bytes = revocation.to_bytes();
-        for peer in self.peers.connected_but(except, &mut self.dice) {
+        for peer in self.peers.connected_except(except, &mut self.dice) {
             self.send(peer, &Message::Revoked(vec![&bytes]));
         }
     }

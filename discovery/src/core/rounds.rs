@@ -69,7 +69,8 @@ impl Discovery {
         self.request_wanted(now);
     }
 
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
+    /// When [`Self::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
         if let Some(attach) = &self.attach {
             let due = [attach.poll_timeout(), self.monitor.paths.poll_timeout()];
             return due.into_iter().flatten().chain([self.clock.sweep_at]).min();
@@ -92,7 +93,7 @@ impl Discovery {
 
     /// Tells connected peers the newest own record.
     pub(super) fn start_news(&mut self, now: Instant) {
-        let mut peers = self.peers.connected_but(None, &mut self.dice);
+        let mut peers = self.peers.connected_except(None, &mut self.dice);
         peers.sort_unstable();
         let with_rtt = |peer| (peer, self.monitor.rtt(&peer));
         self.gossip.news.start(peers.into_iter().map(with_rtt), now);

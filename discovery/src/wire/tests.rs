@@ -56,6 +56,20 @@ fn every_kind_of_datagram_reads_back() {
 }
 
 #[test]
+fn structs_travel_as_their_fields_and_nothing_else() {
+    let want = Message::Want(vec![wanted(1)]).encode().unwrap();
+    assert_eq!(want, [&[VERSION, 4, 1][..], &[1; 8], &[1]].concat());
+    let revision = Revision { generation: 3, version: 200 };
+    assert_eq!(Message::NewsSeen(revision).encode().unwrap(), [VERSION, 8, 3, 200, 1]);
+    let life = Some(LastLife { life: Life { generation: 5, renewal: 6 }, is_over: true });
+    let have = Have { short: Short([7; 8]), revision, digest: [9; 4], life };
+    let haves = Haves { from: Short::FIRST, to: Short::LAST, entries: vec![have] };
+    let entry = [&[7; 8][..], &[3, 200, 1], &[9; 4], &[1, 5, 6, 1]].concat();
+    let bytes = [&[VERSION, 3][..], &[0; 8], &[255; 8], &[1], &entry].concat();
+    assert_eq!(Message::Haves(haves).encode().unwrap(), bytes);
+}
+
+#[test]
 fn families_follow_the_kinds() {
     let of = |message: Message<'_>| family(&message.encode().unwrap());
     assert_eq!(of(Message::Swim(&[])), Family::Swim);

@@ -1,9 +1,9 @@
 //! Leaves: they know what they need, and nobody takes them for members.
 
-use meshport_config::UnixSeconds;
+use meshport_config::{NodeId, UnixSeconds};
 
 use super::net::{Net, ms, secs};
-use crate::attach::MAX_ATTACHED;
+use crate::attach::{Attach, MAX_ATTACHED};
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::paths::PathState;
@@ -24,8 +24,13 @@ fn is_up(net: &Net, leaf: usize, number: usize) -> bool {
     path.is_some_and(|path| path.state == PathState::Up && path.rtt.is_some())
 }
 
+/// The members that a leaf asks.
+fn attached(net: &Net, leaf: usize) -> Vec<NodeId> {
+    net.get(leaf).attach.iter().flat_map(Attach::attached).collect()
+}
+
 fn numbers(net: &Net, leaf: usize) -> Vec<usize> {
-    let attached = net.get(leaf).attached();
+    let attached = attached(net, leaf);
     (0..net.nodes.len()).filter(|number| attached.contains(&net.id(*number))).collect()
 }
 
@@ -38,7 +43,7 @@ fn a_leaf_knows_the_origins_within_three_round_trips_and_measures_them() {
     });
     net.until(ms(3 * 95), "the origins are measured", |net| (0..3).all(|it| is_up(net, leaf, it)));
     net.until(secs(5), "several members are asked", |net| {
-        net.get(leaf).attached().len() == MAX_ATTACHED
+        attached(net, leaf).len() == MAX_ATTACHED
     });
     assert_eq!(net.sees(leaf, 0), Some(Liveness::Alive));
 }
@@ -87,7 +92,7 @@ fn what_a_leaf_announces_is_not_heard() {
         state: Some(signed.as_bytes()),
         ..Item::about(&net.id(leaf))
     };
-    let asked = net.get(leaf).attached();
+    let asked = attached(&net, leaf);
     let host = (0..9).find(|it| asked.contains(&net.id(*it))).expect("it asks somebody");
     for message in [
         Message::Items(vec![item]),
