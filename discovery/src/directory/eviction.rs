@@ -167,9 +167,9 @@ impl Occupancy {
         let Former { issuer, rank } = former;
         self.count(*issuer, |count| count - 1);
         let Some(crowd) = &mut self.crowd else { return };
-        rank.iter().for_each(|rank| {
+        if let Some(rank) = rank {
             crowd.order.remove(rank);
-        });
+        }
         let most = crowd.sizes.iter().rev().find(|(_, issuer)| issuer.is_some());
         let most = most.map_or(0, |(count, _)| *count);
         if left + RELIEF <= MAX_MEMBERS && most + RELIEF <= MAX_OF_INVITE {
@@ -190,9 +190,9 @@ impl Occupancy {
             self.count(now, |count| count + 1);
         }
         if let Some(crowd) = &mut self.crowd {
-            rank.iter().for_each(|rank| {
+            if let Some(rank) = rank {
                 crowd.order.remove(rank);
-            });
+            }
             crowd.order.insert(Rank::of(entry));
         }
     }
@@ -234,7 +234,7 @@ impl Crowd {
 }
 
 impl Directory {
-    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep does not go.
+    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep stays.
     pub(crate) fn admission_of(
         &mut self,
         credential: &Credential,
