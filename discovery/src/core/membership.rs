@@ -96,9 +96,7 @@ impl Discovery {
                 self.monitor.neighbours.hurry(*node, now);
             }
         }
-        let refutations = self.swim.tally.refutations;
         self.swim.apply(claims.iter().copied(), spread, &self.peers, now);
-        self.outbox.counters.refutations += self.swim.tally.refutations - refutations;
         self.drain_swim(now);
         for (node, claim) in &claims {
             self.peers.directory.note_claim(node, claim);
@@ -198,6 +196,7 @@ impl Discovery {
             self.outbox.counters.suspicions += 1;
             self.outbox.report(Event::MemberSuspected(node));
         }
+        self.outbox.counters.refutations = self.swim.tally.refutations;
         self.outbox.counters.dropped_timers = self.swim.tally.dropped_timers;
     }
 
