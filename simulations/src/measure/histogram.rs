@@ -2,19 +2,14 @@
 
 use serde::Serialize;
 
-/// Parts of each power of two: values are kept to within 1.6 %.
-const PARTS: usize = 64;
-/// Powers of two above `PARTS`: microseconds up to half a year.
-const POWERS: usize = 40;
+/// An hour in microseconds; what is greater counts as that.
+const MAX: u64 = 3_600_000_000;
+/// Digits that are kept: a value is exact to a thousandth, and a histogram takes 180 KiB.
+const DIGITS: u8 = 3;
 
-/// Counts of values, in buckets that grow with the value.
+/// Counts of values.
 #[derive(Debug, Clone)]
-pub struct Histogram {
-    counts: Vec<u64>,
-    count: u64,
-    sum: f64,
-    max: u64,
-}
+pub struct Histogram(hdrhistogram::Histogram<u64>);
 
 /// A distribution in a few numbers, in the unit of what was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -37,94 +32,41 @@ pub struct Quantiles {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: vec![0; PARTS * (POWERS + 1)], count: 0, sum: 0.0, max: 0 }
+        let counts = hdrhistogram::Histogram::new_with_bounds(1, MAX, DIGITS);
+        Self(counts.expect("an hour in three digits is within its limits"))
     }
 }
 
 impl Histogram {
     /// Counts a value.
     pub fn add(&mut self, value: u64) {
-        let slot = slot(value).min(self.counts.len() - 1);
-        self.counts[slot] += 1;
-        self.count += 1;
-        self.max = self.max.max(value);
-        #[expect(clippy::cast_precision_loss, reason = "a mean needs no more")]
-        let value = value as f64;
-        self.sum += value;
+        self.0.saturating_record(value);
     }
 
     /// How many values there are.
     pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The value that this share of all values does not exceed; none without values.
-    pub fn quantile(&self, share: f64) -> Option<u64> {
-        if self.count == 0 {
-            return None;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^53 values")]
-        let wanted = share * self.count as f64;
-        let mut seen = 0;
-        for (slot, count) in self.counts.iter().enumerate() {
-            seen += count;
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^53 values")]
-            let enough = *count > 0 && seen as f64 >= wanted;
-            if enough {
-                return Some(top(slot).min(self.max));
-            }
-        }
-        Some(self.max)
+        self.0.len()
     }
 
     /// In a few numbers, each divided by `unit`; none without values.
     pub fn quantiles(&self, unit: f64) -> Option<Quantiles> {
         #[expect(clippy::cast_precision_loss, reason = "microseconds of a run")]
-        let at = |share| Some(self.quantile(share)? as f64 / unit);
-        #[expect(clippy::cast_precision_loss, reason = "microseconds of a run")]
-        let (count, max) = (self.count as f64, self.max as f64);
-        Some(Quantiles {
-            count: self.count,
-            mean: self.sum / count / unit,
-            p50: at(0.5)?,
-            p90: at(0.9)?,
-            p99: at(0.99)?,
-            p999: at(0.999)?,
-            max: max / unit,
+        let at = |share| self.0.value_at_quantile(share) as f64 / unit;
+        (!self.0.is_empty()).then(|| Quantiles {
+            count: self.0.len(),
+            mean: self.0.mean() / unit,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: at(1.0),
         })
     }
 
     /// Values in growing steps with the share that is not above each, for a plot.
-    pub fn shares(&self) -> Vec<(u64, f64)> {
-        let mut seen = 0;
-        let mut shares = Vec::new();
-        for (slot, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            seen += count;
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^53 values")]
-            let share = seen as f64 / self.count as f64;
-            shares.push((top(slot).min(self.max), share));
-        }
-        shares
+    pub fn shares(&self) -> impl Iterator<Item = (u64, f64)> {
+        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.quantile()))
     }
-}
-
-fn slot(value: u64) -> usize {
-    let value = usize::try_from(value).unwrap_or(usize::MAX);
-    if value < PARTS {
-        return value;
-    }
-    let power = (value / PARTS).ilog2() as usize;
-    PARTS * power + (value >> power)
-}
-
-/// The greatest value of a bucket.
-fn top(slot: usize) -> u64 {
-    if slot < 2 * PARTS {
-        return slot as u64;
-    }
-    let power = slot / PARTS - 1;
-    let part = (slot - PARTS * power) as u64;
-    ((part + 1) << power) - 1
 }
 
 #[cfg(test)]
@@ -135,19 +77,13 @@ mod tests {
     fn quantiles_are_close_to_the_values() {
         let mut histogram = Histogram::default();
         (1..=10_000).for_each(|value| histogram.add(value));
-        for (share, exact) in [(0.5, 5000.0), (0.99, 9900.0), (1.0, 10_000.0)] {
-            #[expect(clippy::cast_precision_loss, reason = "small")]
-            let found = histogram.quantile(share).expect("has values") as f64;
-            assert!((found - exact).abs() / exact < 0.017, "{share}: {found}");
+        let found = histogram.quantiles(1.0).expect("has values");
+        for (found, exact) in [(found.p50, 5000.0), (found.p99, 9900.0), (found.max, 10_000.0)] {
+            assert!((found - exact).abs() / exact < 0.001, "{found} instead of {exact}");
         }
-        assert_eq!(Histogram::default().quantile(0.5), None);
-    }
-
-    #[test]
-    fn each_value_is_in_its_bucket() {
-        for value in [0, 1, 63, 64, 127, 128, 129, 1_000_000, 1 << 40] {
-            let found = top(slot(value));
-            assert!(found >= value && found - value <= value / 32, "{value} {found}");
-        }
+        histogram.add(u64::MAX);
+        assert!(histogram.quantiles(1e6).is_some_and(|it| (it.max - 3600.0).abs() < 3.6));
+        assert_eq!(histogram.shares().last().map(|(_, share)| share), Some(1.0));
+        assert_eq!(Histogram::default().quantiles(1.0), None);
     }
 }

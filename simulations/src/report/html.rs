@@ -305,8 +305,8 @@ fn faults(run: &Run) -> Markup {
 fn distributions(run: &Run) -> Markup {
     let measures = &run.measures;
     let curve = |name, class: &str, of: &Histogram| {
-        let shares = of.shares().into_iter();
-        let points = shares.map(|(value, share)| (value as f64 / 1e3, share * 100.0)).collect();
+        let points =
+            of.shares().map(|(value, share)| (value as f64 / 1e3, share * 100.0)).collect();
         Series { name, class: class.to_owned(), points, ..Series::default() }
     };
     let chart = |title, x, series| {
