@@ -17,10 +17,8 @@ use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::reach::OwnEndpoints;
-use meshport_core::route::Standing;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
-use crate::rules::{self, View};
 use crate::scenario::{Tuning, service};
 
 pub(crate) use meshport_core::connect::{
@@ -259,20 +257,9 @@ impl Brain {
         self.core.route(&self.service).expect("every node uses the service")
     }
 
-    /// The first origin, if it is worth trying.
-    pub(crate) fn first(&self) -> Option<NodeId> {
-        let first = self.route().first().filter(|first| first.standing < Standing::Down)?;
-        first.origin.line.origin()
-    }
-
     /// Since when the first one is first.
     pub(crate) fn preferred_since(&self) -> Option<Instant> {
         self.core.preferred_since(&self.service)
-    }
-
-    /// How the origins look, from what membership and paths say, not from the order of the route.
-    pub(crate) fn views(&self) -> impl Iterator<Item = View> {
-        rules::views(self.route())
     }
 
     /// Whether tickets are a counter instead of random numbers.

@@ -1,7 +1,5 @@
-//! The rules that more than one level checks: their words, their bounds, and how they are judged.
-//!
-//! Each level brings what it sees of its nodes; from there on all is the same, so that a rule means
-//! one thing wherever it is named.
+//! The rules: their words, their bounds, and what they need to remember. They are judged by
+//! [`crate::level::judge`], those of one level there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -101,11 +99,6 @@ pub(crate) fn better_than_dead(route: &Route, first: NodeId) -> Option<NodeId> {
     is_dead.then(better).flatten().map(|view| view.origin)
 }
 
-/// What was seen of such a session.
-pub(crate) fn dead_choice(to: &str, better: &str) -> String {
-    format!("a session goes to {to} while {better} is healthy")
-}
-
 /// Whether a first choice is clearly farther than the nearest one that serves.
 pub(crate) fn is_far(own: Duration, least: Duration) -> bool {
     own > least + FARTHER.max(least * FARTHER_PERCENT / 100)
@@ -159,12 +152,6 @@ impl Evictions {
     }
 }
 
-/// What was seen of somebody who is overdue.
-pub(crate) fn evicted(name: &str) -> String {
-    let bound = MAX_EVICTION.as_secs();
-    format!("{name} runs and is within reach, yet down for over {bound} s")
-}
-
 /// How new a record is: the owner's generation, and its version in that.
 pub(crate) type Key = (u64, u64);
 
@@ -202,11 +189,6 @@ impl Records {
     pub(crate) fn forget(&mut self, at: usize) {
         self.0.remove(&at);
     }
-}
-
-/// What was seen of a record that went back.
-pub(crate) fn went_back(name: &str, (_, had, has): Back) -> String {
-    format!("its record of {name} goes back from {had:?} to {has:?}")
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
                 }
             };
             let choice = super::Choice { file, sets: Vec::new() };
-            let command = super::run::command(&choice, seed);
+            let command = super::run::command("run", &choice, seed);
             let again = again(&command, violation, end, None);
             let words = text::violation(violation, &again);
             let _ = writeln!(io::stderr(), "seed {seed} after {runs} runs\n{words}");

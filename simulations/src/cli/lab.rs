@@ -3,88 +3,50 @@
 use std::fmt::Write as _;
 use std::fs::DirBuilder;
 use std::io::{self, Write as _};
-use std::num::NonZero;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::{Choice, fewer, run, write};
-use crate::report::{Effort, Run, Violation, json, text};
+use super::run::{self, Once};
+use crate::report::{Effort, Run};
 use crate::{Error, lab};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    choice: Choice,
-    /// What losses, delays and the times of clients are drawn from.
-    #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
-    seed: u64,
-    /// Ends the run at this second.
-    #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
-    until: Option<f64>,
-    /// Takes at most so many nodes of each site, origins first.
-    #[arg(long, value_name = "M")]
-    nodes_per_site: Option<NonZero<usize>>,
+    once: Once,
     /// The program meshport; the one beside this program if absent.
     #[arg(long, value_name = "PATH")]
     meshport: Option<PathBuf>,
     /// Leaves logs, settings and state folders in this new folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Writes the result as one JSON object; `-` prints it instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut document = run::document(&arguments.choice)?;
-    let mut err = io::stderr();
-    let mut command = run::command(&arguments.choice, arguments.seed);
-    command = command.replacen(" -- run ", " -- lab ", 1);
-    if let Some(most) = arguments.nodes_per_site {
-        let _ = write!(command, " --nodes-per-site {most}");
-        let _ = writeln!(err, "{}", fewer::apply(&mut document, most.get()));
-    }
-    let scenario = run::parse(&document, &arguments.choice)?;
+    let once = &arguments.once;
+    let (document, mut command) = once.document("lab")?;
+    let scenario = run::parse(&document, &once.choice)?;
     let program = match &arguments.meshport {
         Some(path) => path.clone(),
         None => lab::program()?,
     };
-    let until = arguments.until.map(Duration::from_secs_f64);
-    let length = scenario.duration().min(until.unwrap_or(Duration::MAX));
-    let nodes = scenario.nodes().count();
-    let _ = writeln!(
-        err,
-        "{nodes} daemons, {} s of real time once they know each other",
-        length.as_secs()
-    );
+    if let Some(path) = &arguments.meshport {
+        let _ = write!(command, " --meshport {}", run::quoted(&path.display().to_string()));
+    }
+    let until = once.until();
+    let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
+    let (nodes, s) = (scenario.nodes().count(), end.as_secs());
+    let _ = writeln!(io::stderr(), "{nodes} daemons, {s} s of real time once they know each other");
     let folder = Folder::new(arguments.keep.as_deref())?;
     let options = lab::Options { program, folder: folder.path.clone(), until };
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]
     let start = Instant::now();
-    if let Some(path) = &arguments.meshport {
-        let _ = write!(command, " --meshport {}", run::quoted(&path.display().to_string()));
-    }
-    let result = lab::run(scenario, arguments.seed, options)?;
+    let run = lab::run(scenario, once.seed, options)?;
     let effort = Effort { wall: start.elapsed(), processor: Duration::ZERO, memory: 0 };
-    let again = |it: &Violation| run::again(&command, it, length, until);
-    let mut object = json::object(&result, &run::name(&arguments.choice.file), effort);
-    let whole = format!("{command}{}", until.map(run::until_words).unwrap_or_default());
-    json::add_commands(&mut object, &whole, &result.violations, &again);
-    let object = object.to_string();
-    match arguments.json.as_deref() {
-        Some(path) if path == Path::new("-") => drop(super::say(&object)?),
-        Some(path) => {
-            write(path, &object)?;
-            super::say(summary(&result).trim_end())?;
-        }
-        None => drop(super::say(summary(&result).trim_end())?),
-    }
-    for violation in &result.violations {
-        let _ = writeln!(err, "{}", text::violation(violation, &again(violation)));
-    }
-    Ok(ExitCode::from(u8::from(!result.violations.is_empty())))
+    once.tell((&run, effort), (&command, end), || summary(&run))?;
+    Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 
 /// What was seen, for a terminal.

@@ -21,19 +21,80 @@ const BAR_EVERY: Duration = Duration::from_millis(200);
 /// Letters of the progress bar.
 const BAR: usize = 32;
 
+/// What is said of one run of a scenario, at any level.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct Once {
     #[command(flatten)]
-    choice: Choice,
+    pub(super) choice: Choice,
     /// What everything random is drawn from.
     #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
-    seed: u64,
-    /// Ends the run at this virtual second.
+    pub(super) seed: u64,
+    /// Ends the run at this second.
     #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
     until: Option<f64>,
+    /// Takes at most so many nodes of each site, origins first, to fit the full level or the lab.
+    #[arg(long, value_name = "M")]
+    nodes_per_site: Option<NonZero<usize>>,
     /// Writes the result as one JSON object; `-` prints it instead of the tables.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl Once {
+    /// The scenario's text with what is changed, and what to type for it with this verb.
+    pub(super) fn document(&self, verb: &str) -> Result<(Table, String), Error> {
+        let (mut document, mut command) =
+            (document(&self.choice)?, command(verb, &self.choice, self.seed));
+        if let Some(most) = self.nodes_per_site {
+            let _ = writeln!(io::stderr(), "{}", fewer::apply(&mut document, most.get()));
+            let _ = write!(command, " --nodes-per-site {most}");
+        }
+        Ok((document, command))
+    }
+
+    /// When the run ends, if that is said.
+    pub(super) fn until(&self) -> Option<Duration> {
+        self.until.map(Duration::from_secs_f64)
+    }
+
+    /// Writes or prints the result of a run that ends then, and its violations.
+    pub(super) fn tell(
+        &self,
+        (run, effort): (&Run, Effort),
+        (command, end): (&str, Duration),
+        summary: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        let again = |it: &Violation| again(command, it, end, self.until());
+        let prints_json = self.json.as_deref() == Some(Path::new("-"));
+        if let Some(path) = &self.json {
+            let mut object = json::object(run, &name(&self.choice.file), effort);
+            let whole = format!("{command}{}", self.until_words());
+            json::add_commands(&mut object, &whole, &run.violations, &again);
+            let text = object.to_string();
+            if prints_json {
+                super::say(&text)?;
+            } else {
+                write(path, &text)?;
+            }
+        }
+        if !prints_json {
+            super::say(summary().trim_end())?;
+        }
+        for violation in &run.violations {
+            let _ = writeln!(io::stderr(), "{}", text::violation(violation, &again(violation)));
+        }
+        Ok(())
+    }
+
+    fn until_words(&self) -> String {
+        self.until().map(until_words).unwrap_or_default()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    once: Once,
     /// Writes a page with charts, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -47,9 +108,6 @@ pub(super) struct Arguments {
     /// level = "full" in the scenario.
     #[arg(long)]
     full: bool,
-    /// Takes at most so many nodes of each site, origins first, to fit the full level.
-    #[arg(long, value_name = "M")]
-    nodes_per_site: Option<NonZero<usize>>,
     /// Measures processor time and memory of a few nodes of each role too, for the JSON (at the
     /// wide level).
     #[arg(long)]
@@ -63,18 +121,13 @@ pub(super) struct Arguments {
 pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     #[cfg(feature = "planted-bugs")]
     super::plant(arguments.planted.as_deref())?;
-    let name = name(&arguments.choice.file);
-    let mut document = document(&arguments.choice)?;
-    let mut command = command(&arguments.choice, arguments.seed);
-    if let Some(most) = arguments.nodes_per_site {
-        let _ = writeln!(io::stderr(), "{}", fewer::apply(&mut document, most.get()));
-        let _ = write!(command, " --nodes-per-site {most}");
-    }
+    let once = &arguments.once;
+    let (mut document, mut command) = once.document("run")?;
     if arguments.full {
         document.insert("level".into(), "full".into());
         command.push_str(" --full");
     }
-    let until = arguments.until.map(Duration::from_secs_f64);
+    let until = once.until();
     let trace = match &arguments.trace {
         Some(path) => {
             let file = File::create(path)
@@ -83,49 +136,32 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         None => None,
     };
-    let scenario = parse(&document, &arguments.choice)?;
+    let scenario = parse(&document, &once.choice)?;
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let options = Options { trace, until, progress: bar(end), costs: arguments.costs };
     let is_full = scenario.level == Level::Full;
     let (run, effort) = match is_full {
-        true => go_full(scenario.clone(), arguments.seed, options)?,
-        false => go(scenario.clone(), arguments.seed, options)?,
+        true => go_full(scenario.clone(), once.seed, options)?,
+        false => go(scenario.clone(), once.seed, options)?,
     };
-    let again = |it: &Violation| again(&command, it, end, until);
-    let whole = format!("{command}{}", until.map(until_words).unwrap_or_default());
-    let prints_json = arguments.json.as_deref() == Some(Path::new("-"));
-    if let Some(path) = &arguments.json {
-        let mut object = json::object(&run, &name, effort);
-        json::add_commands(&mut object, &whole, &run.violations, &again);
-        let text = object.to_string();
-        if prints_json {
-            super::say(&text)?;
-        } else {
-            write(path, &text)?;
-        }
-    }
     if let Some(folder) = &arguments.report {
         std::fs::create_dir_all(folder)
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
+        let again = |it: &Violation| again(&command, it, end, until);
+        let (name, whole) = (name(&once.choice.file), format!("{command}{}", once.until_words()));
         let page = html::page(&run, &name, effort, (&whole, &again));
         write(&folder.join("index.html"), &page)?;
     }
-    if !prints_json {
-        super::say(text::summary(&run, effort).trim_end())?;
-        for note in notes(&scenario) {
-            super::say(&note)?;
-        }
-    }
-    for violation in &run.violations {
-        let _ = writeln!(io::stderr(), "{}", text::violation(violation, &again(violation)));
-    }
+    once.tell((&run, effort), (&command, end), || {
+        let notes = notes(&scenario).join("\n");
+        format!("{}\n{notes}", text::summary(&run, effort).trim_end())
+    })?;
     if arguments.twice {
         let first = run.outcome.trace_hash.to_string();
         let second = second_hash(arguments, scenario, until)?;
         if first != second {
             let _ = writeln!(io::stderr(), "VIOLATION: two runs differ, {first} and {second}");
-            let until = until.map(until_words).unwrap_or_default();
-            let _ = writeln!(io::stderr(), "  again: {command}{until} --twice");
+            let _ = writeln!(io::stderr(), "  again: {command}{} --twice", once.until_words());
             return Ok(ExitCode::from(1));
         }
     }
@@ -213,22 +249,23 @@ fn second_hash(
         return hash_of_another_process(arguments);
     }
     let options = Options { until, ..Options::default() };
-    Ok(go(scenario, arguments.seed, options)?.0.outcome.trace_hash.to_string())
+    Ok(go(scenario, arguments.once.seed, options)?.0.outcome.trace_hash.to_string())
 }
 
 /// The trace hash of the same run in another process: the full level runs once in each.
 fn hash_of_another_process(arguments: &Arguments) -> Result<String, Error> {
     let failed = |error: io::Error| Error::Machine(format!("run meshport-sim: {error}"));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.arg("run").arg(&arguments.choice.file).arg("--full").args(["--json", "-"]);
-    command.arg("--seed").arg(arguments.seed.to_string());
-    for set in &arguments.choice.sets {
+    let once = &arguments.once;
+    command.arg("run").arg(&once.choice.file).arg("--full").args(["--json", "-"]);
+    command.arg("--seed").arg(once.seed.to_string());
+    for set in &once.choice.sets {
         command.arg("--set").arg(set);
     }
-    if let Some(until) = arguments.until {
+    if let Some(until) = once.until {
         command.arg("--until").arg(until.to_string());
     }
-    if let Some(most) = arguments.nodes_per_site {
+    if let Some(most) = once.nodes_per_site {
         command.arg("--nodes-per-site").arg(most.to_string());
     }
     let output = command.stderr(Stdio::null()).output().map_err(failed)?;
@@ -255,12 +292,12 @@ pub(super) fn name(file: &Path) -> String {
 }
 
 /// What to type for the same run.
-pub(super) fn command(choice: &Choice, seed: u64) -> String {
+pub(super) fn command(verb: &str, choice: &Choice, seed: u64) -> String {
     let sets: String = choice.sets.iter().map(|set| format!(" --set {}", quoted(set))).collect();
     let file = choice.file.display().to_string();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
     let file = if file.chars().all(plain) { file } else { quoted(&file) };
-    format!("cargo run --release -p meshport-simulations -- run {file} --seed {seed}{sets}")
+    format!("cargo run --release -p meshport-simulations -- {verb} {file} --seed {seed}{sets}")
 }
 
 /// What to type to see a violation again: the same run until shortly after it. What is found at the

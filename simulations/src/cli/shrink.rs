@@ -53,7 +53,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     write(&arguments.out, &best.to_string())?;
     let choice = Choice { file: arguments.out.clone(), sets: Vec::new() };
-    let command = command(&choice, arguments.seed);
+    let command = command("run", &choice, arguments.seed);
     let events = best.get("event").and_then(Value::as_array).map_or(0, Vec::len);
     say(&format!("\"{rule}\" still fails with {events} events after {tries} tries"))?;
     let scenario = Scenario::parse(&best.to_string())?;

@@ -152,7 +152,7 @@ fn measure(
         point.traces.push(run.outcome.trace_hash.to_string());
         add(&mut point.values, values(&run));
         let choice = Choice { file: arguments.choice.file.clone(), sets: combination.to_vec() };
-        let command = command(&choice, seed);
+        let command = command("run", &choice, seed);
         let end = scenario.duration();
         let again = |it: &Violation| again(&command, it, end, None);
         for violation in &run.violations {

@@ -36,7 +36,6 @@ pub(super) struct Book {
     pub(super) revocations: Vec<Revocations>,
     /// What each node has shown when it was last asked.
     pub(super) seen: Vec<Seen>,
-    pub(super) node_seconds: f64,
     sessions: Sessions,
     wire: Arc<Mutex<Wire>>,
 }
@@ -142,7 +141,6 @@ impl Book {
             routes: vec![None; nodes],
             revocations: vec![Revocations::default(); nodes],
             seen: vec![Seen::default(); nodes],
-            node_seconds: 0.0,
             sessions: Sessions::new(nodes),
             wire,
         }
@@ -158,12 +156,9 @@ impl Book {
     pub(super) fn routed(&mut self, node: usize, route: Arc<Route>) {
         let before = self.first(node);
         self.routes[node] = Some(route);
-        let first = self.first(node);
-        let words = match first {
-            Some(first) => format!("goes to {}", self.account.name(first)),
-            None => "has nowhere to go".to_owned(),
-        };
-        self.route_changed(node, (first != before).then_some(words));
+        let is_other = self.first(node) != before;
+        let words = is_other.then(|| self.goes(node));
+        self.route_changed(node, words);
     }
 
     /// A node's status: whom it holds for down, and counts for there.

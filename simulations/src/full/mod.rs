@@ -6,7 +6,7 @@
 //! (`clients`), and time itself ([`machine`]). One thread runs everything.
 //!
 //! It takes the same scenarios as the wide level and gives the same results, but for the events it
-//! does not know ([`check`]), and has no more than [`MAX_NODES`] nodes.
+//! does not know, and has no more than [`MAX_NODES`] nodes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,50 +59,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this level can run a scenario.
-///
-/// # Errors
-/// [`Error::Scenario`] with what it does not know, or that there are too many nodes.
-pub fn check(scenario: &Scenario) -> Result<(), Error> {
-    let nodes = scenario.nodes().count();
-    if nodes > MAX_NODES {
-        return Err(Error::Scenario(format!(
-            "{nodes} nodes; the full level runs at most {MAX_NODES}, since everything in them is \
-             real. --nodes-per-site 3 makes the sites smaller"
-        )));
-    }
-    let unknown = scenario.events.iter().filter_map(|event| {
-        let named = [("clock-step", event.clock_step.is_some()), ("lie", event.lie.is_some())];
-        named.into_iter().find_map(|(key, there)| there.then_some(key))
-    });
-    let tuned = (!scenario.tuning.is_usual()).then_some("[tuning]");
-    let unknown: Vec<&str> = unknown.chain(tuned).collect();
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Scenario(format!(
-        "the full level does not know these: {}. All its nodes run on one machine with one \
-         clock, and they are the daemon, which cannot lie; the wide level (without --full) knows \
-         all",
-        unknown.join(", ")
-    )))
+/// Refuses what this level cannot run.
+fn check(story: &Story) -> Result<(), Error> {
+    let why = "since everything in them is real";
+    let unknown = |happening: &Happening| match happening {
+        Happening::Clock(..) => Some("clock-step"),
+        Happening::Lie(..) => Some("lie"),
+        _ => None,
+    };
+    let instead = "All its nodes run on one machine with one clock, and they are the daemon, which \
+                   cannot lie; the wide level (without --full) knows all";
+    story.fit("the full level", (MAX_NODES, why), unknown, &[], instead)
 }
 
 /// Runs a scenario and prints the result. To be called on a thread that has done nothing before,
 /// and once in a process: some of what is random in the runtime begins with those.
 ///
 /// # Errors
-/// [`check`]'s; [`Error::Machine`] outside of `meshport-sim`; [`Error::Node`] when a node does not
+/// [`Error::Scenario`] for what it does not know; [`Error::Machine`] outside of `meshport-sim`; [`Error::Node`] when a node does not
 /// start.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
-    check(&scenario)?;
+    let story = Story::new(scenario, seed, options.until)?;
+    check(&story)?;
     #[cfg(feature = "planted-bugs")]
     plant()?;
     let _machine = machine::begin(seed)?;
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    runtime.block_on(async { World::new(scenario, seed, options)?.run().await })
+    runtime.block_on(async { World::new(story, options)?.run().await })
 }
 
 /// Plants the bug that the environment names, for the tests of the rules.
@@ -133,10 +118,9 @@ struct World {
 }
 
 impl World {
-    fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
+    fn new(story: Story, options: Options) -> Result<Self, Error> {
+        let (scenario, seed) = (&story.scenario, story.seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let story = Story::new(scenario, seed, options.until)?;
-        let scenario = &story.scenario;
         let mesh = Mesh::new(UnixSeconds(machine::WALL_START_S), &mut rng);
         let mut nodes = Vec::new();
         for place in scenario.nodes() {
@@ -240,7 +224,6 @@ impl World {
         let sum = std::mem::take(&mut lock(&self.wire).sum);
         {
             let mut book = lock(&self.book);
-            book.node_seconds += PROGRESS.as_secs_f64() * count(running);
             let second = book.measures.second(now);
             second.running = u32::try_from(running).unwrap_or(u32::MAX);
             second.tunnel_bytes += sum.bytes;
@@ -377,8 +360,7 @@ impl World {
 
     fn finish(&mut self) -> Run {
         let mut book = lock(&self.book);
-        let node_seconds = book.node_seconds;
-        let outcome = self.story.outcome(&mut *book, node_seconds);
+        let outcome = self.story.outcome(&mut *book);
         let measures = std::mem::take(&mut book.measures);
         Run { outcome, measures, violations: Vec::new() }
     }
@@ -397,8 +379,4 @@ async fn starve(
         lock(&wire).stand_still(node, machine::now() + stall);
         sleep(stall + rng.random_range(Duration::ZERO..stall * 2)).await;
     }
-}
-
-fn count(of: usize) -> f64 {
-    u32::try_from(of).map_or(f64::MAX, f64::from)
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use meshport_core::route::{Line, Route};
+use meshport_core::route::Line;
 use meshport_daemon::admin::api::Status;
 
 use super::node;
 use crate::level::follow::Follow;
 use crate::level::judge::Judge;
-use crate::level::{Account, Held, Level, Ties};
-use crate::measure::{Measures, Notice};
+use crate::level::{Account, Held, Level};
+use crate::measure::Measures;
 use crate::network::Network;
 use crate::report::keys;
 use crate::rules::{self, LASTING};
@@ -33,7 +33,7 @@ pub(super) struct Book {
 }
 
 /// What a daemon shows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) runs: bool,
     log: PathBuf,
@@ -48,7 +48,6 @@ pub(super) struct Shown {
 
 impl Level for Book {
     const NAME: keys::Level = keys::Level::Lab;
-    const SHOWN_BY_ROUTE: &[Notice] = &[];
 
     fn account(&self) -> &Account {
         &self.account
@@ -82,24 +81,12 @@ impl Level for Book {
         self.shown[at].runs
     }
 
-    fn route(&self, _: usize) -> Option<&Route> {
-        None
-    }
-
     fn first_line(&self, at: usize) -> Option<Line> {
         self.shown[at].line
     }
 
     fn lasting(&self, at: usize) -> Option<Duration> {
         self.shown[at].lasting
-    }
-
-    fn shuts_out(&self, _: usize, _: usize) -> bool {
-        false
-    }
-
-    fn ties(&self, _: usize, _: usize) -> Ties {
-        Ties::default()
     }
 
     fn holds(&self, at: usize, subject: usize) -> Held {
@@ -111,10 +98,6 @@ impl Level for Book {
         Some(self.shown[at].alive)
     }
 
-    fn has_to_notice(&self, _: usize, _: usize, _: Notice) -> bool {
-        false
-    }
-
     fn last(&mut self, node: usize) -> Vec<String> {
         node::tail(&self.shown[node].log).lines().map(str::to_owned).collect()
     }
@@ -123,14 +106,7 @@ impl Level for Book {
 impl Book {
     /// Of daemons that write these logs.
     pub(super) fn new(account: Account, network: Network, logs: Vec<PathBuf>) -> Self {
-        let shown = |log| Shown {
-            runs: false,
-            log,
-            line: None,
-            lasting: None,
-            absent: BTreeSet::new(),
-            alive: 0,
-        };
+        let shown = |log| Shown { log, ..Shown::default() };
         Self {
             measures: Measures::default(),
             now: Duration::ZERO,
@@ -139,6 +115,12 @@ impl Book {
             trace: Trace::new(account.names().to_vec(), None),
             account,
         }
+    }
+
+    /// A daemon is started.
+    pub(super) fn starts(&mut self, node: usize) {
+        self.shown[node].runs = true;
+        self.process_starts(node, 1);
     }
 
     /// Goes through what has happened, each at its time, and how the first origins of nodes
@@ -152,14 +134,14 @@ impl Book {
         let mut changes = changes.into_iter().peekable();
         for (place, at) in happened.iter().enumerate() {
             while let Some(change) = changes.next_if(|change| change.0 <= *at) {
-                self.goes(change);
+                self.went(change);
             }
             self.now = *at;
             self.begins(&plan[place..]);
             self.happens(&plan[place].happening);
             match plan[place].happening {
-                Happening::Start { node, .. } => self.shown[node].runs = true,
-                Happening::Crash(node) | Happening::Leave(node) => {
+                Happening::Start { node, .. } if !self.runs(node) => self.starts(node),
+                Happening::Crash(node) | Happening::Leave(node) if self.runs(node) => {
                     (self.shown[node].runs, self.shown[node].line) = (false, None);
                     self.process_ends(node);
                 }
@@ -169,17 +151,14 @@ impl Book {
                 _ => {}
             }
         }
-        changes.for_each(|change| self.goes(change));
+        changes.for_each(|change| self.went(change));
     }
 
-    fn goes(&mut self, (at, node, to): (Duration, usize, Option<String>)) {
+    fn went(&mut self, (at, node, to): (Duration, usize, Option<String>)) {
         self.now = at;
         let to = to.and_then(|to| self.account.names().iter().position(|name| *name == to));
         self.shown[node].line = to.map(|to| Line::Direct(self.account.id(to)));
-        let words = match to {
-            Some(to) => format!("goes to {}", self.account.name(to)),
-            None => "has nowhere to go".to_owned(),
-        };
+        let words = self.goes(node);
         self.route_changed(node, Some(words));
     }
 

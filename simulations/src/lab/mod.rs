@@ -38,7 +38,6 @@ use crate::measure::Measures;
 use crate::network::Network;
 use crate::report::{Outcome, Run};
 use crate::rules::{self, QUIET};
-use crate::scenario::timeline::Planned;
 use crate::scenario::{Happening, Scenario, paths};
 use crate::trace::TraceHash;
 
@@ -78,43 +77,27 @@ pub struct Options {
     pub until: Option<Duration>,
 }
 
-/// Whether the lab can run a scenario.
-fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
-    let nodes = scenario.nodes().count();
-    if nodes > MAX_NODES {
-        return Err(Error::Scenario(format!(
-            "{nodes} nodes; the lab runs at most {MAX_NODES}, a process each. --nodes-per-site 3 \
-             makes the sites smaller"
-        )));
-    }
-    let sites = scenario.sites.iter().flat_map(|site| {
-        [("nat", site.nat), ("access", site.access.is_some())].map(|(key, there)| (key, there))
-    });
-    let plan = plan.iter().map(|planned| match planned.happening {
-        Happening::Pair(..) => ("cut of two nodes", true),
-        Happening::Clock(..) => ("clock-step", true),
-        Happening::Lie(..) => ("lie", true),
-        Happening::Instance(_, Instance::Stalled) => ("stall", true),
-        Happening::Rebind(_) => ("rebind", true),
-        Happening::Roam(..) => ("roam", true),
-        Happening::Configure(..) => ("configure", true),
-        Happening::Revoke { .. } => ("revoke", true),
-        _ => ("", false),
-    });
-    let tuned = [("tuning", !scenario.tuning.is_usual())];
-    let mut unknown: Vec<&str> =
-        sites.chain(plan).chain(tuned).filter_map(|(key, there)| there.then_some(key)).collect();
-    unknown.sort_unstable();
-    unknown.dedup();
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Scenario(format!(
-        "the lab does not know: {}. It knows kill, hang, unready, recover, crash, restart, \
-         rolling-restart, join, leave, starve, and cut, heal, isolate, degrade, restore and flap \
-         between sites",
-        unknown.join(", ")
-    )))
+/// Refuses what the lab cannot run.
+fn check(story: &Story) -> Result<(), Error> {
+    let unknown = |happening: &Happening| match happening {
+        Happening::Pair(..) => Some("cut of two nodes"),
+        Happening::Clock(..) => Some("clock-step"),
+        Happening::Lie(..) => Some("lie"),
+        Happening::Instance(_, Instance::Stalled) => Some("stall"),
+        Happening::Rebind(_) => Some("rebind"),
+        Happening::Roam(..) => Some("roam"),
+        Happening::Configure(..) => Some("configure"),
+        Happening::Revoke { .. } => Some("revoke"),
+        _ => None,
+    };
+    let sites = &story.scenario.sites;
+    let others = [
+        ("nat", sites.iter().any(|site| site.nat)),
+        ("access", sites.iter().any(|site| site.access.is_some())),
+    ];
+    let instead = "It knows kill, hang, unready, recover, crash, restart, rolling-restart, join, \
+                   leave, starve, and cut, heal, isolate, degrade, restore and flap between sites";
+    story.fit("the lab", (MAX_NODES, "a process each"), unknown, &others, instead)
 }
 
 /// Runs a scenario, and says what there was to see.
@@ -124,7 +107,7 @@ fn check(scenario: &Scenario, plan: &[Planned]) -> Result<(), Error> {
 /// [`Error::Machine`] when the nodes do not find each other; what the system refuses.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
     let story = Story::new(scenario, seed, options.until)?;
-    check(&story.scenario, &story.plan)?;
+    check(&story)?;
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
@@ -249,7 +232,7 @@ impl World {
         let first: Vec<usize> = self.story.first().collect();
         for at in &first {
             self.nodes[*at].start(&self.options.program, true)?;
-            self.book.shown[*at].runs = true;
+            self.book.starts(*at);
         }
         self.ready(&first).await?;
         self.start = clock();
@@ -422,9 +405,7 @@ impl World {
         changes.sort_by_key(|change| change.0);
         self.book.replay(&self.story.plan, happened, changes);
         self.book.now = end;
-        let running = self.nodes.iter().filter(|node| node.is_running()).count();
-        let running = u32::try_from(running).map_or(0.0, f64::from);
-        let outcome = self.story.outcome(&mut self.book, end.as_secs_f64() * running);
+        let outcome = self.story.outcome(&mut self.book);
         Outcome { datagrams: counters.received, trace_hash: TraceHash::NONE, ..outcome }
     }
 

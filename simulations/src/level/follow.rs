@@ -146,6 +146,7 @@ pub(crate) trait Follow: Level {
     fn process_starts(&mut self, node: usize, boot: u32) {
         let now = self.now();
         self.account_mut().unsettled(node, now);
+        self.account_mut().uptime.since[node] = Some(now);
         self.says(node, format!("starts, process {boot}"));
     }
 
@@ -153,6 +154,8 @@ pub(crate) trait Follow: Level {
     fn process_ends(&mut self, node: usize) {
         let now = self.now();
         let account = self.account_mut();
+        let since = account.uptime.since[node].take();
+        account.uptime.sum += now.saturating_sub(since.unwrap_or(now));
         account.evictions.forget(node);
         account.records.forget(node);
         account.disturbed(now);
@@ -165,6 +168,14 @@ pub(crate) trait Follow: Level {
         let now = self.now();
         for fault in self.measures().followed(now).filter(|fault| fault.notice() == notice) {
             fault.notices(at, subject, now);
+        }
+    }
+
+    /// Where a node goes, in words.
+    fn goes(&self, at: usize) -> String {
+        match self.first(at) {
+            Some(first) => format!("goes to {}", self.account().name(first)),
+            None => "has nowhere to go".to_owned(),
         }
     }
 

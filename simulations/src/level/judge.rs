@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 use super::{Held, Level};
 use crate::report::Violation;
-use crate::rules::{self, Key, LASTING, Line, MAX_NEWS, QUIET, SETTLING, is_far};
+use crate::rules::{self, Key, LASTING, Line, MAX_EVICTION, MAX_NEWS, QUIET, SETTLING, is_far};
 
 impl<L: Level> Judge for L {}
 
@@ -38,7 +38,8 @@ pub(crate) trait Judge: Level {
         let Some(better) = rules::better_than_dead(route, origin) else { return };
         let account = self.account();
         let name = |id| account.number(&id).map_or("?", |at| account.name(at));
-        let what = rules::dead_choice(name(origin), name(better));
+        let (to, better) = (name(origin), name(better));
+        let what = format!("a session goes to {to} while {better} is healthy");
         self.violates(rules::DEAD_ORIGIN, node, what);
     }
 
@@ -93,7 +94,8 @@ pub(crate) trait Judge: Level {
         for (holder, subject) in self.account().evictions.overdue(self.now(), settles) {
             self.readmits(holder, subject);
             if !self.holds(holder, subject).is_there() {
-                let what = rules::evicted(self.account().name(subject));
+                let (name, bound) = (self.account().name(subject), MAX_EVICTION.as_secs());
+                let what = format!("{name} runs and is within reach, yet down for over {bound} s");
                 self.violates(rules::EVICTED, holder, what);
             }
         }
@@ -103,8 +105,10 @@ pub(crate) trait Judge: Level {
     fn check_records(&mut self, process: (usize, u32), records: Vec<(usize, Key)>) {
         let account = self.account_mut();
         let nodes = account.len();
-        if let Some(back) = account.records.follow(process, nodes, records.into_iter()) {
-            let what = rules::went_back(account.name(back.0), back);
+        let back = account.records.follow(process, nodes, records.into_iter());
+        if let Some((owner, had, has)) = back {
+            let name = account.name(owner);
+            let what = format!("its record of {name} goes back from {had:?} to {has:?}");
             self.violates(rules::NEVER_BACK, process.0, what);
         }
     }

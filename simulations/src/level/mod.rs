@@ -59,7 +59,16 @@ pub(crate) struct Account {
     evictions: Evictions,
     records: Records,
     since: Since,
+    uptime: Uptime,
     warmup: Duration,
+}
+
+/// For how long nodes have run.
+#[derive(Debug)]
+struct Uptime {
+    since: Vec<Option<Duration>>,
+    /// Of processes that have ended.
+    sum: Duration,
 }
 
 /// Since when nodes and ways are as they are, which excuses what others hold of them for a while.
@@ -95,6 +104,7 @@ impl Account {
             evictions: Evictions::default(),
             records: Records::default(),
             since: Since { nodes: vec![Duration::ZERO; nodes], ways, disturbed },
+            uptime: Uptime { since: vec![None; nodes], sum: Duration::ZERO },
             warmup: scenario.warmup(),
         }
     }
@@ -156,6 +166,12 @@ impl Account {
         self.since.nodes[node] = BEYOND_ANY_RUN;
     }
 
+    /// For how long all nodes have run until now, in all.
+    fn uptime(&self, now: Duration) -> Duration {
+        let running = self.uptime.since.iter().flatten().map(|since| now.saturating_sub(*since));
+        self.uptime.sum + running.sum::<Duration>()
+    }
+
     /// From when on these nodes, and the ways, have been as they are for long enough.
     fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
@@ -197,7 +213,7 @@ pub(crate) struct Ties {
 pub(crate) trait Level {
     const NAME: keys::Level;
     /// What nodes show by another route that they have noticed.
-    const SHOWN_BY_ROUTE: &[Notice];
+    const SHOWN_BY_ROUTE: &[Notice] = &[];
 
     fn account(&self) -> &Account;
 
@@ -229,17 +245,23 @@ pub(crate) trait Level {
         false
     }
 
-    /// The route of a node that runs.
-    fn route(&self, at: usize) -> Option<&Route>;
+    /// The route of a node that runs, if it is seen.
+    fn route(&self, _: usize) -> Option<&Route> {
+        None
+    }
 
     /// For how long a node's first origin has been that, if its settings are to go to the nearest.
     fn lasting(&self, at: usize) -> Option<Duration>;
 
     /// Whether a node knows that another one is revoked.
-    fn shuts_out(&self, at: usize, subject: usize) -> bool;
+    fn shuts_out(&self, _at: usize, _subject: usize) -> bool {
+        false
+    }
 
     /// What a node that shuts another one out still has to do with it, apart from its route.
-    fn ties(&self, at: usize, subject: usize) -> Ties;
+    fn ties(&self, _at: usize, _subject: usize) -> Ties {
+        Ties::default()
+    }
 
     /// What a node holds of another one, or of itself.
     fn holds(&self, at: usize, subject: usize) -> Held;
@@ -250,7 +272,9 @@ pub(crate) trait Level {
     }
 
     /// Whether a node has something to notice of a victim at all.
-    fn has_to_notice(&self, at: usize, victim: usize, notice: Notice) -> bool;
+    fn has_to_notice(&self, _at: usize, _victim: usize, _: Notice) -> bool {
+        false
+    }
 
     /// The last that is known of a node, for the report of a violation.
     fn last(&mut self, node: usize) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! What is played: a scenario, by one seed, until some time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::Error;
 use crate::report::Outcome;
 use crate::scenario::target::Target;
 use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Load, Overrides, Scenario};
+use crate::scenario::{Happening, Load, Overrides, Scenario};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -53,6 +54,38 @@ impl Story {
         })
     }
 
+    /// Refuses what a level cannot run: more nodes than these, for that reason, and what it does not
+    /// know of happenings or of other things that may be there.
+    ///
+    /// # Errors
+    /// [`Error::Scenario`] with all of that, and with these words about what there is instead.
+    pub(crate) fn fit(
+        &self,
+        level: &str,
+        (most, why): (usize, &str),
+        unknown: impl Fn(&Happening) -> Option<&'static str>,
+        others: &[(&'static str, bool)],
+        instead: &str,
+    ) -> Result<(), Error> {
+        let nodes = self.scenario.nodes().count();
+        if nodes > most {
+            return Err(Error::Scenario(format!(
+                "{nodes} nodes; {level} runs at most {most}, {why}. --nodes-per-site 3 makes the \
+                 sites smaller"
+            )));
+        }
+        let events = self.plan.iter().filter_map(|planned| unknown(&planned.happening));
+        let tuned = ("[tuning]", !self.scenario.tuning.is_usual());
+        let others = others.iter().copied().chain([tuned]);
+        let others = others.filter_map(|(key, there)| there.then_some(key));
+        let all: Vec<&str> = events.chain(others).collect::<BTreeSet<_>>().into_iter().collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let all = all.join(", ");
+        Err(Error::Scenario(format!("{level} does not know these: {all}. {instead}")))
+    }
+
     /// What clients do, of a node that has some.
     pub(crate) fn load(&self, at: usize) -> Option<&Load> {
         self.scenario.load.as_ref().filter(|_| self.has_clients[at])
@@ -90,7 +123,7 @@ impl Story {
     }
 
     /// How the run has ended.
-    pub(crate) fn outcome<L: Level>(&self, level: &mut L, node_seconds: f64) -> Outcome {
+    pub(crate) fn outcome<L: Level>(&self, level: &mut L) -> Outcome {
         let (datagrams, trace_hash) = level.trace(|trace| (trace.datagrams(), trace.hash()));
         let account = level.account();
         let running = (0..account.len()).filter(|at| level.runs(*at));
@@ -110,7 +143,7 @@ impl Story {
             nearest: routes.iter().filter(|(at, to)| level.is_nearest(*at, *to)).count(),
             routes,
             plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
-            node_seconds,
+            node_seconds: account.uptime(level.now()).as_secs_f64(),
             longest_queue: 0,
         }
     }

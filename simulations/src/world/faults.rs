@@ -96,7 +96,6 @@ impl World {
             self.carry_no_more(&target, (at, place, number));
         }
         self.measures.sessions.closed += sessions;
-        self.guard.uptime.stopped(self.now);
         self.process_ends(at);
     }
 

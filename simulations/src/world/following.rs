@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meshport_config::NodeId;
 use meshport_discovery::{Liveness, OriginState};
 
 use super::World;
 use super::clients::{Attempt, OUTSIDE};
-use crate::brain::{Brain, Line};
+use crate::brain::Line;
 use crate::level::Level;
 use crate::level::follow::Follow;
 use crate::level::judge::Judge;
 use crate::measure::{FOLLOWED_FOR, MAX_FAULTS, News, Notice};
+use crate::rules;
 
 /// A process that has run for so long has been found by all.
 const SETTLED: Duration = Duration::from_secs(30);
@@ -30,16 +30,13 @@ impl World {
 
     /// Where a node goes, and by whom unless it goes straight there, in words.
     fn way(&self, at: usize) -> String {
-        let brain = self.nodes[at].brain.as_ref();
-        let route = brain.filter(|brain| brain.first().is_some()).map(Brain::route);
-        let line = route.and_then(|route| route.first()).map(|first| first.origin.line);
-        let name = |id: Option<NodeId>| Some(self.account.name(self.account.number(&id?)?));
-        match (line.and_then(|line| name(line.origin())), line) {
-            (Some(origin), Some(Line::Relayed { relay, .. })) => {
-                format!("goes to {origin} by {}", name(Some(relay)).unwrap_or("a stranger"))
+        let to = self.goes(at);
+        match self.first_line(at) {
+            Some(Line::Relayed { relay, .. }) => {
+                let relay = self.account.number(&relay);
+                format!("{to} by {}", relay.map_or("a stranger", |relay| self.account.name(relay)))
             }
-            (Some(origin), _) => format!("goes to {origin}"),
-            (None, _) => "has nowhere to go".to_owned(),
+            _ => to,
         }
     }
 
@@ -49,7 +46,8 @@ impl World {
         let fresh = |news: &&mut News| !news.superseded && now - news.at < FOLLOWED_FOR;
         for news in self.measures.news.iter_mut().rev().take(16).filter(fresh) {
             let id = self.nodes[news.origin].credential.node;
-            let knows = brain.views().any(|view| view.origin == id && view.state == news.state);
+            let knows = rules::views(brain.route())
+                .any(|view| view.origin == id && view.state == news.state);
             if knows && at != news.origin {
                 news.known.entry(at).or_insert(now - news.at);
             }

@@ -9,48 +9,11 @@
 //!
 //! That a seed determines everything is checked by running twice and comparing traces.
 
-use std::time::Duration;
-
 use meshport_discovery::{MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
 
 use super::World;
-use super::moves::Pace;
 use crate::level::judge::Judge;
 use crate::rules::{self, FOLLOW_EVERY_S};
-
-/// What the rules of this level need to remember.
-#[derive(Debug, Default)]
-pub(super) struct Guard {
-    pub(super) uptime: Uptime,
-    pub(super) pace: Pace,
-}
-
-/// For how long nodes ran, in all.
-#[derive(Debug, Default)]
-pub(super) struct Uptime {
-    running: u32,
-    since: Duration,
-    sum: Duration,
-}
-
-impl Uptime {
-    pub(super) fn started(&mut self, now: Duration) {
-        self.count(now);
-        self.running += 1;
-    }
-
-    pub(super) fn stopped(&mut self, now: Duration) {
-        self.count(now);
-        self.running -= 1;
-    }
-
-    /// The sum until now.
-    pub(super) fn count(&mut self, now: Duration) -> Duration {
-        self.sum += (now - self.since) * self.running;
-        self.since = now;
-        self.sum
-    }
-}
 
 impl World {
     pub(super) fn check_wishes(&mut self, node: usize, wishes: usize) {

@@ -7,7 +7,6 @@ use meshport_config::UnixSeconds;
 use meshport_discovery::snapshot_of;
 
 use super::{Known, WALL_START, World};
-use crate::brain::{Birth, Brain};
 
 /// A node has published its first record by then.
 const FIRST_RECORD: Duration = Duration::from_secs(2);
@@ -17,22 +16,12 @@ impl World {
     pub(super) fn first_records(&self) -> Vec<Known> {
         let (now, wall) = (self.epoch, UnixSeconds(WALL_START));
         let record = |at: usize| {
-            let node = &self.nodes[at];
-            let mut brain = Brain::new(Birth {
-                credential: &node.credential,
-                record_key: &node.key,
-                settings: self.settings(at),
-                tuning: self.story.scenario.tuning,
-                hosts: self.account.instances[at].is_some(),
-                generation: 1,
-                seed: [0; 32],
-                memo: Some(self.mesh.memo.clone()),
-                now,
-            });
+            let mut brain = self.brain(at, 1, [0; 32], Some(self.mesh.memo.clone()));
             brain.introduce(self.endpoints(at), Vec::new(), now);
             brain.timeout(now + FIRST_RECORD, wall);
-            let entry = brain.directory().get(&node.credential.node)?;
-            Some((Arc::clone(&node.credential), entry.state.clone()?))
+            let credential = &self.nodes[at].credential;
+            let entry = brain.directory().get(&credential.node)?;
+            Some((Arc::clone(credential), entry.state.clone()?))
         };
         (0..self.nodes.len()).filter_map(record).collect()
     }

@@ -47,8 +47,8 @@ mod sessions;
 mod tunnels;
 
 use costs::Costs;
-use guard::Guard;
 use journey::Journey;
+use moves::Pace;
 use node::{Node, Process};
 use sessions::Timer;
 
@@ -175,7 +175,7 @@ pub struct World {
     trace: Trace,
     measures: Measures,
     account: Account,
-    guard: Guard,
+    pace: Pace,
     costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
@@ -218,7 +218,7 @@ impl World {
             costs: Costs::new(options.costs, account.origins(), nodes.len()),
             trace: Trace::new(account.names().to_vec(), options.trace),
             account,
-            guard: Guard::default(),
+            pace: Pace::default(),
             rng,
             queue: Queue::new(),
             nodes,
@@ -339,7 +339,6 @@ impl World {
             self.nodes[at].folder.saved.1 = self.everybody_but(at);
         }
         let endpoints = self.endpoints(at);
-        let settings = self.settings(at).clone();
         let memo = (!self.costs.is_weighed(at)).then(|| self.mesh.memo.clone());
         let node = &mut self.nodes[at];
         node.boot += 1;
@@ -348,21 +347,13 @@ impl World {
             if with_state { node.folder.generation + 1 } else { u64::from(node.boot) };
         node.process = Process { started: self.now, ..Process::default() };
         let mut rng = ChaCha8Rng::seed_from_u64(node.seed.wrapping_add(u64::from(node.boot)));
-        let mut brain = Brain::new(Birth {
-            credential: &node.credential,
-            record_key: &node.key,
-            settings: &settings,
-            tuning: self.story.scenario.tuning,
-            hosts: self.account.instances[at].is_some(),
-            generation: node.folder.generation,
-            seed: bytes32(&mut rng),
-            memo,
-            now,
-        });
         node.book.clear();
+        let generation = node.folder.generation;
+        let mut brain = self.brain(at, generation, bytes32(&mut rng), memo);
         brain.restore_revocations(revocations, now);
-        if with_state && !node.folder.saved.1.is_empty() {
-            brain.restore(&node.folder.saved.1, now, wall);
+        let saved = &self.nodes[at].folder.saved.1;
+        if with_state && !saved.is_empty() {
+            brain.restore(saved, now, wall);
         }
         let mut ids = Vec::new();
         for seed in seeds {
@@ -375,10 +366,25 @@ impl World {
         if !self.mesh.known.is_empty() && !self.nodes[at].folder.saves {
             self.nodes[at].folder.saved.1 = Arc::default();
         }
-        self.guard.uptime.started(self.now);
         self.process_starts(at, self.nodes[at].boot);
         self.pump(at);
         self.clients_begin(at);
+    }
+
+    /// The decisions of a new process.
+    fn brain(&self, at: usize, generation: u64, seed: [u8; 32], memo: Option<Memo>) -> Brain {
+        let node = &self.nodes[at];
+        Brain::new(Birth {
+            credential: &node.credential,
+            record_key: &node.key,
+            settings: self.settings(at),
+            tuning: self.story.scenario.tuning,
+            hosts: self.account.instances[at].is_some(),
+            generation,
+            seed,
+            memo,
+            now: self.epoch + self.now,
+        })
     }
 
     fn settings(&self, node: usize) -> &Settings {
@@ -494,9 +500,8 @@ impl World {
     }
 
     fn finish(mut self) -> Run {
-        let node_seconds = self.guard.uptime.count(self.now).as_secs_f64();
         let story = Arc::clone(&self.story);
-        let outcome = story.outcome(&mut self, node_seconds);
+        let outcome = story.outcome(&mut self);
         self.weigh();
         Run {
             outcome: RunOutcome { longest_queue: self.queue.longest(), ..outcome },

@@ -69,7 +69,7 @@ impl World {
         let percent = u64::from(self.service_settings(node).drift_percent);
         let open = self.nodes[node].clients.count(line);
         let leave = Leave { at: self.now, count, open, percent };
-        let Given { count: given, most, percent } = self.guard.pace.note(node, line, leave);
+        let Given { count: given, most, percent } = self.pace.note(node, line, leave);
         // The share is of the most that were there since the move began, which is not known here.
         let peak = most.max(self.nodes[node].clients.peak(&line));
         let bound = (peak * percent).div_ceil(100) + 1;

@@ -1,10 +1,11 @@
 //! Rules that no bug of a node's code can be planted for, against forged states. The others are
 //! shown to find something by `tests/thorough/planted.rs`.
 
+use std::time::Duration;
+
 use meshport_config::{Revocation, Revoked};
 
 use super::*;
-use crate::rules::SETTLING;
 use crate::scenario::Scenario;
 use crate::tunnel::Tunnels;
 use crate::world::{Options, number};
@@ -130,22 +131,4 @@ impl World {
         self.nodes[node].tunnels = Tunnels::default();
         self.nodes[node].clients.clear();
     }
-}
-
-#[test]
-fn who_is_revoked_and_served_is_noticed() {
-    let mut world = played();
-    let (subject, at) = (3, 0);
-    world.check_served(subject, at);
-    world.account.revoked[subject] = Some(world.now - SETTLING);
-    world.check_served(subject, at);
-    assert_eq!(broken(&mut world), Vec::<&str>::new());
-    world.account.revoked[subject] = Some(Duration::ZERO);
-    world.check_served(subject, at);
-    assert_eq!(broken(&mut world), Vec::<&str>::new(), "nobody remembers it");
-    let id = Revoked::Node(world.nodes[subject].credential.node);
-    let revocation = Revocation::issue(&world.mesh.authority, id, world.wall(subject));
-    world.nodes[1].folder.revocations.add(revocation);
-    world.check_served(subject, at);
-    assert_eq!(broken(&mut world), [rules::SERVED_NO_MORE]);
 }
