@@ -1,5 +1,5 @@
 //! The rules: their words, their bounds, and what they need to remember. They are judged by
-//! [`crate::level::judge`], those of one level there.
+//! [`crate::level::Judge`], those of one level there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

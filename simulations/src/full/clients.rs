@@ -10,8 +10,7 @@ use meshport_daemon::tcp::Host;
 use super::book::Book;
 use super::instance::Greeted;
 use super::{lock, machine};
-use crate::level::clients::Door;
-use crate::level::judge::Judge;
+use crate::level::{Judge, clients::Door};
 use crate::measure::Measures;
 use crate::scenario::Load;
 

@@ -1,4 +1,4 @@
-//! What must hold at this level: the rules of [`crate::level::judge`], as far as the nodes show
+//! What must hold at this level: the rules of [`crate::level::Judge`], as far as the nodes show
 //! from outside whether they are kept.
 //!
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
@@ -25,8 +25,7 @@ use tokio::time::sleep;
 use super::saved::Record;
 use super::{DRAIN, World, lock, machine};
 use crate::instance::Instance;
-use crate::level::Level;
-use crate::level::judge::Judge;
+use crate::level::{Judge, Level};
 use crate::rules::{self, FOLLOW_EVERY_S};
 use crate::scenario::service;
 
@@ -49,10 +48,6 @@ const OVERFLOWS: [&str; 8] = [
 ];
 
 impl World {
-    pub(super) fn violates(&mut self, rule: &'static str, node: usize, what: String) {
-        lock(&self.book).violates(rule, node, what);
-    }
-
     /// Looks at everything that needs a look now and then.
     pub(super) async fn check(&mut self, now: Duration) {
         for at in 0..self.nodes.len() {
@@ -100,7 +95,7 @@ impl World {
         });
         let Some((clients, relayed)) = settings else { return };
         if let Some(what) = overflow(&samples, size, (clients, relayed)) {
-            self.violates(rules::QUEUES, at, what);
+            lock(&self.book).violates(rules::QUEUES, at, what);
         }
     }
 
@@ -166,7 +161,7 @@ impl World {
             let opened = lock(&self.book).opened_by_process(at);
             let Ok(samples) = samples else { continue };
             if let Some(what) = unbalanced(&samples, left, opened) {
-                self.violates(rules::SESSIONS, at, what);
+                lock(&self.book).violates(rules::SESSIONS, at, what);
             }
         }
     }

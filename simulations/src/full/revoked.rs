@@ -4,8 +4,7 @@
 use meshport_config::{Revocation, Revoked, UnixSeconds};
 
 use super::{World, lock, machine};
-use crate::level::Level;
-use crate::level::judge::Judge;
+use crate::level::{Judge, Level};
 
 impl World {
     /// The operator hands a revocation to a node that runs: this one, or the first.

@@ -8,9 +8,7 @@ use meshport_core::route::Line;
 use meshport_daemon::admin::api::Status;
 
 use super::node;
-use crate::level::follow::Follow;
-use crate::level::judge::Judge;
-use crate::level::{Account, Held, Level};
+use crate::level::{Account, Follow, Held, Judge, Level};
 use crate::measure::Measures;
 use crate::network::Network;
 use crate::report::keys;

@@ -24,10 +24,12 @@ use crate::trace::Trace;
 use crate::tunnel::Spread;
 
 pub(crate) mod clients;
-pub(crate) mod follow;
-pub(crate) mod judge;
+mod follow;
+mod judge;
 mod story;
 
+pub(crate) use follow::Follow;
+pub(crate) use judge::Judge;
 pub(crate) use story::Story;
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.

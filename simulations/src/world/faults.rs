@@ -9,8 +9,7 @@ use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
-use crate::level::Level;
-use crate::level::follow::Follow;
+use crate::level::{Follow, Level};
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 

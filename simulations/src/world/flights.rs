@@ -17,7 +17,7 @@ use super::{Event, Packet, World, number};
 use crate::brain::Line;
 use crate::flight::{Flight, Payload, Step, Trail, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
-use crate::level::judge::Judge;
+use crate::level::Judge;
 use crate::scenario::Lie;
 
 /// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of

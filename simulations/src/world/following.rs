@@ -9,9 +9,7 @@ use meshport_discovery::{Liveness, OriginState};
 use super::World;
 use super::clients::{Attempt, OUTSIDE};
 use crate::brain::Line;
-use crate::level::Level;
-use crate::level::follow::Follow;
-use crate::level::judge::Judge;
+use crate::level::{Follow, Judge, Level};
 use crate::measure::{FOLLOWED_FOR, MAX_FAULTS, News, Notice};
 use crate::rules;
 

@@ -1,4 +1,4 @@
-//! What must hold in every run at this level, beside the rules of [`crate::level::judge`], and when
+//! What must hold in every run at this level, beside the rules of [`crate::level::Judge`], and when
 //! each is looked at.
 //!
 //! * What a node wants at once stays within its queues' bounds: at each step. So do its directory
@@ -12,7 +12,7 @@
 use meshport_discovery::{MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
 
 use super::World;
-use crate::level::judge::Judge;
+use crate::level::Judge;
 use crate::rules::{self, FOLLOW_EVERY_S};
 
 impl World {

@@ -9,7 +9,7 @@ use meshport_config::ServiceSettings;
 use super::World;
 use crate::brain::Line;
 use crate::flight::Flight;
-use crate::level::judge::Judge;
+use crate::level::Judge;
 use crate::rules;
 use crate::scenario::service;
 

@@ -8,8 +8,7 @@ use meshport_config::{Revocation, Revocations, Revoked};
 
 use super::{World, number};
 use crate::brain::Wish;
-use crate::level::Level;
-use crate::level::follow::Follow;
+use crate::level::{Follow, Level};
 use crate::measure::Notice;
 
 impl World {

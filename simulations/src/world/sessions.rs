@@ -14,8 +14,7 @@ use meshport_core::counter_hash::mix;
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, Step};
 use crate::instance::{ANSWER_TIME, Instance};
-use crate::level::Level;
-use crate::level::judge::Judge;
+use crate::level::{Judge, Level};
 use crate::rules;
 use crate::scenario::{Lie, Load};
 
