@@ -75,8 +75,8 @@ fn check(story: &Story) -> Result<(), Error> {
 /// and once in a process: some of what is random in the runtime begins with those.
 ///
 /// # Errors
-/// [`Error::Scenario`] for what it does not know; [`Error::Machine`] outside of `meshport-sim`; [`Error::Node`] when a node does not
-/// start.
+/// [`Error::Scenario`] for what it does not know; [`Error::Machine`] outside of `meshport-sim`;
+/// [`Error::Node`] when a node does not start.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
     let story = Story::new(scenario, seed, options.until)?;
     check(&story)?;

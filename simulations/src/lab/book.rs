@@ -1,4 +1,5 @@
-//! What the lab has done and the daemons show, for the rules and the measures that all levels share.
+//! What the lab has done and the daemons show, for the rules and the measures that all levels
+//! share.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@
 //! It shows what no other level does: in what time real daemons follow a scenario, and what comes
 //! of a process that gets no time. What an operator does to daemons is for the end-to-end tests.
 //!
-//! At the end the look is taken again each second until all holds, for [`QUIET`] after the last
+//! At the end the look is taken again each second until all holds, for a minute after the last
 //! change at most; only what is wrong even then is a violation.
 //!
 //! Time counts from when every node that starts at once has a route to every origin. Bounds:

@@ -54,8 +54,8 @@ impl Story {
         })
     }
 
-    /// Refuses what a level cannot run: more nodes than these, for that reason, and what it does not
-    /// know of happenings or of other things that may be there.
+    /// Refuses what a level cannot run: more nodes than these, for that reason, and what it does
+    /// not know of happenings or of other things that may be there.
     ///
     /// # Errors
     /// [`Error::Scenario`] with all of that, and with these words about what there is instead.
