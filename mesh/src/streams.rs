@@ -8,7 +8,7 @@
 //! keepalives. The next stream makes a new one and pays a round trip.
 //!
 //! Bounds: streams per peer and streams that wait for the user are
-//! [`MeshConfig`](meshport_proto::MeshConfig)'s, pings under way are [`PINGS`].
+//! [`MeshConfig`]'s, pings under way are [`PINGS`].
 
 mod halves;
 
