@@ -76,7 +76,7 @@ impl Discovery {
         self.send_items(leaf, told, MAX_ANSWER, now);
     }
 
-    /// A leaf's side: what a member says, but for probes.
+    /// On a leaf: handles what a member sends, except probes.
     pub(super) fn take_as_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         match message {
             Message::Same => self.heard_answer(from, now),

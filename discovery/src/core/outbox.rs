@@ -51,7 +51,7 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
-    /// The authority has revoked a node or an invite; whoever is covered is forgotten already.
+    /// The authority has revoked a node or an invite; the nodes it covers are already removed.
     Revoked(Revocation),
     /// Something a node said was not believed.
     Ignored {

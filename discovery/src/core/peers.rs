@@ -102,7 +102,7 @@ impl Peers {
         })
     }
 
-    /// Peers with a session but for one, at most [`MAX_TOLD`] of them by chance.
+    /// Peers with a session, except one; at most [`MAX_TOLD`], drawn at random.
     pub(super) fn connected_except(&self, except: Option<NodeId>, dice: &mut Dice) -> Vec<NodeId> {
         let connected = self.contacts.connected();
         let mut peers: Vec<NodeId> = connected.filter(|peer| Some(*peer) != except).collect();
@@ -112,8 +112,8 @@ impl Peers {
         peers
     }
 
-    /// The next member of the own site in the order of ids and the one before; of all sites where
-    /// the own one has one other member, or none.
+    /// The next member of this node's site in the order of ids and the one before; of all sites if
+    /// its site has at most one other member.
     pub(super) fn neighbours(&self) -> Vec<NodeId> {
         let others = |entry: &Entry| entry.is_alive() && entry.node() != self.me;
         let near = |entry: &Entry| others(entry) && entry.credential.site == self.site;
@@ -128,8 +128,8 @@ impl Peers {
         }
     }
 
-    /// Other members of the own site beside one: the `count` that follow it in the order of ids,
-    /// and the one before.
+    /// Other members of this node's site except one: the `count` that follow it in the order of
+    /// ids, and the one before.
     pub(super) fn witnesses(&self, beside: NodeId, count: usize) -> Vec<NodeId> {
         let fits = |entry: &Entry| {
             entry.is_alive()

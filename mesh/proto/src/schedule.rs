@@ -20,8 +20,8 @@ const LATE_RETRY: Duration = Duration::from_secs(5);
 const RETRY_JITTER: Duration = Duration::from_millis(333);
 /// A handshake without an answer is given up after this (Rekey-Attempt-Time).
 const ATTEMPT_TIME: Duration = Duration::from_secs(90);
-/// Initiations of one attempt after which a hint brings the next one forward no more: whoever sees
-/// the initiation could make up the hint.
+/// After this many initiations of one attempt a hint no longer speeds up the next one: anyone who
+/// sees the initiation could forge the hint.
 const HASTENED_TRIES: u32 = 3;
 /// The gap after such a hint.
 const HASTENED_GAP: Duration = Duration::from_millis(50);
