@@ -126,6 +126,13 @@ impl Contacts {
         allowed
     }
 
+    /// Whether another datagram may be sent to a newcomer unasked. It does not count against what
+    /// all peers together may cause: a seed that is busy answering comparisons still tells each
+    /// newcomer where the origins are.
+    pub(crate) fn allow_welcome(&mut self, newcomer: NodeId, now: Instant) -> bool {
+        self.contact(newcomer, now).is_some_and(|contact| take(&mut contact.replies))
+    }
+
     /// Whether another event about the peer may be reported.
     pub(crate) fn allow_report(&mut self, peer: NodeId, now: Instant) -> bool {
         self.contact(peer, now).is_some_and(|contact| take(&mut contact.reports))

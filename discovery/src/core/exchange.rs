@@ -149,13 +149,21 @@ impl Discovery {
         limit: usize,
         now: Instant,
     ) {
-        let parts: Vec<_> = offers.into_iter().filter_map(|offer| self.parts(offer)).collect();
-        let packed = wire::pack(parts.iter().map(Parts::item), Message::Items, limit);
-        for payload in packed.datagrams {
+        for payload in self.pack_items(offers, limit) {
             if self.may_reply(to, now) {
                 self.send_bytes(to, payload);
             }
         }
+    }
+
+    /// The records of some nodes, in as many datagrams at most.
+    pub(super) fn pack_items(
+        &self,
+        offers: impl IntoIterator<Item = Offer>,
+        limit: usize,
+    ) -> Vec<Vec<u8>> {
+        let parts: Vec<_> = offers.into_iter().filter_map(|offer| self.parts(offer)).collect();
+        wire::pack(parts.iter().map(Parts::item), Message::Items, limit).datagrams
     }
 
     /// Lists everything in some ranges, as far as the bound allows.

@@ -229,11 +229,16 @@ impl Discovery {
     }
 
     /// Tells a newcomer where the origins are, before it has asked for anything: clients may be
-    /// waiting at it, while its comparisons of directories take turns with those of all others.
+    /// waiting at it, while its comparisons of directories take turns with those of all others, and
+    /// a seed through which a thousand nodes join may not answer them for seconds.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
         let Some(entry) = self.peers.get(&newcomer) else { return };
         let told = self.peers.origins_for(entry, MAX_WELCOME).into_iter().map(Offer::whole);
-        self.send_items(newcomer, told, MAX_WELCOME, now);
+        for payload in self.pack_items(told, MAX_WELCOME) {
+            if self.peers.contacts.allow_welcome(newcomer, now) {
+                self.send_bytes(newcomer, payload);
+            }
+        }
     }
 
     /// What this node says about its own membership.

@@ -1,5 +1,9 @@
 //! Joining, news, leaving, restarting and cold starts.
 
+use std::time::Duration;
+
+use meshport_config::NodeId;
+
 use super::net::{Net, ms, secs};
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
@@ -273,6 +277,42 @@ fn a_newcomer_is_told_of_the_origins_before_it_asks() {
     let newcomer = net.add(1, "node");
     net.start(newcomer, &[0]);
     net.until(secs(2), "being taken in", |net| net.sees(0, newcomer) == Some(Liveness::Alive));
+    let round_trip = 2 * (net.links.latency)(1, 0);
+    net.run(ms(round_trip / 2 + 1));
+    for origin in 0..4 {
+        let known = net.sees_service(newcomer, origin);
+        assert_eq!(known, Some(OriginState::Ready), "origin {origin}");
+    }
+}
+
+/// As it is while a thousand nodes join through one seed.
+#[test]
+fn a_seed_that_may_not_answer_for_a_while_still_tells_a_newcomer_of_the_origins() {
+    let mut net = Net::with_nodes(12, 30, 3, 4);
+    net.until(secs(20), "joining", Net::agreed);
+    net.config.sync_interval = secs(600);
+    let peers: Vec<NodeId> = (1..30).map(|number| net.id(number)).collect();
+    let newcomer = net.add(1, "node");
+    net.start(newcomer, &[0]);
+    let question = Message::Root([0; 8]).encode().expect("small");
+    let wall = net.wall();
+    let ask = |net: &mut Net, times: usize| {
+        net.with(0, |seed, now| {
+            for peer in peers.iter().flat_map(|peer| std::iter::repeat_n(*peer, times)) {
+                seed.handle_datagram(peer, &question, now, wall);
+            }
+            while seed.poll_transmit().is_some() {}
+        });
+    };
+    ask(&mut net, 256);
+    let deadline = net.now() + secs(2);
+    while net.sees(0, newcomer) != Some(Liveness::Alive) {
+        assert!(net.now() < deadline, "it is not taken in");
+        // Before it may send another datagram.
+        ask(&mut net, 1);
+        net.run(Duration::from_micros(400));
+    }
+    assert!(net.get(0).counters().dropped_requests > 0, "the seed had answers left");
     let round_trip = 2 * (net.links.latency)(1, 0);
     net.run(ms(round_trip / 2 + 1));
     for origin in 0..4 {
