@@ -129,17 +129,23 @@ fn judge(case: &Case, level: Level, (number, seed): (usize, &str)) -> Option<Str
     None
 }
 
-/// Requests of some 2,400 that may fail at the full level while half of what the relay sends on
-/// is lost: 77 of 148,112 did in 60 runs of two builds.
-const MOST_AT_HALF_LOSS: u64 = 12;
+/// Requests of some 2,400 that may fail while half of what the relay sends on is lost: a request of
+/// which ten seconds of repeats are lost. At the wide level 13 of 155,616 did in 60 runs, at most two
+/// in one; at the full level 77 of 148,112 in 60 runs of two builds.
+fn most_at_half_loss(level: Level) -> u64 {
+    match level {
+        Level::Wide => 2,
+        Level::Full => 12,
+    }
+}
 
 /// What is wrong with a run through a relay, if anything is.
 fn judge_relayed(level: Level, (number, fault): (usize, &str)) -> Option<String> {
     let text = format!("{RELAYED}\n[[event]]\nat-s = 60\n{fault}\nfor-s = 25\n");
     let output = faults::play(&text, level, &format!("relayed-{number}"), "1");
     let words = format!("{}, {level:?}", fault.replace('\n', ", "));
-    let is_half_lost = level == Level::Full && fault.contains("loss-percent = 50");
-    let most = if is_half_lost { MOST_AT_HALF_LOSS } else { 0 };
+    let is_half_lost = fault.contains("loss-percent = 50");
+    let most = if is_half_lost { most_at_half_loss(level) } else { 0 };
     match Seen::of(&output) {
         Ok(Seen { total, failed, violated, .. })
             if failed <= most && violated == 0 && total > LEAST_RELAYED =>
