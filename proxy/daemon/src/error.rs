@@ -110,7 +110,7 @@ impl Error {
 fn silence(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::NotFound => {
-            "there is no such socket. Start the daemon with `meshport run`, \
+            "the socket does not exist. Start the daemon with `meshport run`, \
                                     or name its socket with --socket, --config or --state-dir"
                 .into()
         }
@@ -119,11 +119,11 @@ fn silence(source: &io::Error) -> String {
                                              log says why it stopped"
             .into(),
         io::ErrorKind::PermissionDenied => {
-            "this user may not open the socket. Ask as the user who \
-                                            runs the daemon, or as root"
+            "this user may not open the socket. Run this as the user \
+                                            of the daemon, or as root"
                 .into()
         }
-        _ => format!("{source}. If this persists, look at the log of `meshport run`"),
+        _ => format!("{source}. If this persists, read the daemon's log"),
     }
 }
 
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn each_way_of_not_answering_has_its_next_step() {
         for (kind, says) in [
-            (io::ErrorKind::NotFound, "no such socket"),
+            (io::ErrorKind::NotFound, "socket does not exist"),
             (io::ErrorKind::ConnectionRefused, "nothing listens"),
             (io::ErrorKind::PermissionDenied, "may not open"),
-            (io::ErrorKind::TimedOut, "look at the log"),
+            (io::ErrorKind::TimedOut, "the daemon's log"),
         ] {
             let error = Error::NoDaemon { path: "/run/x.sock".into(), source: kind.into() };
             let text = error.to_string();

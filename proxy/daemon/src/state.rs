@@ -94,7 +94,8 @@ const ALL: [&str; 13] = [
 const CONFIG: &str = "meshport.toml";
 
 const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
-const JOIN: &str = "Run `meshport join INVITE` with an invite of the mesh";
+const JOIN: &str = "Create it with `meshport join INVITE`, on the first node with `meshport init`, \
+                    or name another with --state-dir";
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
 const ALTERED: &str = "its content does not match its signature";

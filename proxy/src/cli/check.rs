@@ -21,19 +21,19 @@ const ENDS_SOON_S: u64 = 30 * 86_400;
 /// `meshport check`
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Configuration file [default: the one of this user]
+    /// Configuration file [default: this user's]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// The same, under the name that other commands use
+    /// Same as FILE
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub(crate) config: Option<PathBuf>,
     /// State folder; overrides the configuration
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show every key with its default and meaning; reads no file
+    /// Print every key with its meaning, unit, default and bounds; reads no file
     #[arg(long, conflicts_with_all = ["file", "config", "state_dir", "json"])]
     pub(crate) reference: bool,
 }
@@ -121,10 +121,8 @@ pub(crate) fn check(
 fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
     if !settings.state_dir.exists() {
         let folder = settings.state_dir.display();
-        let text = format!(
-            "{folder}: there is no such state folder yet; `meshport join` creates \
-                            it"
-        );
+        let text =
+            format!("{folder}: this state folder does not exist yet; `meshport join` creates it");
         report.warnings.push(text);
         return;
     }

@@ -12,10 +12,10 @@ use meshport_daemon::admin::queries::CredentialsRequest;
 /// `meshport credentials`
 #[derive(Debug, Args)]
 pub(crate) struct CredentialsArgs {
-    /// Exit with 1 when this node's own credential ends within this time
+    /// Exit with 1 if this node's own credential expires within this time
     #[arg(long, value_name = "TIME", default_value = "30d")]
     pub(crate) within: Lifetime,
-    /// The same for every node's credential, not only this node's
+    /// Exit with 1 if any node's does, not only this node's
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]

@@ -18,13 +18,13 @@ pub(crate) struct DemoArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     seconds: u64,
-    /// Print nothing but one JSON object at the end
+    /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
-    /// Keep everything running afterwards, to try by hand, until Ctrl-C
+    /// Keep everything running afterwards until Ctrl-C, to try it by hand
     #[arg(long)]
     keep_running: bool,
-    /// Decides which packets the emulated WAN delays and loses
+    /// Seed of the emulated WAN's delays and losses
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }

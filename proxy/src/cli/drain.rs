@@ -29,7 +29,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     pub(crate) undrain: UndrainArgs,
-    /// Wait until no session of another node is open here, at most this long
+    /// Wait at most this long until no session of another node is open here
     #[arg(long, value_name = "TIME")]
     pub(crate) wait: Option<Period>,
 }
@@ -37,10 +37,10 @@ pub(crate) struct DrainArgs {
 /// `meshport undrain`
 #[derive(Debug, Args)]
 pub(crate) struct UndrainArgs {
-    /// The service whose local instance to drain
+    /// The service of the local instance
     #[arg(long, value_name = "NAME", default_value = ServiceName::KUBE_APISERVER)]
     pub(crate) service: ServiceName,
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -19,16 +19,16 @@ use meshport_daemon::Error;
 /// `meshport generate`
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// What to print
+    /// The file to print
     #[arg(value_enum, value_name = "WHAT")]
     pub(crate) what: What,
     /// The local address that clients use
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7445")]
     pub(crate) address: SocketAddr,
-    /// The API's DNS name, where the output needs one
+    /// The DNS name of the apiserver, where the file needs one
     #[arg(long, value_name = "NAME", default_value = "api.example.com")]
     pub(crate) name: PlainWord,
-    /// The container image of pods
+    /// The container image of the pods
     #[arg(long, value_name = "IMAGE", default_value = concat!(
         "registry.example.com/meshport:", env!("CARGO_PKG_VERSION")))]
     pub(crate) image: PlainWord,

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     ips.dedup();
     let port = local.first().port();
     output::advice(&format!(
-        "clients have to use this node's port: https://{name}:{port}, according to {}",
+        "clients must use https://{name}:{port}, the port according to {}",
         local.source
     ));
     if !args.add {

@@ -19,7 +19,7 @@ use meshport_daemon::state::{Existing, StateDir};
 /// `meshport init`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InitArgs {
-    /// Site of this machine: a place with low latency inside
+    /// Site of this machine, such as its datacenter or zone
     #[arg(long, required_unless_present = "authority_only")]
     pub(crate) site: Option<SiteName>,
     /// Name of this machine in the mesh [default: its host name]
@@ -34,13 +34,13 @@ pub(crate) struct InitArgs {
     /// Create only the authority and the mesh secret; this machine is not a node
     #[arg(long, conflicts_with_all = ["site", "name", "roles", "credential_ttl"])]
     pub(crate) authority_only: bool,
-    /// Folder to write to [default: the state folder of this user]
+    /// State folder to write [default: this user's]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Replace an existing authority and keys: all members of the old mesh are cut off
+    /// Replace an existing authority and keys; this cuts off all members of the old mesh
     #[arg(long)]
     pub(crate) force: bool,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -158,7 +158,7 @@ fn first_node(
 fn render(report: &InitReport) -> String {
     match &report.credential {
         Some(joined) => joined.lines(),
-        None => format!("mesh   {}\n", report.mesh),
+        None => format!("mesh     {}\n", report.mesh),
     }
 }
 
@@ -172,19 +172,19 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
     let site = match &report.credential {
         Some(joined) => {
             let run = super::join::run_command(&report.state_dir, paths);
-            text.push_str(&format!("Start this node:     {run}\n"));
+            text.push_str(&format!("Start this node:  {run}\n"));
             joined.site.to_string()
         }
         None => "SITE".into(),
     };
     text.push_str(&format!(
-        "Invite a node:  meshport invite{flag} --site {site} --endpoint \
-         THIS_HOST:51820\nCreating an invite needs two files: authority.key, which no daemon \
-         needs, and mesh.secret, of which each node has a copy. Anyone with authority.key owns \
-         the mesh. To keep it offline, move it to another machine with a copy of mesh.secret, and \
-         create invites there: `meshport invite --state-dir FOLDER --seed NODEID@HOST:PORT`, with \
-         seeds that `meshport peers --seeds` prints on a node. Or keep it on removable media, and \
-         create invites here: `meshport invite --authority FILE`."
+        "Invite a node:    meshport invite{flag} --site {site} --endpoint THIS_HOST:51820\n\
+         Whoever has authority.key owns the mesh, and no daemon needs it. An invite needs two \
+         files, authority.key and mesh.secret, which every node has. To keep authority.key \
+         offline, move it to another machine with a copy of mesh.secret and create invites there: \
+         `meshport invite --state-dir FOLDER --site SITE --seed NODEID@HOST:PORT`; `meshport peers \
+         --seeds` on a node prints seeds. Or keep it on removable media and create invites here: \
+         `meshport invite --site SITE --authority FILE`."
     ));
     text
 }

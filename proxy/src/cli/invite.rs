@@ -34,7 +34,7 @@ pub(crate) struct InviteArgs {
     /// What the new node may do: node, origin:SERVICE, relay, operator; may be repeated
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', default_value = "node")]
     pub(crate) roles: Vec<Role>,
-    /// How long the line can be used to join
+    /// How long the invite can be used to join
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub(crate) ttl: Lifetime,
     /// How long the new node's credential is valid
@@ -47,23 +47,23 @@ pub(crate) struct InviteArgs {
     /// running daemon announces]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<Endpoint>,
-    /// A member to contact first: a name, if the daemon here or its saved directory knows it, or as
-    /// `meshport peers --seeds` prints it; HOST may be a DNS name. May be repeated
+    /// A member to contact first: the name of a node known here, or a line of `meshport peers
+    /// --seeds`; HOST may be a DNS name. May be repeated
     #[arg(long = "seed", value_name = "NAME|NODEID@HOST:PORT")]
     pub(crate) seeds: Vec<NamedSeed>,
-    /// Allow a line without any seed: the new node waits until others reach it
+    /// Allow an invite without seeds: the new node waits until others reach it
     #[arg(long)]
     pub(crate) no_seed: bool,
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,
-    /// Configuration that says where this node is reached [default: the one of this user]
+    /// Configuration with this node's `mesh.advertise` [default: this user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// State folder with the mesh secret [default: the state folder of this user]
+    /// State folder with the mesh secret [default: this user's]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Show the line and what it allows as JSON
+    /// Print the invite and what it allows as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -120,7 +120,7 @@ fn members(
         outcome => outcome,
     };
     Ok(known.unwrap_or_else(|error| {
-        output::advice(&format!("no other member is added to the invite: {error}"));
+        output::advice(&format!("the invite gets no further seeds: {error}"));
         Vec::new()
     }))
 }

@@ -20,23 +20,23 @@ use serde::Serialize;
 /// `meshport join`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JoinArgs {
-    /// File with the line that `meshport invite` printed, or - for standard input. The line itself
-    /// is taken too, but others on this machine can see it
+    /// File with the output of `meshport invite`, or - for standard input. The line itself works
+    /// too, but other users of this machine can see it
     #[arg(value_name = "INVITE")]
     pub(crate) invite: String,
     /// Name of this machine in the mesh [default: the invite's, else its host name]
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
-    /// Site of this machine, where the invite leaves it open
+    /// Site of this machine, if the invite leaves it open
     #[arg(long)]
     pub(crate) site: Option<SiteName>,
-    /// Folder to write to [default: the state folder of this user]
+    /// State folder to write [default: this user's]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// Replace the credential of a machine that has joined before
     #[arg(long)]
     pub(crate) force: bool,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -78,7 +78,7 @@ impl Joined {
     /// Aligned lines for people.
     pub(crate) fn lines(&self) -> String {
         format!(
-            "mesh   {}\nnode   {}\nname   {}\nsite   {}\nroles  {}\nuntil  {}\n",
+            "mesh     {}\nnode     {}\nname     {}\nsite     {}\nroles    {}\nexpires  {}\n",
             self.mesh, self.node, self.name, self.site, self.roles, self.expires_at
         )
     }
@@ -205,10 +205,10 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
     let Credential { name, site, mesh: own, .. } = credential;
     let (what, remedy) = if *own == mesh {
         let what = format!("this machine has already joined, as {name} in site {site}");
-        (what, "Its credential is replaced only with --force")
+        (what, "Use --force to replace its credential")
     } else {
         let what = format!("this machine belongs to mesh {own}, and the invite to mesh {mesh}");
-        (what, "Only --force makes it leave its mesh")
+        (what, "Use --force to leave the former mesh")
     };
     Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
 }
@@ -289,11 +289,11 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
 
 fn next_step(report: &JoinReport, paths: &Paths) -> String {
     let JoinReport { joined, state_dir, .. } = report;
-    let keys = if report.kept_keys { "its keys are unchanged" } else { "its keys are new" };
-    let mut text = format!("{} is a node of the mesh now; {keys}.\n", joined.name);
+    let keys = if report.kept_keys { "with its former keys" } else { "with new keys" };
+    let mut text = format!("{} has joined the mesh {keys}.\n", joined.name);
     if report.seeds == 0 {
         text.push_str(
-            "The invite named no seed: add `seeds` under [mesh] in the configuration, or wait for \
+            "The invite names no seed: add `seeds` under [mesh] in the configuration, or wait for \
              others to reach this node.\n",
         );
     }
@@ -387,7 +387,7 @@ mod tests {
         let secret = MeshSecret::generate(&mut OsRng);
         state.store_mesh_secret(&secret, Existing::Keep).expect("stored");
         let error = joined(&path, line(&authority), false).expect_err("another secret");
-        assert!(error.to_string().contains("mesh.secret: exists already"), "{error}");
+        assert!(error.to_string().contains("mesh.secret: already exists"), "{error}");
     }
 
     #[test]

@@ -32,7 +32,9 @@ impl fmt::Display for AddressSource {
         match self {
             Self::Daemon => f.write_str("the running daemon"),
             Self::File(path) => write!(f, "{}, as no daemon answers", path.display()),
-            Self::Defaults => f.write_str("the defaults: no daemon and no configuration is here"),
+            Self::Defaults => {
+                f.write_str("the defaults, as no daemon answers and no configuration exists")
+            }
         }
     }
 }

@@ -89,7 +89,7 @@ enum Verb {
     /// line.
     #[command(after_long_help = text::INVITE)]
     Invite(invite::InviteArgs),
-    /// Make this machine a node with an invite
+    /// Join the mesh with an invite
     ///
     /// Verifies the line, creates this machine's keys and writes its credential. No server takes
     /// part. A machine whose credential expires joins again with a new line and --force, and stays
@@ -98,19 +98,19 @@ enum Verb {
     Join(join::JoinArgs),
     /// Run the daemon
     ///
-    /// Joins the mesh, listens on the local addresses and serves until SIGTERM, which leaves and
-    /// stops; SIGHUP rereads the configuration, like `meshport reload`. Without a configuration
-    /// file it runs with the site of its credential and the defaults. Waits for a daemon of the
-    /// same state folder that is stopping.
+    /// Connects to the mesh, listens on the local addresses and serves until SIGTERM. SIGHUP
+    /// reloads the configuration, like `meshport reload`. Without a configuration file the site
+    /// comes from the credential, and all else is the default. Waits for a daemon of the same state
+    /// folder that is stopping.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
-    /// Make the running daemon reread its configuration
+    /// Reload the daemon's configuration
     ///
     /// Shows each changed setting with its old and new value, and what needs a restart. No session
     /// ends; a file with problems changes nothing.
     #[command(after_long_help = text::RELOAD)]
     Reload(query::QueryArgs),
-    /// Check whether the daemon is alive or ready, as an exit code
+    /// Check whether the daemon is alive or ready (exit code only)
     ///
     /// For liveness and readiness probes. Uses the admin socket, which other users of the machine
     /// cannot open.
@@ -127,7 +127,7 @@ enum Verb {
     /// members, and warnings.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
-    /// Show the order in which a new session tries the origins
+    /// Show the order in which new sessions try the origins
     ///
     /// One table per service: the candidates in order, and the reason for each position.
     #[command(after_long_help = text::ROUTES)]
@@ -160,9 +160,9 @@ enum Verb {
     /// other origin is ready they stay. Lasts until undrain or a restart.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
-    /// Offer this origin again
+    /// End a drain: offer this origin again
     ///
-    /// Ends what `meshport drain` began.
+    /// Undoes `meshport drain`, as a restart of the daemon does.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
     /// Revoke a node or an invite
@@ -171,13 +171,13 @@ enum Verb {
     /// never comes back with the same key. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
-    /// List all credentials with their age and end
+    /// List all credentials with age and expiry
     ///
-    /// Those of all nodes this one knows, its own first, and what was revoked. Exits with 1 if its
-    /// own ends within 30 days.
+    /// Those of all known nodes, this one first, and what was revoked. Exit code 1 if this node's
+    /// own expires within 30 days.
     #[command(after_long_help = text::CREDENTIALS)]
     Credentials(credentials::CredentialsArgs),
-    /// Give this node a new credential, without an interruption
+    /// Renew this node's credential without interruption
     ///
     /// Signed by the authority's key, or by an invite. The node keeps its keys and its name; a
     /// running daemon uses the new one at once, and no session ends.
@@ -208,8 +208,8 @@ enum Verb {
     /// Print or write a kubeconfig context for the local address
     ///
     /// Takes the cluster of an existing context and points it at this node's local address. The
-    /// user stays where it is. The certificate is verified for a name that all origins'
-    /// certificates have; the daemon asks all of them.
+    /// user's credentials are not copied. The certificate is verified for a name that all origins'
+    /// certificates have; the daemon fetches all of them.
     #[command(after_long_help = text::KUBECONFIG)]
     Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Map an API name to this node in the hosts file
@@ -217,17 +217,16 @@ enum Verb {
     /// Prints the lines; --add and --remove change the file, only between meshport's markers.
     #[command(after_long_help = text::HOSTS)]
     Hosts(hosts::HostsArgs),
-    /// Print files with which other programs run or use meshport
+    /// Print a systemd unit, pod manifests or installer configuration
     ///
-    /// A systemd unit, manifests, and configuration for cluster installers. Each starts with what
-    /// it is, what to change, and the page that explains it.
+    /// Each file begins with what it is, what to change, and the page that explains it.
     #[command(after_long_help = text::GENERATE)]
     Generate(generate::GenerateArgs),
     /// Demonstrate meshport on this machine
     ///
-    /// Three sites with an apiserver and two daemons each, and an emulated WAN between them: sends
-    /// requests, stops the nearest apiserver, shows the traffic move away and return. Needs no root
-    /// and leaves nothing behind.
+    /// Runs three sites with an apiserver and two daemons each behind an emulated WAN, sends
+    /// requests, stops the nearest apiserver, and shows the traffic fail over and return. Needs no
+    /// root and leaves nothing behind.
     #[command(after_long_help = text::DEMO)]
     Demo(demo::DemoArgs),
     /// Run a daemon for as long as the demo that started it
@@ -238,7 +237,7 @@ enum Verb {
     StandIn(stand_in::StandInArgs),
     /// Print the version of this program and of the running daemon
     ///
-    /// They differ between an update and the next restart. No answering daemon is not an error.
+    /// They differ between an update and the next restart. It is no error if no daemon answers.
     #[command(after_long_help = text::VERSION)]
     Version(version::VersionArgs),
     /// Print shell completions

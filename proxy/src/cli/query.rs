@@ -27,7 +27,7 @@ const MAX_COUNT: i64 = 100_000;
 /// Which daemon is asked, and in which form the answer is shown.
 #[derive(Debug, Args)]
 pub(crate) struct QueryArgs {
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct QueryArgs {
 /// `meshport status`
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Repeat until Ctrl-C, every 2 s or every --watch=TIME
+    /// Repeat until Ctrl-C, every 2 s or as in --watch=5s
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
         default_missing_value = "2s", value_parser = interval)]
     pub(crate) watch: Option<Duration>,
@@ -62,7 +62,7 @@ pub(crate) struct DaemonArgs {
 /// `meshport peers`
 #[derive(Debug, Args)]
 pub(crate) struct PeersArgs {
-    /// Print each member, this node first, as --seed of `meshport invite` and `mesh.seeds` take it
+    /// Print members as seeds for `mesh.seeds` and `meshport invite --seed`, this node first
     #[arg(long)]
     pub(crate) seeds: bool,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) struct PingArgs {
     /// Probes to send
     #[arg(short, long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=MAX_COUNT))]
     pub(crate) count: u32,
-    /// Time from one probe to the next
+    /// Time between probes
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
     #[command(flatten)]
@@ -233,7 +233,7 @@ fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error
     if seeds.is_empty() {
         return Err(silent);
     }
-    output::advice(&format!("{silent}; these are from the saved directory"));
+    output::advice(&format!("{silent}. These are from the saved directory"));
     Ok(seeds)
 }
 

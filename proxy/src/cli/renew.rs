@@ -22,7 +22,7 @@ use meshport_daemon::state::{Existing, StateDir};
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) signer: SignerArgs,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -28,25 +28,24 @@ type Known = (String, NodeId);
 /// `meshport revoke`
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// The node (NodeId, short NodeId or name), the line of an invite, or invite:KEY with the key
+    /// The node (name, NodeId or short NodeId), an invite, or invite:KEY with the key
     /// from a warning in `status`; - reads standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
-    /// Give a line made with --print to the daemon here: the line, a file with it, or - for
-    /// standard input
+    /// Import what --print printed: the line, a file with it, or - for standard input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
     /// Only print the line, for --import on a node
     #[arg(long)]
     pub(crate) print: bool,
-    /// Also shut out the nodes that joined with the invite; without it they are only listed, also
+    /// Also revoke the nodes that joined with the invite; without it they are only listed, also
     /// with --import
     #[arg(long)]
     pub(crate) with_nodes: bool,
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -191,7 +190,7 @@ fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId
             let known: Vec<Known> = known.collect();
             one_of(target, &known)?.ok_or_else(|| {
                 let unknown = unknown(target, &known);
-                Error::Usage(format!("{unknown}. The saved directory was asked: {silent}"))
+                Error::Usage(format!("{silent}. In the saved directory {unknown}"))
             })
         }
         Err(error) => Err(error),

@@ -34,7 +34,7 @@ pub(crate) struct RotateKeyArgs {
     /// How long the former key also works, for peers that are unreachable meanwhile
     #[arg(long, value_name = "TIME", default_value = "10m")]
     pub(crate) overlap: Lifetime,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -23,16 +23,16 @@ pub(crate) struct RotateSecretArgs {
     /// How long the former secret also works; members that are away all that time must join again
     #[arg(long, value_name = "TIME", default_value = "7d", conflicts_with = "import")]
     pub(crate) overlap: Lifetime,
-    /// Only print the line, for --import on a node. It holds the secret
+    /// Only print a line for --import on a node. It contains the secret
     #[arg(long)]
     pub(crate) print: bool,
-    /// Give a line made with --print to the daemon here: a file, or - for standard input
+    /// Import what --print printed: a file, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["print", "authority"])]
     pub(crate) import: Option<String>,
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,
-    /// Show the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

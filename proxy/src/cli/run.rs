@@ -14,7 +14,7 @@ use meshport_daemon::{self, Options, Source};
 /// `meshport run`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Configuration file [default: the one of this user, if it is there]
+    /// Configuration file [default: this user's, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// State folder; overrides the configuration

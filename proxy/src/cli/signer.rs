@@ -16,8 +16,8 @@ use meshport_daemon::state::StateDir;
 /// How a command is told who signs.
 #[derive(Debug, Args)]
 pub(crate) struct SignerArgs {
-    /// File with the line of an invite that allows what this node is, or - for standard input
-    /// [default: the authority's key signs]
+    /// File with an invite for this node's site and roles, or - for standard input [default: the
+    /// authority's key signs]
     #[arg(value_name = "INVITE")]
     invite: Option<String>,
     /// The authority's key [default: authority.key in the state folder]

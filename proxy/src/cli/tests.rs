@@ -241,7 +241,7 @@ fn nothing_is_overwritten_unasked() {
     let before = machines.state("worker").credential().expect("loads").expect("it is there");
     let text = message(machines.join("worker", &line, NAMED));
     assert!(text.contains("already joined, as worker-7 in site nyc"), "{text}");
-    assert!(message(machines.init("worker", FIRST)).contains("exists already"));
+    assert!(message(machines.init("worker", FIRST)).contains("already exists"));
     assert_eq!(machines.state("worker").credential().expect("loads"), Some(before));
 }
 
@@ -359,7 +359,10 @@ fn settings_come_from_the_file_or_the_credential() {
     machines.join("worker", &line, NAMED).expect("it joins");
     let (paths, worker) = (paths(&machines), machines.path("worker"));
     let text = message(load::settings(None, None, &paths));
-    assert!(text.contains("no such state folder") && text.contains("meshport join"), "{text}");
+    assert!(
+        text.contains("state folder does not exist") && text.contains("meshport join"),
+        "{text}"
+    );
 
     let alone = load::settings(None, Some(&worker), &paths).expect("the credential suffices");
     assert_eq!((alone.settings.site.as_str(), alone.config_path), ("nyc", None));

@@ -2,22 +2,26 @@
 
 pub(super) const ROOT: &str = "\
 GETTING STARTED:
-  meshport init --site fra --role node,origin:kube-apiserver   first machine
-  meshport invite --site fra --endpoint 203.0.113.5:51820      there: a line
-  meshport join FILE                                           second machine
-  meshport run                                                 both
-  curl -k https://127.0.0.1:7445/version                       either
+  On the first machine, with an apiserver (its configuration: docs/install.md):
+    meshport init --site fra --role node,origin:kube-apiserver
+    meshport invite --site fra --endpoint 203.0.113.5:51820 > invite.txt
+    meshport run
+
+  On the second machine, with a copy of invite.txt:
+    meshport join invite.txt
+    meshport run
+    curl -k https://127.0.0.1:7445/version
 
 EXIT CODES:
     0  done, or the answer is yes
     1  the answer is no: a ping without reply, a wait that timed out
     2  the command line is invalid or cannot work
     3  the configuration has problems
-    4  a key, credential, invite or the state folder is refused
-    5  this machine refused something: an address, a file, a socket
-    6  no daemon answers, or it refuses the question
+    4  a key, credential, invite or the state folder was refused
+    5  the system refused an address, a file or a socket
+    6  no daemon answers, or it refused the request
    70  a bug in meshport
-  141  the reader of the output closed it
+  141  standard output was closed (SIGPIPE)
 
 FILES:
                  root                          any other user
@@ -32,7 +36,7 @@ EXAMPLES:
   The first time on a laptop, with an invite for the role operator in a file:
     meshport forward --invite invite.txt
 
-  From then on, with a kubeconfig that knows the cluster by another address:
+  From then on, with a kubeconfig that has the cluster under another address:
     meshport forward --exec -- kubectl get nodes
     meshport forward --kubeconfig ~/.kube/config
   and in another terminal:
@@ -42,7 +46,7 @@ EXAMPLES:
     meshport forward --service registry --listen 127.0.0.1:5000
 
 ENVIRONMENT OF THE COMMAND:
-  KUBECONFIG         a file with the context, then the files that have the user
+  KUBECONFIG         a file with the context, then the files with the user
   MESHPORT_ADDRESS   the local address, for programs without a kubeconfig
 
 EXIT CODES:
@@ -51,7 +55,7 @@ EXIT CODES:
 
 pub(super) const INIT: &str = "\
 EXAMPLES:
-  A control plane node that is also the first origin:
+  A control-plane node that is also the first origin:
     meshport init --site fra --name cp-1 --role node,origin:kube-apiserver
 
   Only the authority, on a machine that stays offline:
@@ -60,30 +64,30 @@ EXAMPLES:
 
 pub(super) const INVITE: &str = "\
 EXAMPLES:
-  A worker in the same site, told to announce itself here:
+  A worker in the same site, which reaches this node here:
     meshport invite --site fra --endpoint 203.0.113.5:51820
 
-  Another control plane node elsewhere, within the hour:
+  A control-plane node in another site, within the hour:
     meshport invite --site nyc --role node,origin:kube-apiserver --ttl 1h
 
   With the authority's key on a USB stick:
     meshport invite --site fra --authority /media/stick/authority.key
 
-  Straight to the new machine:
+  Directly on the new machine:
     meshport invite --site fra | ssh worker-7 meshport join -
 
   For an operator's laptop, used there with `meshport forward --invite FILE`:
     meshport invite --site fra --role operator --name laptop
 
 SEEDS:
-  The line names up to eight members, so a new node gets in while some of
-  them are down: this node, those of --seed, and those that the daemon running
-  here knows, origins and other sites first.
+  An invite names up to eight members, so a new node gets in while some of
+  them are down: this node, those of --seed, and others that the daemon here
+  knows, origins and other sites first.
 ";
 
 pub(super) const JOIN: &str = "\
 EXAMPLES:
-  With the line of `meshport invite` in a file, or on standard input:
+  With the output of `meshport invite` in a file, or on standard input:
     meshport join invite.txt
     meshport join --name worker-7 - < invite.txt
 
@@ -108,7 +112,7 @@ EXAMPLES:
   meshport check
   meshport check ./meshport.toml --json
 
-  Every key with its default and what it does:
+  Every key with its meaning, unit, default and bounds:
     meshport check --reference
 ";
 
@@ -133,8 +137,9 @@ EXAMPLES:
 
 COLUMNS:
   STANDING   best first: healthy, unproven, suspect, doubtful, fallback, down
-  COST       round trip, what its losses add, the price of a relay; least first
-  EVIDENCE   silent, refused and slow sessions lately, 0 to 4; suspect from 2 on
+  COST       round-trip time plus penalties for loss and a relay; least first
+  EVIDENCE   score of recent silent, refused and slow sessions, 0 to 4; suspect
+             from 1.5
 ";
 
 pub(super) const PEERS: &str = "\
@@ -142,8 +147,8 @@ EXAMPLES:
   meshport peers
   meshport peers --json | jq '.[] | select(.liveness == \"down\").name'
 
-  For `mesh.seeds`, or --seed of `meshport invite` on another machine (where no
-  daemon runs, from the saved directory):
+  For `mesh.seeds`, or for `meshport invite --seed` on another machine; without
+  a running daemon, from the saved directory:
     meshport peers --seeds
 ";
 
@@ -152,7 +157,7 @@ EXAMPLES:
   meshport ping cp-1
   meshport ping cp-1 --count 20 --interval 200ms
 
-Exit code 1 when nothing answered.
+Exit code 1 if no probe is answered.
 ";
 
 pub(super) const WAIT: &str = "\
@@ -160,7 +165,7 @@ EXAMPLES:
   meshport wait
   meshport wait --service kube-apiserver --timeout 30s
 
-Exit code 1 when there is none in time.
+Exit code 1 on timeout.
 ";
 
 pub(super) const DRAIN: &str = "\
@@ -168,13 +173,13 @@ EXAMPLES:
   meshport drain
   meshport drain --wait 2m && systemctl stop kubelet
 
-Exit code 1 when sessions of other nodes are still open after --wait.
+Exit code 1 if sessions of other nodes are still open after --wait.
 ";
 
 pub(super) const HEALTH: &str = "\
 EXAMPLES:
-  meshport health           exit code 0: the daemon is alive
-  meshport health --ready   0 if each service in use has a healthy origin
+  meshport health           the daemon is alive
+  meshport health --ready   each service in use has a healthy origin
 
 EXIT CODES:
   0 yes, 1 no, 6 no daemon answers
@@ -243,14 +248,13 @@ EXAMPLES:
   On every other, with an invite for the same site and roles:
     meshport rotate-key - < invite.txt
 
-Update all nodes to a version with this command first: older ones refuse the new
-key. Other nodes find this one by themselves, whatever their seeds say; new
-invites have to name the new key.
+First update all nodes to a version with this command: older ones refuse the new
+key. Other nodes learn the new key by themselves; new invites must name it.
 ";
 
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
-  Beside the kubeconfig you have, which keeps the user:
+  Beside the present kubeconfig, which keeps the user:
     meshport kubeconfig > ~/.kube/meshport
     export KUBECONFIG=~/.kube/meshport:~/.kube/config
 
@@ -286,8 +290,8 @@ EXAMPLES:
   meshport demo --for 60 --keep-running
   meshport demo --json | jq .failover_ms
 
-Exit code 1 when a request failed, the nearest apiserver was not chosen, or the
-traffic did not move or come home.
+Exit code 1 if a request failed, the nearest apiserver was not chosen, or the
+traffic did not fail over or return.
 ";
 
 pub(super) const VERSION: &str = "\

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// `meshport version`
 #[derive(Debug, Args)]
 pub(crate) struct VersionArgs {
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

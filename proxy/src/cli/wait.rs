@@ -25,13 +25,13 @@ const DEFAULT_SERVICE: &str = "kube-apiserver";
 /// `meshport wait`
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// The service that is needed
+    /// The service to wait for
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SERVICE)]
     pub(crate) service: ServiceName,
-    /// How long to wait at most
+    /// Give up after this time
     #[arg(long, value_name = "TIME", default_value = "5m")]
     pub(crate) timeout: Period,
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -16,24 +16,24 @@ use crate::{Error, rules};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// A scenario to hunt in; random small worlds if absent.
+    /// The scenario to search [default: random small worlds].
     file: Option<PathBuf>,
-    /// For how many seconds of wall time.
+    /// How long to search, in seconds of wall time.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
     seconds: u64,
     /// At most this many seeds.
     #[arg(long, default_value_t = 1_000_000)]
     seeds: u64,
-    /// The first seed; drawn from the system if absent, and printed.
+    /// The first seed [default: random, and printed].
     #[arg(long, value_parser = super::seed, allow_negative_numbers = true)]
     first_seed: Option<u64>,
-    /// Where a random world that violates a rule is written to.
+    /// Where to write a random world that violates a rule.
     #[arg(long, value_name = "FILE", default_value = "found.toml")]
     out: PathBuf,
-    /// Looks for violations of this rule alone, which is named by its words.
+    /// Search for violations of this rule only, named by its text.
     #[arg(long, value_name = "RULE")]
     rule: Option<String>,
-    /// Plants this bug in all nodes first, to see whether the rules find it.
+    /// Plant this bug in all nodes first, to see whether the rules find it.
     #[cfg(feature = "planted-bugs")]
     #[arg(long, value_name = "BUG")]
     planted: Option<String>,

@@ -16,10 +16,10 @@ use crate::{Error, lab};
 pub(super) struct Arguments {
     #[command(flatten)]
     once: Once,
-    /// The program meshport; the one beside this program if absent.
+    /// The meshport binary [default: the one beside this program].
     #[arg(long, value_name = "PATH")]
     meshport: Option<PathBuf>,
-    /// Leaves logs, settings and state folders in this new folder.
+    /// Keep logs, configurations and state folders in this new folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }

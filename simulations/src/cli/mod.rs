@@ -1,7 +1,7 @@
 //! The tool `meshport-sim`.
 //!
-//! Exit status: 0 when all is well, 1 when a rule was violated (or a comparison found a
-//! regression), 2 for a wrong command line, 3 when something could not be read, run or written.
+//! Exit codes: 0 success, 1 a rule was violated or a comparison found more violations, 2 the
+//! command line is invalid, 3 something could not be read, run or written.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -26,14 +26,14 @@ mod sweep;
 /// The last second that can be asked for: some years.
 const MAX_SECOND: f64 = 1e8;
 
-/// Many datacenters in virtual time: meshport's own decisions in a simulated world.
+/// Simulate a mesh of many sites in virtual time, with the daemon's own decision code.
 #[derive(Debug, Parser)]
 #[command(
     name = "meshport-sim",
     version,
-    after_help = "Exit status: 0 on success, 1 when a rule was violated or a comparison \
-                  found more violations, 2 for a wrong command line, 3 when something could not be \
-                  read, run or written.\nScenarios are described in simulations/REFERENCE.md."
+    after_help = "Exit codes: 0 success, 1 a rule was violated or a comparison found more \
+                  violations, 2 the command line is invalid, 3 something could not be read, run or \
+                  written.\nScenarios are described in simulations/REFERENCE.md."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -42,28 +42,27 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Runs a scenario and prints the result.
+    /// Run a scenario and print the result.
     ///
-    /// The same file and the same seed give the same run, which the trace hash shows.
+    /// The same file and seed always give the same run, as the trace hash shows.
     ///
     /// Example: meshport-sim run simulations/scenarios/three-sites.toml --seed 7 --report out
     Run(run::Arguments),
-    /// Runs a scenario over several seeds and values of settings, one line each.
+    /// Run a scenario with several seeds and values of settings, and compare them.
     ///
     /// Example: meshport-sim sweep simulations/scenarios/site-loss.toml --seeds 3
     /// --set discovery.probe-interval=500ms,1s,2s --report out
     Sweep(sweep::Arguments),
-    /// Runs a scenario in real time, with a real daemon as a process for every node.
+    /// Run a scenario in real time, with a real daemon process for every node.
     ///
     /// Example: meshport-sim lab simulations/scenarios/site-loss.toml --nodes-per-site 3
     Lab(lab::Arguments),
-    /// Runs a scenario at several sizes, fits laws to the cost of a node, and extrapolates them to
-    /// a size that cannot be run.
+    /// Run a scenario at several sizes and extrapolate the cost per node to a larger mesh.
     ///
     /// Example: meshport-sim scale simulations/bars/quiet.toml --sizes 100,300,1000,3000
     /// --origins 5,25 --carry 100000 --sites 200
     Scale(scale::Arguments),
-    /// Compares two results of `run --json`.
+    /// Compare two results of `run --json`.
     ///
     /// Example: meshport-sim compare before.json after.json
     Compare {
@@ -72,19 +71,19 @@ enum Verb {
         /// The later result.
         after: PathBuf,
     },
-    /// Looks for violations with fresh seeds, in a scenario or in random small worlds.
+    /// Search for rule violations with fresh seeds, in a scenario or in random small worlds.
     ///
     /// Example: meshport-sim hunt --for 60
     Hunt(hunt::Arguments),
-    /// Reduces a failing scenario as long as it fails in the same way.
+    /// Reduce a failing scenario as long as it violates the same rule.
     ///
     /// Example: meshport-sim shrink failing.toml --seed 99 --out small.toml
     Shrink(shrink::Arguments),
-    /// Prints the JSON schema of scenarios.
+    /// Print the JSON schema of scenarios.
     Schema,
-    /// Prints the reference of all scenario keys, as in simulations/REFERENCE.md.
+    /// Print the reference of all scenario keys, as in simulations/REFERENCE.md.
     Reference {
-        /// Prints the keys of a result instead.
+        /// Print the keys of a result instead.
         #[arg(long)]
         result: bool,
     },
@@ -95,8 +94,8 @@ enum Verb {
 struct Choice {
     /// The scenario, a TOML file.
     file: PathBuf,
-    /// Changes a setting: any key of the daemon's settings file (discovery.suspicion=4s), or of the
-    /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated. A sweep takes
+    /// Change a setting: any key of the daemon's configuration (discovery.suspicion=4s) or of the
+    /// scenario (scenario.duration-s=60, scenario.site.0.nodes=50). May be repeated. `sweep` takes
     /// several values, separated by commas, and runs all combinations.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -128,13 +127,13 @@ pub fn main() -> ExitCode {
 
 /// A seed, as it is typed.
 fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("a whole number from 0 to {} is wanted", u64::MAX))
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 /// A time in seconds, as it is typed.
 fn second(text: &str) -> Result<f64, String> {
     let wanted = text.parse().ok().filter(|second| (0.0..=MAX_SECOND).contains(second));
-    wanted.ok_or_else(|| format!("seconds from 0 to {MAX_SECOND} are wanted"))
+    wanted.ok_or_else(|| format!("expected seconds from 0 to {MAX_SECOND}"))
 }
 
 /// Prints to standard output. A closed pipe means that the reader has seen enough.

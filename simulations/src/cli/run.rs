@@ -26,16 +26,16 @@ const BAR: usize = 32;
 pub(super) struct Once {
     #[command(flatten)]
     pub(super) choice: Choice,
-    /// What everything random is drawn from.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     pub(super) seed: u64,
-    /// Ends the run at this second.
+    /// End the run at this second.
     #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
     until: Option<f64>,
-    /// Takes at most so many nodes of each site, origins first, to fit the full level or the lab.
+    /// Use at most this many nodes of each site, origins first, to fit the full level or the lab.
     #[arg(long, value_name = "M")]
     nodes_per_site: Option<NonZero<usize>>,
-    /// Writes the result as one JSON object; `-` prints it instead of the tables.
+    /// Write the result as one JSON object; `-` prints it instead of the tables.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -95,24 +95,23 @@ impl Once {
 pub(super) struct Arguments {
     #[command(flatten)]
     once: Once,
-    /// Writes a page with charts, index.html, into this folder.
+    /// Write a page with charts, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Writes one line for each event.
+    /// Write one line for each event and datagram.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Runs twice and fails when the two traces differ.
+    /// Run twice and fail if the two traces differ.
     #[arg(long)]
     twice: bool,
-    /// Runs at the full level: tens of nodes with everything real above the socket. The same as
+    /// Run at the full level: up to 100 nodes with everything real above the socket, as with
     /// level = "full" in the scenario.
     #[arg(long)]
     full: bool,
-    /// Measures processor time and memory of a few nodes of each role too, for the JSON (at the
-    /// wide level).
+    /// Also measure CPU time and memory of a few nodes of each role, for the JSON; wide level only.
     #[arg(long)]
     costs: bool,
-    /// Plants this bug in all nodes first.
+    /// Plant this bug in all nodes first.
     #[cfg(feature = "planted-bugs")]
     #[arg(long, value_name = "BUG")]
     planted: Option<String>,
@@ -202,7 +201,7 @@ pub(super) fn parse(document: &Table, choice: &Choice) -> Result<Scenario, Error
     Scenario::parse(&document.to_string()).map_err(|error| match error {
         Error::Scenario(message) => {
             let message = scenario::without_line(&message);
-            about(&choice.file, Error::Scenario(format!("changed as you say, {message}")))
+            about(&choice.file, Error::Scenario(format!("with the changed settings, {message}")))
         }
         error => error,
     })

@@ -48,28 +48,28 @@ const MEASURES: [(&str, &str); 14] = [
 pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
-    /// The sizes, in nodes; each site keeps its share. The largest is left out of the laws and
-    /// checks them.
+    /// The sizes, in nodes; each site keeps its share. The largest is not used to fit the laws but
+    /// to check them.
     #[arg(long, value_delimiter = ',', required = true, value_name = "N,N,N")]
     sizes: Vec<usize>,
-    /// Numbers of origins with which each size is played, dealt out to the sites in turn; the
-    /// largest size with the first of them. Those of the scenario if absent.
+    /// Numbers of origins to run each size with, spread over the sites in turn; the largest size
+    /// uses the first of them [default: those of the scenario].
     #[arg(long, value_delimiter = ',', value_name = "O,O")]
     origins: Vec<usize>,
-    /// What everything random is drawn from.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A size to carry the laws to.
+    /// A size to extrapolate to.
     #[arg(long, value_name = "N")]
     carry: Option<usize>,
-    /// How many sites it has, each with as many origins as a site of the scenario has on average;
-    /// as many sites as the scenario if absent.
+    /// Number of sites at that size, each with as many origins as a site of the scenario has on
+    /// average [default: as in the scenario].
     #[arg(long, value_name = "S", requires = "carry")]
     sites: Option<usize>,
-    /// A result of `run --json` of the same scenario to check the laws with, too. May be repeated.
+    /// A result of `run --json` of the same scenario that checks the laws too. May be repeated.
     #[arg(long, value_name = "FILE")]
     check: Vec<PathBuf>,
-    /// Writes the runs, the laws and what they say as one JSON object.
+    /// Write the runs, the laws and their predictions as one JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     /// The seed that fails.
     #[arg(long, value_parser = super::seed, allow_negative_numbers = true)]
     seed: u64,
-    /// Where the smaller scenario is written to.
+    /// Where to write the smaller scenario.
     #[arg(long, value_name = "FILE", default_value = "small.toml")]
     out: PathBuf,
 }

@@ -39,19 +39,19 @@ const MEASURED: [&str; 13] = [
 pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
-    /// How many seeds for each combination of values.
+    /// Number of seeds for each combination of values.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     first_seed: u64,
-    /// Writes a page that compares the values in a table and a chart, index.html, into this folder.
+    /// Write a page that compares the values in a table and a chart, index.html, into this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Writes a drawing of the measures that differ, for a page of documentation.
+    /// Write an SVG chart of the measures that differ.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Writes all runs as a JSON array.
+    /// Write all runs as a JSON array.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

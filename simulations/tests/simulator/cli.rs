@@ -513,7 +513,11 @@ fn what_is_wrong_is_said_with_its_place_before_anything_runs() {
         ("run story.toml --until -1", 2, &["--until", "seconds from 0 to"]),
         ("run story.toml --until inf", 2, &["--until", "seconds from 0 to"]),
         ("run story.toml --nodes-per-site 0", 2, &["--nodes-per-site"]),
-        ("run story.toml --set discovery.no=1", 3, &["story.toml: changed", "an unknown key"]),
+        (
+            "run story.toml --set discovery.no=1",
+            3,
+            &["story.toml: with the changed settings", "an unknown key"],
+        ),
         ("run story.toml --set scenario.site.7.nodes=1", 3, &["\"7\" in a list of 2", "from 0"]),
         ("sweep story.toml --seeds 0", 2, &["--seeds"]),
         ("sweep story.toml --set discovery.suspicion=4s,never", 3, &["\"never\"", "a duration"]),

@@ -41,8 +41,8 @@ impl Validity {
     pub fn word(self) -> &'static str {
         match self {
             Self::Valid => "valid",
-            Self::EndsSoon => "ends soon",
-            Self::Ended => "ended",
+            Self::EndsSoon => "expires soon",
+            Self::Ended => "expired",
             Self::Revoked => "revoked",
         }
     }

@@ -261,7 +261,7 @@ impl Daemon {
 
     /// Resets what is open, saves, and goes.
     async fn end(mut self) {
-        info!("ending: open sessions are reset");
+        info!("stopping: open sessions are reset");
         self.node.abandon().await;
         self.end_saved().await;
     }

@@ -71,9 +71,9 @@ pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
         accept(&listener, &ingress, &mut sessions).await;
         let closed = listener.close();
         ingress.pacing.turn_all_away();
-        warn!(%service, %address, "no origin answers: closed until one does");
+        warn!(%service, %address, "no origin answers: local address closed until one does");
         listener = reopen(closed, address, &ingress, &mut sessions).await;
-        info!(%service, %address, "an origin answers: open again");
+        info!(%service, %address, "an origin answers: local address open again");
     }
 }
 

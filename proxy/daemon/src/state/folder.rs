@@ -75,7 +75,11 @@ impl Folder {
         let handle = match File::open(&path) {
             Ok(handle) => handle,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(state_error(&path, "there is no such state folder", remedy_if_missing));
+                return Err(state_error(
+                    &path,
+                    "this state folder does not exist",
+                    remedy_if_missing,
+                ));
             }
             Err(error) => return Err(Error::io(format!("open {}", path.display()))(error)),
         };
@@ -335,7 +339,7 @@ fn must_be_alone(file: &File) -> io::Result<()> {
 }
 
 fn exists(path: &Path) -> Error {
-    state_error(path, "exists already", "It is replaced only with --force")
+    state_error(path, "already exists", "Use --force to replace it")
 }
 
 /// A synced file under a name of its own; removed on drop unless it got its final name.

@@ -98,7 +98,10 @@ fn an_empty_folder_holds_nothing_and_says_how_to_join() {
     let text = message(state.identity(NOW));
     assert!(text.contains("credential: is missing") && text.contains("meshport join"), "{text}");
     let text = message(StateDir::open(state.path().join("nothing")));
-    assert!(text.contains("no such state folder") && text.contains("meshport join"), "{text}");
+    assert!(
+        text.contains("state folder does not exist") && text.contains("meshport join"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -383,7 +386,7 @@ fn keys_are_not_overwritten_unasked() {
     let before = fs::read(state.path().join(NODE_KEY)).expect("it is there");
     let other = NodeKey::generate(&mut OsRng);
     let text = message(state.store_node_key(&other, Existing::Keep));
-    assert!(text.contains("exists already") && text.contains("--force"), "{text}");
+    assert!(text.contains("already exists") && text.contains("--force"), "{text}");
     assert_eq!(fs::read(state.path().join(NODE_KEY)).expect("it is there"), before);
     assert!(message(state.require_unused()).contains(CREDENTIAL));
 

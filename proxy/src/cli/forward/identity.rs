@@ -21,8 +21,8 @@ use meshport_daemon::state::{Existing, StateDir, StateLock};
 /// Forwards that can run at once with one saved credential.
 const SLOTS: usize = 4;
 /// What brings back a saved credential that is damaged.
-const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite that has the \
-                              role operator: `meshport invite --role operator` makes one";
+const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite: `meshport \
+                              invite --site SITE --role operator` makes one";
 
 /// Where the leaf's identity comes from.
 #[derive(Debug, Args)]
@@ -120,9 +120,9 @@ pub(super) fn saved(
             return Err(not_a_leaf(folder, &Roles::from(Role::Node)));
         }
         0 => (
-            "there is no saved operator's credential".to_owned(),
-            "Run `meshport forward --invite FILE` with an invite that has the role operator: \
-             `meshport invite --role operator` makes one",
+            "no saved operator credential".to_owned(),
+            "Run `meshport forward --invite FILE` with an invite: `meshport invite --site SITE --role \
+             operator` makes one",
         ),
         busy => (
             format!("all {busy} identities of this credential are in use by other forwards"),
@@ -148,8 +148,8 @@ pub(super) fn from_invite(
     let given = &invite.delegation.roles;
     if !given.contains(&Role::Operator) {
         return Err(Error::Usage(format!(
-            "this invite gives {given} and not the role operator; make one with `meshport invite \
-             --role operator`"
+            "this invite has {given} and not the role operator; make one with `meshport invite \
+             --site SITE --role operator`"
         )));
     }
     if !args.no_save {

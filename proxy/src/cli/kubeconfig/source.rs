@@ -60,8 +60,7 @@ impl Source {
         if files.is_empty() {
             let tried: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
             return Err(Error::Usage(format!(
-                "there is not a kubeconfig to take a context from (tried: {}); name one with \
-                 --from",
+                "no kubeconfig with a context was found (tried: {}); name one with --from",
                 tried.join(", ")
             )));
         }

@@ -10,8 +10,8 @@ const CREDENTIALS: [Column; 9] = [
     left("SITE", 3),
     left("ROLES", 2),
     right("AGE", 4),
-    right("ENDS IN", 0),
-    left("IS", 0),
+    right("EXPIRES IN", 0),
+    left("STATUS", 0),
     right("SECRET", 5),
     left("KEY", 1),
 ];
@@ -89,7 +89,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("*  node-1  fra   node") && lines[1].contains("valid"));
         assert!(lines[0].contains("SECRET") && lines[1].contains("   3  "), "{text}");
-        assert!(lines[2].contains("12d") && lines[2].contains("ends soon"), "{text}");
+        assert!(lines[2].contains("12d") && lines[2].contains("expires soon"), "{text}");
         assert!(lines[3].contains("revoked 2027-01-14T08:00:00Z"), "{text}");
         assert!(lines[4].contains("replaced 2027-01-14T08:00:00Z"), "{text}");
         assert_eq!(row(1, 0, false).validity, Validity::Ended);

@@ -21,7 +21,7 @@ const ORIGINS: [Column; 9] = [
     right("AGE", 4),
     left("PROBLEM", 0),
 ];
-const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("IS", 0), left("FOR", 0)];
+const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("STATE", 0), left("FOR", 0)];
 
 /// Seconds before its end from which on a credential has a colour: the daemon warns as early.
 const CREDENTIAL_ENDS_SOON_S: u64 = 30 * 24 * 60 * 60;

@@ -131,8 +131,8 @@ kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
      cp-3    nyc   unready        -  dead                     0    12s  path lost 12 s ago
 
 Absent
-  MEMBER  SITE  IS    FOR
-  cp-3    nyc   down  3m 12s
+  MEMBER  SITE  STATE  FOR
+  cp-3    nyc   down   3m 12s
 
 Warnings
   - the seed seed.example.com:51820 does not resolve

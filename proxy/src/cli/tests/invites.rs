@@ -133,10 +133,10 @@ fn a_mesh_whose_making_was_cut_short_is_made_by_the_next_call() {
         assert_eq!(authority.public(), again.mesh);
         // An authority that is there may have signed something.
         assert_eq!(again.mesh == first.mesh, left == WRITTEN.len());
-        assert!(message(machines.init(&name, FIRST)).contains("exists already"));
+        assert!(message(machines.init(&name, FIRST)).contains("already exists"));
     }
     machines.init("alone", &["--authority-only"]).expect("an authority");
-    assert!(message(machines.init("alone", &["--authority-only"])).contains("exists already"));
+    assert!(message(machines.init("alone", &["--authority-only"])).contains("already exists"));
 }
 
 #[test]
