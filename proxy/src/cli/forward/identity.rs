@@ -121,8 +121,8 @@ pub(super) fn saved(
         }
         0 => (
             "no saved operator credential".to_owned(),
-            "Run `meshport forward --invite FILE` with an invite: `meshport invite --site SITE --role \
-             operator` makes one",
+            "Run `meshport forward --invite FILE` with an invite: `meshport invite --site SITE \
+             --role operator` makes one",
         ),
         busy => (
             format!("all {busy} identities of this credential are in use by other forwards"),
