@@ -77,7 +77,7 @@ fn of_daemon(asked: &Result<Status, Error>) -> String {
 
 fn remark(daemon: &str) -> Option<String> {
     (daemon != PROGRAM)
-        .then(|| format!("warning: the daemon is of version {daemon}; restart it to run {PROGRAM}"))
+        .then(|| format!("warning: the daemon runs version {daemon}; restart it to run {PROGRAM}"))
 }
 
 #[cfg(test)]

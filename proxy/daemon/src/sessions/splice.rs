@@ -406,7 +406,7 @@ impl Over {
         match self {
             Self::Done => Ok(()),
             Self::Broken(error) => Err(error),
-            Self::Ended(_) => Err(io::Error::other("cut: its client is better served anew")),
+            Self::Ended(_) => Err(io::Error::other("ended so that its client reconnects")),
         }
     }
 }

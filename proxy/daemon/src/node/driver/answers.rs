@@ -277,7 +277,7 @@ impl Driver {
                 "this node offers no {service}, so there is nothing to drain; run this on an origin"
             )));
         }
-        let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
+        let word = if *draining { "is draining: other nodes leave it" } else { "is offered again" };
         info!(%service, "{} {word}", names::local_instance(service));
         let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
         let sessions = self.sessions.count_side(service, Side::Served);
