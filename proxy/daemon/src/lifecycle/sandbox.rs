@@ -35,10 +35,7 @@ impl Sandbox {
             warn!("running without a sandbox (sandbox = false)");
             return Self { readable: None };
         }
-        let mut named = named(settings);
-        if config.parent().is_some_and(Path::exists) {
-            named.push(config.to_owned());
-        }
+        let named = named_with(settings, config);
         let readable: Vec<PathBuf> = named.iter().flat_map(|file| folders(file)).collect();
         let mut writable = vec![settings.state_dir.clone()];
         writable.extend(settings.admin.socket.parent().map(Path::to_owned));
@@ -148,13 +145,26 @@ fn named(settings: &Settings) -> Vec<PathBuf> {
     named
 }
 
+/// Those and the settings file itself, if its folder is there: the file may come later.
+fn named_with(settings: &Settings, config: &Path) -> Vec<PathBuf> {
+    let mut named = named(settings);
+    if folder(config).exists() {
+        named.push(config.to_owned());
+    }
+    named
+}
+
+/// The folder a file is in: for a bare name this one.
+fn folder(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
 /// The folder a file is in, and the one it leads to as a link: files are replaced, and a new file
 /// is another one to the kernel.
 fn folders(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let folder = |file: &Path| match file.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
     let target = file.canonicalize().ok();
     [Some(folder(file)), target.as_deref().map(folder)].into_iter().flatten()
 }
@@ -203,6 +213,17 @@ mod tests {
     fn what_every_daemon_may_read_needs_no_restart() {
         let sandbox = Sandbox { readable: Some(Vec::new()) };
         sandbox.admits_file(Path::new("/etc/meshport/meshport.toml")).expect("it is readable");
+        sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
+    }
+
+    /// `meshport run --config meshport.toml`, where the file comes into being later.
+    #[test]
+    fn a_bare_file_name_is_in_the_working_folder() {
+        let config = Path::new("meshport-later.toml");
+        let named = named_with(&settings(""), config);
+        let readable = named.iter().flat_map(|file| folders(file)).collect();
+        let sandbox = Sandbox { readable: Some(readable) };
+        sandbox.admits_file(config).expect("it is readable");
         sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
     }
 

@@ -9,7 +9,7 @@ pub(crate) fn warning(key: &Path) -> Option<String> {
     Some(format!(
         "the authority's key is in this node's state folder, {}. The daemon does not need it but \
          can read it, so whoever takes over this daemon takes over the mesh. Move it offline and \
-         name it there: `meshport invite --authority FILE`",
+         name it there: `meshport invite --site SITE --authority FILE`",
         key.display()
     ))
 }
