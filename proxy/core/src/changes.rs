@@ -122,7 +122,12 @@ fn cause(
         _ => {}
     }
     let Some(former) = former else {
-        return if was_relayed { "the relay lost it" } else { "gone" };
+        return match from.origin.name == to.origin.name {
+            // Under another key a node is another one.
+            _ if was_relayed => "the relay lost it",
+            true => "its key was rotated",
+            false => "gone",
+        };
     };
     if let Some(lack) = lack(former)
         && (route::standing(former) > to.standing || (same && former.path == PathView::Dead))
@@ -211,6 +216,8 @@ mod tests {
         let suspect = OriginView { suspect: true, ..one.clone() };
         assert_eq!(why(&one, Some(&suspect), &two, Trigger::News), "slow to answer");
         assert_eq!(why(&one, None, &two, Trigger::News), "gone");
+        let renamed = OriginView { name: one.name.clone(), ..two.clone() };
+        assert_eq!(why(&one, None, &renamed, Trigger::News), "its key was rotated");
         assert_eq!(why(&two, Some(&two), &one, Trigger::Lasted), "nearer for long enough");
         assert_eq!(why(&two, Some(&two), &one, Trigger::News), "nearer");
         let own = origin(3, OriginState::Ready, PathView::Own);

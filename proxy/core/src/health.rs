@@ -339,7 +339,7 @@ impl Health {
                 self.alive = Alive::Refused;
                 self.forget_ready();
                 self.silent_in_row = 0;
-                self.detail = "refuses connections".into();
+                self.detail = "connection refused".into();
             }
             Outcome::Silent | Outcome::Broken => {
                 self.silent_in_row = self.silent_in_row.saturating_add(1);
