@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use meshport_core::wire::Hops;
 
+use crate::level::Way;
+
 /// Bytes of a flight: what fits a window of QUIC at its start.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Bytes of one datagram's payload in a stream.
@@ -39,12 +41,19 @@ pub(crate) enum Payload {
     Ack,
 }
 
+/// A client's session: the client's node, its place there, and the number that tells it from
+/// earlier ones in that place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionRef {
+    pub(crate) node: usize,
+    pub(crate) place: u32,
+    pub(crate) number: u64,
+}
+
 /// A step of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flight {
-    /// The session, by its place and its number on the client's node.
-    pub(crate) session: u32,
-    pub(crate) number: u64,
+    pub(crate) session: SessionRef,
     /// The attempt, or the request of an open session.
     pub(crate) step: u32,
     pub(crate) what: Step,
@@ -74,10 +83,6 @@ impl Trail {
         let mut nodes = [0; MAX_TRAIL];
         nodes[0] = client;
         Self { nodes, length: 1 }
-    }
-
-    pub(crate) fn client(&self) -> u32 {
-        self.nodes[0]
     }
 
     /// The nodes so far.
@@ -128,6 +133,22 @@ impl Step {
 }
 
 impl Flight {
+    /// One that its client sends on this way, for the first time.
+    pub(crate) fn new(session: SessionRef, way: Way, step: u32, what: Step, bytes: u32) -> Self {
+        let number = |node: usize| u32::try_from(node).expect("at most MAX_NODES nodes");
+        Self {
+            session,
+            step,
+            what,
+            bytes,
+            missing: 0,
+            repeats: 0,
+            target: way.is_relayed().then(|| number(way.origin)),
+            hops: if way.is_relayed() { Hops::One } else { Hops::None },
+            trail: Trail::of(number(session.node)),
+        }
+    }
+
     /// Sizes of the datagrams that carry it.
     pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
         let bytes = if self.missing > 0 { self.missing } else { self.bytes };

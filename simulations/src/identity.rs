@@ -7,64 +7,72 @@ use meshport_daemon::Identity;
 use rand::RngCore;
 
 use crate::Error;
-use crate::scenario::{Scenario, service};
+use crate::scenario::{Place, Scenario, service};
 
 /// Credentials outlive every run.
 const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 
+/// Who signs credentials that are valid from this time on.
+pub(crate) struct Issuer {
+    pub(crate) key: AuthorityKey,
+    pub(crate) from: UnixSeconds,
+}
+
 /// Who signs, and what all share.
 pub(crate) struct Mesh {
-    pub(crate) authority: AuthorityKey,
+    pub(crate) issuer: Issuer,
     secret: MeshSecret,
-    from: UnixSeconds,
 }
 
 impl Mesh {
     /// A mesh whose credentials are valid from this time on.
     pub(crate) fn new(from: UnixSeconds, rng: &mut impl RngCore) -> Self {
-        let authority = AuthorityKey::from_bytes(bytes32(rng));
-        Self { authority, secret: MeshSecret::from_bytes(bytes32(rng)), from }
+        let issuer = Issuer { key: AuthorityKey::from_bytes(bytes32(rng)), from };
+        Self { issuer, secret: MeshSecret::from_bytes(bytes32(rng)) }
     }
 
     /// A new member: the node at this place of the scenario.
     pub(crate) fn member(
         &self,
         scenario: &Scenario,
-        place: (usize, usize),
+        place: Place,
         rng: &mut impl RngCore,
     ) -> Result<Identity, Error> {
         let node_key = NodeKey::from_bytes(bytes32(rng));
         let record_key = RecordKey::from_bytes(bytes32(rng));
-        let keys = (&node_key, &record_key);
-        let credential = issue(scenario, place, (&self.authority, self.from), keys)?;
+        let credential = self.issuer.issue(scenario, place, &node_key, &record_key)?;
         Ok(Identity { node_key, record_key, secrets: self.secret.clone().into(), credential })
     }
 }
 
-/// The credential of the node at this place of the scenario, valid from this time on.
-pub(crate) fn issue(
-    scenario: &Scenario,
-    place: (usize, usize),
-    (authority, from): (&AuthorityKey, UnixSeconds),
-    (node_key, record_key): (&NodeKey, &RecordKey),
-) -> Result<Credential, Error> {
-    let name = scenario.name(place);
-    let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-    let roles = scenario.hosts(place).then(|| Role::Origin(service()));
-    let roles = roles.into_iter().chain([Role::Node]);
-    let roles = roles.chain(scenario.relays(place).then_some(Role::Relay));
-    let subject = Subject {
-        node: node_key.public(),
-        record_key: record_key.public(),
-        name: name.parse().map_err(|error| wrong(&error))?,
-        site: scenario.sites[place.0].name.clone(),
-        roles: Roles::new(roles).map_err(|error| wrong(&error))?,
-        succession: None,
-    };
-    let until = from.saturating_add(LIFETIME_S);
-    Credential::issue_by_authority(authority, subject, from, until)
-        .and_then(|issued| issued.countersign(node_key))
-        .map_err(|error| wrong(&error))
+impl Issuer {
+    /// The credential of the node at this place of the scenario.
+    pub(crate) fn issue(
+        &self,
+        scenario: &Scenario,
+        place: Place,
+        node_key: &NodeKey,
+        record_key: &RecordKey,
+    ) -> Result<Credential, Error> {
+        let name = scenario.name(place);
+        let wrong =
+            |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
+        let roles = scenario.hosts(place).then(|| Role::Origin(service()));
+        let roles = roles.into_iter().chain([Role::Node]);
+        let roles = roles.chain(scenario.relays(place).then_some(Role::Relay));
+        let subject = Subject {
+            node: node_key.public(),
+            record_key: record_key.public(),
+            name: name.parse().map_err(|error| wrong(&error))?,
+            site: scenario.sites[place.site].name.clone(),
+            roles: Roles::new(roles).map_err(|error| wrong(&error))?,
+            succession: None,
+        };
+        let until = self.from.saturating_add(LIFETIME_S);
+        Credential::issue_by_authority(&self.key, subject, self.from, until)
+            .and_then(|issued| issued.countersign(node_key))
+            .map_err(|error| wrong(&error))
+    }
 }
 
 pub(crate) fn bytes32(rng: &mut impl RngCore) -> [u8; 32] {

@@ -90,7 +90,7 @@ impl Network {
         let at_start: Vec<LinkConfig> = paths::configs(scenario)?.into_values().collect();
         let links = at_start.iter().map(|it| Link::new(it.clone(), rng.next_u64())).collect();
         let mut places = Vec::new();
-        for (site, _) in scenario.nodes() {
+        for crate::scenario::Place { site, .. } in scenario.nodes() {
             let config = &scenario.sites[site];
             let access = match &config.access {
                 Some(name) => {

@@ -168,7 +168,8 @@ impl Records {
     /// the last time.
     pub(crate) fn follow(
         &mut self,
-        (at, boot): (usize, u32),
+        at: usize,
+        boot: u32,
         nodes: usize,
         records: impl Iterator<Item = (usize, Key)>,
     ) -> Option<Back> {
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn a_record_that_goes_back_is_found_within_a_process() {
         let mut records = Records::default();
-        let mut follow = |boot, key| records.follow((0, boot), 2, std::iter::once((1, key)));
+        let mut follow = |boot, key| records.follow(0, boot, 2, std::iter::once((1, key)));
         assert_eq!(follow(1, (7, 3)), None);
         assert_eq!(follow(1, (7, 4)), None);
         assert_eq!(follow(1, (7, 3)), Some((1, (7, 4), (7, 3))));

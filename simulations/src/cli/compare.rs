@@ -68,8 +68,8 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     let _ = writeln!(text, "{:<34} {:>14} {:>14} {:>9}", "", "before", "after", "change");
     let mut worse = 0;
     for (key, way) in COMPARED {
-        let both = (old.pointer(key), new.pointer(key));
-        worse += usize::from(line(&mut text, &key[1..], both, way));
+        let (old, new) = (old.pointer(key), new.pointer(key));
+        worse += usize::from(line(&mut text, &key[1..], old, new, way));
     }
     worse += faults(&mut text, &old, &new);
     let violations = |of: &Value| of["violations"].as_array().map_or(0, Vec::len);
@@ -102,9 +102,9 @@ fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
             continue;
         };
         for (key, of) in [("detected_p99_s", "concerned"), ("failover_p99_s", "users")] {
-            let both = (reached(&fault, key, of), reached(&other, key, of));
-            let both = (Some(&both.0), Some(&both.1));
-            worse += usize::from(line(text, &format!("{name}: {key}"), both, Worse::Up));
+            let (old, new) = (reached(&fault, key, of), reached(&other, key, of));
+            let words = format!("{name}: {key}");
+            worse += usize::from(line(text, &words, Some(&old), Some(&new), Worse::Up));
         }
     }
     for other in others.into_iter().flatten() {
@@ -125,7 +125,8 @@ fn reached(fault: &Value, key: &str, of: &str) -> Value {
 fn line(
     text: &mut String,
     name: &str,
-    (old, new): (Option<&Value>, Option<&Value>),
+    old: Option<&Value>,
+    new: Option<&Value>,
     way: Worse,
 ) -> bool {
     let (show_old, show_new) = (show(old), show(new));
@@ -211,9 +212,8 @@ mod tests {
     #[test]
     fn a_smaller_share_that_goes_to_the_nearest_is_worse() {
         let (before, after) = (json!(0.99), json!(0.5));
-        let worse = |old, new| {
-            line(&mut String::new(), "nearest_share", (Some(old), Some(new)), Worse::Down)
-        };
+        let worse =
+            |old, new| line(&mut String::new(), "nearest_share", Some(old), Some(new), Worse::Down);
         assert!(worse(&before, &after) && !worse(&after, &before));
         assert!(COMPARED.contains(&("/nearest_share", Worse::Down)));
     }

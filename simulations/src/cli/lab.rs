@@ -45,7 +45,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let start = Instant::now();
     let run = lab::run(scenario, once.seed, options)?;
     let effort = Effort { wall: start.elapsed(), processor: Duration::ZERO, memory: 0 };
-    once.tell((&run, effort), (&command, end), || summary(&run))?;
+    once.tell(&run, effort, &command, end, || summary(&run))?;
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 

@@ -60,8 +60,10 @@ impl Once {
     /// Writes or prints the result of a run that ends then, and its violations.
     pub(super) fn tell(
         &self,
-        (run, effort): (&Run, Effort),
-        (command, end): (&str, Duration),
+        run: &Run,
+        effort: Effort,
+        command: &str,
+        end: Duration,
         summary: impl FnOnce() -> String,
     ) -> Result<(), Error> {
         let again = |it: &Violation| again(command, it, end, self.until());
@@ -148,10 +150,10 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
             .map_err(|source| Error::File { path: folder.display().to_string(), source })?;
         let again = |it: &Violation| again(&command, it, end, until);
         let (name, whole) = (name(&once.choice.file), format!("{command}{}", once.until_words()));
-        let page = html::page(&run, &name, effort, (&whole, &again));
+        let page = html::page(&run, &name, effort, &whole, &again);
         write(&folder.join("index.html"), &page)?;
     }
-    once.tell((&run, effort), (&command, end), || {
+    once.tell(&run, effort, &command, end, || {
         let notes = notes(&scenario).join("\n");
         format!("{}\n{notes}", text::summary(&run, effort).trim_end())
     })?;

@@ -12,7 +12,7 @@ use meshport_daemon::admin::api::Status;
 use super::saved::Record;
 use super::wire::Wire;
 use super::{lock, machine};
-use crate::level::{Account, Follow, Held, Judge, Level, Ties};
+use crate::level::{Account, Follow, Held, Judge, Level, Ties, Way};
 use crate::measure::{Measures, Notice, Suspicions};
 use crate::network::Network;
 use crate::report::keys;
@@ -210,7 +210,7 @@ impl Book {
         let number = self.sessions.open(node, chosen);
         let to = self.account.name(chosen);
         self.says(node, format!("session to {to} after {} us", took.as_micros()));
-        self.measure_choice(node, Some((chosen, chosen)), took);
+        self.measure_choice(node, Some(Way::direct(chosen)), took);
         number
     }
 

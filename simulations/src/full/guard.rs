@@ -88,13 +88,13 @@ impl World {
         let Ok(samples) = process.handle().samples().await else { return };
         let size = records.len();
         let keys = records.into_iter().map(|(owner, record)| (owner, record.key)).collect();
-        lock(&self.book).check_records((at, self.nodes[at].boot), keys);
+        lock(&self.book).check_records(at, self.nodes[at].boot, keys);
         let service = service();
         let settings = self.nodes[at].settings().map(|it| {
             (f64::from(it.services[&service].max_sessions), f64::from(it.mesh.max_relayed))
         });
         let Some((clients, relayed)) = settings else { return };
-        if let Some(what) = overflow(&samples, size, (clients, relayed)) {
+        if let Some(what) = overflow(&samples, size, clients, relayed) {
             lock(&self.book).violates(rules::QUEUES, at, what);
         }
     }
@@ -169,7 +169,7 @@ impl World {
 
 /// A table or queue that is fuller than it may be, or from which something was dropped. The bounds
 /// are of the sessions of clients, and of those that are carried on.
-fn overflow(samples: &[Sample], records: usize, (clients, relayed): (f64, f64)) -> Option<String> {
+fn overflow(samples: &[Sample], records: usize, clients: f64, relayed: f64) -> Option<String> {
     let is = |sample: &Sample, key: &str, value: &str| {
         sample.labels.iter().any(|(name, text)| *name == key && text == value)
     };

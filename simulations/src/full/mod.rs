@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
-use crate::level::{Account, Follow, Level, Story};
+use crate::level::{Account, Follow, Level, Limits, Story};
 use crate::network::Network;
 use crate::report::Run;
 use crate::scenario::timeline::Planned;
@@ -60,15 +60,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Refuses what this level cannot run.
 fn check(story: &Story) -> Result<(), Error> {
-    let why = "since everything in them is real";
     let unknown = |happening: &Happening| match happening {
         Happening::Clock(..) => Some("clock-step"),
         Happening::Lie(..) => Some("lie"),
         _ => None,
     };
-    let instead = "All its nodes run on one machine with one clock, and they are the daemon, which \
-                   cannot lie; the wide level (without --full) knows all";
-    story.fit("the full level", (MAX_NODES, why), unknown, &[], instead)
+    let limits = Limits {
+        level: "the full level",
+        most: MAX_NODES,
+        why: "since everything in them is real",
+        instead: "All its nodes run on one machine with one clock, and they are the daemon, which \
+                  cannot lie; the wide level (without --full) knows all",
+    };
+    story.fit(&limits, unknown, &[])
 }
 
 /// Runs a scenario and prints the result. To be called on a thread that has done nothing before,
@@ -146,7 +150,7 @@ impl World {
             epoch,
             rng,
             reader: Reader::new(scenario, &mesh)?,
-            authority: mesh.authority,
+            authority: mesh.issuer.key,
             nodes,
             tasks,
             book: Arc::new(Mutex::new(Book::new(account, wire.clone()))),
@@ -255,12 +259,7 @@ impl World {
             Happening::Leave(node) => self.leave(node),
             Happening::Starve { node, stall, until } => {
                 lock(&self.book).stands_still(node, stall, until + stall);
-                self.tasks.spawn(starve(
-                    self.wire.clone(),
-                    node,
-                    (stall, until),
-                    self.rng.random(),
-                ));
+                self.tasks.spawn(starve(self.wire.clone(), node, stall, until, self.rng.random()));
             }
             Happening::Configure(node, event) => {
                 self.nodes[node].configured = Some(event);
@@ -302,7 +301,7 @@ impl World {
             lock(&self.book).says(at, words);
             return Ok(());
         }
-        node.start(at, &settings, &self.wire, (seeds, known))?;
+        node.start(at, &settings, &self.wire, seeds, known)?;
         lock(&self.book).starts(at, node.boot);
         self.follow_revocations(at);
         self.follow_suspicions(at);
@@ -367,12 +366,7 @@ impl World {
 
 /// A process gets no time for a moment, and again after a while: nothing enters or leaves its
 /// socket meanwhile.
-async fn starve(
-    wire: Arc<Mutex<Wire>>,
-    node: usize,
-    (stall, until): (Duration, Duration),
-    seed: u64,
-) {
+async fn starve(wire: Arc<Mutex<Wire>>, node: usize, stall: Duration, until: Duration, seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     while machine::now() < until {
         lock(&wire).stand_still(node, machine::now() + stall);

@@ -19,7 +19,7 @@ use crate::identity::{Mesh, bytes32};
 use crate::instance::Instance;
 use crate::level::Story;
 use crate::network::endpoint;
-use crate::scenario::Scenario;
+use crate::scenario::{Place, Scenario};
 
 /// One node.
 #[derive(Debug)]
@@ -52,13 +52,13 @@ impl Node {
     /// A node that has not started.
     pub(super) fn new(
         scenario: &Scenario,
-        place: (usize, usize),
+        place: Place,
         mesh: &Mesh,
         rng: &mut ChaCha8Rng,
     ) -> Result<Self, Error> {
         let identity = mesh.member(scenario, place, rng)?;
         Ok(Self {
-            site: place.0,
+            site: place.site,
             identity,
             host: Host::Memory(memory::Host::default()),
             instance: None,
@@ -89,7 +89,8 @@ impl Node {
         at: usize,
         settings: &Settings,
         wire: &Arc<Mutex<Wire>>,
-        (seeds, revocations): (Vec<Seed>, Revocations),
+        seeds: Vec<Seed>,
+        revocations: Revocations,
     ) -> Result<(), Error> {
         self.boot += 1;
         self.generation += 1;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use meshport_core::route::Line;
 use meshport_daemon::admin::api::Status;
 
+use super::log::Change;
 use super::node;
 use crate::level::{Account, Follow, Held, Judge, Level};
 use crate::measure::Measures;
@@ -124,15 +125,10 @@ impl Book {
 
     /// Goes through what has happened, each at its time, and how the first origins of nodes
     /// changed meanwhile.
-    pub(super) fn replay(
-        &mut self,
-        plan: &[Planned],
-        happened: &[Duration],
-        changes: Vec<(Duration, usize, Option<String>)>,
-    ) {
+    pub(super) fn replay(&mut self, plan: &[Planned], happened: &[Duration], changes: Vec<Change>) {
         let mut changes = changes.into_iter().peekable();
         for (place, at) in happened.iter().enumerate() {
-            while let Some(change) = changes.next_if(|change| change.0 <= *at) {
+            while let Some(change) = changes.next_if(|change| change.at <= *at) {
                 self.went(change);
             }
             self.now = *at;
@@ -153,7 +149,7 @@ impl Book {
         changes.for_each(|change| self.went(change));
     }
 
-    fn went(&mut self, (at, node, to): (Duration, usize, Option<String>)) {
+    fn went(&mut self, Change { at, node, to }: Change) {
         self.now = at;
         let to = to.and_then(|to| self.account.names().iter().position(|name| *name == to));
         self.shown[node].line = to.map(|to| Line::Direct(self.account.id(to)));
@@ -240,7 +236,10 @@ mod tests {
         let (mut book, plan) = book();
         let happened: Vec<Duration> =
             plan.iter().map(|it| it.at).take_while(|at| *at < Duration::from_secs(40)).collect();
-        let goes = |at, node, to: &str| (Duration::from_secs(at), node, Some(to.to_owned()));
+        let goes = |at, node, to: &str| {
+            let (at, to) = (Duration::from_secs(at), Some(to.to_owned()));
+            Change { at, node, to }
+        };
         let changes = vec![
             goes(1, ORIGIN, "fra-1"),
             goes(1, 1, "ams-1"),

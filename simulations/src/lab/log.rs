@@ -10,19 +10,26 @@ const DAY_S: f64 = 86_400.0;
 const CHANGED: &str = "route changed";
 const NONE: &str = "no origin is known";
 
-/// A change of a node's first origin: when, since `start`, and to which name.
-pub(super) type Change = (Duration, Option<String>);
-
-/// All changes in a log, in order. `start_s` is the second of the (UTC) day at which the run
-/// began; lines of before count as at its beginning.
-pub(super) fn changes(log: &str, start_s: f64) -> Vec<Change> {
-    log.lines().filter_map(|line| change(line, start_s)).collect()
+/// A node's first origin is another one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Since the run began.
+    pub(super) at: Duration,
+    pub(super) node: usize,
+    /// The origin's name; none if the node knows no origin.
+    pub(super) to: Option<String>,
 }
 
-fn change(line: &str, start_s: f64) -> Option<Change> {
+/// All changes in a node's log, in order. `start_s` is the second of the (UTC) day at which the run
+/// began; lines of before count as at its beginning.
+pub(super) fn changes(log: &str, node: usize, start_s: f64) -> impl Iterator<Item = Change> {
+    log.lines().filter_map(move |line| change(line, node, start_s))
+}
+
+fn change(line: &str, node: usize, start_s: f64) -> Option<Change> {
     let line: Value = serde_json::from_str(line).ok()?;
     let fields = &line["fields"];
-    let origin = match fields["message"].as_str()? {
+    let to = match fields["message"].as_str()? {
         CHANGED => Some(fields["to"].as_str()?.to_owned()),
         NONE => None,
         _ => return None,
@@ -32,7 +39,7 @@ fn change(line: &str, start_s: f64) -> Option<Change> {
     if since < -DAY_S / 2.0 {
         since += DAY_S;
     }
-    Some((Duration::try_from_secs_f64(since).unwrap_or_default(), origin))
+    Some(Change { at: Duration::try_from_secs_f64(since).unwrap_or_default(), node, to })
 }
 
 /// Of a time such as `2026-01-31T23:59:59.123456Z`.
@@ -57,9 +64,8 @@ mod tests {
             "{\"message\":\"no origin is known\",\"service\":\"kube-apiserver\"}}\n",
             "{\"timestamp\":\"2026-02-01T00:00:02Z\",\"fields\":{\"message\":\"started\"}}\n",
         );
-        let found = changes(log, DAY_S - 1.0);
-        assert_eq!(found[0], (Duration::from_millis(500), Some("fra-1".into())));
-        assert_eq!(found[1], (Duration::from_millis(2250), None));
-        assert_eq!(found.len(), 2);
+        let change = |millis, to| Change { at: Duration::from_millis(millis), node: 3, to };
+        let found: Vec<Change> = changes(log, 3, DAY_S - 1.0).collect();
+        assert_eq!(found, [change(500, Some("fra-1".into())), change(2250, None)]);
     }
 }

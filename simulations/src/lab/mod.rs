@@ -32,7 +32,7 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
-use crate::level::{Account, Judge, Story};
+use crate::level::{Account, Judge, Limits, Story};
 use crate::measure::Measures;
 use crate::network::Network;
 use crate::report::{Outcome, Run};
@@ -94,9 +94,14 @@ fn check(story: &Story) -> Result<(), Error> {
         ("nat", sites.iter().any(|site| site.nat)),
         ("access", sites.iter().any(|site| site.access.is_some())),
     ];
-    let instead = "It knows kill, hang, unready, recover, crash, restart, rolling-restart, join, \
-                   leave, starve, and cut, heal, isolate, degrade, restore and flap between sites";
-    story.fit("the lab", (MAX_NODES, "a process each"), unknown, &others, instead)
+    let limits = Limits {
+        level: "the lab",
+        most: MAX_NODES,
+        why: "a process each",
+        instead: "It knows kill, hang, unready, recover, crash, restart, rolling-restart, join, \
+                  leave, starve, and cut, heal, isolate, degrade, restore and flap between sites",
+    };
+    story.fit(&limits, unknown, &others)
 }
 
 /// Runs a scenario, and says what there was to see.
@@ -165,8 +170,8 @@ impl World {
         let mut nodes = Vec::new();
         for (at, place) in scenario.nodes().enumerate() {
             let identity = mesh.member(scenario, place, &mut rng)?;
-            let here = (options.folder.as_path(), loopback(at));
-            nodes.push(Node::new(place.0, identity, here, authority.certificate_pem())?);
+            let (address, signer) = (loopback(at), authority.certificate_pem());
+            nodes.push(Node::new(place.site, identity, &options.folder, address, signer)?);
         }
         let shaper = Shaper::start(ShaperConfig { seed, ..ShaperConfig::default() });
         let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
@@ -397,11 +402,10 @@ impl World {
         let mut changes = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let text = std::fs::read_to_string(node.log()).unwrap_or_default();
-            let all = log::changes(&text, began.as_secs_f64() % 86_400.0);
-            changes.extend(all.into_iter().map(|(when, to)| (when, at, to)));
+            changes.extend(log::changes(&text, at, began.as_secs_f64() % 86_400.0));
         }
-        changes.retain(|change| change.0 < end);
-        changes.sort_by_key(|change| change.0);
+        changes.retain(|change| change.at < end);
+        changes.sort_by_key(|change| change.at);
         self.book.replay(&self.story.plan, happened, changes);
         self.book.now = end;
         let outcome = self.story.outcome(&mut self.book);

@@ -62,7 +62,8 @@ impl Node {
     pub(super) fn new(
         site: usize,
         identity: Identity,
-        (folder, address): (&Path, Ipv4Addr),
+        folder: &Path,
+        address: Ipv4Addr,
         authority: &str,
     ) -> Result<Self, Error> {
         let client = Client::new((address, CLIENTS).into(), authority);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Level, is_near};
+use super::{Level, Way, is_near};
 use crate::instance::Instance;
 use crate::measure::{Cut, Fault, Notice, Pair, Users, begin, micros};
 use crate::rules::LONG_STALL;
@@ -211,17 +211,16 @@ pub(crate) trait Follow: Level {
         self.measures().faults = faults;
     }
 
-    /// A session has reached its origin, by a first hop, or something outside the mesh: how good
-    /// was the choice?
-    fn measure_choice(&mut self, node: usize, chosen: Option<(usize, usize)>, took: Duration) {
+    /// A session has reached its origin, or something outside the mesh: how good was the choice?
+    fn measure_choice(&mut self, node: usize, chosen: Option<Way>, took: Duration) {
         let now = self.now();
         if now < self.account().warmup {
             return;
         }
         self.measures().connect.add(micros(took));
-        let Some(((origin, hop), best)) = chosen.zip(self.best(node)) else { return };
-        let onward = if hop == origin { Duration::ZERO } else { self.distance(hop, origin) };
-        let own = self.distance(node, hop) + onward;
+        let Some((way, best)) = chosen.zip(self.best(node)) else { return };
+        let onward = way.is_relayed().then(|| self.distance(way.hop, way.origin));
+        let own = self.distance(node, way.hop) + onward.unwrap_or_default();
         let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
         let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
         let measures = self.measures();

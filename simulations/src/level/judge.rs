@@ -102,14 +102,14 @@ pub(crate) trait Judge: Level {
     }
 
     /// A followed node has these records now, by their owners: none has gone back?
-    fn check_records(&mut self, process: (usize, u32), records: Vec<(usize, Key)>) {
+    fn check_records(&mut self, at: usize, boot: u32, records: Vec<(usize, Key)>) {
         let account = self.account_mut();
         let nodes = account.len();
-        let back = account.records.follow(process, nodes, records.into_iter());
+        let back = account.records.follow(at, boot, nodes, records.into_iter());
         if let Some((owner, had, has)) = back {
             let name = account.name(owner);
             let what = format!("its record of {name} goes back from {had:?} to {has:?}");
-            self.violates(rules::NEVER_BACK, process.0, what);
+            self.violates(rules::NEVER_BACK, at, what);
         }
     }
 
@@ -258,8 +258,8 @@ pub(crate) trait Judge: Level {
         if works || !account.origins.iter().any(|origin| self.serves(at, *origin)) {
             return None;
         }
-        let ends = line.and_then(|line| account.ends(&line));
-        let ends = || ends.into_iter().flat_map(|(origin, hop)| [origin, hop]);
+        let way = line.and_then(|line| account.way(&line));
+        let ends = || way.into_iter().flat_map(|way| [way.origin, way.hop]);
         let lied = account.origins.iter().copied().chain(ends()).any(|node| self.lies(node));
         // Whether it should know by now is judged where revocations are.
         let unheard = |of: usize| account.revoked[of].is_some() && !self.shuts_out(at, of);

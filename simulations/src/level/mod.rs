@@ -30,7 +30,7 @@ mod story;
 
 pub(crate) use follow::Follow;
 pub(crate) use judge::Judge;
-pub(crate) use story::Story;
+pub(crate) use story::{Limits, Story};
 
 /// A node's own loopback counts as this far away, so that stretch has a value there too.
 const OWN: Duration = Duration::from_micros(50);
@@ -132,9 +132,10 @@ impl Account {
         self.by_id.get(id).copied()
     }
 
-    /// The origin of a line, and the node its streams go to first; none outside the mesh.
-    pub(crate) fn ends(&self, line: &Line) -> Option<(usize, usize)> {
-        self.number(&line.origin()?).zip(self.number(&line.first_hop()?))
+    /// The way of a line's streams; none outside the mesh.
+    pub(crate) fn way(&self, line: &Line) -> Option<Way> {
+        let (origin, hop) = (self.number(&line.origin()?)?, self.number(&line.first_hop()?)?);
+        Some(Way { origin, hop })
     }
 
     /// The nodes that host an instance.
@@ -178,6 +179,24 @@ impl Account {
     fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
         since.unwrap_or_default().max(self.since.ways) + SETTLING
+    }
+}
+
+/// Where streams go: to an origin, and first to this node, which is a relay or the origin itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) origin: usize,
+    pub(crate) hop: usize,
+}
+
+impl Way {
+    /// Straight to an origin.
+    pub(crate) fn direct(origin: usize) -> Self {
+        Self { origin, hop: origin }
+    }
+
+    pub(crate) fn is_relayed(self) -> bool {
+        self.hop != self.origin
     }
 }
 
@@ -355,7 +374,7 @@ pub(crate) trait Level {
 
     /// Whether sessions of a node that take this line reach an instance that is ready.
     fn works(&self, node: usize, line: &Line) -> bool {
-        let Some((origin, hop)) = self.account().ends(line) else { return false };
+        let Some(Way { origin, hop }) = self.account().way(line) else { return false };
         let carries = self.runs(hop) && !self.leaves(hop);
         carries && self.connects(node, hop) && self.serves(hop, origin)
     }

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::report::Outcome;
 use crate::scenario::target::Target;
 use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Happening, Load, Overrides, Scenario};
+use crate::scenario::{Happening, Load, Overrides, Place, Scenario};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -26,6 +26,17 @@ pub(crate) struct Story {
     overrides: Overrides,
     /// Whether each node has clients.
     has_clients: Vec<bool>,
+}
+
+/// What a level can run.
+pub(crate) struct Limits<'a> {
+    /// What it is called.
+    pub(crate) level: &'a str,
+    /// How many nodes, and why no more.
+    pub(crate) most: usize,
+    pub(crate) why: &'a str,
+    /// What there is instead of that which it does not know.
+    pub(crate) instead: &'a str,
 }
 
 impl Story {
@@ -54,21 +65,20 @@ impl Story {
         })
     }
 
-    /// Refuses what a level cannot run: more nodes than these, for that reason, and what it does
-    /// not know of happenings or of other things that may be there.
+    /// Refuses what a level cannot run: more nodes than it has room for, and what it does not know
+    /// of happenings or of other things that may be there.
     ///
     /// # Errors
-    /// [`Error::Scenario`] with all of that, and with these words about what there is instead.
+    /// [`Error::Scenario`] with all of that.
     pub(crate) fn fit(
         &self,
-        level: &str,
-        (most, why): (usize, &str),
+        limits: &Limits<'_>,
         unknown: impl Fn(&Happening) -> Option<&'static str>,
         others: &[(&'static str, bool)],
-        instead: &str,
     ) -> Result<(), Error> {
+        let Limits { level, most, why, instead } = limits;
         let nodes = self.scenario.nodes().count();
-        if nodes > most {
+        if nodes > *most {
             return Err(Error::Scenario(format!(
                 "{nodes} nodes; {level} runs at most {most}, {why}. --nodes-per-site 3 makes the \
                  sites smaller"
@@ -102,17 +112,14 @@ impl Story {
     /// The nodes that a node knows before it has met anybody.
     pub(crate) fn seeds(&self, of: usize) -> impl Iterator<Item = usize> {
         let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
-        let first = |site| self.scenario.nodes().position(|node| node == (site, 1));
+        let first = |site| self.scenario.nodes().position(|node| node == Place { site, number: 1 });
         sites.filter_map(first).filter(move |seed| *seed != of).take(self.scenario.seed_sites)
     }
 
     /// The nodes that start without an event.
     pub(crate) fn first(&self) -> impl Iterator<Item = usize> {
         let places = self.scenario.nodes().enumerate();
-        let is_first = |(at, (site, number)): (usize, (usize, usize))| {
-            (number <= self.scenario.sites[site].nodes).then_some(at)
-        };
-        places.filter_map(is_first)
+        places.filter(|(_, place)| self.scenario.starts(*place)).map(|(at, _)| at)
     }
 
     /// When they do.
@@ -138,7 +145,7 @@ impl Story {
             datagrams,
             trace_hash,
             sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
-            nodes: names.zip(self.scenario.nodes().map(|(site, _)| site)).collect(),
+            nodes: names.zip(self.scenario.nodes().map(|place| place.site)).collect(),
             running: routes.len(),
             nearest: routes.iter().filter(|(at, to)| level.is_nearest(*at, *to)).count(),
             routes,

@@ -71,7 +71,8 @@ pub fn page(
     run: &Run,
     scenario: &str,
     effort: Effort,
-    (command, again): (&str, &dyn Fn(&Violation) -> String),
+    command: &str,
+    again: &dyn Fn(&Violation) -> String,
 ) -> String {
     let body = html! {
         h1 { (scenario) }

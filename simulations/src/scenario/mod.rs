@@ -374,6 +374,15 @@ impl Site {
     }
 }
 
+/// Which node of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its site's place in the list.
+    pub site: usize,
+    /// Its number within the site, from 1.
+    pub number: usize,
+}
+
 impl Scenario {
     /// Reads a scenario and checks it against itself.
     ///
@@ -401,28 +410,33 @@ impl Scenario {
         Duration::from_secs_f64(self.warmup_s.unwrap_or(usual).clamp(0.0, self.duration_s))
     }
 
-    /// The nodes: site's place in the list, and number within the site from 1.
-    pub fn nodes(&self) -> impl Iterator<Item = (usize, usize)> {
+    /// The nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = Place> {
         let sites = self.sites.iter().enumerate();
         sites.flat_map(|(site, config)| {
-            (1..=config.nodes + config.joining).map(move |number| (site, number))
+            (1..=config.nodes + config.joining).map(move |number| Place { site, number })
         })
     }
 
     /// The name of a node.
-    pub fn name(&self, (site, number): (usize, usize)) -> String {
-        format!("{}-{number}", self.sites[site].name)
+    pub fn name(&self, node: Place) -> String {
+        format!("{}-{}", self.sites[node.site].name, node.number)
+    }
+
+    /// Whether a node starts without an event.
+    pub(crate) fn starts(&self, node: Place) -> bool {
+        node.number <= self.sites[node.site].nodes
     }
 
     /// Whether a node may relay the sessions of others: the last of those that start at once.
-    pub fn relays(&self, (site, number): (usize, usize)) -> bool {
-        let site = &self.sites[site];
-        number <= site.nodes && number > site.nodes.saturating_sub(site.relays)
+    pub fn relays(&self, node: Place) -> bool {
+        let site = &self.sites[node.site];
+        self.starts(node) && node.number > site.nodes.saturating_sub(site.relays)
     }
 
     /// Whether a node hosts an instance: the first of its site.
-    pub(crate) fn hosts(&self, (site, number): (usize, usize)) -> bool {
-        number <= self.sites[site].origins
+    pub(crate) fn hosts(&self, node: Place) -> bool {
+        node.number <= self.sites[node.site].origins
     }
 
     /// A site's place in the list.

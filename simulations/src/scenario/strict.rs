@@ -64,7 +64,7 @@ pub(super) fn with_line(text: &str, error: Error) -> Error {
     let quoted = about.split('"').nth(1).filter(|word| !word.is_empty());
     let key = about.split(' ').next().filter(|word| word.contains('-'));
     let found = match item {
-        Some((list, place, _)) => find_in(text, (list, place), quoted.or(key)),
+        Some((list, place, _)) => find_in(text, list, place, quoted.or(key)),
         None => quoted.and_then(|word| find(text, word)).or_else(|| find(text, key?)),
     };
     match found {
@@ -86,7 +86,7 @@ fn item(message: &str) -> Option<(&str, usize, &str)> {
 
 /// The line of the key in an item that is the word, or else has it in its value; or else of the
 /// item's first key.
-fn find_in(text: &str, (list, place): (&str, usize), word: Option<&str>) -> Option<usize> {
+fn find_in(text: &str, list: &str, place: usize, word: Option<&str>) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let item = document.get_ref().get(list)?.get_ref().as_array()?.get(place)?;
     let keys = item.get_ref().as_table()?.iter();

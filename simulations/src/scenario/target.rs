@@ -14,7 +14,7 @@
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Scenario, strict};
+use super::{Place, Scenario, strict};
 use crate::Error;
 
 /// A parsed choice of nodes.
@@ -32,12 +32,11 @@ impl Target {
     pub fn parse(text: &str, scenario: &Scenario) -> Result<Self, Error> {
         let mut words = text.split_whitespace().peekable();
         let first = words.next().unwrap_or_default();
-        let all: Vec<(usize, usize)> = scenario.nodes().collect();
+        let all: Vec<Place> = scenario.nodes().collect();
         let mut nodes = whom(first, &all, scenario)?;
-        let hosts = |at: &usize| all[*at].1 <= scenario.sites[all[*at].0].origins;
         match words.next_if(|word| matches!(*word, "origins" | "workers" | "relays")) {
             Some("relays") => nodes.retain(|at| scenario.relays(all[*at])),
-            Some(kind) => nodes.retain(|at| hosts(at) == (kind == "origins")),
+            Some(kind) => nodes.retain(|at| scenario.hosts(all[*at]) == (kind == "origins")),
             None => {}
         }
         let mut any = None;
@@ -74,7 +73,7 @@ impl Target {
     }
 }
 
-fn whom(word: &str, all: &[(usize, usize)], scenario: &Scenario) -> Result<Vec<usize>, Error> {
+fn whom(word: &str, all: &[Place], scenario: &Scenario) -> Result<Vec<usize>, Error> {
     if word == "all" {
         return Ok((0..all.len()).collect());
     }
@@ -82,7 +81,7 @@ fn whom(word: &str, all: &[(usize, usize)], scenario: &Scenario) -> Result<Vec<u
         return Ok(vec![at]);
     }
     if let Some(site) = scenario.sites.iter().position(|site| site.name.as_str() == word) {
-        let there = all.iter().enumerate().filter(|(_, node)| node.0 == site);
+        let there = all.iter().enumerate().filter(|(_, node)| node.site == site);
         return Ok(there.map(|(at, _)| at).collect());
     }
     let names: Vec<String> = all.iter().map(|node| scenario.name(*node)).collect();

@@ -11,7 +11,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::event::When;
 use super::target::Target;
-use super::{Event, Happening, Instance, MAX_HAPPENINGS, Scenario, keys, paths, seconds, strict};
+use super::{
+    Event, Happening, Instance, MAX_HAPPENINGS, Place, Scenario, keys, paths, seconds, strict,
+};
 use crate::Error;
 
 /// One thing at one moment.
@@ -124,7 +126,7 @@ impl Plan<'_> {
             ("crash", &event.crash, &crash),
         ] {
             if let Some(target) = target {
-                return self.nodes(event, (at, key, true), target, turn);
+                return self.nodes(event, at, key, target, turn);
             }
         }
         let recover = |node| (Happening::Instance(node, Instance::Ready), None);
@@ -136,8 +138,7 @@ impl Plan<'_> {
             ("rebind", &event.rebind, &one(Happening::Rebind)),
         ] {
             if let Some(target) = target {
-                let gives_back = matches!(key, "recover" | "restart");
-                return self.nodes(event, (at, key, !gives_back), target, turn);
+                return self.nodes(event, at, key, target, turn);
             }
         }
         self.rarer(event, at)
@@ -151,7 +152,7 @@ impl Plan<'_> {
         if let Some(target) = &event.clock_step {
             let by = whole_seconds(event.by_s.unwrap_or(0.0))?;
             let turn = move |node| (Happening::Clock(node, by), None);
-            return self.nodes(event, (at, "clock-step", true), target, &turn);
+            return self.nodes(event, at, "clock-step", target, &turn);
         }
         if let Some(target) = &event.starve {
             return self.starve(event, at, target);
@@ -159,24 +160,24 @@ impl Plan<'_> {
         if let (Some(target), Some(to)) = (&event.roam, &event.to) {
             let to = self.scenario.site(to)?;
             let turn = move |node| (Happening::Roam(node, to), None);
-            return self.nodes(event, (at, "roam", true), target, &turn);
+            return self.nodes(event, at, "roam", target, &turn);
         }
         if let Some(target) = &event.configure {
             let place = self.configured;
             let turn = move |node| (Happening::Configure(node, place), None);
-            return self.nodes(event, (at, "configure", true), target, &turn);
+            return self.nodes(event, at, "configure", target, &turn);
         }
         if let Some(target) = &event.revoke {
             let through = event.through.as_deref();
             let through = through.map(|it| Target::parse(it, self.scenario)).transpose()?;
             let through = through.and_then(|it| it.draw(&mut self.rng).first().copied());
             let turn = move |node| (Happening::Revoke { node, through }, None);
-            return self.nodes(event, (at, "revoke", true), target, &turn);
+            return self.nodes(event, at, "revoke", target, &turn);
         }
         if let (Some(target), Some(how)) = (&event.lie, event.how) {
             let turn =
                 move |node| (Happening::Lie(node, Some(how)), Some(Happening::Lie(node, None)));
-            return self.nodes(event, (at, "lie", true), target, &turn);
+            return self.nodes(event, at, "lie", target, &turn);
         }
         self.ways(event, at)
     }
@@ -185,7 +186,7 @@ impl Plan<'_> {
         if let Some(pair) = &event.cut {
             let words = format!("cut: {} and {}{}", pair[0], pair[1], direction(event));
             let ways = self.directions(pair, is_one_way(event))?;
-            return self.switch(event, (at, "cut"), &words, &ways);
+            return self.switch(event, at, "cut", &words, &ways);
         }
         if let Some(pair) = &event.heal {
             let words = format!("heal: {} and {}{}", pair[0], pair[1], direction(event));
@@ -205,7 +206,7 @@ impl Plan<'_> {
                 1 => format!("isolate: {site} with its origin"),
                 origins => format!("isolate: {site} with its {origins} origins"),
             };
-            return self.switch(event, (at, "isolate"), &words, &ways);
+            return self.switch(event, at, "isolate", &words, &ways);
         }
         if let Some(pair) = &event.flap {
             return self.flap(event, at, pair);
@@ -241,7 +242,8 @@ impl Plan<'_> {
     fn switch(
         &mut self,
         event: &Event,
-        (at, key): (Duration, &'static str),
+        at: Duration,
+        key: &'static str,
         words: &str,
         ways: &[Way],
     ) -> Result<(), Error> {
@@ -318,7 +320,8 @@ impl Plan<'_> {
     fn nodes(
         &mut self,
         event: &Event,
-        (at, key, is_fault): (Duration, &'static str, bool),
+        at: Duration,
+        key: &'static str,
         target: &str,
         turn: &dyn Fn(usize) -> Turn,
     ) -> Result<(), Error> {
@@ -330,7 +333,8 @@ impl Plan<'_> {
         if !over.is_zero() {
             nodes.shuffle(&mut self.rng);
         }
-        let fault = is_fault.then_some(key);
+        let gives_back = matches!(key, "recover" | "restart");
+        let fault = (!gives_back).then_some(key);
         for node in nodes {
             let later =
                 if over.is_zero() { over } else { self.rng.random_range(Duration::ZERO..over) };
@@ -349,17 +353,16 @@ impl Plan<'_> {
     /// A NAT gives new addresses to those behind it; what is in the open keeps its own, unless it
     /// alone is meant.
     fn keep_behind_nat(&self, nodes: &mut Vec<usize>) {
-        let all: Vec<(usize, usize)> = self.scenario.nodes().collect();
-        let is_behind = |node: &usize| self.scenario.sites[all[*node].0].nat;
+        let all: Vec<Place> = self.scenario.nodes().collect();
+        let is_behind = |node: &usize| self.scenario.sites[all[*node].site].nat;
         if nodes.iter().any(is_behind) {
             nodes.retain(is_behind);
         }
     }
 
     fn must_host(&self, node: usize, happening: &Happening) -> Result<(), Error> {
-        let (site, number) = self.scenario.nodes().nth(node).expect("targets are nodes");
-        let hosts = number <= self.scenario.sites[site].origins;
-        if matches!(happening, Happening::Instance(..)) && !hosts {
+        let is_about_instance = matches!(happening, Happening::Instance(..));
+        if is_about_instance && !self.scenario.hosts(self.place(node)) {
             let name = self.name(node);
             return Err(Error::Scenario(format!("\"{name}\" hosts no instance")));
         }
@@ -389,7 +392,11 @@ impl Plan<'_> {
     }
 
     fn name(&self, node: usize) -> String {
-        self.scenario.name(self.scenario.nodes().nth(node).expect("targets are nodes"))
+        self.scenario.name(self.place(node))
+    }
+
+    fn place(&self, node: usize) -> Place {
+        self.scenario.nodes().nth(node).expect("targets are nodes")
     }
 
     fn add(&mut self, at: Duration, words: &str, what: Happening, fault: Option<&'static str>) {

@@ -10,11 +10,10 @@ use meshport_config::ServiceName;
 use crate::brain::{
     Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SearchContext, SessionId, Side, Traffic,
 };
+use crate::flight::SessionRef;
+use crate::level::Way;
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
-
-/// Stands for an origin, and a first hop, outside the mesh.
-pub(super) const OUTSIDE: usize = usize::MAX;
 
 /// One session.
 #[derive(Debug)]
@@ -46,10 +45,8 @@ pub(super) struct Attempt {
     /// Its entry among the node's sessions.
     pub(super) entry: SessionId,
     pub(super) line: Line,
-    /// The node of its instance, or [`OUTSIDE`].
-    pub(super) origin: usize,
-    /// The node its flights go to first: the origin, or a relay.
-    pub(super) hop: usize,
+    /// Where its flights go; none outside the mesh.
+    pub(super) way: Option<Way>,
     /// When it began.
     pub(super) since: Duration,
 }
@@ -71,16 +68,13 @@ impl Session {
     }
 }
 
-/// A session that a relay carries on: its client's node, and its place and number there.
-pub(super) type Carried = (usize, u32, u64);
-
 /// Whose an entry among a node's sessions is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owner {
     /// A session of its own clients, in this place.
     Own(u32),
     /// One that it carries on.
-    Carried(Carried),
+    Carried(SessionRef),
 }
 
 /// What a search has to know of a node's other sessions.
@@ -125,7 +119,7 @@ pub(super) struct Clients {
     /// Whose the entries are.
     owners: BTreeMap<SessionId, Owner>,
     /// The entries of sessions of other nodes that this one carries on.
-    carried: BTreeMap<Carried, SessionId>,
+    carried: BTreeMap<SessionRef, SessionId>,
     /// The most there were on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
@@ -164,8 +158,9 @@ impl Clients {
     pub(super) fn add(
         &mut self,
         search: Connect,
-        (since, until): (Duration, Duration),
         request: Request,
+        since: Duration,
+        until: Duration,
     ) -> Option<(u32, u64)> {
         self.numbers += 1;
         let session = Session {
@@ -193,8 +188,9 @@ impl Clients {
     }
 
     /// The session in a place, if it is still the one of that number.
-    pub(super) fn get(&mut self, place: u32, number: u64) -> Option<&mut Session> {
-        self.sessions.get_mut(place as usize)?.as_mut().filter(|it| it.number == number)
+    pub(super) fn get(&mut self, session: SessionRef) -> Option<&mut Session> {
+        let slot = self.sessions.get_mut(session.place as usize)?;
+        slot.as_mut().filter(|it| it.number == session.number)
     }
 
     pub(super) fn remove(&mut self, place: u32) -> Option<Session> {
@@ -206,14 +202,14 @@ impl Clients {
     }
 
     /// One more session that is carried on.
-    pub(super) fn carry(&mut self, line: Line, session: Carried) {
+    pub(super) fn carry(&mut self, line: Line, session: SessionRef) {
         let entry = self.ledger.open(&self.service, Side::Relayed, line);
         self.carried.insert(session, entry);
         self.owners.insert(entry, Owner::Carried(session));
     }
 
     /// One less; nothing happens if this process does not carry it.
-    pub(super) fn carry_no_more(&mut self, session: Carried) {
+    pub(super) fn carry_no_more(&mut self, session: SessionRef) {
         if let Some(entry) = self.carried.remove(&session) {
             self.quit(entry);
         }
@@ -250,12 +246,12 @@ impl Clients {
         self.peaks.get(line).copied().unwrap_or(0)
     }
 
-    /// Where the open sessions go, with their places and numbers.
-    pub(super) fn targets(&self) -> Vec<(Attempt, u32, u64)> {
+    /// The open sessions of this node, and where they go.
+    pub(super) fn targets(&self, node: usize) -> Vec<(SessionRef, Attempt)> {
         let sessions = (0..).zip(&self.sessions);
         let open = sessions.filter_map(|(place, session)| {
             let session = session.as_ref()?;
-            Some((*session.target()?, place, session.number))
+            Some((SessionRef { node, place, number: session.number }, *session.target()?))
         });
         open.collect()
     }

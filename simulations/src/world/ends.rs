@@ -4,6 +4,7 @@ use super::World;
 use super::clients::{Owner, Request};
 use super::sessions::Timer;
 use crate::brain::{Cut, End, Line, Traffic};
+use crate::flight::SessionRef;
 use crate::level::Level;
 
 impl World {
@@ -38,13 +39,13 @@ impl World {
         while let Some(entry) = self.nodes[at].clients.ledger.poll_changed() {
             match self.nodes[at].clients.owner(entry) {
                 Some(Owner::Own(place)) => self.look_at(at, place),
-                Some(Owner::Carried((node, place, number))) => {
+                Some(Owner::Carried(session)) => {
                     let now = self.epoch + self.now;
                     let end = self.nodes[at].clients.ledger.poll(entry, Traffic::default(), now);
                     // Its client sees the end after the way back.
-                    if end.is_some() && self.network.connects(at, node) {
-                        let way = self.network.rtt(at, node) / 2;
-                        self.session_later(node, (place, number), way, Timer::Cut);
+                    if end.is_some() && self.network.connects(at, session.node) {
+                        let way = self.network.rtt(at, session.node) / 2;
+                        self.session_later(session, way, Timer::Cut);
                     }
                 }
                 None => {}
@@ -67,8 +68,8 @@ impl World {
                 let is_set = session.look_at.is_some_and(|at| at > now && at <= due);
                 if !is_set {
                     session.look_at = Some(due);
-                    let (number, wait) = (session.number, due.saturating_duration_since(now));
-                    self.session_later(node, (place, number), wait, Timer::Look);
+                    let session = SessionRef { node, place, number: session.number };
+                    self.session_later(session, due.saturating_duration_since(now), Timer::Look);
                 }
             }
         }

@@ -76,12 +76,12 @@ impl Level for World {
 
     fn ties(&self, at: usize, subject: usize) -> Ties {
         let (node, id) = (&self.nodes[at], self.account.id(subject));
-        let mut sessions = node.clients.sessions.iter().flatten();
+        let sessions = node.clients.sessions.iter().flatten();
+        let mut ways = sessions.filter_map(|session| session.target()?.way);
         Ties {
             entry: node.brain.as_ref().is_some_and(|it| it.directory().get(&id).is_some()),
             tunnel: node.tunnels.get(number(subject)).is_some_and(Tunnel::is_up),
-            session: sessions
-                .any(|it| it.target().is_some_and(|to| to.origin == subject || to.hop == subject)),
+            session: ways.any(|way| way.origin == subject || way.hop == subject),
         }
     }
 

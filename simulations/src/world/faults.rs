@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::clients::{Attempt, Session};
 use super::sessions::Timer;
 use super::{Event, World};
 use crate::instance::Instance;
-use crate::level::{Follow, Level};
+use crate::level::{Follow, Level, Way};
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
@@ -89,10 +88,10 @@ impl World {
             // Who goes in good order writes down last whom it knows.
             node.folder.saved = (self.now, brain.snapshot().into());
         }
-        let targets = node.clients.targets();
+        let targets = node.clients.targets(at);
         let sessions = node.clients.clear();
-        for (target, place, number) in targets {
-            self.carry_no_more(&target, (at, place, number));
+        for (session, target) in targets {
+            self.carry_no_more(&target, session);
         }
         self.measures.sessions.closed += sessions;
         self.process_ends(at);
@@ -116,9 +115,9 @@ impl World {
     pub(super) fn break_sessions_to(&mut self, origin: usize) {
         for node in 0..self.nodes.len() {
             let sessions = self.nodes[node].clients.sessions.iter().flatten();
-            let targets = sessions.filter_map(Session::target);
+            let ways = sessions.filter_map(|session| session.target()?.way);
             let hops: BTreeSet<usize> =
-                targets.filter(|it| it.origin == origin).map(|it| it.hop).collect();
+                ways.filter(|way| way.origin == origin).map(|way| way.hop).collect();
             for hop in hops {
                 let second = hop == origin || self.network.connects(hop, origin);
                 if !second || !self.network.connects(node, hop) {
@@ -127,8 +126,7 @@ impl World {
                 let onward = self.network.rtt(hop, origin);
                 let onward = if hop == origin { Duration::ZERO } else { onward };
                 let way = (self.network.rtt(node, hop) + onward) / 2;
-                let is_it = |target: &Attempt| target.origin == origin && target.hop == hop;
-                self.later_for_sessions(node, is_it, way);
+                self.later_for_sessions(node, |it| it == Way { origin, hop }, way);
             }
         }
     }
@@ -138,8 +136,7 @@ impl World {
         for node in 0..self.nodes.len() {
             if self.network.connects(node, relay) {
                 let way = self.network.rtt(node, relay) / 2;
-                let is_it = |target: &Attempt| target.hop == relay && target.origin != relay;
-                self.later_for_sessions(node, is_it, way);
+                self.later_for_sessions(node, |it| it.hop == relay && it.is_relayed(), way);
             }
         }
     }
@@ -148,12 +145,12 @@ impl World {
     pub(super) fn later_for_sessions(
         &mut self,
         node: usize,
-        is_it: impl Fn(&Attempt) -> bool,
+        is_it: impl Fn(Way) -> bool,
         wait: Duration,
     ) {
-        for (target, place, number) in self.nodes[node].clients.targets() {
-            if is_it(&target) {
-                self.session_later(node, (place, number), wait, Timer::Cut);
+        for (session, target) in self.nodes[node].clients.targets(node) {
+            if target.way.is_some_and(&is_it) {
+                self.session_later(session, wait, Timer::Cut);
             }
         }
     }

@@ -11,11 +11,10 @@ use meshport_core::relay::{Receive, receive};
 use meshport_core::wire::Hops;
 use rand::Rng;
 
-use super::clients::{Attempt, Carried, OUTSIDE};
-use super::sessions::Timer;
+use super::clients::Attempt;
 use super::{Event, Packet, World, number};
 use crate::brain::Line;
-use crate::flight::{Flight, Payload, Step, Trail, loss_time, probe_timeout};
+use crate::flight::{Flight, Payload, SessionRef, Step, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::Judge;
 use crate::scenario::Lie;
@@ -39,28 +38,6 @@ impl World {
         }
     }
 
-    /// A flight of a client for an origin, which goes to `hop` first.
-    pub(super) fn flight_of(
-        &self,
-        (node, session, number_of_session): (usize, u32, u64),
-        (origin, hop): (usize, usize),
-        (step, what, bytes): (u32, Step, u32),
-    ) -> Flight {
-        let is_relayed = hop != origin;
-        Flight {
-            session,
-            number: number_of_session,
-            step,
-            what,
-            bytes,
-            missing: 0,
-            repeats: 0,
-            target: is_relayed.then(|| number(origin)),
-            hops: if is_relayed { Hops::One } else { Hops::None },
-            trail: Trail::of(number(node)),
-        }
-    }
-
     /// A flight reaches the other side, which acknowledges it unless it has an answer at once.
     pub(super) fn take_flight(&mut self, from: usize, to: usize, flight: Flight) {
         self.handle_flight(from, to, flight);
@@ -79,7 +56,7 @@ impl World {
             }
             Step::HelloBack => {
                 self.tunnel(to, from).connected = true;
-                let known = self.nodes[to].clients.get(flight.session, flight.number);
+                let known = self.nodes[to].clients.get(flight.session);
                 if known.is_some_and(|it| it.waits_for(flight.step)) {
                     self.send(to, from, Payload::Flight(Box::new(reply(Step::Open, OPEN_BYTES))));
                 }
@@ -124,30 +101,30 @@ impl World {
         }
         self.tunnel(at, next).connected = true;
         let wait = self.network.rtt(at, next);
-        self.flight_later((at, next), flight, wait);
+        self.flight_later(at, next, flight, wait);
     }
 
     /// A session is open through a relay, which watches the way on and resets what it carries there
     /// when that dies, as in the daemon.
-    pub(super) fn carry(&mut self, target: &Attempt, session: Carried) {
-        if let Some(line) = self.line_onward(target) {
-            self.nodes[target.hop].clients.carry(line, session);
-            self.tell_busy(target.hop);
+    pub(super) fn carry(&mut self, target: &Attempt, session: SessionRef) {
+        if let Some((relay, line)) = self.onward_from_relay(target) {
+            self.nodes[relay].clients.carry(line, session);
+            self.tell_busy(relay);
         }
     }
 
     /// Such a session has ended.
-    pub(super) fn carry_no_more(&mut self, target: &Attempt, session: Carried) {
-        if self.line_onward(target).is_some() {
-            self.nodes[target.hop].clients.carry_no_more(session);
-            self.tell_busy(target.hop);
+    pub(super) fn carry_no_more(&mut self, target: &Attempt, session: SessionRef) {
+        if let Some((relay, _)) = self.onward_from_relay(target) {
+            self.nodes[relay].clients.carry_no_more(session);
+            self.tell_busy(relay);
         }
     }
 
-    /// The line on which a session leaves its relay; none if it has none.
-    fn line_onward(&self, target: &Attempt) -> Option<Line> {
-        let is_relayed = target.origin != OUTSIDE && target.hop != target.origin;
-        is_relayed.then(|| Line::Direct(self.nodes[target.origin].credential.node))
+    /// The relay of a session, and the line on which it leaves that; none if it has none.
+    fn onward_from_relay(&self, target: &Attempt) -> Option<(usize, Line)> {
+        let way = target.way.filter(|way| way.is_relayed())?;
+        Some((way.hop, Line::Direct(self.nodes[way.origin].credential.node)))
     }
 
     /// A liar passes a stream to any node but the one it is for, with its target and no hop left.
@@ -161,7 +138,7 @@ impl World {
 
     fn serve(&mut self, at: usize, flight: Flight) {
         let is_opening = flight.what == Step::Open;
-        self.check_served(flight.trail.client() as usize, at);
+        self.check_served(flight.session.node, at);
         match self.account.instances[at].unwrap_or(Instance::Down) {
             Instance::Stalled if !is_opening => {}
             Instance::Ready | Instance::Unready | Instance::Stalled => {
@@ -175,7 +152,7 @@ impl World {
                 let flight = Flight { what, bytes, repeats: 0, ..flight };
                 if let Some((next, _)) = flight.trail.back() {
                     // The instance takes its time.
-                    self.flight_later((at, next as usize), flight, ANSWER_TIME);
+                    self.flight_later(at, next as usize, flight, ANSWER_TIME);
                 }
             }
             Instance::Hung if is_opening => self.send_back(at, word(flight, Step::Accepted)),
@@ -194,23 +171,18 @@ impl World {
         }
     }
 
-    fn flight_later(&mut self, (from, to): (usize, usize), flight: Flight, wait: Duration) {
-        let event = Event::Session {
-            node: from,
-            boot: self.nodes[from].boot,
-            session: number(to),
-            number: flight.number,
-            timer: Timer::Repeat(Box::new(flight)),
-        };
-        self.queue.push(self.now + wait, event);
+    fn flight_later(&mut self, node: usize, peer: usize, flight: Flight, wait: Duration) {
+        let (boot, flight) = (self.nodes[node].boot, Box::new(flight));
+        self.queue.push(self.now + wait, Event::Repeat { node, boot, peer, flight });
     }
 
-    /// What is lost of a flight that was sent then is sent again by whoever sent it.
+    /// What is missing of a flight that was sent then is sent again by whoever sent it.
     pub(super) fn repeat_later(
         &mut self,
         packet: &Packet,
         flight: Flight,
-        (sent, missing, has_arrived): (Duration, u32, bool),
+        sent: Duration,
+        has_arrived: bool,
     ) {
         let rtt = self.network.rtt(packet.from, packet.to);
         let (wait, repeats) = match has_arrived {
@@ -218,22 +190,21 @@ impl World {
             false => (probe_timeout(Some(rtt), flight.repeats), flight.repeats.saturating_add(1)),
         };
         let pause = (sent + wait).saturating_sub(self.now);
-        let flight = Flight { missing, repeats, ..flight };
         if self.nodes[packet.from].is_running(packet.from_boot) {
-            self.flight_later((packet.from, packet.to), flight, pause);
+            self.flight_later(packet.from, packet.to, Flight { repeats, ..flight }, pause);
         }
     }
 
-    pub(super) fn repeat(&mut self, node: usize, peer: usize, flight: Flight) {
-        if flight.what.is_request() && flight.trail.client() as usize == node {
-            let known = self.nodes[node].clients.get(flight.session, flight.number);
+    pub(super) fn repeat(&mut self, node: usize, peer: usize, flight: Box<Flight>) {
+        if flight.what.is_request() && flight.session.node == node {
+            let known = self.nodes[node].clients.get(flight.session);
             if known.is_none_or(|session| !session.waits_for(flight.step)) {
                 return;
             }
         } else if flight.repeats > MAX_REPEATS {
             return;
         }
-        self.send(node, peer, Payload::Flight(Box::new(flight)));
+        self.send(node, peer, Payload::Flight(flight));
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use meshport_discovery::{Liveness, OriginState};
 
 use super::World;
-use super::clients::{Attempt, OUTSIDE};
 use crate::brain::Line;
 use crate::level::{Follow, Judge, Level};
 use crate::measure::{FOLLOWED_FOR, MAX_FAULTS, News, Notice};
@@ -93,11 +92,5 @@ impl World {
         let has_left = self.nodes[subject].process.leaving
             || entry.is_some_and(|it| it.liveness == Liveness::Left);
         self.evicts(at, subject, has_left);
-    }
-
-    /// A session has reached an origin: how good was the choice?
-    pub(super) fn choice(&mut self, node: usize, chosen: &Attempt, took: Duration) {
-        let chosen = (chosen.origin != OUTSIDE).then_some((chosen.origin, chosen.hop));
-        self.measure_choice(node, chosen, took);
     }
 }

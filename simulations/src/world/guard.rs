@@ -49,12 +49,12 @@ impl World {
             Some((self.account.number(node)?, key))
         });
         let records = records.collect();
-        let sizes = (brain.directory().len(), brain.paths());
-        self.check_records((at, self.nodes[at].boot), records);
-        self.check_sizes(at, sizes);
+        let (entries, paths) = (brain.directory().len(), brain.paths());
+        self.check_records(at, self.nodes[at].boot, records);
+        self.check_sizes(at, entries, paths);
     }
 
-    fn check_sizes(&mut self, at: usize, (entries, paths): (usize, usize)) {
+    fn check_sizes(&mut self, at: usize, entries: usize, paths: usize) {
         if entries > MAX_MEMBERS || paths > MAX_PATHS {
             let what = format!("{entries} entries and {paths} paths");
             self.violates(rules::QUEUES, at, what);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Body, Event, Packet, World};
-use crate::flight::Payload;
+use crate::flight::{Flight, Payload};
 use crate::network::{Fate, Leg, Parcel, Stretch};
 use crate::trace::Sent;
 use crate::tunnel::OVERHEAD;
@@ -12,15 +12,15 @@ use crate::tunnel::OVERHEAD;
 /// they may have to wait. A flight has as many as it has segments, everything else has one.
 #[derive(Debug, Clone)]
 pub(super) struct Journey {
-    packet: Packet,
-    address: u16,
-    sent: Duration,
-    kind: &'static str,
-    stages: Vec<Stage>,
+    pub(super) packet: Packet,
+    pub(super) address: u16,
+    pub(super) sent: Duration,
+    pub(super) kind: &'static str,
+    pub(super) stages: Vec<Stage>,
     /// When the last datagram of a flight arrives, of those that have passed every link.
-    arrival: Duration,
+    pub(super) arrival: Duration,
     /// Bytes of the flight in datagrams that are lost.
-    lost: u32,
+    pub(super) lost: u32,
 }
 
 /// One datagram, and when it is at which link.
@@ -34,20 +34,6 @@ pub(super) struct Stage {
 }
 
 impl Journey {
-    /// Of a packet that is sent now.
-    pub(super) fn new(
-        packet: Packet,
-        (sent, address, kind): (Duration, u16, &'static str),
-        stages: Vec<Stage>,
-    ) -> Self {
-        Self { packet, address, sent, kind, stages, arrival: Duration::ZERO, lost: 0 }
-    }
-
-    /// With what has become of those datagrams of a flight that are not under way any more.
-    pub(super) fn after(self, arrival: Duration, lost: u32) -> Self {
-        Self { arrival, lost, ..self }
-    }
-
     fn is_flight(&self) -> bool {
         matches!(self.packet.body, Body::Data(Payload::Flight(_)))
     }
@@ -97,7 +83,10 @@ impl World {
         if let Body::Data(Payload::Flight(flight)) = &packet.body {
             match lost {
                 0 => self.queue.push(arrival, Event::Packet(packet)),
-                _ => self.repeat_later(&packet, **flight, (sent, lost, !arrival.is_zero())),
+                missing => {
+                    let flight = Flight { missing, ..**flight };
+                    self.repeat_later(&packet, flight, sent, !arrival.is_zero());
+                }
             }
         }
     }

@@ -120,7 +120,7 @@ impl World {
                 let others: Vec<Life> = lives.iter().filter(|it| it.node != own).copied().collect();
                 for some in others.chunks(MAX_CLAIMS) {
                     // What rumours have told is old news to the other way.
-                    for words in [gossip((me, *to), some, standing), rumours(some, standing)] {
+                    for words in [gossip(me, *to, some, standing), rumours(some, standing)] {
                         self.measures.lies += 1;
                         self.send(from, number, Payload::Gossip(words));
                     }
@@ -170,7 +170,7 @@ fn rumours(about: &[Life], standing: Standing) -> Vec<u8> {
 }
 
 /// Claims behind the header of a membership datagram.
-fn gossip((from, to): (Life, Life), about: &[Life], standing: Standing) -> Vec<u8> {
+fn gossip(from: Life, to: Life, about: &[Life], standing: Standing) -> Vec<u8> {
     let mut inner = Vec::new();
     number(&mut inner, from.generation);
     number(&mut inner, u64::from(from.renewal));

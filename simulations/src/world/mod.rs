@@ -16,8 +16,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::Error;
 use crate::brain::{Birth, Brain, Wish};
-use crate::flight::Payload;
-use crate::identity::bytes32;
+use crate::flight::{Flight, Payload, SessionRef};
+use crate::identity::{Issuer, bytes32};
 use crate::instance::Instance;
 use crate::level::{Account, Follow, Judge, Level, Story};
 use crate::measure::{Measures, Suspicions};
@@ -95,11 +95,22 @@ enum Event {
         boot: u32,
     },
     Session {
+        session: SessionRef,
+        boot: u32,
+        timer: Timer,
+    },
+    /// A flight is sent again.
+    Repeat {
         node: usize,
         boot: u32,
-        session: u32,
-        number: u64,
-        timer: Timer,
+        peer: usize,
+        flight: Box<Flight>,
+    },
+    /// A peer does not acknowledge long packets.
+    Unacknowledged {
+        node: usize,
+        boot: u32,
+        peer: usize,
     },
     /// A process stands still, and will again until then.
     Starve {
@@ -194,9 +205,10 @@ impl World {
         let story = Story::new(scenario, seed, options.until)?;
         let scenario = &story.scenario;
         let authority = AuthorityKey::from_bytes(bytes32(&mut rng));
+        let issuer = Issuer { key: authority, from: UnixSeconds(WALL_START - ISSUED_BEFORE_S) };
         let mut nodes = Vec::new();
-        for (site, number) in scenario.nodes() {
-            nodes.push(node::make(scenario, (site, number), &authority, &mut rng)?);
+        for place in scenario.nodes() {
+            nodes.push(node::make(scenario, place, &issuer, &mut rng)?);
         }
         let memo = Memo::default();
         node::share(&mut nodes, &memo)?;
@@ -220,7 +232,7 @@ impl World {
             rng,
             queue: Queue::new(),
             nodes,
-            mesh: Mesh { authority, memo, known: Vec::new() },
+            mesh: Mesh { authority: issuer.key, memo, known: Vec::new() },
             network,
             measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
             progress: options.progress,
@@ -311,9 +323,20 @@ impl World {
                     self.client_arrives(node);
                 }
             }
-            Event::Session { node, boot, session, number, timer } => {
+            Event::Session { session, boot, timer } => {
+                if self.nodes[session.node].is_running(boot) {
+                    self.session_timer(session, timer);
+                }
+            }
+            Event::Repeat { node, boot, peer, flight } => {
                 if self.nodes[node].is_running(boot) {
-                    self.session_timer((node, session, number), timer);
+                    self.repeat(node, peer, flight);
+                }
+            }
+            Event::Unacknowledged { node, boot, peer } => {
+                if self.nodes[node].is_running(boot) {
+                    let peer = self.nodes[peer].credential.node;
+                    self.with_brain(node, |brain, now, _| brain.unacknowledged(peer, now));
                 }
             }
             Event::Starve { node, stall, until } => self.starve(node, stall, until),
@@ -524,7 +547,9 @@ impl Event {
             | Self::Probed { node, .. }
             | Self::Tunnel { node, .. }
             | Self::Arrival { node, .. }
-            | Self::Session { node, .. } => Some(*node),
+            | Self::Repeat { node, .. }
+            | Self::Unacknowledged { node, .. } => Some(*node),
+            Self::Session { session, .. } => Some(session.node),
         }
     }
 }

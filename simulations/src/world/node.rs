@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{AuthorityKey, Credential, NodeKey, RecordKey, Revocations, UnixSeconds};
+use meshport_config::{Credential, NodeKey, RecordKey, Revocations, UnixSeconds};
 use meshport_discovery::Memo;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::clients::Clients;
-use super::{Event, ISSUED_BEFORE_S, WALL_START, World};
+use super::{Event, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
-use crate::identity::{bytes32, issue};
+use crate::identity::{Issuer, bytes32};
 pub(super) use crate::network::endpoint;
-use crate::scenario::{Lie, Scenario};
+use crate::scenario::{Lie, Place, Scenario};
 use crate::tunnel::Tunnels;
 
 /// One node.
@@ -120,16 +120,15 @@ impl World {
 /// Makes a node that has not started.
 pub(super) fn make(
     scenario: &Scenario,
-    place: (usize, usize),
-    authority: &AuthorityKey,
+    place: Place,
+    issuer: &Issuer,
     rng: &mut ChaCha8Rng,
 ) -> Result<Node, Error> {
     let key = RecordKey::from_bytes(bytes32(rng));
     let node_key = NodeKey::from_bytes(bytes32(rng));
-    let from = UnixSeconds(WALL_START - ISSUED_BEFORE_S);
-    let credential = issue(scenario, place, (authority, from), (&node_key, &key))?;
+    let credential = issuer.issue(scenario, place, &node_key, &key)?;
     Ok(Node {
-        site: place.0,
+        site: place.site,
         key,
         credential: Arc::new(credential),
         seed: rng.next_u64(),

@@ -7,14 +7,14 @@
 
 use std::time::Duration;
 
-use super::clients::{Attempt, OUTSIDE, OtherSearches, Request, Session};
+use super::clients::{Attempt, OtherSearches, Request, Session};
 use super::{Event, World};
 use meshport_core::counter_hash::mix;
 
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
-use crate::flight::{Flight, Payload, Step};
+use crate::flight::{Flight, Payload, SessionRef, Step};
 use crate::instance::{ANSWER_TIME, Instance};
-use crate::level::{Judge, Level};
+use crate::level::{Follow, Judge, Level, Way};
 use crate::rules;
 use crate::scenario::{Lie, Load};
 
@@ -22,7 +22,7 @@ use crate::scenario::{Lie, Load};
 const FIRST_REQUEST: u32 = 1 << 16;
 
 /// What a session waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The search wants to be asked.
     Ask,
@@ -40,10 +40,6 @@ pub(super) enum Timer {
     Cut,
     /// The node looks whether it is to end.
     Look,
-    /// A flight is sent again.
-    Repeat(Box<Flight>),
-    /// A peer does not acknowledge long packets.
-    Unacknowledged,
 }
 
 impl Session {
@@ -93,15 +89,15 @@ impl World {
         let clients = &mut self.nodes[node].clients;
         clients.tickets += 1;
         clients.budget.note_search();
-        match clients.add(search, (now, until), request) {
-            Some((place, number)) => self.ask(node, place, number),
+        match clients.add(search, request, now, until) {
+            Some((place, number)) => self.ask(SessionRef { node, place, number }),
             None => self.request_over(node, request, false),
         }
     }
 
     /// Does what a session's search wants, and notes when it next wants something.
-    fn ask(&mut self, node: usize, place: u32, number: u64) {
-        let now = self.epoch + self.now;
+    fn ask(&mut self, of: SessionRef) {
+        let (now, SessionRef { node, place, number }) = (self.epoch + self.now, of);
         loop {
             let clients = &mut self.nodes[node].clients;
             let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
@@ -118,7 +114,7 @@ impl World {
                     if id == 0 {
                         self.check_choice(node, &candidate.origin.line);
                     }
-                    self.attempt(node, (place, number), id, &candidate);
+                    self.attempt(of, id, &candidate);
                 }
                 Some(Action::Cancel { id, .. }) => {
                     self.drop_attempt(node, place, id);
@@ -130,8 +126,7 @@ impl World {
                     let due = due.max(self.now);
                     if session.asked_at.is_none_or(|at| due < at || at < self.now) {
                         session.asked_at = Some(due);
-                        let wait = due - self.now;
-                        self.session_later(node, (place, number), wait, Timer::Ask);
+                        self.session_later(of, due - self.now, Timer::Ask);
                     }
                     return;
                 }
@@ -139,36 +134,29 @@ impl World {
         }
     }
 
-    fn attempt(
-        &mut self,
-        node: usize,
-        (place, number): (u32, u64),
-        id: u32,
-        candidate: &Candidate,
-    ) {
-        let line = candidate.origin.line;
-        let (origin, hop) = self.account.ends(&line).unwrap_or((OUTSIDE, OUTSIDE));
-        let since = self.now;
+    fn attempt(&mut self, session: SessionRef, id: u32, candidate: &Candidate) {
+        let SessionRef { node, place, .. } = session;
+        let (line, since) = (candidate.origin.line, self.now);
+        let way = self.account.way(&line);
         let entry = self.nodes[node].clients.enter(line, place);
-        let attempt = Attempt { id, entry, line, origin, hop, since };
-        self.session(node, place).attempts.push(attempt);
+        self.session(node, place).attempts.push(Attempt { id, entry, line, way, since });
         self.tell_busy(node);
-        if origin == OUTSIDE {
+        let Some(way) = way else {
             // A connection, and a hello that is answered: two round trips.
             let wait = self.story.scenario.fallback_rtt() * 2 + ANSWER_TIME;
-            return self.session_later(node, (place, number), wait, Timer::Own { id, good: true });
-        }
-        if origin == node {
+            return self.session_later(session, wait, Timer::Own { id, good: true });
+        };
+        if way.origin == node {
             let (wait, good) = match self.account.instances[node].unwrap_or(Instance::Down) {
                 Instance::Ready | Instance::Unready | Instance::Stalled => (ANSWER_TIME, true),
                 Instance::Down => (Duration::ZERO, false),
-                Instance::Hung => return self.accepted(node, (place, number), id),
+                Instance::Hung => return self.accepted(session, id),
             };
-            return self.session_later(node, (place, number), wait, Timer::Own { id, good });
+            return self.session_later(session, wait, Timer::Own { id, good });
         }
-        let (what, bytes) = self.opening(node, hop);
-        let flight = self.flight_of((node, place, number), (origin, hop), (id, what, bytes));
-        self.send(node, hop, Payload::Flight(Box::new(flight)));
+        let (what, bytes) = self.opening(node, way.hop);
+        let flight = Flight::new(session, way, id, what, bytes);
+        self.send(node, way.hop, Payload::Flight(Box::new(flight)));
     }
 
     fn drop_attempt(&mut self, node: usize, place: u32, id: u32) -> Option<Attempt> {
@@ -185,30 +173,29 @@ impl World {
         let Some(brain) = &self.nodes[node].brain else { return };
         let route = brain.route().clone();
         let mut asked = Vec::new();
-        for (place, session) in self.nodes[node].clients.sessions.iter_mut().enumerate() {
+        for (place, session) in (0..).zip(&mut self.nodes[node].clients.sessions) {
             let Some(session) = session else { continue };
             if let Some(search) = &mut session.search {
                 search.handle_route(route.clone(), now);
-                asked.push((place, session.number));
+                asked.push(SessionRef { node, place, number: session.number });
             }
         }
-        for (place, number) in asked {
-            let place = u32::try_from(place).expect("at most MAX_SESSIONS");
-            self.session_later(node, (place, number), Duration::ZERO, Timer::Ask);
+        for session in asked {
+            self.session_later(session, Duration::ZERO, Timer::Ask);
         }
     }
 
     pub(super) fn answered(&mut self, node: usize, flight: Flight) {
         let clients = &mut self.nodes[node].clients;
-        let Some(session) = clients.get(flight.session, flight.number) else { return };
+        let Some(session) = clients.get(flight.session) else { return };
         if !session.waits_for(flight.step) {
             return;
         }
-        let (place, id) = (flight.session, flight.step);
+        let (place, id) = (flight.session.place, flight.step);
         match flight.what {
-            Step::Accepted => self.accepted(node, (place, flight.number), id),
+            Step::Accepted => self.accepted(flight.session, id),
             Step::Refused if session.is_open() => self.broken(node, place),
-            Step::Refused => self.failed(node, (place, flight.number), id, Verdict::Refused),
+            Step::Refused => self.failed(flight.session, id, Verdict::Refused),
             Step::Opened => self.opened(node, place, id),
             Step::Answer => {
                 if let Some(request) = session.request.take() {
@@ -224,37 +211,31 @@ impl World {
     }
 
     /// An attempt's instance has accepted the connection and has yet to answer.
-    fn accepted(&mut self, node: usize, (place, number): (u32, u64), id: u32) {
+    fn accepted(&mut self, of: SessionRef, id: u32) {
         let now = self.epoch + self.now;
-        if let Some(search) = &mut self.session(node, place).search {
+        if let Some(search) = &mut self.session(of.node, of.place).search {
             search.handle_connected(id, now);
         }
-        self.ask(node, place, number);
+        self.ask(of);
     }
 
-    pub(super) fn session_timer(&mut self, (node, place, number): (usize, u32, u64), timer: Timer) {
-        if let Timer::Repeat(flight) = timer {
-            return self.repeat(node, place as usize, *flight);
-        }
-        if timer == Timer::Unacknowledged {
-            let peer = self.nodes[place as usize].credential.node;
-            return self.with_brain(node, |brain, now, _| brain.unacknowledged(peer, now));
-        }
-        let Some(session) = self.nodes[node].clients.get(place, number) else { return };
+    pub(super) fn session_timer(&mut self, of: SessionRef, timer: Timer) {
+        let SessionRef { node, place, .. } = of;
+        let Some(session) = self.nodes[node].clients.get(of) else { return };
         let (step, is_open) = (session.step, session.is_open());
         match timer {
             Timer::Ask => {
                 session.asked_at = None;
-                self.ask(node, place, number);
+                self.ask(of);
             }
             Timer::Own { id, good } if !is_open => {
                 if good {
                     self.opened(node, place, id);
                 } else {
-                    self.failed(node, (place, number), id, Verdict::Refused);
+                    self.failed(of, id, Verdict::Refused);
                 }
             }
-            Timer::Outside(of) if of == step && is_open => {
+            Timer::Outside(request) if request == step && is_open => {
                 let (request, until) = (session.request.take(), session.until);
                 if let Some(request) = request {
                     self.request_over(node, request, true);
@@ -264,7 +245,7 @@ impl World {
                 }
             }
             Timer::Next if is_open => self.next_request(node, place),
-            Timer::Given(of) if of == step && session.request.is_some() => {
+            Timer::Given(request) if request == step && session.request.is_some() => {
                 let session = self.end(node, place);
                 if let Some(request) = session.and_then(|it| it.request) {
                     self.request_over(node, request, false);
@@ -280,12 +261,12 @@ impl World {
         }
     }
 
-    fn failed(&mut self, node: usize, (place, number): (u32, u64), id: u32, verdict: Verdict) {
-        self.drop_attempt(node, place, id);
-        if let Some(search) = &mut self.session(node, place).search {
+    fn failed(&mut self, of: SessionRef, id: u32, verdict: Verdict) {
+        self.drop_attempt(of.node, of.place, id);
+        if let Some(search) = &mut self.session(of.node, of.place).search {
             search.handle_failure(id, Some(verdict));
         }
-        self.ask(node, place, number);
+        self.ask(of);
     }
 
     fn opened(&mut self, node: usize, place: u32, id: u32) {
@@ -297,8 +278,9 @@ impl World {
         session.step = FIRST_REQUEST;
         let losers: Vec<Attempt> = session.attempts.extract_if(.., |it| it.id != id).collect();
         let target = session.target().copied();
-        let (number, since, until) = (session.number, session.since, session.until);
+        let (since, until) = (session.since, session.until);
         let request = session.request.take();
+        let session = SessionRef { node, place, number: session.number };
         let clients = &mut self.nodes[node].clients;
         clients.opened += 1;
         clients.searching -= 1;
@@ -310,17 +292,17 @@ impl World {
         self.tell_verdicts(node, verdicts, connected);
         self.measures.sessions.opened += 1;
         if let Some(target) = target {
-            self.measures.sessions.relayed += u64::from(target.hop != target.origin);
-            self.measures.sessions.outside += u64::from(target.origin == OUTSIDE);
-            self.choice(node, &target, now.saturating_sub(since));
+            self.measures.sessions.relayed += u64::from(target.way.is_some_and(Way::is_relayed));
+            self.measures.sessions.outside += u64::from(target.way.is_none());
+            self.measure_choice(node, target.way, now.saturating_sub(since));
             self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);
-            self.carry(&target, (node, place, number));
+            self.carry(&target, session);
             self.look_at(node, place);
         }
         if let Some(request) = request {
             self.request_over(node, request, true);
         }
-        self.session_later(node, (place, number), until.saturating_sub(now), Timer::Done);
+        self.session_later(session, until.saturating_sub(now), Timer::Done);
         self.request_later(node, place);
     }
 
@@ -347,10 +329,9 @@ impl World {
         let Some(load) = &self.story.scenario.load else { return };
         let pause = load.next_request(&mut self.nodes[node].clients.rng);
         let Some(pause) = pause else { return };
-        let session = self.session(node, place);
-        let (number, until) = (session.number, session.until);
+        let Session { number, until, .. } = *self.session(node, place);
         if self.now + pause < until {
-            self.session_later(node, (place, number), pause, Timer::Next);
+            self.session_later(SessionRef { node, place, number }, pause, Timer::Next);
         }
     }
 
@@ -367,23 +348,22 @@ impl World {
         }
         session.step += 1;
         session.request = Some(Request { since: now, repeated: false });
-        let (number, step) = (session.number, session.step);
-        let target = session.target().map(|target| (target.origin, target.hop));
-        self.session_later(node, (place, number), given, Timer::Given(step));
-        match target.filter(|(origin, _)| *origin != node) {
-            Some((OUTSIDE, _)) => {
+        let (step, target) = (session.step, session.target().map(|target| target.way));
+        let session = SessionRef { node, place, number: session.number };
+        self.session_later(session, given, Timer::Given(step));
+        match target {
+            Some(None) => {
                 let wait = self.story.scenario.fallback_rtt() + ANSWER_TIME;
-                self.session_later(node, (place, number), wait, Timer::Outside(step));
+                self.session_later(session, wait, Timer::Outside(step));
             }
-            Some((origin, hop)) => {
-                let what = (step, Step::Request, bytes);
-                let flight = self.flight_of((node, place, number), (origin, hop), what);
-                self.send(node, hop, Payload::Flight(Box::new(flight)));
+            Some(Some(way)) if way.origin != node => {
+                let flight = Flight::new(session, way, step, Step::Request, bytes);
+                self.send(node, way.hop, Payload::Flight(Box::new(flight)));
             }
-            None => self.ask_own(node, place),
+            _ => self.ask_own(node, place),
         }
         // One that is to be reset does not keep a client waiting that asks.
-        if self.nodes[node].clients.get(place, number).is_some() {
+        if self.nodes[node].clients.get(session).is_some() {
             self.look_at(node, place);
         }
     }
@@ -457,7 +437,7 @@ impl World {
         let session = self.nodes[node].clients.remove(place)?;
         self.measures.sessions.closed += u64::from(session.is_open());
         if let Some(target) = session.target() {
-            self.carry_no_more(target, (node, place, session.number));
+            self.carry_no_more(target, SessionRef { node, place, number: session.number });
         }
         for attempt in &session.attempts {
             self.quit(node, attempt.entry);
@@ -479,16 +459,9 @@ impl World {
         }
     }
 
-    pub(super) fn session_later(
-        &mut self,
-        node: usize,
-        (session, number): (u32, u64),
-        after: Duration,
-        timer: Timer,
-    ) {
-        let boot = self.nodes[node].boot;
-        let event = Event::Session { node, boot, session, number, timer };
-        self.queue.push(self.now + after, event);
+    pub(super) fn session_later(&mut self, session: SessionRef, after: Duration, timer: Timer) {
+        let boot = self.nodes[session.node].boot;
+        self.queue.push(self.now + after, Event::Session { session, boot, timer });
     }
 
     pub(super) fn session(&mut self, node: usize, place: u32) -> &mut Session {

@@ -7,7 +7,6 @@ use meshport_proto::schedule::{Content, Need, REJECT_AFTER};
 use rand::Rng;
 
 use super::journey::{Journey, parcel, payload, stages};
-use super::sessions::Timer;
 use super::{Body, Event, Packet, World, node, number};
 use crate::brain::Brain;
 use crate::flight::{Flight, Payload};
@@ -89,25 +88,27 @@ impl World {
             self.note_fate(&packet, size, fate.is_err());
         }
         if !under_way.is_empty() {
-            let journey = Journey::new(packet, (self.now, address, "session"), under_way);
-            return self.set_out(Box::new(journey.after(arrival, lost)));
+            let (sent, kind, stages) = (self.now, "session", under_way);
+            let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
+            return self.set_out(Box::new(journey));
         }
-        let (now, has_arrived) = (self.now, !arrival.is_zero());
         match lost {
             0 => self.queue.push(arrival, Event::Packet(packet)),
-            _ => self.repeat_later(&packet, flight, (now, lost, has_arrived)),
+            missing => {
+                let flight = Flight { missing, ..flight };
+                self.repeat_later(&packet, flight, self.now, !arrival.is_zero());
+            }
         }
     }
 
     /// What becomes of one datagram of a session, of so many bytes on the wire: the sender of
     /// long ones notices when they are not acknowledged, as QUIC's congestion control does.
     pub(super) fn note_fate(&mut self, packet: &Packet, size: usize, is_lost: bool) {
-        let (node, peer, boot) = (packet.from, number(packet.to), packet.from_boot);
-        let (rtt, now) = (self.network.rtt(node, packet.to), self.epoch + self.now);
+        let (node, peer, boot) = (packet.from, packet.to, packet.from_boot);
+        let (rtt, now) = (self.network.rtt(node, peer), self.epoch + self.now);
         let bytes = size.saturating_sub(OVERHEAD);
-        if self.nodes[node].tunnels.note_fate(peer, bytes, is_lost, rtt, now) {
-            let (session, number, timer) = (peer, 0, Timer::Unacknowledged);
-            self.queue.push(self.now, Event::Session { node, boot, session, number, timer });
+        if self.nodes[node].tunnels.note_fate(number(peer), bytes, is_lost, rtt, now) {
+            self.queue.push(self.now, Event::Unacknowledged { node, boot, peer });
         }
     }
 
@@ -381,8 +382,8 @@ impl World {
             }
         }
         if let Ok(Stretch::Reaches(..)) = fate {
-            let under_way = stages(fate, size);
-            let journey = Journey::new(packet, (self.now, address, kind), under_way);
+            let (sent, stages, arrival, lost) = (self.now, stages(fate, size), Duration::ZERO, 0);
+            let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
             return self.set_out(Box::new(journey));
         }
         self.note(&packet, size, kind, fate.err());

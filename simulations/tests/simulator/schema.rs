@@ -54,7 +54,7 @@ fn wrong(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(),
                 }
                 true
             }
-            _ => object(root, (keyword, says), (schema, value), place)?,
+            _ => object(root, keyword, says, schema, value, place)?,
         };
         if !holds {
             return Err(fails());
@@ -66,8 +66,10 @@ fn wrong(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(),
 /// Keywords about tables; nothing else minds them.
 fn object(
     root: &Value,
-    (keyword, says): (&str, &Value),
-    (schema, value): (&Value, &Value),
+    keyword: &str,
+    says: &Value,
+    schema: &Value,
+    value: &Value,
     place: &str,
 ) -> Result<bool, String> {
     let Some(table) = value.as_object() else { return Ok(true) };

@@ -7,7 +7,6 @@ fn sample(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Sa
 
 #[test]
 fn what_overflows_is_noticed() {
-    let bounds = (10.0, 2.0);
     let event = |event, value| sample("discovery_events", &[("event", event)], value);
     let open = |side, value| sample("sessions_open", &[("side", side)], value);
     let fine = [
@@ -18,15 +17,15 @@ fn what_overflows_is_noticed() {
         open("relayed", 2.0),
         sample("leaves", &[], 3.0),
     ];
-    assert_eq!(overflow(&fine, MAX_MEMBERS, bounds), None);
-    assert!(overflow(&fine, MAX_MEMBERS + 1, bounds).is_some());
+    assert_eq!(overflow(&fine, MAX_MEMBERS, 10.0, 2.0), None);
+    assert!(overflow(&fine, MAX_MEMBERS + 1, 10.0, 2.0).is_some());
     for (bad, word) in [
         (event("dropped_transmits", 1.0), "dropped_transmits"),
         (open("client", 11.0), "client"),
         (open("relayed", 3.0), "relayed"),
         (sample("leaves", &[], 1e9), "leaves"),
     ] {
-        let what = overflow(&[bad], 1, bounds).unwrap_or_default();
+        let what = overflow(&[bad], 1, 10.0, 2.0).unwrap_or_default();
         assert!(what.contains(word), "{what}");
     }
 }

@@ -46,11 +46,11 @@ fn a_queue_or_a_table_that_overflows_is_noticed() {
     let mut world = played();
     let bound = MAX_TRANSMITS + 4 * MAX_MEMBERS;
     world.check_wishes(1, bound);
-    world.check_sizes(1, (MAX_MEMBERS, MAX_PATHS));
+    world.check_sizes(1, MAX_MEMBERS, MAX_PATHS);
     assert_eq!(broken(&mut world), Vec::<&str>::new());
     world.check_wishes(1, bound + 1);
-    world.check_sizes(1, (MAX_MEMBERS + 1, MAX_PATHS));
-    world.check_sizes(1, (MAX_MEMBERS, MAX_PATHS + 1));
+    world.check_sizes(1, MAX_MEMBERS + 1, MAX_PATHS);
+    world.check_sizes(1, MAX_MEMBERS, MAX_PATHS + 1);
     assert_eq!(broken(&mut world), [rules::QUEUES; 3]);
 }
 
