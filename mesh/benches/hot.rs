@@ -147,7 +147,7 @@ struct Sealing {
 const BATCHES: [(usize, usize); 4] = [(1500, 1), (1500, 10), (8950, 1), (8950, 10)];
 
 impl Sealing {
-    fn new((mtu, datagrams): (usize, usize)) -> Self {
+    fn new(mtu: usize, datagrams: usize) -> Self {
         #[expect(clippy::disallowed_methods, reason = "an origin for time that stands still")]
         let start = Instant::now();
         let [near, far] = [1, 2].map(|number| identity(NodeKey::from_bytes([number; 32])));
@@ -160,7 +160,7 @@ impl Sealing {
 /// From the datagrams that QUIC hands over to the bytes on the wire.
 #[divan::bench(args = BATCHES)]
 fn seal(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
-    let Sealing { packets, segment, batch } = Sealing::new((mtu, datagrams));
+    let Sealing { packets, segment, batch } = Sealing::new(mtu, datagrams);
     let length = packets.borrow_mut().seal(&batch, segment).len();
     assert!(length > batch.len() && length <= mtu * datagrams);
     bencher
@@ -171,7 +171,7 @@ fn seal(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
 /// From the bytes on the wire to the datagrams for QUIC.
 #[divan::bench(args = BATCHES)]
 fn open(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
-    let Sealing { packets, segment, batch } = Sealing::new((mtu, datagrams));
+    let Sealing { packets, segment, batch } = Sealing::new(mtu, datagrams);
     bencher
         .counter(BytesCount::new(batch.len()))
         // Nothing is opened twice.

@@ -208,7 +208,7 @@ impl Streams {
                     count(&self.counters.streams_opened);
                     live.peak.fetch_max(live.streams.load(Ordering::Relaxed), Ordering::Relaxed);
                     let link = self.link.clone();
-                    return Ok(Stream::new(node, (send, recv), &live, link, address));
+                    return Ok(Stream::new(node, send, recv, &live, link, address));
                 }
                 // The cached connection died in between; the next round makes a new one.
                 Err(error) => {
@@ -515,7 +515,7 @@ impl Streams {
             };
             count(&self.counters.streams_accepted);
             let (link, node) = (self.link.clone(), self.holder(live, node));
-            slot.send((node, Stream::new(node, (send, recv), live, link, address)));
+            slot.send((node, Stream::new(node, send, recv, live, link, address)));
             // Every permitted stream costs memory whether it is used or not.
             let open = live.streams.load(Ordering::Relaxed);
             if open * 2 > permitted as usize && permitted < self.max_streams {

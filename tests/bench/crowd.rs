@@ -100,7 +100,7 @@ pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
         .map(|index| (index * each, each.min(crowd.peers.saturating_sub(index * each))));
     let mut groups: Vec<Group> = shares
         .filter(|(_, count)| *count > 0)
-        .map(|share| Group::start(&world, &invite, share, crowd.mtu))
+        .map(|(first, count)| Group::start(&world, &invite, first, count, crowd.mtu))
         .collect::<io::Result<_>>()?;
     let all = usize::from(crowd.peers);
     wait::until("each peer is answered", LIMIT, || (answered(&groups) == all).then_some(()));
@@ -115,7 +115,7 @@ pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
     figures.connected_idle_percent = idle(&mut world, crowd.idle);
     figures.connected_rss_mib = resident(&mut world);
 
-    storm(&mut world, &mut groups, (&invite, crowd.mtu), &mut figures)?;
+    storm(&mut world, &mut groups, &invite, crowd.mtu, &mut figures)?;
     print_line(&table(&figures));
     if let Some(file) = &crowd.json {
         std::fs::write(file, serde_json::to_string_pretty(&figures)?)?;
@@ -148,7 +148,8 @@ impl Figures {
 fn storm(
     world: &mut World,
     groups: &mut [Group],
-    (invite, mtu): (&std::path::Path, u16),
+    invite: &std::path::Path,
+    mtu: u16,
     figures: &mut Figures,
 ) -> io::Result<()> {
     let all = usize::from(figures.peers);
@@ -160,7 +161,7 @@ fn storm(
     wait::until("the first is back", LIMIT, || (answered(groups) > 0).then_some(()));
     let requests = Requests::start(world);
     let newcomer_begun = wait::now();
-    let newcomer = Group::start(world, invite, (figures.peers, 1), mtu)?;
+    let newcomer = Group::start(world, invite, figures.peers, 1, mtu)?;
     let (mut half, mut most, mut new) = (None, None, None);
     wait::until("all are back, and the newcomer is there", LIMIT, || {
         let back = answered(groups);
@@ -236,7 +237,8 @@ impl Group {
     fn start(
         world: &World,
         invite: &std::path::Path,
-        share: (u16, u16),
+        first: u16,
+        count: u16,
         mtu: u16,
     ) -> io::Result<Self> {
         let origin = world.at(ORIGIN);
@@ -244,7 +246,7 @@ impl Group {
         command.arg("endpoints").arg("--invite").arg(invite);
         command.args(["--origin", &Identity::read(origin.state()).node().to_string()]);
         command.args(["--at", &origin.udp.to_string()]);
-        command.args(["--first", &share.0.to_string(), "--count", &share.1.to_string()]);
+        command.args(["--first", &first.to_string(), "--count", &count.to_string()]);
         command.args(["--mtu", &mtu.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());

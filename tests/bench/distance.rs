@@ -94,7 +94,7 @@ pub(crate) fn run(asked: &Distance) -> io::Result<()> {
         for rtt_ms in &asked.rtt {
             for loss in &asked.loss {
                 for contender in &those {
-                    let row = measure(asked, *contender, (*rtt_ms, *loss), round)?;
+                    let row = measure(asked, *contender, *rtt_ms, *loss, round)?;
                     print_line(&line(&row));
                     rows.push(row);
                 }
@@ -112,7 +112,8 @@ pub(crate) fn run(asked: &Distance) -> io::Result<()> {
 fn measure(
     asked: &Distance,
     contender: Contender,
-    (rtt_ms, loss): (u64, f64),
+    rtt_ms: u64,
+    loss: f64,
     round: u32,
 ) -> io::Result<Row> {
     let link = LinkConfig {

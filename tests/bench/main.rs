@@ -35,7 +35,7 @@ mod wire;
 
 use contenders::{Contender, Running};
 use load::{Job, Seen, Work};
-use row::Row;
+use row::{Row, Subject};
 use testbed::Testbed;
 
 /// How long clients may take beyond the time they were given.
@@ -205,7 +205,8 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
                 let folder = fresh(&arguments.out.join(folder));
                 let mut testbed = Testbed::new(*mtu, &folder);
                 let running = contender.start(&testbed);
-                rows.extend(all_work(arguments, &testbed, *contender, &running, round));
+                let subject = Subject { contender: *contender, mtu: *mtu, round };
+                rows.extend(all_work(arguments, &testbed, subject, &running));
                 testbed.check();
                 print_line(&format!("round {round}: {} at MTU {mtu}", contender.name()));
                 if let Some(file) = &arguments.json {
@@ -231,9 +232,8 @@ fn fresh(folder: &Path) -> PathBuf {
 fn all_work(
     arguments: &Arguments,
     testbed: &Testbed,
-    contender: Contender,
+    subject: Subject,
     running: &Running,
-    round: u32,
 ) -> Vec<Row> {
     let asked = |work: Work| arguments.work.is_empty() || arguments.work.contains(&work);
     let mut jobs: Vec<(Work, usize)> = Vec::new();
@@ -245,19 +245,19 @@ fn all_work(
     jobs.retain(|(work, _)| asked(*work));
     let mut rows = Vec::new();
     // First: later its memory is what earlier work has left behind.
-    if asked(Work::Idle) && contender != Contender::Direct {
-        rows.extend(idle(arguments, testbed, contender, running, round));
+    if asked(Work::Idle) && subject.contender != Contender::Direct {
+        rows.extend(idle(arguments, testbed, subject, running));
     }
     for (work, connections) in jobs {
         let job = Job { at: running.at, work, connections, millis: arguments.millis, bytes: 0 };
         let before = running.processor_time();
         let Some(seen) = play(testbed, job, "load") else {
-            complain(&format!("{} fails at {work:?} x {connections}", contender.name()));
+            complain(&format!("{} fails at {work:?} x {connections}", subject.contender.name()));
             continue;
         };
         let used = running.processor_time().saturating_sub(before);
         let peak_kib = running.peak_kib();
-        rows.push(Row::of((contender, testbed.mtu, round), job, &seen, used, peak_kib));
+        rows.push(Row::of(subject, job, &seen, used, peak_kib));
     }
     rows
 }
@@ -291,9 +291,8 @@ fn parse(log: &Path) -> Option<Seen> {
 fn idle(
     arguments: &Arguments,
     testbed: &Testbed,
-    contender: Contender,
+    subject: Subject,
     running: &Running,
-    round: u32,
 ) -> Option<Row> {
     let before = running.resident_kib();
     let millis = IDLE_LIMIT.as_millis().try_into().expect("minutes");
@@ -305,15 +304,14 @@ fn idle(
         parse(&log).map(Some).or_else(|| (!clients.is_running()).then_some(None))
     });
     let Some(Some(seen)) = seen else {
-        complain(&format!("{} does not hold {connections} sessions", contender.name()));
+        complain(&format!("{} does not hold {connections} sessions", subject.contender.name()));
         return None;
     };
     let after = running.resident_kib();
     clients.kill();
     let grown = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before));
     let most_kib = grown.max().unwrap_or(0);
-    let mut row =
-        Row::of((contender, testbed.mtu, round), job, &seen, Duration::ZERO, after.iter().sum());
+    let mut row = Row::of(subject, job, &seen, Duration::ZERO, after.iter().sum());
     row.kib_per_session = Some(row::ratio(most_kib, connections as u64));
     Some(row)
 }

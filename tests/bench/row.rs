@@ -38,15 +38,23 @@ pub(crate) struct Row {
     pub(crate) failed: u64,
 }
 
+/// What is measured, at which MTU, and in which round.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) contender: Contender,
+    pub(crate) mtu: u32,
+    pub(crate) round: u32,
+}
+
 #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^52")]
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
 impl Row {
-    /// What the clients saw in one measurement of a contender, at an MTU, in a round.
+    /// What the clients saw in one measurement.
     pub(crate) fn of(
-        (contender, mtu, round): (Contender, u32, u32),
+        Subject { contender, mtu, round }: Subject,
         job: Job,
         seen: &Seen,
         used: Duration,
@@ -122,13 +130,13 @@ mod tests {
     fn processor_time_is_per_gib_carried() {
         let seen = Seen { bytes: 1 << 29, seconds: 2.0, fairness: Some(0.5), ..Seen::default() };
         let used = Duration::from_millis(1500);
-        let subject = (Contender::Meshport, 1500, 1);
+        let subject = Subject { contender: Contender::Meshport, mtu: 1500, round: 1 };
         let row = Row::of(subject, job(Work::Upload, 8), &seen, used, 2048);
         assert!((row.cpu_s_per_gib.expect("bulk") - 3.0).abs() < 1e-9);
         assert!((row.mb_per_s.expect("bulk") - 268.435).abs() < 0.01);
         assert_eq!((row.direction, row.fairness, row.p50_us), (Some("up"), Some(0.5), None));
         assert!((row.rss_mib - 2.0).abs() < 1e-9);
-        let direct = (Contender::Direct, 1500, 1);
+        let direct = Subject { contender: Contender::Direct, ..subject };
         let row = Row::of(direct, job(Work::Upload, 1), &seen, used, 0);
         assert_eq!((row.cpu_s_per_gib, row.fairness), (None, None));
     }
@@ -136,7 +144,7 @@ mod tests {
     #[test]
     fn small_exchanges_have_ranks() {
         let seen = Seen { micros: (1..=200).collect(), seconds: 2.0, ..Seen::default() };
-        let subject = (Contender::Haproxy, 1500, 1);
+        let subject = Subject { contender: Contender::Haproxy, mtu: 1500, round: 1 };
         let used = Duration::from_millis(2);
         let row = Row::of(subject, job(Work::Request, 1), &seen, used, 0);
         assert_eq!((row.p50_us, row.p99_us), (Some(101), Some(199)));

@@ -112,7 +112,7 @@ pub(crate) fn run_all(asked: &Shards) -> io::Result<()> {
                 star.slow(percent)?;
             }
             for work in [Work::Upload, Work::Download] {
-                rows.push(measure(asked, &testbed, &star, (*shards, work, round))?);
+                rows.push(measure(asked, &testbed, &star, *shards, work, round)?);
             }
             print_line(&format!("round {round}: {shards} shards"));
             if let Some(file) = &asked.json {
@@ -226,7 +226,9 @@ fn measure(
     asked: &Shards,
     testbed: &Testbed,
     star: &Star,
-    (shards, work, round): (u8, Work, u32),
+    shards: u8,
+    work: Work,
+    round: u32,
 ) -> io::Result<Row> {
     let log = |index: u16| testbed.file(&format!("load-{shards}-{work:?}-{round}-{index}.json"));
     let (threads, peers) = (star.origin.threads(), star.peers_time());
@@ -245,7 +247,7 @@ fn measure(
         client.ended(Duration::from_millis(asked.millis) + GRACE);
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let idle_percent = idle_since(machine);
+    let idle_percent = idle_since(&machine);
     let used = used_since(&star.origin, &threads);
     let peers = star.peers_time().saturating_sub(peers);
     let seen: Option<Vec<Seen>> = (0..asked.peers).map(|index| parse(&log(index))).collect();
@@ -288,19 +290,25 @@ fn used_since(process: &Process, before: &[(u32, Duration)]) -> Vec<Duration> {
     used
 }
 
-/// Ticks of all cores together since the machine started: those nobody used, and all.
-fn machine_ticks() -> (u64, u64) {
+/// Ticks of all cores together since the machine started.
+struct Ticks {
+    /// Those nobody used.
+    idle: u64,
+    all: u64,
+}
+
+fn machine_ticks() -> Ticks {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
     // Behind the eighth the kernel repeats what guests used.
     let ticks: Vec<u64> =
         first.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
-    (ticks.iter().skip(3).take(2).sum(), ticks.iter().sum())
+    Ticks { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
 }
 
-fn idle_since((idle, all): (u64, u64)) -> f64 {
-    let (idle_now, all_now) = machine_ticks();
-    ratio(idle_now.saturating_sub(idle), all_now.saturating_sub(all)) * 100.0
+fn idle_since(before: &Ticks) -> f64 {
+    let now = machine_ticks();
+    ratio(now.idle.saturating_sub(before.idle), now.all.saturating_sub(before.all)) * 100.0
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -114,6 +114,7 @@ mod tests {
     use super::*;
     use crate::Contender;
     use crate::load::{Job, Seen};
+    use crate::row::Subject;
 
     #[test]
     fn rivals_are_compared_with_meshport() {
@@ -126,7 +127,13 @@ mod tests {
         };
         let row = |contender, bytes| {
             let seen = Seen { bytes, seconds: 1.0, ..Seen::default() };
-            Row::of((contender, 1500, 1), job, &seen, Duration::from_secs(1), 1024)
+            Row::of(
+                Subject { contender, mtu: 1500, round: 1 },
+                job,
+                &seen,
+                Duration::from_secs(1),
+                1024,
+            )
         };
         let rows = [row(Contender::Meshport, 200_000_000), row(Contender::Haproxy, 100_000_000)];
         let text = of(&rows, 1500);

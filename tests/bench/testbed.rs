@@ -46,7 +46,7 @@ impl Testbed {
         for (host, end) in [(&near, &ends[0]), (&far, &ends[1])] {
             host.ip(&["link", "set", end, "mtu", &mtu.to_string()]);
         }
-        Self::with((near, far, None), mtu, folder)
+        Self::with(near, far, None, mtu, folder)
     }
 
     /// Lays a long line of MTU 1500 instead of the cable.
@@ -56,14 +56,10 @@ impl Testbed {
     pub(crate) fn apart(link: &LinkConfig, seed: u64, folder: &Path) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let line = Line::new([(&near, NEAR), (&far, FAR)], link, seed);
-        Self::with((near, far, Some(line)), 1500, folder)
+        Self::with(near, far, Some(line), 1500, folder)
     }
 
-    fn with(
-        (near, far, line): (Namespace, Namespace, Option<Line>),
-        mtu: u32,
-        folder: &Path,
-    ) -> Self {
+    fn with(near: Namespace, far: Namespace, line: Option<Line>, mtu: u32, folder: &Path) -> Self {
         for host in [&near, &far] {
             // Ten thousand connections to one address, and their ends that linger.
             host.run("sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65000"]);

@@ -42,7 +42,8 @@ pub struct Stream {
 impl Stream {
     pub(super) fn new(
         node: NodeId,
-        (send, recv): (SendStream, RecvStream),
+        send: SendStream,
+        recv: RecvStream,
         live: &Live,
         link: Arc<Link>,
         address: Ipv6Addr,

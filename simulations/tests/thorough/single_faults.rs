@@ -108,7 +108,7 @@ fn text(case: &Case) -> String {
 }
 
 /// What is wrong with a run of a case, if anything is; what is allowed it prints.
-fn judge(case: &Case, level: Level, (number, seed): (usize, &str)) -> Option<String> {
+fn judge(case: &Case, level: Level, number: usize, seed: &str) -> Option<String> {
     let words = format!("{}, seed {seed}, {level:?}", case.words());
     let output = faults::play(&text(case), level, &format!("single-{number}"), seed);
     let Seen { total, failed, violated, errors, .. } = match Seen::of(&output) {
@@ -140,7 +140,7 @@ fn most_at_half_loss(level: Level) -> u64 {
 }
 
 /// What is wrong with a run through a relay, if anything is.
-fn judge_relayed(level: Level, (number, fault): (usize, &str)) -> Option<String> {
+fn judge_relayed(level: Level, number: usize, fault: &str) -> Option<String> {
     let text = format!("{RELAYED}\n[[event]]\nat-s = 60\n{fault}\nfor-s = 25\n");
     let output = faults::play(&text, level, &format!("relayed-{number}"), "1");
     let words = format!("{}, {level:?}", fault.replace('\n', ", "));
@@ -206,7 +206,7 @@ fn play(level: Level, is_played: impl Fn(&Case) -> bool) {
     let cases = CASES.iter().enumerate().filter(|(_, case)| is_played(case));
     let runs = cases.flat_map(|(number, case)| SEEDS.map(|seed| (number, case, seed)));
     let runs: Vec<_> = runs.collect();
-    let wrong = faults::all(&runs, |(number, case, seed)| judge(case, level, (*number, seed)));
+    let wrong = faults::all(&runs, |(number, case, seed)| judge(case, level, *number, seed));
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     println!("{} runs, {level:?}", runs.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -254,8 +254,7 @@ fn one_fault_on_the_way_through_a_relay_costs_no_request() {
         ON_THE_WAY.iter().enumerate().map(move |(number, fault)| (level, number, *fault))
     });
     let runs: Vec<_> = runs.into_iter().flatten().collect();
-    let wrong =
-        faults::all(&runs, |(level, number, fault)| judge_relayed(*level, (*number, fault)));
+    let wrong = faults::all(&runs, |(level, number, fault)| judge_relayed(*level, *number, fault));
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

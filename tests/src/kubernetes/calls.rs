@@ -22,12 +22,7 @@ pub struct Volley {
 impl Volley {
     /// Begins `count` calls, one each `interval`; returns when the last one has begun. Every
     /// `write`th call creates a config map whose name begins with `name`, the others read.
-    pub fn fire(
-        kubectl: &Kubectl,
-        name: &str,
-        (count, interval): (u32, Duration),
-        write: u32,
-    ) -> Self {
+    pub fn fire(kubectl: &Kubectl, name: &str, count: u32, interval: Duration, write: u32) -> Self {
         let mut next = wait::now();
         let begin = |number: u32| {
             wait::pace(&mut next, interval);

@@ -74,7 +74,7 @@ fn audit(world: &mut World, node: &str, event: &str) -> Vec<Value> {
 
 /// The first entry of that event in which `field` is `value`.
 #[track_caller]
-fn is_told(world: &mut World, event: &str, (field, value): (&str, &str)) -> Value {
+fn is_told(world: &mut World, event: &str, field: &str, value: &str) -> Value {
     wait::until(&format!("cp-1 tells: {event}, {field} {value}"), SETTLE, || {
         audit(world, "cp-1", event).into_iter().find(|it| it[field] == value)
     })
@@ -89,12 +89,12 @@ fn who_came_who_was_refused_and_what_operators_did_is_in_the_log() {
     world.node(&NodePlan::new("cp-1", "fra").origin(address).settings(settings));
     world.node(&NodePlan::new("worker", "fra"));
     world.meet();
-    let admitted = is_told(&mut world, "admitted", ("name", "worker"));
+    let admitted = is_told(&mut world, "admitted", "name", "worker");
     assert_eq!((&admitted["site"], &admitted["roles"]), (&"fra".into(), &"node".into()));
 
     world.chooses("worker", "cp-1", SETTLE);
     assert!(world.curl().get(world.at("worker").local, "/version").is_err());
-    let refused = is_told(&mut world, "stream-refused", ("name", "worker"));
+    let refused = is_told(&mut world, "stream-refused", "name", "worker");
     assert_eq!(refused["service"], "kube-apiserver");
     assert!(refused["reason"].as_str().is_some_and(|it| it.contains("allow")), "{refused}");
 
@@ -114,8 +114,8 @@ fn who_came_who_was_refused_and_what_operators_did_is_in_the_log() {
     });
     let answer = world.curl().get(local, "/version").expect("operators may");
     assert_eq!(answer.status, 200);
-    let started = is_told(&mut world, "operator-session-started", ("name", "laptop"));
-    let ended = is_told(&mut world, "operator-session-ended", ("name", "laptop"));
+    let started = is_told(&mut world, "operator-session-started", "name", "laptop");
+    let ended = is_told(&mut world, "operator-session-ended", "name", "laptop");
     assert_eq!((&started["node"], &ended["service"]), (&ended["node"], &"kube-apiserver".into()));
     assert!(ended["sent_bytes"].as_u64() > Some(0) && ended["received_bytes"].as_u64() > Some(0));
     forward.signal("TERM");
@@ -124,7 +124,7 @@ fn who_came_who_was_refused_and_what_operators_did_is_in_the_log() {
     let state = world.at("cp-1").state().to_string_lossy().into_owned();
     run_ok(&meshport().to_string_lossy(), &["revoke", "worker", "--state-dir", &state]);
     let node = admitted["node"].as_str().expect("a node id");
-    is_told(&mut world, "revoked", ("revoked", &format!("node {node}")));
+    is_told(&mut world, "revoked", "revoked", &format!("node {node}"));
     let written = world.at("cp-1").metrics().sum("meshport_audit_lines_total", "written");
     assert!(written >= 5.0, "{written} lines");
 }

@@ -59,7 +59,8 @@ struct Flooded {
 /// Floods `cp-a` with these while requests go on and `newcomer` joins, and judges both.
 fn flooded(
     world: &mut World,
-    (what, newcomer): (&str, &str),
+    what: &str,
+    newcomer: &str,
     initiations: Vec<Vec<u8>>,
     quiet: Duration,
 ) -> Flooded {
@@ -124,8 +125,8 @@ fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
     let before = world.node_mut("cp-a").process().resident_kib();
     let node = Identity::read(world.at("cp-a").state()).node();
     let begun = wait::now();
-    let noisy = flooded(&mut world, ("noise", "worker-c"), flood::noise(&node), quiet);
-    let invented = flooded(&mut world, ("invented", "worker-d"), flood::invented(&node), quiet);
+    let noisy = flooded(&mut world, "noise", "worker-c", flood::noise(&node), quiet);
+    let invented = flooded(&mut world, "invented", "worker-d", flood::invented(&node), quiet);
     for (what, answered) in [("noise", noisy.answered), ("invented", invented.answered)] {
         println!("{what}: {answered:.0} initiations a second were answered");
     }

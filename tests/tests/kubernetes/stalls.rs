@@ -165,8 +165,7 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
 
     cluster.process(&member(1)).signal("STOP");
     let stalled = wait::now();
-    let pace = (CALLS, MEMBER_STALL / CALLS);
-    let calls = Volley::fire(&kubectl, "stalled", pace, WRITES).finish();
+    let calls = Volley::fire(&kubectl, "stalled", CALLS, MEMBER_STALL / CALLS, WRITES).finish();
     wait::moment(stalled + MEMBER_STALL);
     cluster.process(&member(1)).signal("CONT");
     let failed: Vec<&Call> = calls.iter().filter(|call| !call.succeeded).collect();

@@ -435,7 +435,7 @@ fn authority() -> AuthorityKey {
 }
 
 /// A credential that a node of this number made with an invite, from then until then.
-fn joined(number: u8, invite: u8, (from, until): (UnixSeconds, UnixSeconds)) -> Credential {
+fn joined(number: u8, invite: u8, from: UnixSeconds, until: UnixSeconds) -> Credential {
     let signer = DelegationKey::from_bytes([invite; 32]);
     let grant = Grant {
         roles: "node".parse().expect("roles"),
@@ -511,7 +511,7 @@ const STAYS: Duration = Duration::from_millis(200);
 async fn a_session_ends_with_the_invite_that_let_its_node_in_and_not_with_another() {
     let (far, _other) = pair();
     let now = clock::wall();
-    let holder = Arc::new(joined(5, 50, (now, now.saturating_add(3600))));
+    let holder = Arc::new(joined(5, 50, now, now.saturating_add(3600)));
     let (know, revoked) = watch::channel(Revocations::default());
     let (_change, offers) = watch::channel(offer("127.0.0.1:9", &["role:node"]));
     let egress = egress(far.mesh.clone(), "origin:kube-apiserver", offers, revoked);
@@ -550,7 +550,7 @@ async fn a_session_ends_with_the_credential_of_its_node_unless_that_was_renewed(
     let now = clock::wall();
     let [ends, is_renewed] = [5, 6].map(|number| {
         let until = now.saturating_add(1);
-        Arc::new(joined(number, 50, (UnixSeconds(1), until)))
+        Arc::new(joined(number, 50, UnixSeconds(1), until))
     });
     let renewed = credential(6, "node");
     far.mesh.set_peer(renewed.node, &[], Some(&Arc::new(renewed.clone())));
