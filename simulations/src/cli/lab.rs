@@ -67,7 +67,7 @@ fn summary(run: &Run) -> String {
         "\nrequests     {} in all, {} failed, {} slow (over 1 s), {} sent again",
         requests.total, requests.failed, requests.slow, requests.retried
     );
-    if let Some(latency) = run.measures.latency.quantiles(1e3) {
+    if let Some(latency) = run.measures.latency.request.quantiles(1e3) {
         let (p50, p99, max) = (latency.p50, latency.p99, latency.max);
         let _ = writeln!(text, "answers      half {p50:.1} ms, 99 % {p99:.1} ms, all {max:.0} ms");
     }

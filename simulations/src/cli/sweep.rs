@@ -193,8 +193,8 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
     [
         count(run.measures.requests.failed),
         count(run.measures.requests.slow),
-        run.measures.connect.quantiles(1e3).map(|it| it.p99),
-        run.measures.stretch_quiet.quantiles(1e3).map(|it| it.p99),
+        run.measures.latency.connect.quantiles(1e3).map(|it| it.p99),
+        run.measures.choices.stretch_quiet.quantiles(1e3).map(|it| it.p99),
         news,
         worst(noticed.map(|(_, it)| (it.concerned, it.detected_p99))),
         worst(followed.iter().map(|(fault, it)| {
@@ -203,7 +203,7 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
         count(run.measures.sessions.hedged),
         run.measures.suspicions.and_then(|seen| count(seen.wrong)),
         count(run.measures.false_evictions),
-        count(run.measures.route_changes),
+        count(run.measures.choices.changed),
         Some(gossip),
         Some(tunnel),
     ]

@@ -248,7 +248,7 @@ mod tests {
             goes(12, 2, "fra-1"),
         ];
         book.replay(&plan, &happened, changes);
-        assert_eq!((book.measures.route_changes, book.measures.faults.len()), (5, 2));
+        assert_eq!((book.measures.choices.changed, book.measures.faults.len()), (5, 2));
         for (fault, there) in book.measures.faults.iter().zip([Some(FAR), None]) {
             let of = |node| (node, there.unwrap_or(node));
             assert_eq!(fault.moved, [(of(2), Duration::from_secs(2))].into(), "{}", fault.what);

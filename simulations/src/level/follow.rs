@@ -183,7 +183,7 @@ pub(crate) trait Follow: Level {
     fn route_changed(&mut self, at: usize, moved: Option<String>) {
         let (now, is_other) = (self.now(), moved.is_some());
         if let Some(words) = moved {
-            self.measures().route_changes += 1;
+            self.measures().choices.changed += 1;
             self.measures().second(now).moved += 1;
             self.says(at, words);
         }
@@ -217,18 +217,19 @@ pub(crate) trait Follow: Level {
         if now < self.account().warmup {
             return;
         }
-        self.measures().connect.add(micros(took));
+        self.measures().latency.connect.add(micros(took));
         let Some((way, best)) = chosen.zip(self.best(node)) else { return };
         let onward = way.is_relayed().then(|| self.distance(way.hop, way.origin));
         let own = self.distance(node, way.hop) + onward.unwrap_or_default();
         let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
         let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
         let measures = self.measures();
-        measures.stretch.add(stretch);
-        if measures.is_quiet(now) {
-            measures.stretch_quiet.add(stretch);
+        let (is_quiet, choices) = (measures.is_quiet(now), &mut measures.choices);
+        choices.stretch.add(stretch);
+        if is_quiet {
+            choices.stretch_quiet.add(stretch);
         }
-        measures.compared += 1;
-        measures.nearest += u64::from(is_near(own, best));
+        choices.compared += 1;
+        choices.nearest += u64::from(is_near(own, best));
     }
 }

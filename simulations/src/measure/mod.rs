@@ -34,18 +34,10 @@ pub struct Measures {
     pub requests: Requests,
     /// Sessions of clients.
     pub sessions: Sessions,
-    /// Microseconds from a client's connection to the first byte of its answer.
-    pub connect: Histogram,
-    /// Microseconds from a request to its answer.
-    pub latency: Histogram,
-    /// Round trip of the chosen origin over that of the best possible one, in thousandths.
-    pub stretch: Histogram,
-    /// The same while no fault was younger than half a minute.
-    pub stretch_quiet: Histogram,
-    /// Sessions that went to the nearest healthy origin.
-    pub nearest: u64,
-    /// Sessions that were compared with it.
-    pub compared: u64,
+    /// How long clients waited.
+    pub latency: Latency,
+    /// Where nodes went.
+    pub choices: Choices,
     /// What may have disturbed somebody, and how the nodes followed.
     pub faults: Vec<Fault>,
     /// Announcements of origins, and when nodes knew.
@@ -60,14 +52,36 @@ pub struct Measures {
     pub roles: Roles,
     /// Each second.
     pub timeline: Vec<Second>,
-    /// Changes of nodes' first choices.
-    pub route_changes: u64,
     /// Openings and requests that each relay has carried on.
     pub carried: BTreeMap<usize, u64>,
     /// Times a liar did something else than an honest node would have.
     pub lies: u64,
     /// When something was last taken away or given back.
     pub(crate) disturbed: Option<Duration>,
+}
+
+/// How long clients waited, in microseconds.
+#[derive(Debug, Default)]
+pub struct Latency {
+    /// From a client's connection to the first byte of its answer.
+    pub connect: Histogram,
+    /// From a request to its answer.
+    pub request: Histogram,
+}
+
+/// How good the origins are to which nodes went.
+#[derive(Debug, Default)]
+pub struct Choices {
+    /// Round trip of the chosen origin over that of the best possible one, in thousandths.
+    pub stretch: Histogram,
+    /// The same while no fault was younger than half a minute.
+    pub stretch_quiet: Histogram,
+    /// Sessions that went to the nearest healthy origin.
+    pub nearest: u64,
+    /// Sessions that were compared with it.
+    pub compared: u64,
+    /// Changes of nodes' first choices.
+    pub changed: u64,
 }
 
 /// Requests of clients; opening a session is one.
@@ -221,7 +235,7 @@ impl Measures {
         second.failed += u32::from(!answered);
         second.slow += u32::from(slow);
         if answered {
-            self.latency.add(micros(took));
+            self.latency.request.add(micros(took));
         }
         slow
     }

@@ -117,7 +117,8 @@ fn document(title: &str, body: &Markup) -> String {
 
 fn tiles(run: &Run) -> Markup {
     let requests = run.measures.requests;
-    let stretch = run.measures.stretch_quiet.quantiles(1e3).map(|it| format!("{:.2}", it.p99));
+    let stretch =
+        run.measures.choices.stretch_quiet.quantiles(1e3).map(|it| format!("{:.2}", it.p99));
     let known = run.outcome.level.knows("bytes_per_node_per_s");
     let gossip = if known { short(run.rates().0) } else { "-".into() };
     let suspected = run.measures.suspicions.map(|seen| seen.wrong.to_string());
@@ -314,11 +315,13 @@ fn distributions(run: &Run) -> Markup {
         let (x, y) = (Axis { words: x, log: true }, Axis { words: "% not above", log: false });
         Chart { title, x, y, series, height: HEIGHT, ..Chart::default() }.draw()
     };
-    let times =
-        vec![curve("connect", "s2", &measures.connect), curve("request", "s4", &measures.latency)];
+    let times = vec![
+        curve("connect", "s2", &measures.latency.connect),
+        curve("request", "s4", &measures.latency.request),
+    ];
     let stretch = vec![
-        curve("all sessions", "s2", &measures.stretch),
-        curve("quiet times", "s4", &measures.stretch_quiet),
+        curve("all sessions", "s2", &measures.choices.stretch),
+        curve("quiet times", "s4", &measures.choices.stretch_quiet),
     ];
     html! {
         figure { (chart("Time to connect, and of a request", "milliseconds", times)) }

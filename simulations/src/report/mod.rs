@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::measure::{Fault, Measures, News, Second, quantile, share};
+use crate::measure::{Choices, Fault, Measures, News, Second, quantile, share};
 use crate::trace::TraceHash;
 use crate::tunnel::OVERHEAD;
 
@@ -135,7 +135,7 @@ impl Run {
 
     /// Share of sessions that went to the nearest serving origin, 0 to 1; none without sessions.
     pub fn nearest_sessions(&self) -> Option<f64> {
-        let Measures { nearest, compared, .. } = self.measures;
+        let Choices { nearest, compared, .. } = self.measures.choices;
         (compared > 0).then(|| share(nearest, compared))
     }
 

@@ -123,14 +123,16 @@ fn clients(run: &Run) -> Numbers {
         let words =
             format!("{total} in all, {failed} failed, {slow} slow (over 1 s), {again} sent again");
         all.push(("requests", words));
-        for (name, of) in [("connect", &measures.connect), ("answers", &measures.latency)] {
+        for (name, of) in
+            [("connect", &measures.latency.connect), ("answers", &measures.latency.request)]
+        {
             let Some(it) = of.quantiles(1e3) else { continue };
             let most =
                 format!("half {:.1} ms, 90 % {:.1} ms, 99 % {:.1} ms", it.p50, it.p90, it.p99);
             all.push((name, format!("{most}, 99.9 % {:.1} ms, all {:.0} ms", it.p999, it.max)));
         }
-        if let Some(it) = measures.stretch.quantiles(1e3) {
-            let quiet = measures.stretch_quiet.quantiles(1e3);
+        if let Some(it) = measures.choices.stretch.quantiles(1e3) {
+            let quiet = measures.choices.stretch_quiet.quantiles(1e3);
             let quiet = quiet.map_or("-".into(), |quiet| format!("{:.2}", quiet.p99));
             let most = format!("half {:.2}, 99 % {:.2}, all {:.2}", it.p50, it.p99, it.max);
             all.push(("stretch", format!("{most}; in quiet times 99 % {quiet}")));
@@ -178,7 +180,7 @@ fn mesh(run: &Run) -> Numbers {
         evictions = format!("{}, {evictions}", seen.evictions);
     }
     all.push(("evictions", evictions));
-    all.push(("changes", format!("{} of first choices", measures.route_changes)));
+    all.push(("changes", format!("{} of first choices", measures.choices.changed)));
     all
 }
 

@@ -165,7 +165,7 @@ fn everybody_uses_the_own_site_when_all_is_well() {
         assert_eq!(origin[..3], name[..3], "{name} goes to {origin}");
     }
     assert_eq!(run.measures.requests.failed, 0);
-    let stretch = run.measures.stretch_quiet.quantiles(1e3).expect("there were sessions");
+    let stretch = run.measures.choices.stretch_quiet.quantiles(1e3).expect("there were sessions");
     assert!(stretch.p99 <= 1.1, "{stretch:?}");
 }
 
